@@ -1,7 +1,5 @@
 """Measured operations: their counts against XLA's, slopes that follow from them, and what runs."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import pytest

@@ -1,7 +1,5 @@
 """The scaling benchmark: one factor at a time, slopes beside the theory's, and one tiny run to the end."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

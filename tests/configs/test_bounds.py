@@ -1,7 +1,5 @@
 """Every field of every config has its bounds: a wrong value is a ConfigError that names the field, or is none."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools

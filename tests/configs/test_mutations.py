@@ -1,7 +1,5 @@
 """Whatever stands in a config, it is built or refused in one line."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from ml_collections import ConfigDict, config_dict

@@ -1,7 +1,5 @@
 """Overrides on the config files that ship with headjax: another kind in the place of a group's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

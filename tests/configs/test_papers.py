@@ -1,7 +1,5 @@
 """The papers' parameter counts, to the unit where they are known to the unit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

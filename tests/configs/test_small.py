@@ -1,7 +1,5 @@
 """The configs of small runs name data and models that exist."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The variants of configs/small/deep.py have the same heads and nearly the same parameters."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

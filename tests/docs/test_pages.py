@@ -5,8 +5,6 @@ A block that cannot run here says why in a comment above it, which no reader of 
     <!-- not run: needs SST-2 -->
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

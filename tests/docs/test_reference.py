@@ -1,6 +1,4 @@
-"""The generated reference pages: they hold every name, field, option and task, as the code has them now."""
-
-from __future__ import annotations
+"""The generated reference pages hold every name, field, option and task, as the code has them now."""
 
 import dataclasses
 import inspect
@@ -9,6 +7,7 @@ from typing import Literal
 
 import headjax
 from docs import reference
+from docs.reference import escape, parse_docstring, table
 from headjax.cli import COMMANDS
 from headjax.core import serialize
 from headjax.core.fields import Checked, Rate, Size
@@ -16,6 +15,46 @@ from headjax.core.serialize import class_of_kind, kind, kinds_of
 from headjax.data.tasks import TASKS
 from headjax.evaluation.specs import NAMED
 from headjax.training.config import TrainConfig
+
+
+def test_a_docstring_is_divided_into_text_and_sections():
+    found = parse_docstring(
+        """Return a thing.
+
+        More about `it`:
+
+            code
+
+        Args:
+            first, second: two numbers, of which
+                one is long.
+            third: another: with a colon.
+
+        Returns:
+            A thing.
+
+        Raises:
+            ValueError: never.
+        """
+    )
+    assert found.text.endswith("    code")
+    assert found.sections == {
+        "Args": {
+            "first": "two numbers, of which\none is long.",
+            "second": "two numbers, of which\none is long.",
+            "third": "another: with a colon.",
+        },
+        "Returns": {"": "A thing."},
+        "Raises": {"ValueError": "never."},
+    }
+
+
+def test_text_that_looks_like_a_tag_is_escaped_outside_of_code():
+    assert escape("a < b, `scores.<name>`") == "a &lt; b, `scores.<name>`"
+
+
+def test_a_table_keeps_its_columns():
+    assert table(("a", "b"), [("x | y", "two\nlines")]).splitlines()[2] == "| x \\| y | two lines |"
 
 
 def test_every_public_name_has_its_docstring_and_its_directive():

@@ -1,7 +1,5 @@
 """Weights and losses that are not finite end import, save and evaluate with a name."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

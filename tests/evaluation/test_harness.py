@@ -1,7 +1,5 @@
 """lm-eval's numbers of a model of headjax are those of its own backend for Hugging Face on the exported weights."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import warnings

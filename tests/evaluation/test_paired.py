@@ -1,7 +1,5 @@
 """Two models on the same examples, and the test of a difference, which follows from the measure and not from values."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Predictions against the model's own forward pass."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

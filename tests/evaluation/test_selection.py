@@ -1,7 +1,5 @@
 """Heads are chosen on other examples than metrics are taken on, and both are the same on every machine."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """Tasks by name and by file: a model's class names are the contract for labels, and any file can be evaluated on."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

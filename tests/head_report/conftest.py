@@ -1,7 +1,5 @@
 """A study of a tiny model's heads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

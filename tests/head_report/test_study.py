@@ -1,19 +1,111 @@
-"""Measurements of the report: the same numbers as the functions that it calls, on disjoint examples."""
-
-from __future__ import annotations
+"""The report on heads: curves by name, patterns without padding, and measurements on disjoint examples as a page."""
 
 import contextlib
 import dataclasses
+import itertools
+import types
 
+import jax
+import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.core.kept import Kept
 from headjax.evaluation.selection import split_task
 from headjax.evaluation.task import evaluate_task
+from headjax.head_report.curves import CurveConfig, CurvePoint, curve, removable
 from headjax.head_report.measure import agreement, estimate, measure
-from headjax.head_report.study import StudyConfig, begin, fingerprint
-from headjax.heads.head_id import all_heads
+from headjax.head_report.sections import best_head_table, curve_table, tolerance, write_report
+from headjax.head_report.study import MOST_TOKENS, StudyConfig, begin, fingerprint, patterns
+from headjax.heads import gates as head_gates
+from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.reconstruction_order import reconstruction_order
+from headjax.models.embeddings import Embeddings, Learned
+from tests import tiny
+from tests.hub.directories import T5, model_of
+
+
+def test_a_curve_has_known_additions():
+    assert CurveConfig.parse("fisher_blocks+rescale").rescale
+    assert CurveConfig.parse("importance+normalize").order.normalize
+    with pytest.raises(HeadjaxError, match=r"^order: 'random\+mean'"):
+        CurveConfig.parse("random+mean")
+    with pytest.raises(HeadjaxError, match="one of rescale and reconstruct"):
+        CurveConfig.parse("random+rescale+reconstruct")
+
+
+def points(values):
+    """Points of two seeds, whose mean is the value."""
+    return [CurvePoint(share, 1, seed, mean + 1 - 2 * seed) for share, mean in values.items() for seed in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("higher_is_better", "values", "share"),
+    [
+        (True, {0.25: 9.5, 0.5: 9.0, 0.75: 8.5}, 0.5),
+        (True, {0.25: 8.0, 0.5: 10.0}, 0.0),  # a smaller share already costs too much
+        (False, {0.25: 10.5, 0.5: 11.0, 0.75: 11.5}, 0.5),
+        (False, {0.25: 9.0, 0.5: 8.0}, 0.5),
+    ],
+)
+def test_heads_can_go_up_to_the_first_share_that_costs_too_much(higher_is_better, values, share):
+    assert removable(points(values), 10.0, 1.0, higher_is_better) == share
+
+
+class Judged:
+    """What a curve has asked to judge."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, model, gates):
+        self.asked.append((model, gates))
+        return float(gates["decoder"].sum())
+
+
+def test_kept_heads_of_a_curve_are_solved_anew_until_none_is_left():
+    model, judged = tiny.model(tiny.decoder_config()), Judged()
+    batches = [tiny.tokens(8, 12, seed) for seed in range(2)]
+    config = CurveConfig.parse("reconstruction+reconstruct")
+    found = curve(model, config, batches, (50, 100), judged)
+    assert [point.value for point in found] == [4.0, 0.0]
+    (half, gates), (none_left, _) = judged.asked
+    removed = reconstruction_order(model, batches)[:4]
+    np.testing.assert_array_equal(gates["decoder"], head_gates.without(model.config, removed)["decoder"])
+    changed = jax.tree.map(lambda one, other: bool((one != other).any()), half.params, model.params)
+    assert any(jax.tree.leaves(changed["decoder"]["layers_0_1"]["attention"]))
+    assert none_left is model
+
+
+def test_the_first_heads_of_a_stack_are_drawn_without_padding():
+    model = tiny.model(tiny.decoder_config())
+    batch = tiny.tokens(2, 6) | {"attention_mask": np.arange(6) < np.array([[4], [6]])}
+    heads = [HeadId("decoder", 1, 2), HeadId("decoder", 0, 3), HeadId("decoder", 0, 0)]
+    (found,) = patterns(model, batch, heads, 2).values()
+    assert found.heads == tuple(heads[:2])
+    assert found.queries == found.keys == tuple(str(token) for token in batch["input_ids"][0, :4])
+    assert found.probabilities.shape == (2, 4, 4)
+    np.testing.assert_allclose(found.probabilities.sum(axis=2), 1.0, rtol=1e-5)
+    attention = model(batch, attention=True).attention["decoder"]
+    np.testing.assert_allclose(found.probabilities[0], attention[1][0, 2, :4, :4], rtol=1e-5, atol=1e-7)
+
+
+def test_long_examples_are_cut():
+    embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=Learned(40))
+    model = tiny.model(tiny.decoder_config(tiny.layer(), embeddings=embeddings))
+    (found,) = patterns(model, tiny.tokens(1, 40), [HeadId("decoder", 0, 0)], 1).values()
+    assert found.probabilities.shape == (1, MOST_TOKENS, MOST_TOKENS)
+    assert len(found.keys) == MOST_TOKENS
+
+
+def test_cross_attention_goes_from_target_to_input():
+    model = model_of(T5)
+    ids = np.array([[5, 6, 7, 8]])
+    batch = {"input_ids": ids, "labels": np.array([[9, 10, -100]])}
+    heads = [HeadId(stack, 0, 0) for stack in ("encoder", "decoder", "cross")]
+    found = patterns(model, batch, heads, 1)
+    assert found["encoder"].queries == found["cross"].keys == ("5", "6", "7", "8")
+    assert found["decoder"].queries == found["cross"].queries == (str(model.config.start_token), "9")
 
 
 def test_heads_are_judged_on_other_examples_than_they_are_ordered_on(study, task):
@@ -65,7 +157,7 @@ def test_the_bar_advances_with_every_checkpoint(study, task, monkeypatch):
     assert bar == [("checkpoints", 0, "checkpoint", 1), ("checkpoints", 0, "checkpoint", 2)]
 
 
-def test_a_study_that_was_stopped_goes_on(study, task, tmp_path):
+def test_a_study_that_was_stopped_goes_on(study, task, tmp_path, monkeypatch):
     """Measurements are read back as they were; another setting, model or task begins anew."""
     selection, evaluation = split_task(task)
     key = fingerprint(study.model, [task], study.config)
@@ -76,7 +168,11 @@ def test_a_study_that_was_stopped_goes_on(study, task, tmp_path):
     there = {name: dict(first.kept.seconds)[name] for name in first.kept.found}
     assert list(there) == ["baseline", "scores", "curve/importance/0"]
     again = begin(study.model, evaluation, study.config, selection=selection, kept=Kept(tmp_path / "part", key))
-    assert 0 < estimate(again) < estimate(begin(study.model, evaluation, study.config, selection=selection))
+    anew = begin(study.model, evaluation, study.config, selection=selection)
+    with monkeypatch.context() as steady:  # every batch takes as long, whatever else the machine does
+        clock = itertools.count()
+        steady.setattr("headjax.head_report.measure.time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
+        assert 0 < estimate(again) < estimate(anew)
     list(measure(again))
     assert {name: again.kept.seconds[name] for name in there} == there
     assert (again.curves, again.best, again.scores) == (study.curves, study.best, study.scores)
@@ -120,3 +216,42 @@ def test_the_bar_counts_batches_and_names_the_number_of_heads(study, task):
 def test_bad_settings_are_errors(fields, message):
     with pytest.raises((ConfigError, HeadjaxError), match=message):
         StudyConfig(**fields)
+
+
+TITLES = ("What the scores say", "Removing heads", "One head less", "What heads look at", "is being written")
+
+
+def test_the_page_has_a_section_for_every_measurement(study, tmp_path):
+    page = write_report(study, tmp_path / "heads.html").read_text()
+    for title in ("What the scores say", "One head less", "Removing heads", "Other data", "What heads look at"):
+        assert title in page
+    assert "During training" not in page
+    assert "8 examples of numbers" in page
+
+
+def test_the_page_grows_while_sections_are_measured(study, task, tmp_path, monkeypatch):
+    """Each time with what there is; drawn sections are not drawn again."""
+    begun = begin(study.model, task, study.config)
+    page, shown, seen = tmp_path / "heads.html", {}, []
+    for _ in measure(begun):
+        text = write_report(begun, page, shown).read_text()
+        seen.append([title in text for title in TITLES])
+    scores, one_curve, both, single, roles = seen
+    assert scores == [True, False, False, False, True]
+    assert one_curve == both == [True, True, False, False, True]
+    assert single == [True, True, True, False, True]
+    assert roles == [True, True, True, True, False]
+    assert len(shown) == 6, "two of them the pruning curves, with one order and with two"
+
+
+def test_tables_hold_the_numbers_of_the_study(study):
+    effects = study.effects["all-but-one"].effect
+    rows = best_head_table(study).rows
+    assert [row[:4] for row in rows] == [(head.stack, head.layer, head.head, effects[head]) for head in study.best]
+    shown = {row[0]: row[2:] for row in curve_table(study, tolerance(study)).rows}
+    assert shown == {name: tuple(point.value for point in points) for name, points in study.curves.items()}
+
+
+def test_a_loss_of_a_twentieth_does_not_count_where_the_headline_is_no_share(study):
+    assert study.task.headline == "perplexity"
+    assert tolerance(study) == pytest.approx(0.05 * study.baseline["perplexity"])

@@ -1,12 +1,112 @@
-"""Numbers of claims from rows of the table, on made-up results."""
+"""Verdicts, intervals and numbers of claims, on made-up results whose truth is known."""
 
+import json
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 
-from results import table
+from results import collect, table
 from results.measures import ClaimRow, measure
 from results.table import Row, read, select, write
+from results.verdicts import NORMAL, Bound, Estimate, Sample, over_seeds_and_examples, share, verdict
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.1, 0.9, "held"),
+        (0.9, 1.0, "held"),
+        (0.1, 1.1, "not decided"),
+        (1.1, 2.0, "did not hold"),
+        (np.nan, np.nan, "not decided"),
+    ],
+)
+def test_a_bound_is_judged_by_the_whole_interval(low, high, expected):
+    assert verdict(Estimate(0.5, low, high), Bound(most=1.0)) == expected
+    assert verdict(Estimate(-0.5, -high, -low), Bound(least=-1.0)) == expected
+
+
+def test_another_metric_or_an_exact_theorem_is_never_held():
+    found = Estimate(0.0, -0.1, 0.1)
+    assert verdict(found, Bound(most=1.0), obstacle="BLEU was not measured") == "not decided"
+    assert verdict(found, Bound(most=1.0), comparable=False) == "not comparable"
+
+
+SEEDS, EXAMPLES, TRIALS = 3, 200, 1500
+TRUE = 0.3
+
+
+def drawn(generator, seed_spread, example_spread, noise):
+    """Differences of models on the same examples, [seeds, examples], with mean TRUE over both populations."""
+    seeds = seed_spread * generator.standard_normal((SEEDS, 1))
+    examples = example_spread * generator.standard_normal((1, EXAMPLES))
+    return TRUE + seeds + examples + noise * generator.standard_normal((SEEDS, EXAMPLES))
+
+
+def sample_of(row):
+    half = NORMAL * row.std(ddof=1) / np.sqrt(len(row))
+    return Sample(row.mean(), row.mean() - half, row.mean() + half)
+
+
+@pytest.mark.parametrize(
+    ("seed_spread", "example_spread", "noise"), [(0.1, 1.0, 1.0), (0.0, 2.0, 0.5), (0.3, 0.5, 0.5), (0.05, 0.0, 1.0)]
+)
+def test_intervals_cover_the_truth_for_new_seeds_and_new_examples(seed_spread, example_spread, noise):
+    generator = np.random.default_rng(0)
+    covered = 0
+    for _ in range(TRIALS):
+        _, low, high = over_seeds_and_examples(
+            [sample_of(row) for row in drawn(generator, seed_spread, example_spread, noise)]
+        )
+        covered += low <= TRUE <= high
+    assert covered / TRIALS >= 0.95
+
+
+def test_intervals_over_seeds_alone_miss_the_truth_where_examples_are_shared():
+    generator = np.random.default_rng(0)
+    covered = 0
+    for _ in range(TRIALS):
+        means = drawn(generator, 0.02, 2.0, 0.3).mean(axis=1)
+        _, low, high = over_seeds_and_examples([Sample(mean) for mean in means])
+        covered += low <= TRUE <= high
+    assert covered / TRIALS < 0.7
+
+
+def test_a_bootstrap_over_three_models_and_their_examples_is_too_narrow():
+    generator = np.random.default_rng(0)
+    covered = 0
+    for _ in range(200):
+        found = drawn(generator, 0.3, 0.5, 0.5)
+        rows, columns = generator.integers(0, SEEDS, (300, SEEDS)), generator.integers(0, EXAMPLES, (300, EXAMPLES))
+        means = [found[np.ix_(row, column)].mean() for row, column in zip(rows, columns, strict=True)]
+        low, high = np.quantile(means, (0.025, 0.975))
+        covered += low <= TRUE <= high
+    assert covered / 200 < 0.9
+
+
+def test_intervals_over_seeds_alone_are_students():
+    values = [1.0, 2.0, 4.0]
+    mean, low, high = over_seeds_and_examples([Sample(value) for value in values])
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval()
+    np.testing.assert_allclose((mean, low, high), (np.mean(values), *expected))
+
+
+def test_one_model_keeps_its_own_interval():
+    assert over_seeds_and_examples([Sample(1.0, 0.5, 1.2)]) == (1.0, 0.5, 1.2)
+
+
+def test_equal_models_have_the_interval_over_examples():
+    mean, low, high = over_seeds_and_examples([Sample(1.0, 0.5, 1.5)] * 3)
+    np.testing.assert_allclose((mean, low, high), (1.0, 0.5, 1.5))
+
+
+def test_a_share_is_decided_by_the_items_that_are():
+    items = [Sample(0.0, -0.5, 0.5), Sample(0.0, -2.0, 2.0), Sample(3.0, 2.0, 4.0), Sample(0.5)]
+    assert share(items, Bound(most=1.0)) == (0.75, 0.25, 0.75)
+    assert share(items, Bound(most=1.0), exact=True) == (0.75, 0.75, 0.75)
 
 
 @pytest.fixture(autouse=True)
@@ -137,3 +237,71 @@ def test_nothing_to_read_is_an_error(results):
     results(Row(metric="m", value=1.0))
     with pytest.raises(ValueError, match="other"):
         claimed(metric="other")
+
+
+def paired(value):
+    return {"difference": value, "p_value": 0.5, "low": value - 1, "high": value + 1}
+
+
+def only_row(found, seed="0", **fields):
+    """The only row that has these values."""
+    (row,) = [row for row in collect.rows_of(found, seed) if all(getattr(row, k) == v for k, v in fields.items())]
+    return row
+
+
+def test_removals_have_values_changes_and_times():
+    trial = {"order": "importance", "remove": "50%", "draw": 1, "stacks": ["cross"], "repair": "none", "agreement": 0.1}
+    trial |= {"metrics": {"perplexity": 9.0}, "against_whole": paired(0.2), "against_none": None}
+    trials = [trial | {"order_seconds": 30.0, "repair_seconds": 1.0}]
+    trials.append(trials[0] | {"repair": "reconstruct", "against_none": paired(-0.1)})
+    found = {"headline": "perplexity", "agreement": "kl", "baseline": {"perplexity": 8.0}, "removals": trials}
+    assert only_row(found, share="0%") == Row(seed="0", share="0%", metric="perplexity", value=8.0)._replace(
+        **{name: only_row(found, share="0%")._asdict()[name] for name in ("low", "high", "p", "seconds")}
+    )
+    first = only_row(found, repair="none", metric="perplexity")
+    assert (first.setting, first.draw, first.share, first.value, first.seconds) == ("cross", "1", "50%", 9.0, 31.0)
+    assert only_row(found, repair="reconstruct", metric="perplexity").seconds == 1.0  # the order is counted once
+    change = only_row(found, repair="none", metric="loss change")
+    assert (change.value, change.low, change.high, change.p) == (0.2, -0.8, 1.2, 0.5)
+    assert only_row(found, metric="loss gain").value == -0.1
+
+
+def test_conversions_and_grids():
+    trial = {"to": "latent:rank=2", "variant": "plain", "parameters": 3, "cache": 4, "logit_error": 0.5}
+    trial |= {"metrics": {"accuracy": 0.9}, "against_original": paired(-0.01)}
+    found = {"headline": "accuracy", "trials": [trial]}
+    assert only_row(found, metric="accuracy").setting == "latent:rank=2"
+    assert only_row(found, metric="accuracy change").value == -0.01
+    runs = [
+        {"settings": {"a": "1", "b": "2"}, "seed": 3, "diverged": None, "metrics": {"loss": 2.5}, "seconds": 9.0},
+        {"settings": {"a": "1", "b": "2"}, "seed": 4, "diverged": "nan", "metrics": {}, "seconds": 1.0},
+    ]
+    row = only_row({"results": runs}, metric="loss")
+    assert (row.setting, row.seed, row.value, row.seconds) == ("a=1,b=2", "3", 2.5, 9.0)
+    assert only_row({"results": runs}, metric="diverged").seed == "4"
+
+
+def test_ablations_checkpoints_and_cost_curves():
+    each = {"baseline": {"accuracy": 0.9}, "effect": {"e/0/1": -0.1}, "p_value": {"e/0/1": 0.2}}
+    found = {"metric": "accuracy", "modes": {"each": each | {"effects": {"loss": {"e/0/1": math.log(1.5)}}}}}
+    assert only_row(found, metric="accuracy change", head="e/0/1").p == 0.2
+    assert np.isclose(only_row(found, metric="ratio of exp(loss)").value, 1.5)
+    snapshot = {"step": 100, "baseline": 4.0, "agreement": 0.5, "curve": [{"fraction": 0.4, "value": 6.0}]}
+    assert only_row({"snapshots": [snapshot]}, share="40%", metric="perplexity ratio").value == 1.5
+    curve = {"values": [1, 2, 4], "seconds": [[1.0, 1.0], [4.0, 2.0], [16.0, 4.0]], "flops": [1.0, 2.0, 4.0]}
+    turns = {"ours": {"curves": {"train step": {"batch": curve}}}}
+    assert np.isclose(only_row(turns, draw="0").value, 1.0)  # grows as the square, the FLOPs grow linearly
+    assert np.isclose(only_row(turns, draw="1").value, 0.0, atol=1e-9)
+
+
+def test_models_are_seeds_in_their_order_each_of_one_or_more_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(collect, "write", lambda name, rows: list(rows))
+    files = []
+    for number in range(3):
+        trial = {"to": f"t{number}", "variant": "plain", "parameters": 1, "cache": 1, "logit_error": 0.0}
+        trial |= {"metrics": {"accuracy": 0.5}, "against_original": None}
+        files.append(str(tmp_path / f"{number}.json"))
+        Path(files[-1]).write_text(json.dumps({"headline": "accuracy", "trials": [trial]}))
+    rows = collect.collect("mine", [f"{files[0]},{files[2]}", files[1]])
+    assert {(row.setting, row.seed) for row in rows} == {("t0", "0"), ("t1", "1"), ("t2", "0")}
+    assert {row.seed for row in collect.collect("mine", files[:1])} == {""}

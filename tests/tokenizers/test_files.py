@@ -1,7 +1,6 @@
-"""Tokenizers of Hugging Face directories, and texts as batches."""
+"""Tokenizers of Hugging Face directories, from every vocabulary that families have, and texts as batches."""
 
-from __future__ import annotations
-
+import itertools
 import json
 import os
 
@@ -9,9 +8,11 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.data.examples import text_batch
+from headjax.data.examples import encode_sequences, text_batch
 from headjax.tokenizers.files import read_tokenizer, write_tokenizer
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.learned import byte_tokenizer, train_bpe
+from headjax.tokenizers.tokenizer import END_OF_TEXT
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "Cat"]
 
@@ -93,3 +94,89 @@ def test_bad_batches(folder):
             text_batch(tokenizer, texts)
     with pytest.raises(DataError, match="pairs: there are 1 for 2 texts"):
         text_batch(tokenizer, ["the", "cat"], ["sat"])
+
+
+TEXTS = ["the cat sat on the mat, the cat's hat", " été à la plage 日本語\n\n"] * 3
+
+
+def write_files(folder, family):
+    """The two files with a vocabulary learned from `TEXTS`, special tokens where the family has them."""
+    model = json.loads(train_bpe(TEXTS, 290).vocabulary)["model"]
+    tokens = [token for token in sorted(model["vocab"], key=model["vocab"].get) if token != END_OF_TEXT]
+    special = [END_OF_TEXT] if family == "gpt2" else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tokens = [*tokens, *special] if family == "gpt2" else [*special, *tokens]
+    (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in model["merges"]))
+    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    return folder
+
+
+@pytest.mark.parametrize("family, special", [("gpt2", 0), ("roberta", 4), ("bart", 4)])
+def test_two_files_are_a_tokenizer(tmp_path, family, special):
+    tokenizer = read_tokenizer(write_files(tmp_path, family))
+    texts = ["the cat sat", "plage <s> 日本語"]
+    halves = [ids.tolist() for ids in tokenizer.encode(texts)]
+    assert [tokenizer.decode(ids) for ids in halves] == texts
+    assert len(halves[0]) < len(texts[0])
+    if special:
+        start, end = (tokenizer.special_id(role) for role in ("cls_token", "sep_token"))
+        ids = encode_sequences(tokenizer, texts[:1], texts[1:], max_length=64).ids[0].tolist()
+        assert ids == [start, *halves[0], end, end, *halves[1], end]
+    else:
+        assert encode_sequences(tokenizer, texts, max_length=64).ids[1].tolist() == halves[1]
+        assert tokenizer.special_id("eos_token") == tokenizer.vocab_size - 1
+
+
+def test_other_families_mean_something_else(tmp_path):
+    write_files(tmp_path, "gpt2")
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    assert read_tokenizer(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "name, text, message",
+    [
+        ("vocab.json", "[]", ""),
+        ("vocab.json", '{"a": 0}', "no <.endoftext.>"),
+        ("merges.txt", "a b\nabc\n", "line 2"),
+        ("merges.txt", "a unheard\n", ""),
+    ],
+)
+def test_broken_vocabularies_are_named(tmp_path, name, text, message):
+    write_files(tmp_path, "gpt2")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=rf"{name}: {message}[^\n]*$"):
+        read_tokenizer(tmp_path)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("family, name", [("gpt2", "GPT2Tokenizer"), ("roberta", "RobertaTokenizer")])
+def test_directories_read_as_transformers_reads_them(tmp_path, data_dir, family, name):
+    import transformers
+
+    write_files(tmp_path, family)
+    theirs = getattr(transformers, name).from_pretrained(tmp_path)
+    ours = read_tokenizer(tmp_path)
+    texts = (data_dir / "lm" / "wikitext-2-raw" / "wiki.valid.raw").read_text(encoding="utf-8").split("\n")[:500]
+    texts = [text for text in texts if text]
+    second = texts[::-1] if family == "roberta" else None
+    found = encode_sequences(ours, texts, second, max_length=100_000)
+    assert [ids.tolist() for ids in found.ids] == theirs(texts, second)["input_ids"]
+
+
+def test_ten_thousand_real_lines_read_as_hugging_face_reads_them(data_dir):
+    """Lower-cased as BERT's uncased models, and as its cased ones, against the library's own BERT tokenizer."""
+    from tokenizers import BertWordPieceTokenizer
+    from tokenizers.models import WordPiece
+
+    path = str(data_dir / "vocab" / "bert-base-uncased-vocab.txt")
+    files = ("lm/lm1b_heldout.dev.tokens", "lm/wikitext-2-raw/wiki.valid.raw", "mt/newstest/newstest2013.de")
+    texts = [(data_dir / name).read_text(encoding="utf-8").split("\n") for name in files]
+    lines = list(itertools.islice(itertools.chain(*(text[:4000] for text in texts)), 10_000))
+    assert len(lines) == 10_000
+    for lowercase in (True, False):
+        reference = BertWordPieceTokenizer(WordPiece.read_file(path), lowercase=lowercase)
+        theirs = reference.encode_batch(lines, add_special_tokens=False)
+        ours = wordpiece_tokenizer(path, lowercase=lowercase).encode(lines)
+        different = [line for line, one, two in zip(lines, theirs, ours, strict=True) if one.ids != two.tolist()]
+        assert not different

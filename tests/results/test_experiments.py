@@ -1,0 +1,196 @@
+"""Experiments: shapes of models, heads that are needed by construction, n-grams, patterns and the model card."""
+
+import hashlib
+import json
+import math
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.core.configuration import load_config_file
+from headjax.core.errors import ConfigError
+from headjax.core.serialize import to_data
+from headjax.data.text_data import LanguageConfig
+from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.named_orders import ORDERS
+from headjax.heads.pruning import prune
+from headjax.quickstart.text import FOLDER, demo_model
+from headjax.training.config import train_config
+from headjax.training.grid import Cell
+from headjax.training.workdir import CONFIG
+from results.experiments import design, ship
+from results.experiments.ground_truth import SETTINGS, auroc, induction_model, repetitions
+from results.experiments.ground_truth import measure as measure_orders
+from results.experiments.ngrams import ngram_losses
+from results.experiments.patterns import fitted
+from results.experiments.patterns import measure as measure_patterns
+from results.table import read
+
+NARROW = {"heads": "4", "num_layers": "2"}
+DEEP = {"heads": "1", "num_layers": "8"}
+
+
+@pytest.fixture
+def grid(tmp_path, monkeypatch):
+    """A grid of two models and two seeds, alike by steps; the deep one takes twice the time, 4/3 of the FLOPs."""
+    monkeypatch.setattr(design, "_flops", lambda run: 400 if "num_layers=8" in run.name else 300)
+    results = []
+    for settings, seconds in ((NARROW, 0.1), (DEEP, 0.2)):
+        for seed in (0, 1):
+            run = tmp_path / Cell(settings, seed).name
+            run.mkdir()
+            losses = 5 - 0.01 * np.arange(1, 201) + 0.1 * seed
+            records = [
+                {"step": step, "train/loss": loss, "train/step_seconds": 9.0 if step == 1 else seconds}
+                for step, loss in enumerate(losses, start=1)
+            ]
+            records.append({"step": 200, "validation/loss": 3.0})
+            (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+            results.append({"settings": settings, "seed": seed})
+    (tmp_path / "grid.json").write_text(json.dumps({"results": results}))
+    return tmp_path
+
+
+def test_losses_after_equal_steps_flops_and_time(grid):
+    found = {
+        (row.setting, row.seed, row.metric): row.value
+        for row in design.measure(design.read_runs(grid / "grid.json", grid))
+    }
+    base, deep = "heads=4,num_layers=2", "heads=1,num_layers=8"
+    assert found[base, "0", "step seconds"] == pytest.approx(0.1)  # compilation, in the first step, is no part of it
+    for metric in ("steps", "flops", "time"):
+        assert found[base, "0", f"loss at equal {metric}"] == pytest.approx(3.495)
+        assert found[base, "1", f"loss at equal {metric}"] == pytest.approx(3.595)
+    assert found[deep, "0", "loss at equal steps"] == pytest.approx(3.495)
+    assert found[deep, "0", "loss at equal flops"] == pytest.approx(3.995)  # 150 of 200 steps
+    assert found[deep, "0", "loss at equal time"] == pytest.approx(4.495)  # 100 steps
+
+
+def test_runs_must_have_logged_every_step(grid):
+    file = grid / Cell(NARROW, 0).name / "metrics.jsonl"
+    file.write_text("\n".join(file.read_text().splitlines()[::2]))
+    with pytest.raises(ValueError, match="log_every=1"):
+        design.read_runs(grid / "grid.json", grid)
+
+
+def test_flops_are_those_of_the_runs_config(tmp_path):
+    file = Path(__file__).parents[2] / "configs" / "small" / "head_shapes.py"
+    counts = []
+    for arguments in ("width=64", "width=64,num_layers=4"):
+        config = train_config(load_config_file(f"{file}:{arguments}"))
+        (tmp_path / CONFIG).write_text(json.dumps(to_data(config)))
+        counts.append(design._flops(tmp_path))
+    assert counts[1] == config.architecture().flops(128)
+    assert 1.5 * counts[0] < counts[1] < 2 * counts[0]  # logits do not double
+
+
+@pytest.mark.parametrize("name", ["quiet", "certain", "saturated"])
+def test_the_two_heads_and_no_others_are_needed(name):
+    model, needed = induction_model(SETTINGS[name], seed=0)
+    batch = repetitions(16, seed=0)
+    wanted = batch["labels"][:, 1:]
+
+    def right(one) -> float:
+        predicted = np.asarray(one(batch).logits)[:, :-1].argmax(axis=-1)
+        return float((predicted == wanted)[wanted >= 0].mean())
+
+    others = [head for head in all_heads(model.config) if head not in needed]
+    assert right(model) == right(prune(model, others)) == 1.0
+    for head in needed:
+        assert right(prune(model, [head])) < 0.5
+
+
+def test_the_oracle_ranks_them_first_and_a_reversed_order_last():
+    (row,) = measure_orders(["ablation"], ["quiet"], seeds=1)
+    assert row.value == 1.0
+    heads = [HeadId("decoder", 0, head) for head in range(4)]
+    assert auroc(heads, frozenset(heads[:1])) == 0.0
+    assert auroc(heads, frozenset(heads[1:2])) == pytest.approx(1 / 3)
+
+
+def test_the_results_hold_every_order_and_setting():
+    found = read("ground_truth_heads")
+    assert {row.setting for row in found} == set(SETTINGS)
+    assert {row.order for row in found} >= set(ORDERS)
+    assert len({(row.setting, row.seed, row.order) for row in found}) == len(found)
+
+
+A, B, C = 0, 1, 2
+TEXT = np.array([A, B, A, B, A, C])
+
+
+def losses(example, order, train=(TEXT,), vocab_size=4):
+    return ngram_losses(train, [np.array(example)], vocab_size, order)
+
+
+def test_a_bigram_is_witten_bells_by_hand():
+    # Unigrams: 6 tokens of 3 kinds, so P(b) = (2 + 3 / 4) / 9. After a: b twice and c once, 2 kinds.
+    unigram = (2 + 3 * 0.25) / (6 + 3)
+    bigram = (2 + 2 * unigram) / (3 + 2)
+    np.testing.assert_allclose(losses([A, B], 2), [-math.log(unigram), -math.log(bigram)], rtol=1e-12)
+
+
+@pytest.mark.parametrize("history", [[A, B], [B, A], [3, A], [C, 3]])
+def test_probabilities_after_any_history_sum_to_one(history):
+    total = np.zeros(3)
+    before = np.array(losses(history, 3)) * (len(history) - 1)
+    for token in range(4):
+        total += np.exp(-np.array(losses([*history, token], 3)) * len(history) + before)
+    np.testing.assert_allclose(total, 1.0, rtol=1e-12)
+
+
+def test_longer_histories_predict_a_text_with_memory_better():
+    generator = np.random.default_rng(0)
+    tokens = [0, 1]
+    for _ in range(5000):  # the next token is the one before the last, nine times of ten
+        tokens.append(tokens[-2] if generator.random() < 0.9 else int(generator.integers(8)))
+    found = losses(tokens[4000:], 3, [np.array(tokens[:4000])], 8)
+    assert found[2] < 0.6 * min(found[:2])
+    assert found[:2] == losses(tokens[4000:], 2, [np.array(tokens[:4000])], 8)
+
+
+def test_no_n_gram_reaches_over_the_end_of_an_example():
+    # B is never followed by anything, so after it only the unigrams count.
+    unigram, bigram = losses([B, C], 2, [np.array([A, B]), np.array([C, C])], 3)
+    assert unigram == bigram
+
+
+def test_an_order_that_does_not_fit_is_refused():
+    with pytest.raises(ConfigError, match=r"^order: "):
+        losses([A], 4, vocab_size=2**20)
+
+
+def test_the_fit_is_the_attention_of_the_maps():
+    shapes = [(1, 6, 3), (1, 6, 3), (1, 4, 6)]
+    query, key, inputs = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate(shapes))
+    logits = (inputs[0] @ query[0]) @ (inputs[0] @ key[0]).T / np.sqrt(3)
+    np.testing.assert_allclose(fitted(query, key, inputs)[0], jax.nn.softmax(logits), atol=1e-6)
+
+
+def test_heads_as_large_as_the_length_fit_and_small_ones_do_not():
+    found = list(measure_patterns((1, 4), tokens=4, width=8, steps=1000))
+    large, small = ([row.value for row in found if row.setting == f"pattern=soft,size={size}"] for size in (4, 1))
+    assert max(large) < 1e-4
+    assert min(small) > 1e-2
+
+
+def test_the_card_names_the_run_the_weights_and_losses(tmp_path, monkeypatch):
+    text = "\n\n".join(f"def square_{i}(x):\n    return x * {i}  # {'so' * (i % 7)}" for i in range(1200))
+    (tmp_path / "code.txt").write_text(text)
+
+    def tiny(embedded, length):
+        assert embedded == "code"
+        return LanguageConfig(path=str(tmp_path / "code.txt"), length=length)
+
+    monkeypatch.setattr(ship, "LanguageConfig", tiny)
+    weights = FOLDER / "model.safetensors"
+    card = ship.card(demo_model(), {"steps": 12, "seed": 3}, weights)
+    assert "12 steps, seed 3" in card
+    assert hashlib.sha256(weights.read_bytes()).hexdigest() in card
+    rows = re.findall(r"^\| (\w+ \w+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", card, flags=re.M)
+    assert [row[0] for row in rows] == ["unigram counts", "bigram counts", "trigram counts", "this model"]
+    for _, loss, perplexity, _ in rows:
+        assert abs(2.718281828 ** float(loss) / float(perplexity) - 1) < 0.02
