@@ -64,6 +64,7 @@ _LAZY = {
     "reconstruct": "headjax.sites.functions",
     "reconstruction_order": "headjax.heads.reconstruction_order",
     "register_attention": "headjax.sites.discovery",
+    "replace_attention": "headjax.sites.replacing",
     "save": "headjax.models.model",
     "score_heads": "headjax.sites.functions",
     "shrink": "headjax.shrinking.shrink",

@@ -62,6 +62,7 @@ def right(name: str, annotation: str) -> Any:
         "Source": [],
         "TaskOutput": Classification(classes=2),
         "Sampler": Greedy(),
+        "str | LayerChange": "grouped:kv_heads=1",
         "Change": lambda *arguments: arguments,
         "Distillation": Distillation(steps=1, optimizer=AdamW(schedule=ConstantRate(peak=1.0))),
         "Iterable[HeadId | str]": ["decoder/0/0"],

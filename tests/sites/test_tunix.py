@@ -15,7 +15,7 @@ from flax import nnx
 from safetensors.numpy import save_file
 
 import headjax
-from headjax import HeadId
+from headjax import HeadId, HeadjaxError
 from headjax.sites.site import without
 from tests.sites.houses import scaled
 
@@ -189,3 +189,20 @@ def test_a_pruned_model_trains(qwen):
         optimizer.update(pruned, gradient)
         losses.append(float(value))
     assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama3"])
+def test_layers_of_headjax_take_the_place_of_theirs(name):
+    family, kind, changes = CLASSES[name]
+    model = tunix(family, kind, **changes)
+    replaced = headjax.replace_attention(model, lambda layer: layer)
+    wanted = np.asarray(logits(model, TOKENS))
+    difference = np.abs(np.asarray(logits(replaced, TOKENS)) - wanted).max() / np.abs(wanted).max()
+    print(f"{name}: replaced against its own, largest difference {difference:.1e} of the largest logit")
+    assert difference < 1e-5
+    pruned = headjax.prune(replaced, ["layers.0.attn.inner/0"])  # unequal groups, which their own code cannot hold
+    gates = without(headjax.attention_sites(model), [HeadId("layers.*.attn", 0, 0)])
+    wanted = np.asarray(logits(scaled(model, gates), TOKENS))
+    assert np.abs(np.asarray(logits(pruned, TOKENS)) - wanted).max() < 1e-5 * np.abs(wanted).max()
+    with pytest.raises(HeadjaxError, match="cache"):
+        replaced(TOKENS, jnp.zeros(TOKENS.shape, int), {f"layer_{number}": {"k": 0} for number in range(LAYERS)}, None)

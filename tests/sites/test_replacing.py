@@ -1,0 +1,108 @@
+"""Attention layers of headjax in models that know nothing of it, behind the signature that they call."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import headjax
+from headjax import HeadId, HeadjaxError
+from headjax.sites.site import without
+from tests.closeness import assert_close
+from tests.sites import houses
+from tests.sites.houses import HEADS, HOUSES, SIZE, SUMS, WIDTH, batches, loss, scaled, snapshot
+
+BATCH = batches(1)[0]
+
+
+def grouped(rngs):
+    return houses.flax_attention(rngs, num_kv_heads=2)
+
+
+def evaluated(model):
+    copy = nnx.clone(model)
+    copy.eval()
+    return copy(BATCH["x"])
+
+
+@pytest.mark.parametrize("attention", [houses.flax_attention, grouped])
+def test_the_same_formulation_is_the_same_model(attention):
+    model = houses.Classifier(attention)
+    before = snapshot(model)
+    replaced = headjax.replace_attention(model, lambda layer: layer)
+    assert_close(evaluated(replaced), evaluated(model), sums=SUMS)
+    assert [type(layer.attn.inner).__name__ for layer in replaced.layers] == ["GroupedAttention"] * 2
+    assert snapshot(model)[0] == before[0]
+    some = headjax.replace_attention(model, lambda layer: layer, layers=["layers.1.attn"])
+    assert [isinstance(layer.attn, nnx.MultiHeadAttention) for layer in some.layers] == [True, False]
+
+
+@pytest.mark.parametrize("to", ["grouped:kv_heads=2", "latent:rank=6", f"collaborative:shared_dim={HEADS * SIZE}"])
+def test_other_formulations_run_and_train(to):
+    model = HOUSES["flax"]()
+    replaced = headjax.replace_attention(model, to)
+    if to.startswith("collaborative"):  # at full rank
+        assert_close(evaluated(replaced), evaluated(model), sums=8 * SUMS)
+    replaced.eval()
+    optimizer = nnx.Optimizer(replaced, optax.adam(1e-2), wrt=nnx.Param)
+    step = nnx.jit(nnx.value_and_grad(lambda model: loss(model, BATCH).mean()))
+    losses = []
+    for _ in range(10):
+        value, gradient = step(replaced)
+        optimizer.update(replaced, gradient)
+        losses.append(float(value))
+    assert losses[-1] < 0.8 * losses[0]
+    assert len(headjax.score_heads(replaced, [BATCH], loss=loss).score("importance")) == 2 * HEADS
+
+
+def test_groups_may_be_unequal():
+    model = houses.Classifier(grouped)
+    replaced = headjax.replace_attention(model, lambda layer: layer.keep_heads([0, 2, 3]))
+    gates = without(headjax.attention_sites(model), [HeadId("layers.*.attn", layer, 1) for layer in (0, 1)])
+    assert_close(evaluated(replaced), scaled(model, gates)(BATCH["x"]), sums=SUMS)
+
+
+def test_masks_and_memories_pass_through():
+    layer = houses.flax_attention(nnx.Rngs(0), in_kv_features=5, dropout_rate=0.0)
+    x, memory = jax.random.normal(jax.random.key(0), (2, 3, WIDTH)), jax.random.normal(jax.random.key(1), (2, 4, 5))
+    mask = jnp.array([[[[1, 0, 1, 1]]], [[[1, 1, 1, 0]]]], bool)
+    replaced = headjax.replace_attention(layer, lambda layer: layer)
+    assert_close(replaced(x, memory, mask=mask), layer(x, memory, mask=mask), sums=SUMS)
+    alone, itself = (
+        houses.flax_attention(nnx.Rngs(0), dropout_rate=0.0),
+        jax.random.normal(jax.random.key(0), (2, 3, WIDTH)),
+    )
+    replaced = headjax.replace_attention(alone, lambda layer: layer)
+    assert_close(replaced(itself, is_causal=True), alone(itself, is_causal=True), sums=SUMS)
+    with pytest.raises(HeadjaxError, match="cache"):
+        replaced(itself, decode=True)
+    with pytest.raises(HeadjaxError, match="inputs_v"):
+        replaced(itself, itself, itself + 1.0)
+
+
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("flat_remat", {}, "layers.0.attn"),
+        ("flax_grouped", {}, "layers.0.attn"),
+        ("flax", {"layers": ["layers.7.attn"]}, "layers.7.attn"),
+        ("flax", {"to": "gruped"}, "gruped"),
+    ],
+)
+def test_what_cannot_be_replaced_is_one_line(name, options, message):
+    with pytest.raises(HeadjaxError, match=message):
+        headjax.replace_attention(HOUSES[name](), **({"to": "grouped:kv_heads=1"} | options))
+
+
+def test_dropout_is_that_of_the_layer():
+    model = houses.flax_attention(nnx.Rngs(0), dropout_rate=0.5)
+    replaced = headjax.replace_attention(model, lambda layer: layer)
+    x = jax.random.normal(jax.random.key(0), (1, 3, WIDTH))
+    dropped = [np.asarray(replaced(x, rngs=nnx.Rngs(dropout=seed), deterministic=False)) for seed in (0, 1)]
+    assert not np.allclose(*dropped)
+    assert not np.allclose(replaced(x, deterministic=False), replaced(x, deterministic=False))
+    assert_close(replaced(x, rngs=nnx.Rngs(dropout=0), deterministic=True), model(x, deterministic=True), sums=SUMS)
