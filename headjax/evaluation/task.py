@@ -26,6 +26,7 @@ from headjax.evaluation.measures import (
     MaskedAndNext,
     Measure,
     Numbers,
+    Outcome,
     Outcomes,
     Similarities,
 )
@@ -255,6 +256,7 @@ def measure_task(
     batch_size: int = BATCH_SIZE,
     buckets: Sequence[int] = (),
     compute: Compute = Compute(),
+    more: tuple[tuple[str, Outcome], ...] = (),
     progress: Update | None = None,
 ) -> Evaluation:
     """Return the metrics and outcomes of a model on a task; batches of equal shapes share one compilation.
@@ -267,6 +269,7 @@ def measure_task(
         batch_size: number of examples of a batch.
         buckets: see `Task.batches`.
         compute: precision and attention implementation.
+        more: further outcomes to keep, by name.
         progress: called after every batch with the number of batches done.
 
     Raises:
@@ -279,14 +282,14 @@ def measure_task(
     found: list[tuple[Any, Any]] = []
     for number, batch in enumerate(task.batches(batch_size, limit=limit, buckets=buckets), start=1):
         arrays = device_batch(config, batch)
-        found.append(measure_batch(config, task.measure, compute, model.params, arrays, gates))
+        found.append(measure_batch(config, task.measure, compute, model.params, arrays, gates, more=more))
         if progress is not None:
             progress(number, {})
     require_finite_losses([loss for loss, _ in found], model.params)
     return reduce_batches(task.measure, found, task.name)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "measure", "compute", "mesh"))
+@functools.partial(jax.jit, static_argnames=("config", "measure", "compute", "more", "mesh"))
 def measure_batch(
     config: ModelConfig,
     measure: Measure | None,
@@ -295,6 +298,7 @@ def measure_batch(
     batch: Batch,
     gates: Gates | None = None,
     *,
+    more: tuple[tuple[str, Outcome], ...] = (),
     mesh: Mesh | None = None,
 ) -> tuple[Loss, dict[str, jax.Array]]:
     """Return one batch's losses and a measure's outcomes, jitted once per config, measure and shapes.
@@ -306,13 +310,14 @@ def measure_batch(
         params: the model's parameters.
         batch: arrays on the device or, spread over its batch axes, on the mesh.
         gates: head gates; any values reuse one compilation.
+        more: further outcomes, by name.
         mesh: the devices, each of which gets the whole result; None is a single device.
     """
     # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
     with contextlib.nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         output = config.apply(params, batch, Options(gates=gates, compute=compute))
         loss = config.for_evaluation().loss(output, batch)
-        outcomes = {} if measure is None else measure.outcomes()
+        outcomes = {**(measure.outcomes() if measure is not None else {}), **dict(more)}
         found = loss, {name: outcome(output, batch) for name, outcome in outcomes.items()}
     return found if mesh is None else jax.lax.with_sharding_constraint(found, replicated(mesh))
 

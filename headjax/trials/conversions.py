@@ -14,14 +14,14 @@ from headjax.conversion.analysis import model_costs
 from headjax.conversion.calibration import Calibration, calibrate
 from headjax.conversion.model import convert
 from headjax.core.progress import Progress, silent
-from headjax.data.examples import Padded, Source
+from headjax.data.examples import Padded
 from headjax.data.stream import LengthBuckets
-from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes
+from headjax.evaluation.measures import Outcome, Outcomes
 from headjax.evaluation.paired import RESAMPLES, paired_test
 from headjax.evaluation.selection import selection_of
 from headjax.evaluation.task import Evaluation, Task, measure_task
 from headjax.heads.significance import Comparison
-from headjax.models.config import Batch, ModelConfig, Output
+from headjax.models.config import Batch, Output
 from headjax.models.model import Model
 from headjax.models.tasks.text import sentence_embeddings
 from headjax.training.distillation import Distillation, distill
@@ -109,7 +109,8 @@ class Trials:
         if variant == "fine-tuned" and self.fine_tuning is not None:
             batches = self.task.train_batches(self.batch_size, seed=seed)
             model = distill(model, self.model, batches, self.fine_tuning).model
-        found = measure_task(model, self.task, limit=self.limit, batch_size=self.batch_size, buckets=self.buckets)
+        chosen: Any = {"limit": self.limit, "batch_size": self.batch_size, "buckets": self.buckets, "more": EMBEDDING}
+        found = measure_task(model, self.task, **chosen)
         return Trial(
             to=to,
             variant=variant,
@@ -159,15 +160,15 @@ def prepare_trials(
     train: Any = task.data.train
     if isinstance(train, Padded):
         train = LengthBuckets(train, buckets)
-    measure = WithEmbeddings(headline=task.measure.headline, inner=task.measure)
-    task = dataclasses.replace(task, data=task.data._replace(train=train), measure=measure)
+    task = dataclasses.replace(task, data=task.data._replace(train=train))
     model = task.fit(model)
     with progress("calibrating", len(calibrated), "batch") as bar:
         moments = calibrate(model, calibrated, bar)
     count = task.count_batches(batch_size, limit=limit, buckets=buckets)
     with progress("evaluating the original", count, "batch") as bar:
-        own = measure_task(model, task, limit=limit, batch_size=batch_size, buckets=buckets, progress=bar)
-    test = paired_test(_judged(own.outcomes), measure.inner, RESAMPLES)
+        chosen: Any = {"limit": limit, "batch_size": batch_size, "buckets": buckets, "more": EMBEDDING}
+        own = measure_task(model, task, **chosen, progress=bar)
+    test = paired_test(_judged(own.outcomes), task.measure, RESAMPLES)
     return Trials(model, task, moments, own, *test, fine_tuning, limit, batch_size, buckets)
 
 
@@ -179,36 +180,6 @@ def cache_of(model: Model) -> int:
 def _judged(outcomes: Outcomes) -> Outcomes:
     """Return the outcomes without embeddings, which no metric reads."""
     return {name: array for name, array in outcomes.items() if name != "embedding"}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WithEmbeddings(Measure):
-    """A measure that keeps every example's embeddings besides.
-
-    Attributes:
-        inner: the measure.
-    """
-
-    inner: Measure
-
-    def fit(self, config: ModelConfig) -> ModelConfig:
-        return self.inner.fit(config)
-
-    def outcomes(self) -> Mapping[str, Outcome]:
-        return {**self.inner.outcomes(), "embedding": embeddings}
-
-    @property
-    def kind(self) -> Kind:
-        return self.inner.kind
-
-    def on(self, source: Source, counts: Mapping[str, Any]) -> Measure:
-        return dataclasses.replace(self, inner=self.inner.on(source, counts))
-
-    def together(self, example: Mapping[str, np.ndarray]) -> str | None:
-        return self.inner.together(example)
-
-    def metrics(self, outcomes: Outcomes) -> dict[str, float]:
-        return self.inner.metrics(outcomes)
 
 
 def embeddings(output: Output, batch: Batch) -> jax.Array:
@@ -224,6 +195,10 @@ def embeddings(output: Output, batch: Batch) -> jax.Array:
     counted = jnp.ones(hidden.shape[:2]) if mask is None or mask.shape != hidden.shape[:2] else mask
     weights = jnp.asarray(counted, jnp.float32)[:, :, None]
     return (hidden * weights).sum(axis=1, keepdims=True) / jnp.maximum(weights.sum(axis=1, keepdims=True), 1.0)
+
+
+EMBEDDING: tuple[tuple[str, Outcome], ...] = (("embedding", embeddings),)
+"""The outcome that trials keep of every example, besides those of the task's measure."""
 
 
 def _mean_cosine(one: np.ndarray, other: np.ndarray) -> float:
