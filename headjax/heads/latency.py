@@ -13,7 +13,7 @@ from headjax.core.timing import Timing, time_in_turns
 from headjax.heads.head_id import HeadId
 from headjax.heads.ordering import Order
 from headjax.heads.pruning import prune
-from headjax.models.config import Batch, ModelConfig
+from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model, forward
 
@@ -113,7 +113,7 @@ def time_forward(models: Mapping[str, Model], batch: Batch, *, repeats: int = 9)
         repeats: Timed calls of each model.
     """
     calls = {
-        name: functools.partial(forward, model.config, model.params, device_batch(model.config, batch))
+        name: functools.partial(forward, model.config, model.params, device_batch(model.config, batch), Options())
         for name, model in models.items()
     }
     return time_in_turns(calls, repeats=repeats, warmup=2)
