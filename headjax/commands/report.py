@@ -108,7 +108,9 @@ def run(options: Options, progress: Progress) -> Found:
 
 
 def _to_json(study: HeadStudy) -> dict[str, Any]:
+    """Return the fields of a result about a study."""
     second = study.second
+    transfer = second and {"task": study.second_name, "pearson": second.pearson, "spearman": second.spearman}
     return {
         "baseline": dict(study.baseline),
         "examples": study.examples,
@@ -122,8 +124,7 @@ def _to_json(study: HeadStudy) -> dict[str, Any]:
         },
         "ablated_examples": study.few.count(),
         "curves": study.curves,
-        "transfer": second
-        and {"task": second.name, "pearson": second.transfer.pearson, "spearman": second.transfer.spearman},
+        "transfer": transfer,
         "snapshots": [
             {"step": each.step, "baseline": each.baseline, "agreement": each.agreement, "curve": each.points}
             for each in study.snapshots

@@ -215,9 +215,9 @@ def curve_table(study: HeadStudy, drop: float) -> Table:
 
 
 def _transfer(study: HeadStudy) -> Section:
-    if study.second is None:
+    name, found = study.second_name, study.second
+    if found is None:
         raise ValueError("there is no second task")
-    name, found = study.second
     values = {
         stack: (
             [x for head, x in zip(found.heads, found.first, strict=True) if head.stack == stack],

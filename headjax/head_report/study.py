@@ -156,18 +156,6 @@ class StudyConfig(Checked):
             CurveConfig.parse(order)
 
 
-class SecondTask(NamedTuple):
-    """Importance on another data set.
-
-    Attributes:
-        name: of the data.
-        transfer: how it goes with the importance on the first.
-    """
-
-    name: str
-    transfer: Transfer
-
-
 class Effects(NamedTuple):
     """The effect of one kind of ablation of every head.
 
@@ -275,12 +263,12 @@ class HeadStudy:
         return float(np.mean([point.value for point in self.curves[order] if point.fraction == fraction]))
 
     @property
-    def second(self) -> SecondTask | None:
-        """Importance on another data set, if there is one."""
+    def second(self) -> Transfer | None:
+        """How importance on another data set goes with that on the first, if there is one."""
         if "second" not in self.kept.found or "scores" not in self.kept.found:
             return None
         both = self.scores["importance"], _by_head(self._part("second"))
-        return SecondTask(self.second_name, transfer(*both, resamples=self.config.resamples))
+        return transfer(*both, resamples=self.config.resamples)
 
     @property
     def snapshots(self) -> list[Snapshot]:

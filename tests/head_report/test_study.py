@@ -123,7 +123,7 @@ def test_every_order_has_a_curve_and_every_layer_a_best_head(study):
     assert [(head.stack, head.layer) for head in study.best] == [("decoder", 0), ("decoder", 1)]
     assert set(study.effects) == {"each", "all-but-one"}
     assert set(study.roles) == set(all_heads(study.model.config))
-    assert study.second.name == "letters"
+    assert (study.second_name, study.second is None) == ("letters", False)
     assert study.snapshots == []
 
 
