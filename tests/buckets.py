@@ -1,7 +1,5 @@
 """A bucket on this machine: the emulator `fake-gcs-server`, whose address the clients of Google's service take."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

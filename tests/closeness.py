@@ -15,8 +15,6 @@ so results differ in their last bits. The bound follows from the number of terms
 A wrong formula changes results by far more: 4 eps sqrt(300) of float32 is 8e-6 of the largest value.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

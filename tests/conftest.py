@@ -1,7 +1,5 @@
 """What every test runs under: eight simulated CPU devices, strict shapes, seeded and unhurried hypothesis."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """What an earlier headjax wrote is read as it was: models, a run, prepared shards, run configs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

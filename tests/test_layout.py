@@ -1,7 +1,5 @@
 """The structure that README and docs describe: arrows between packages point down, and no files import each other."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import NamedTuple

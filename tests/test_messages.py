@@ -3,8 +3,6 @@
 After a change that is meant, `HEADJAX_UPDATE_LISTINGS=1 pytest tests/test_messages.py` writes the listing anew.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 from collections.abc import Iterator

@@ -77,29 +77,22 @@ def test_words_are_the_models_classes(tmp_path, names):
 
 
 @pytest.mark.parametrize(
-    "names, labels, known",
+    "names, labels",
     [
-        (("positive", "negative"), ("neutral", "1"), "known: negative, positive$"),
-        (("positive", "negative"), ("positiv",), "'positive'"),
-        (("positive", "negative"), ("", "nan", "null"), ""),
-        (None, ("5", "good", "-1"), "from 0 to 1$"),
-        (("LABEL_0", "LABEL_1"), ("2",), ""),
+        (("positive", "negative"), ("neutral", "1", "positiv", "", "nan", "null")),
+        (None, ("5", "good", "-1")),
+        (("LABEL_0", "LABEL_1"), ("2",)),
     ],
 )
-def test_other_labels_are_refused(tmp_path, names, labels, known):
-    model = imported(tmp_path, names)
+def test_other_labels_are_refused(tmp_path, names, labels):
+    model, good = imported(tmp_path, names), names[0] if names else "1"
     for label in labels:
-        path = write_lines(
-            tmp_path / "a.tsv", "sentence\tlabel", f"good\t{names[0] if names else '1'}", f"bad\t{label}"
-        )
-        with pytest.raises(DataError, match=rf"a\.tsv: line 3: .*'{label}'.*{known}"):
+        path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", f"good\t{good}", f"bad\t{label}")
+        with pytest.raises(DataError, match=rf"a\.tsv: line 3: .*'{label}'"):
             load_task(str(path), model)
-
-
-def test_null_in_json_is_no_label(tmp_path):
-    path = write_lines(tmp_path / "a.jsonl", '{"sentence": "good", "label": "x"}', '{"sentence": "bad", "label": null}')
+    good, null = (json.dumps({"sentence": "fun", "label": label}) for label in (good, None))
     with pytest.raises(DataError, match=r"a\.jsonl: line 2: label: "):
-        load_task(str(path), imported(tmp_path, ("x", "y")))
+        load_task(str(write_lines(tmp_path / "a.jsonl", good, null)), model)
 
 
 def glue(folder, name, *rows):
@@ -115,7 +108,7 @@ def test_glue_is_numbered_as_the_model_is(tmp_path):
     task = load_task(f"rte:{path}", imported(tmp_path, ("NOT_ENTAILMENT", "ENTAILMENT")))
     assert task.data.validation.values("labels").tolist() == [1, 0]
     assert load_task(f"rte:{path}", imported(tmp_path)).data.validation.values("labels").tolist() == [0, 1]
-    with pytest.raises(DataError, match=r"^rte: its classes are entailment, not_entailment; the model's are yes, no$"):
+    with pytest.raises(DataError, match=r"^rte: .*yes, no"):
         load_task(f"rte:{path}", imported(tmp_path, ("yes", "no")))
 
 

