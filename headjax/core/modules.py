@@ -25,12 +25,32 @@ class Spec(Checked):
         return Part(self, self.tensors(*sizes))
 
     def tensors(self, *sizes: Any) -> Tensors:
-        """Return the declared weights of the module."""
-        return declared(self.module(*sizes))
+        """Return the declared weights of the module, which are shared: to be read, not changed."""
+        return declared(_template(self, sizes)[0])
+
+    def fresh(self, *sizes: Any) -> Any:
+        """Return what `module` does, a hundred times as fast once it has been made before."""
+        module, leaves, structure = _template(self, sizes)
+        return _in_order(jax.tree.unflatten(structure, leaves), module)
 
     def bind(self, params: Mapping[str, Any], *sizes: Any) -> Any:
         """Return the module with these arrays in it."""
-        return bind(self.module(*sizes), params)
+        return bind(self.fresh(*sizes), params)
+
+
+@functools.lru_cache(maxsize=256)
+def _template(spec: Spec, sizes: tuple[Any, ...]) -> tuple[nnx.Module, list[Any], Any]:
+    module = spec.module(*sizes)
+    return module, *jax.tree.flatten(module)
+
+
+def _in_order(module: Any, like: Any) -> Any:
+    """Return a module with its attributes, and those of the modules in it, in the order of another one's."""
+    own = dict(vars(module))
+    vars(module).clear()
+    for name, entry in vars(like).items():
+        vars(module)[name] = _in_order(own[name], entry) if isinstance(entry, nnx.Module) else own[name]
+    return module
 
 
 class Part(nnx.Module):
@@ -64,7 +84,14 @@ class Part(nnx.Module):
 
 def weights_of(module: nnx.Module) -> dict[str, Any]:
     """Return a module's own weights and the modules in it by name, in the order in which they were declared."""
-    return {name: entry for name, entry in vars(module).items() if isinstance(entry, nnx.Variable | nnx.Module)}
+    return {name: entry for name, entry in vars(module).items() if _kind(type(entry)) is not None}
+
+
+@functools.cache
+def _kind(attribute: Any) -> Any:
+    """Return which of these an attribute's class is; Flax's own answer takes a microsecond for each attribute."""
+    kinds = (nnx.Variable, nnx.List, nnx.Module)
+    return next((kind for kind in kinds if issubclass(attribute, kind)), None)
 
 
 def declared(module: nnx.Module) -> Tensors:
@@ -76,14 +103,16 @@ def declared(module: nnx.Module) -> Tensors:
 
 def arrays(module: nnx.Module) -> Params:
     """Return a module's arrays as a nested dict; layers in an `nnx.List` are a list."""
-    return {
-        name: entry.get_raw_value()
-        if isinstance(entry, nnx.Variable)
-        else [arrays(layer) for layer in entry]
-        if isinstance(entry, nnx.List)
-        else arrays(entry)
-        for name, entry in weights_of(module).items()
-    }
+    found: Params = {}
+    for name, entry in vars(module).items():
+        kind = _kind(type(entry))
+        if kind is nnx.Variable:
+            found[name] = entry.get_raw_value()
+        elif kind is nnx.Module:
+            found[name] = arrays(entry)
+        elif kind is nnx.List:
+            found[name] = [arrays(layer) for layer in entry]
+    return found
 
 
 def bind(module: Any, params: Mapping[str, Any]) -> Any:

@@ -25,7 +25,7 @@ from headjax.core.directories import Layout, check_whole, read_directory, settle
 from headjax.core.errors import ArgumentError, CheckpointError, ConfigError, DataError, HeadjaxError, require
 from headjax.core.files import first_line, json_text, read_document
 from headjax.core.formats import check_format, stated
-from headjax.core.modules import arrays, bind, weights_of
+from headjax.core.modules import arrays
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
@@ -92,15 +92,15 @@ class Model(Network):
         Raises:
             HeadjaxError: neither `params` nor `rngs`.
         """
-        super().__init__(config)
         if params is None:
             if rngs is None:
                 raise HeadjaxError("rngs: a model needs `params`, or `rngs` to draw them, such as nnx.Rngs(0)")
             params = config.initialize(rngs.params())
         self.record = Record(tuple(history), tokenizer)
-        bind(self, params)
-        for name in weights_of(self).keys() - params.keys():
-            delattr(self, name)
+        self.config = config
+        parts = config.bind(params)
+        for name in params:
+            setattr(self, name, getattr(parts, name))
 
     @property
     def params(self) -> Params:
