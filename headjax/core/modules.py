@@ -84,7 +84,7 @@ class Part(nnx.Module):
 
 def weights_of(module: nnx.Module) -> dict[str, Any]:
     """Return a module's own weights and the modules in it by name, in the order in which they were declared."""
-    return {name: entry for name, entry in vars(module).items() if _kind(type(entry)) is not None}
+    return {name: entry for name, entry in vars(module).items() if _kind(type(entry)) is not None}  # type: ignore[arg-type]
 
 
 @functools.cache
@@ -105,7 +105,7 @@ def arrays(module: nnx.Module) -> Params:
     """Return a module's arrays as a nested dict; layers in an `nnx.List` are a list."""
     found: Params = {}
     for name, entry in vars(module).items():
-        kind = _kind(type(entry))
+        kind = _kind(type(entry))  # type: ignore[arg-type]
         if kind is nnx.Variable:
             found[name] = entry.get_raw_value()
         elif kind is nnx.Module:
