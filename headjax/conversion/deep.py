@@ -74,7 +74,8 @@ def layer_gap(
     inputs, memory = jax.random.normal(jax.random.key(seed), (2, EXAMPLES, LENGTH, width))
     norm = whole.residual.norm
     if norm is not None and after_norm(whole.residual):
-        inputs, memory = (norm(params["feed_forward_residual"]["norm"], x) for x in (inputs, memory))
+        normalise = norm.bind(params["feed_forward_residual"]["norm"], width)
+        inputs, memory = normalise(inputs), normalise(memory)
     expected = _apply([whole], [params], inputs, memory)
     found = _apply(parts, parts_params, inputs, memory)
     return float(jnp.linalg.norm(found - expected) / jnp.linalg.norm(expected))

@@ -13,7 +13,7 @@ import numpy as np
 
 from headjax.attention import Attention, Compressed, Grouped, Latent, MultiHead
 from headjax.conversion.calibration import Moments, Root, covariance_root
-from headjax.conversion.products import gram
+from headjax.conversion.products import gain, gram
 from headjax.conversion.target import (
     Choice,
     Converted,
@@ -156,12 +156,12 @@ def _turned_grams(source: MultiHead | Grouped, site: Site) -> jax.Array:
     """
     query = _read(site)
     if isinstance(source, Grouped) and source.query_norm is not None:
-        query = query / _root_mean_square(query) * source.query_norm.gain(site.params["query_norm"])[None, None]
+        query = query / _root_mean_square(query) * gain(source.query_norm, site.params["query_norm"])
     if isinstance(source, Grouped) and source.key_norm is not None:
         key = site.params["key"]
         key = key if site.moments is None else jnp.tensordot(_key_root(site.moments).root, key, 1)
         size = jnp.take(_root_mean_square(key), jnp.asarray(source.groups), axis=1)
-        factor = source.key_norm.gain(site.params["key_norm"])[None, None] / size
+        factor = gain(source.key_norm, site.params["key_norm"]) / size
     else:
         factor = jnp.ones((1, 1, 1))
     grams = gram(jnp.swapaxes(query, 0, 1))

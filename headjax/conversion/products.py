@@ -176,16 +176,18 @@ def _(attention: MultiHead, params: Params) -> Products:
 
 @_query_key.register
 def _(attention: Grouped, params: Params) -> Products:
-    norms = {"query": attention.query_norm, "key": attention.key_norm}
-    query, key = (
-        params[name] if norm is None or f"{name}_norm" not in params else params[name] * _gain(norm, params, name)
-        for name, norm in norms.items()
-    )
+    query, key = params["query"], params["key"]
+    if attention.query_norm is not None and "query_norm" in params:
+        query = query * gain(attention.query_norm, params["query_norm"])
+    if attention.key_norm is not None and "key_norm" in params:
+        key = key * gain(attention.key_norm, params["key_norm"])
     return Products(query * attention.logit_scale, key[:, jnp.asarray(attention.groups)])
 
 
-def _gain(norm: Norm, params: Params, name: str) -> jax.Array:
-    return norm.gain(params[f"{name}_norm"])[None, None]
+def gain(norm: Norm, params: Params) -> jax.Array:
+    """Return gamma `[1, 1, size]` of a norm of heads."""
+    found: jax.Array = norm.bind(params, params["scale"].shape[0]).gain()
+    return found[None, None]
 
 
 @_query_key.register

@@ -6,6 +6,7 @@ spec says; `spec.module(...)` declares its weights and does not draw them. `bind
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -17,12 +18,12 @@ from headjax.core.fields import Checked
 from headjax.core.tensors import Params, Tensors, stack_weight
 
 
-class Spec(Checked):
+class Spec(Checked, abc.ABC):
     """Base of the specs that have a module."""
 
+    @abc.abstractmethod
     def module(self, *sizes: Any) -> Any:
         """Return the module, its weights declared and not drawn; the sizes are those of the spec's surroundings."""
-        return Part(self, self.tensors(*sizes))
 
     def tensors(self, *sizes: Any) -> Tensors:
         """Return the declared weights of the module, which are shared: to be read, not changed."""
@@ -51,35 +52,6 @@ def _in_order(module: Any, like: Any) -> Any:
     for name, entry in vars(like).items():
         vars(module)[name] = _in_order(own[name], entry) if isinstance(entry, nnx.Module) else own[name]
     return module
-
-
-class Part(nnx.Module):
-    """Weights of a spec whose computation still lies with the spec: a method of the spec takes the part first."""
-
-    def __init__(self, config: Any, tensors: Tensors) -> None:
-        self.config = config
-        for name, entry in tensors.items():
-            setattr(self, name, Part(None, entry) if isinstance(entry, dict) else entry.copy())
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        return self.config(self, *args, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "config" or vars(self).get("config") is None:
-            raise AttributeError(name)
-        found = getattr(self.config, name)
-        return functools.partial(found, self) if callable(found) else found
-
-    def __getitem__(self, name: str) -> Any:
-        entry = vars(self)[name]
-        return entry[...] if isinstance(entry, nnx.Variable) else entry
-
-    def get(self, name: str) -> Any:
-        """Return a weight, or None."""
-        return self[name] if name in vars(self) else None
-
-    def __contains__(self, name: str) -> bool:
-        return name in vars(self)
 
 
 def weights_of(module: nnx.Module) -> dict[str, Any]:
@@ -132,7 +104,7 @@ def bind(module: Any, params: Mapping[str, Any]) -> Any:
         elif isinstance(entry, nnx.Variable):
             entry.set_raw_value(value)
         else:
-            setattr(module, name, nnx.Param(value))
+            setattr(module, name, nnx.data(nnx.Param(value)))
     return module
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.core.derivatives import standardised
 from headjax.core.fields import NotNegative
-from headjax.core.modules import Spec, declared
+from headjax.core.modules import Spec
 from headjax.core.serialize import kind
-from headjax.core.tensors import Ones, Params, Tensors, Zeros, weight, with_axes
+from headjax.core.tensors import Initializer, Ones, Zeros, weight
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,25 +28,43 @@ class Norm(Spec, abc.ABC):
     epsilon: NotNegative = 1e-5
 
     @abc.abstractmethod
-    def tensors(self, width: int) -> Tensors:
-        """The declared parameters."""
+    def module(self, width: int, axis: str | None = "embed") -> Normalisation:
+        """Return the module for vectors of a size, of which `axis` is the logical axis."""
+
+
+class Normalisation(nnx.Module, abc.ABC):
+    """Base of the modules of norms.
+
+    Attributes:
+        config: the norm.
+        scale: `[width]`, gamma, the factor of each normalised feature, unless the class says otherwise.
+        bias: `[width]`, beta, or None.
+    """
+
+    start: Initializer = Ones
+    bias: nnx.Param[Any] | None = None
+
+    def __init__(self, config: Norm, width: int, axis: str | None) -> None:
+        self.config = config
+        self.scale = weight((width,), (axis,), self.start, decay=False)
 
     @abc.abstractmethod
-    def __call__(self, params: Params, inputs: jax.Array) -> jax.Array:
-        """The normalised `[..., width]`."""
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Return the normalised inputs `[..., width]`."""
 
-    def gain(self, params: Params) -> jax.Array:
-        """Return gamma `[width]`, the factor of each normalised feature."""
-        return params["scale"]
+    def gain(self) -> jax.Array:
+        """Return gamma `[width]`."""
+        return self.scale[...]
 
-    def scale(self, gain: jax.Array) -> jax.Array:
-        """Return the parameter `scale` of this gamma, the inverse of `gain`."""
-        return gain
+    def holding(self, gain: jax.Array, bias: jax.Array | None) -> Normalisation:
+        """Return the norm with this gamma and this beta."""
+        arrays = {"scale": gain} if bias is None else {"scale": gain, "bias": bias}
+        found: Normalisation = self.config.bind(arrays, gain.shape[0])
+        return found
 
-    def scaled(self, params: Params, factor: jax.Array | float) -> Params:
-        """Return the parameters of a norm whose outputs are this one's times `factor`, a number or `[width]`."""
-        scaled = {name: array * factor for name, array in params.items()}
-        return scaled | {"scale": self.scale(self.gain(params) * factor)}
+    def scaled(self, factor: jax.Array | float) -> Normalisation:
+        """Return a norm whose outputs are this one's times `factor`, a number or `[width]`."""
+        return self.holding(self.gain() * factor, None if self.bias is None else self.bias[...] * factor)
 
 
 @kind("layer_norm")
@@ -53,15 +72,22 @@ class Norm(Spec, abc.ABC):
 class LayerNorm(Norm):
     """gamma * (x - mean) / sqrt(variance + epsilon) + beta (Ba et al. 2016)."""
 
-    def tensors(self, width: int) -> Tensors:
-        return {
-            "scale": weight((width,), ("embed",), Ones, decay=False),
-            "bias": weight((width,), ("embed",), Zeros(), decay=False),
-        }
+    def module(self, width: int, axis: str | None = "embed") -> LayerNormalisation:
+        return LayerNormalisation(self, width, axis)
 
-    def __call__(self, params: Params, inputs: jax.Array) -> jax.Array:
-        normal = standardised(inputs.astype(jnp.float32), self.epsilon).astype(inputs.dtype)
-        return normal * _row(params["scale"], normal) + _row(params["bias"], normal)
+
+class LayerNormalisation(Normalisation):
+    """The module of `LayerNorm`."""
+
+    bias: nnx.Param[Any]
+
+    def __init__(self, config: Norm, width: int, axis: str | None) -> None:
+        super().__init__(config, width, axis)
+        self.bias = weight((width,), (axis,), Zeros(), decay=False)
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        normal = standardised(inputs.astype(jnp.float32), self.config.epsilon).astype(inputs.dtype)  # [..., width]
+        return normal * _row(self.scale[...], normal) + _row(self.bias[...], normal)
 
 
 @kind("rms_norm")
@@ -69,14 +95,22 @@ class LayerNorm(Norm):
 class RMSNorm(Norm):
     """gamma * x / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019)."""
 
-    def tensors(self, width: int) -> Tensors:
-        return {"scale": weight((width,), ("embed",), Ones, decay=False)}
+    def module(self, width: int, axis: str | None = "embed") -> RMSNormalisation:
+        return RMSNormalisation(self, width, axis)
 
-    def __call__(self, params: Params, inputs: jax.Array) -> jax.Array:
+
+class RMSNormalisation(Normalisation):
+    """The module of `RMSNorm`."""
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        normal = self.unit(inputs)  # [..., width]
+        return normal * _row(self.scale[...], normal)
+
+    def unit(self, inputs: jax.Array) -> jax.Array:
+        """Return inputs `[..., width]` divided by their root mean square."""
         x = inputs.astype(jnp.float32)
-        square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-        normal = (x * jax.lax.rsqrt(square + self.epsilon)).astype(inputs.dtype)
-        return normal * _row(params["scale"], normal)
+        square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)  # [..., 1]
+        return (x * jax.lax.rsqrt(square + self.config.epsilon)).astype(inputs.dtype)
 
 
 @kind("offset_rms_norm")
@@ -87,32 +121,33 @@ class OffsetRMSNorm(RMSNorm):
     The product is rounded to the inputs' type once, at its end.
     """
 
-    def tensors(self, width: int) -> Tensors:
-        return {"scale": weight((width,), ("embed",), Zeros(), decay=False)}
+    def module(self, width: int, axis: str | None = "embed") -> OffsetRMSNormalisation:
+        return OffsetRMSNormalisation(self, width, axis)
 
-    def __call__(self, params: Params, inputs: jax.Array) -> jax.Array:
-        gain = {"scale": self.gain(params).astype(jnp.float32)}
-        return super().__call__(gain, inputs.astype(jnp.float32)).astype(inputs.dtype)
 
-    def gain(self, params: Params) -> jax.Array:
-        return 1.0 + params["scale"]
+class OffsetRMSNormalisation(RMSNormalisation):
+    """The module of `OffsetRMSNorm`; `scale` is w."""
 
-    def scale(self, gain: jax.Array) -> jax.Array:
-        return gain - 1.0
+    start = Zeros()
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        normal = self.unit(inputs.astype(jnp.float32))  # [..., width]
+        return (normal * _row(self.gain().astype(jnp.float32), normal)).astype(inputs.dtype)
+
+    def gain(self) -> jax.Array:
+        return 1.0 + self.scale[...]
+
+    def holding(self, gain: jax.Array, bias: jax.Array | None) -> Normalisation:
+        return super().holding(gain - 1.0, bias)
 
 
 def _row(vector: jax.Array, like: jax.Array) -> jax.Array:
     return vector.reshape((1,) * (like.ndim - 1) + vector.shape)
 
 
-def small_norm(norm: Norm | None, size: int) -> Any:
+def small_norm(norm: Norm | None, size: int) -> Normalisation | None:
     """Return the module of a norm of vectors smaller than the stream (a head, a latent), whose weights are not sharded.
 
     None stays None.
     """
-    if norm is None:
-        return None
-    module = norm.module(size)
-    for name, one in declared(module).items():
-        setattr(module, name, with_axes(one, (None,)))
-    return module
+    return None if norm is None else norm.module(size, None)

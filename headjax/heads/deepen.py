@@ -23,7 +23,8 @@ from headjax.attention.formulation import Wrapping
 from headjax.core import history
 from headjax.core.errors import require
 from headjax.core.fields import Size
-from headjax.core.norms import Norm
+from headjax.core.modules import arrays
+from headjax.core.norms import Normalisation
 from headjax.core.serialize import kind, kind_of
 from headjax.core.tensors import Params, map_tensors
 from headjax.models.config import ModelConfig
@@ -156,7 +157,8 @@ def split_params(layer: Layer, params: Params, parts: int, width: int) -> list[P
     between = dict(params)
     norm = layer.residual.norm
     if norm is not None and after_norm(layer.residual):
-        between |= {name: params[name] | {"norm": level(norm, params[name]["norm"])} for name in layer.residual_slots}
+        for name in layer.residual_slots:
+            between[name] = params[name] | {"norm": arrays(level(norm.bind(params[name]["norm"], width)))}
     rest = [between] * (parts - 1) + [params]
     return [rest[i] | {name: pieces[i] for name, pieces in cut.items()} for i in range(parts)]
 
@@ -166,22 +168,17 @@ def after_norm(residual: Residual) -> bool:
     return residual.norm is not None and not isinstance(residual, PreNorm)
 
 
-def level(norm: Norm, params: Params) -> Params:
-    """Return a norm's parameters as constants: outputs of the same mean and variance, all features scaled alike.
+def level(norm: Normalisation) -> Normalisation:
+    """Return a norm of constant gamma and beta: outputs of the same mean and variance, all features scaled alike.
 
         gamma' = sqrt(mean(gamma^2) + var(beta)),   beta' = mean(beta)
 
     Applied to the output of a norm with gamma and beta, this norm is nearly the identity. Gamma and beta themselves,
     applied once for every head, would reduce the stream to the few features with a large gamma.
-
-    Args:
-        norm: Norm, which says what its gamma is.
-        params: Its parameters; `bias [width]` is beta.
     """
-    gamma, beta = norm.gain(params), params.get("bias")
+    gamma, beta = norm.gain(), None if norm.bias is None else norm.bias[...]
     size = jnp.sqrt(jnp.square(gamma).mean() + (0.0 if beta is None else beta.var()))
-    constant = {"scale": norm.scale(jnp.full_like(gamma, size))}
-    return constant if beta is None else constant | {"bias": jnp.full_like(beta, beta.mean())}
+    return norm.holding(jnp.full_like(gamma, size), None if beta is None else jnp.full_like(beta, beta.mean()))
 
 
 def split_attention(attention: Attention, params: Params, parts: int, width: int) -> list[Params]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from headjax.core import history
 from headjax.core.errors import ConfigError, require
+from headjax.core.modules import arrays
 from headjax.core.norms import Norm
 from headjax.core.tensors import Params, Tensors, flatten
 from headjax.models.config import ModelConfig
@@ -74,7 +75,7 @@ def _fold(layers: tuple[Layer, ...], weights: list[Params], norms: list[tuple[No
                 if not bool(jnp.all(omega != 0)):
                     raise ConfigError(f"layers[{number}].{slot}.shortcut: holds a zero, which cannot be folded away")
                 (norm, before), part = norms[-1], slot.removesuffix("_residual")
-                before |= norm.scaled(before, omega)
+                before |= arrays(norm.bind(before, width).scaled(omega))
                 params[part] = _divide_rows(_reading(layer, part, width), params[part], omega)
                 params[slot]["shortcut"] = jnp.ones_like(omega)
             norms.append((cast(Norm, layer.residual.norm), params[slot]["norm"]))

@@ -295,7 +295,8 @@ def _place(
     factor = heads.logit_scale / target.logit_scale
     if factor != 1.0 and heads.query_norm is not None:
         scale = filled["query_norm/scale"]
-        filled["query_norm/scale"] = np.asarray(heads.query_norm.scaled({"scale": scale}, factor)["scale"], scale.dtype)
+        norm = heads.query_norm.bind({"scale": scale}, len(scale)).scaled(factor)
+        filled["query_norm/scale"] = np.asarray(norm.scale[...], scale.dtype)
     elif factor != 1.0:
         for name in {"query", "query_bias"} & filled.keys():
             filled[name] = (filled[name] * factor).astype(filled[name].dtype)

@@ -5,33 +5,34 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.attention.operands import Dropout
-from headjax.attention.projections import into_heads
+from headjax.attention.projections import bias_weight, into_heads
 from headjax.core.errors import DataError, require
-from headjax.core.fields import Count, Listed, Rate, Size
+from headjax.core.fields import Checked, Count, Listed, Rate, Size
 from headjax.core.modules import Spec
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Params, Tensors, Zeros, weight
+from headjax.core.tensors import Initializer, weight
 from headjax.mesh.mesh import look_up
 from headjax.models.ranges import Range
 
 
-class Positions(Spec, abc.ABC):
+class Positions(Checked, abc.ABC):
     """Positions added to the embeddings. Rotary and relative positions belong to attention and the stack instead."""
 
-    @abc.abstractmethod
-    def tensors(self, width: int) -> Tensors:
-        """The declared parameters."""
+    def table(self, width: int) -> nnx.Param[Any] | None:
+        """Declare the table of positions `[positions, width]`; None where they are not learned."""
+        return None
 
     @abc.abstractmethod
-    def __call__(self, params: Params, positions: jax.Array, width: int) -> jax.Array:
-        """`[batch or 1, length]` integers to `[batch or 1, length, width]`."""
+    def __call__(self, positions: jax.Array, width: int, table: nnx.Param[Any] | None) -> jax.Array:
+        """`[batch or 1, length]` integers to `[batch or 1, length, width]`; `table` is the learned one."""
 
     def check_length(self, length: int) -> None:
         """Raises `DataError` for sequences longer than the positions reach."""
@@ -63,11 +64,11 @@ class Learned(Positions):
     max_length: Size
     offset: Count = 0
 
-    def tensors(self, width: int) -> Tensors:
-        return {"position": weight((self.max_length + self.offset, width), (None, "embed"))}
+    def table(self, width: int) -> nnx.Param[Any]:
+        return weight((self.max_length + self.offset, width), (None, "embed"))
 
-    def __call__(self, params: Params, positions: jax.Array, width: int) -> jax.Array:
-        return look_up(params["position"], positions + self.offset)
+    def __call__(self, positions: jax.Array, width: int, table: nnx.Param[Any] | None) -> jax.Array:
+        return look_up(cast(nnx.Param[Any], table)[...], positions + self.offset)
 
     def ranges(self, name: str) -> dict[str, Range]:
         return {name: Range(self.max_length, "positions", -self.offset)}
@@ -112,15 +113,12 @@ class Sinusoidal(Positions):
 
     endpoint: bool = False
 
-    def tensors(self, width: int) -> Tensors:
-        return {}
-
-    def __call__(self, params: Params, positions: jax.Array, width: int) -> jax.Array:
+    def __call__(self, positions: jax.Array, width: int, table: nnx.Param[Any] | None) -> jax.Array:
         half = width // 2
         rates = jnp.exp(jnp.arange(half) * (-math.log(10000.0) / max(half - self.endpoint, 1)))
         angles = positions[..., None].astype(jnp.float32) * rates.reshape(1, 1, -1)
-        table = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
-        return jnp.pad(table, ((0, 0), (0, 0), (0, width - 2 * half)))
+        waves = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+        return jnp.pad(waves, ((0, 0), (0, 0), (0, width - 2 * half)))
 
 
 @kind("no_positions")
@@ -135,10 +133,7 @@ class NoPositions(Positions):
 
     max_length: Size | None = None
 
-    def tensors(self, width: int) -> Tensors:
-        return {}
-
-    def __call__(self, params: Params, positions: jax.Array, width: int) -> jax.Array:
+    def __call__(self, positions: jax.Array, width: int, table: nnx.Param[Any] | None) -> jax.Array:
         return jnp.zeros((1, 1, width))
 
     def ranges(self, name: str) -> dict[str, Range]:
@@ -186,48 +181,50 @@ class Embeddings(Spec):
         """Size of a token's vector in a model of this width."""
         return width if self.size is None else self.size
 
-    def tensors(self, width: int) -> Tensors:
-        """The declared parameters."""
-        size = self.token_size(width)
-        tensors: Tensors = {"token": weight((self.vocab_size, size), ("vocabulary", "embed"), self.token_initializer)}
-        tensors |= self.positions.tensors(size)
-        if self.segments:
-            tensors["segment"] = weight((self.segments, size), (None, "embed"))
-        if self.norm is not None:
-            tensors["norm"] = self.norm.tensors(size)
-        if self.size is not None:
-            tensors["projection"] = weight((size, width), (None, "embed"))
-            tensors["projection_bias"] = weight((width,), ("embed",), Zeros(), decay=False)
-        return tensors
+    def module(self, width: int) -> TokenEmbeddings:
+        """Return the module."""
+        return TokenEmbeddings(self, width)
+
+    def flops(self, width: int, length: int) -> int:
+        """Floating-point operations for one sequence: those of the map to the width, looking up is free."""
+        return 0 if self.size is None else 2 * length * self.size * width
+
+
+class TokenEmbeddings(nnx.Module):
+    """The module of `Embeddings`; what the spec goes without is None."""
+
+    def __init__(self, config: Embeddings, width: int) -> None:
+        size, mapped = config.token_size(width), config.size is not None
+        self.config = config
+        self.token = weight((config.vocab_size, size), ("vocabulary", "embed"), config.token_initializer)
+        self.position = config.positions.table(size)
+        self.segment = weight((config.segments, size), (None, "embed")) if config.segments else None
+        self.norm = None if config.norm is None else config.norm.module(size)
+        self.projection = weight((size, width), (None, "embed")) if mapped else None
+        self.projection_bias = bias_weight(mapped, (width,), ("embed",))
 
     def __call__(
         self,
-        params: Params,
         tokens: jax.Array,
         *,
         positions: jax.Array,
         segments: jax.Array | None = None,
         key: jax.Array | None = None,
-        table: Any = None,
+        table: nnx.Param[Any] | None = None,
     ) -> jax.Array:
         """`[batch, length]` tokens to `[batch, length, width]`; the table of tokens is another module's if given."""
-        table = params["token"] if table is None else table
+        table = self.token if table is None else table
         size = table.shape[-1]
-        x = look_up(table, tokens)
-        if self.scale_by_width:
+        x = look_up(table[...], tokens)  # [batch, length, size]
+        if self.config.scale_by_width:
             x = x * jnp.asarray(math.sqrt(size), x.dtype)
-        x = x + self.positions(params, positions, size).astype(x.dtype)
-        if self.segments:
-            segments = jnp.zeros_like(tokens) if segments is None else segments
-            x = x + look_up(params["segment"], segments)
+        x = x + self.config.positions(positions, size, self.position).astype(x.dtype)
+        if self.segment is not None:
+            x = x + look_up(self.segment[...], jnp.zeros_like(tokens) if segments is None else segments)
         if self.norm is not None:
-            x = self.norm(params["norm"], x)
-        x = Dropout(self.dropout, key)(x)
-        return x if self.size is None else into_heads(x, params["projection"], params["projection_bias"])
-
-    def flops(self, width: int, length: int) -> int:
-        """Floating-point operations for one sequence: those of the map to the width, looking up is free."""
-        return 0 if self.size is None else 2 * length * self.size * width
+            x = self.norm(x)
+        x = Dropout(self.config.dropout, key)(x)
+        return x if self.projection is None else into_heads(x, self.projection, self.projection_bias)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -241,14 +238,11 @@ class PositionBias(Spec, abc.ABC):
     num_heads: Listed
 
     @abc.abstractmethod
-    def tensors(self) -> Tensors:
-        """The declared parameters."""
+    def module(self) -> Any:
+        """Return the module, which computes the bias.
 
-    @abc.abstractmethod
-    def __call__(self, params: Params, query: jax.Array, key: jax.Array) -> jax.Array:
-        """`[batch or 1, query]` and `[batch or 1, key]` positions to `[batch or 1, heads, query, key]`.
-
-        `heads` are all original heads; a layer that has lost some takes the columns of those it kept.
+        It takes `[batch or 1, query]` and `[batch or 1, key]` positions to `[batch or 1, heads, query, key]`. `heads`
+        are all original heads; a layer that has lost some takes the columns of those it kept.
         """
 
 
@@ -280,12 +274,8 @@ class RelativeBuckets(PositionBias):
             f"must be above half the buckets ({self.buckets // 2}), got {self.max_distance}",
         )
 
-    def tensors(self) -> Tensors:
-        return {"table": weight((self.buckets, self.num_heads), (None, None))}
-
-    def __call__(self, params: Params, query: jax.Array, key: jax.Array) -> jax.Array:
-        buckets = self.bucket(key[:, None, :] - query[:, :, None])
-        return jnp.moveaxis(jnp.take(params["table"], buckets, axis=0), -1, 1)
+    def module(self) -> RelativePositionBias:
+        return RelativePositionBias(self)
 
     def bucket(self, distance: jax.Array) -> jax.Array:
         """The bucket of each signed distance (key minus query)."""
@@ -296,3 +286,16 @@ class RelativeBuckets(PositionBias):
         growth = jnp.log(jnp.maximum(size, 1) / exact) / math.log(self.max_distance / exact)
         far = jnp.minimum(exact + (growth * (count - exact)).astype(distance.dtype), count - 1)
         return first + jnp.where(size < exact, size, far)
+
+
+class RelativePositionBias(nnx.Module):
+    """The module of `RelativeBuckets`."""
+
+    def __init__(self, config: RelativeBuckets) -> None:
+        self.config = config
+        self.table = weight((config.buckets, config.num_heads), (None, None))
+
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
+        """Return the bias `[batch or 1, heads, query, key]` of positions `[batch or 1, query]` and `[..., key]`."""
+        buckets = self.config.bucket(key[:, None, :] - query[:, :, None])  # [batch or 1, query, key]
+        return jnp.moveaxis(jnp.take(self.table[...], buckets, axis=0), -1, 1)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 
 from headjax.attention.operands import Dropout
-from headjax.attention.projections import into_heads
+from headjax.attention.projections import Weight, bias_weight, into_heads
 from headjax.core.fields import Positive, Rate
 from headjax.core.modules import Spec
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensors, Zeros, weight
+from headjax.core.tensors import Zeros, weight
 from headjax.models.sublayers import ACTIVATIONS, ActivationName
 
 IGNORED = -100
@@ -24,13 +26,13 @@ IGNORED = -100
 class TokenLogits(Spec, abc.ABC):
     """Base of the outputs over the vocabulary."""
 
-    @abc.abstractmethod
-    def tensors(self, width: int, vocab_size: int) -> Tensors:
-        """The declared parameters."""
+    bias: bool
+    softcap: float | None
+    scale_by_width: bool
 
     @abc.abstractmethod
-    def __call__(self, params: Params, hidden: jax.Array, embedding: jax.Array) -> jax.Array:
-        """`[batch, length, width]` to float32 `[batch, length, vocabulary]`; `embedding` is the token table."""
+    def module(self, width: int, vocab_size: int) -> VocabularyLogits:
+        """Return the module."""
 
 
 @kind("tied")
@@ -48,13 +50,8 @@ class Tied(TokenLogits):
     scale_by_width: bool = False
     softcap: Positive | None = None
 
-    def tensors(self, width: int, vocab_size: int) -> Tensors:
-        return {"bias": weight((vocab_size,), ("vocabulary",), Zeros(), decay=False)} if self.bias else {}
-
-    def __call__(self, params: Params, hidden: jax.Array, embedding: jax.Array) -> jax.Array:
-        if self.scale_by_width:
-            hidden = hidden * jnp.asarray(hidden.shape[-1] ** -0.5, hidden.dtype)
-        return _capped(into_heads(hidden, embedding.T, params.get("bias")).astype(jnp.float32), self.softcap)
+    def module(self, width: int, vocab_size: int) -> VocabularyLogits:
+        return VocabularyLogits(self, vocab_size)
 
 
 @kind("untied")
@@ -70,18 +67,27 @@ class Untied(TokenLogits):
     bias: bool = False
     softcap: Positive | None = None
 
-    def tensors(self, width: int, vocab_size: int) -> Tensors:
-        tensors = {"kernel": weight((width, vocab_size), ("embed", "vocabulary"))}
-        if self.bias:
-            tensors["bias"] = weight((vocab_size,), ("vocabulary",), Zeros(), decay=False)
-        return tensors
+    scale_by_width: ClassVar[bool] = False  # type: ignore[misc]
 
-    def __call__(self, params: Params, hidden: jax.Array, embedding: jax.Array) -> jax.Array:
-        return _capped(into_heads(hidden, params["kernel"], params.get("bias")).astype(jnp.float32), self.softcap)
+    def module(self, width: int, vocab_size: int) -> VocabularyLogits:
+        return VocabularyLogits(self, vocab_size, weight((width, vocab_size), ("embed", "vocabulary")))
 
 
-def _capped(logits: jax.Array, cap: float | None) -> jax.Array:
-    return logits if cap is None else cap * jnp.tanh(logits / cap)
+class VocabularyLogits(nnx.Module):
+    """The module of `Tied`, which has no kernel, and of `Untied`."""
+
+    def __init__(self, config: TokenLogits, vocab_size: int, kernel: nnx.Param[Any] | None = None) -> None:
+        self.config = config
+        self.kernel = kernel
+        self.bias = bias_weight(config.bias, (vocab_size,), ("vocabulary",))
+
+    def __call__(self, hidden: jax.Array, embedding: Weight) -> jax.Array:
+        """`[batch, length, width]` to float32 `[batch, length, vocabulary]`; `embedding` is the token table E."""
+        if self.config.scale_by_width:
+            hidden = hidden * jnp.asarray(hidden.shape[-1] ** -0.5, hidden.dtype)
+        kernel = embedding.T if self.kernel is None else self.kernel  # [width, vocabulary]
+        logits, cap = into_heads(hidden, kernel, self.bias).astype(jnp.float32), self.config.softcap
+        return logits if cap is None else cap * jnp.tanh(logits / cap)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) -> tuple[jax.Array, jax.Array]:
@@ -100,14 +106,17 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) 
     return jnp.where(counted, losses, 0.0), counted.astype(jnp.float32)
 
 
-def linear_tensors(width: int, size: int) -> Tensors:
-    """Declares `kernel [width, size]` and `bias [size]`."""
-    return {"kernel": weight((width, size), ("embed", None)), "bias": weight((size,), (None,), Zeros(), decay=False)}
+class Linear(nnx.Module):
+    """X W + b."""
 
+    def __init__(self, width: int, size: int, config: Any = None) -> None:
+        self.config = config
+        self.kernel = weight((width, size), ("embed", None))
+        self.bias = weight((size,), (None,), Zeros(), decay=False)
 
-def linear(params: Params, inputs: jax.Array) -> jax.Array:
-    """X W + b in float32: `[..., width]` to `[..., size]`."""
-    return into_heads(inputs, params["kernel"], params["bias"]).astype(jnp.float32)
+    def logits(self, inputs: jax.Array) -> jax.Array:
+        """`[..., width]` to float32 `[..., size]`."""
+        return into_heads(inputs, self.kernel, self.bias).astype(jnp.float32)
 
 
 @kind("pooler")
@@ -126,15 +135,19 @@ class Pooler(Spec):
     activation: ActivationName = "tanh"
     dropout: Rate = 0.0
 
-    def tensors(self, width: int) -> Tensors:
-        """The declared parameters."""
-        return linear_tensors(width, width)
-
-    def __call__(self, params: Params, hidden: jax.Array, key: jax.Array | None) -> jax.Array:
-        """`[batch, length, width]` to `[batch, width]`."""
-        first = Dropout(self.dropout, key)(hidden[:, 0])
-        return ACTIVATIONS[self.activation](into_heads(first, params["kernel"], params["bias"]))
+    def module(self, width: int) -> FirstTokenPooler:
+        """Return the module."""
+        return FirstTokenPooler(width, width, self)
 
     def flops(self, width: int) -> int:
         """Floating-point operations for one example."""
         return 2 * width * width
+
+
+class FirstTokenPooler(Linear):
+    """The module of `Pooler`."""
+
+    def __call__(self, hidden: jax.Array, key: jax.Array | None) -> jax.Array:
+        """`[batch, length, width]` to `[batch, width]`."""
+        first = Dropout(self.config.dropout, key)(hidden[:, 0])  # [batch, width]
+        return ACTIVATIONS[self.config.activation](into_heads(first, self.kernel, self.bias))

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from typing import Any
 
 import jax
+from flax import nnx
 
 from headjax.core.fields import Positive
 from headjax.core.modules import Spec
-from headjax.core.norms import LayerNorm, Norm
+from headjax.core.norms import LayerNorm, Norm, Normalisation
 from headjax.core.serialize import kind
-from headjax.core.tensors import Constant, Ones, Params, Tensors, Zeros, weight
+from headjax.core.tensors import Constant, Ones, Zeros, weight
+
+Factor = nnx.Param[Any] | float
+"""A factor of the sum that the stream becomes: a number, or learned, `[width]` or one for all."""
 
 
 class Residual(Spec, abc.ABC):
@@ -23,20 +28,32 @@ class Residual(Spec, abc.ABC):
         """The normalisation it uses; None if it has none."""
 
     @abc.abstractmethod
-    def tensors(self, width: int) -> Tensors:
-        """Declare the parameters."""
+    def module(self, width: int) -> ResidualConnection:
+        """Return the module."""
 
-    def enter(self, params: Params, x: jax.Array) -> jax.Array:
+
+class ResidualConnection(nnx.Module):
+    """a x + b f(x), with a the `shortcut` and b the `scale`; the base of those with a normalisation."""
+
+    norm: Any
+
+    def __init__(self, config: Residual, width: int, *, shortcut: Factor = 1.0, scale: Factor = 1.0) -> None:
+        self.config = config
+        self.norm: Normalisation | None = None if config.norm is None else config.norm.module(width)
+        self.shortcut = shortcut
+        self.scale = scale
+
+    def enter(self, x: jax.Array) -> jax.Array:
         """Return what f reads of the stream `[batch, length, width]`."""
         return x
 
-    @abc.abstractmethod
-    def join(self, params: Params, x: jax.Array, outputs: jax.Array) -> jax.Array:
+    def join(self, x: jax.Array, outputs: jax.Array) -> jax.Array:
         """Return the stream after f, from x and the outputs of f, `[batch, length, width]` each."""
+        return _times(self.shortcut, x) + _times(self.scale, outputs)
 
-    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
+    def factors(self) -> tuple[jax.Array | float, jax.Array | float]:
         """Return (a, b) of the sum a x + b f that the stream becomes, before any norm: numbers or vectors `[width]`."""
-        return 1.0, 1.0
+        return _value(self.shortcut), _value(self.scale)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,17 +66,14 @@ class Normalised(Residual):
 
     norm: Norm = LayerNorm()
 
-    def tensors(self, width: int) -> Tensors:
-        return {"norm": self.norm.tensors(width)}
-
 
 @kind("post_norm")
 @dataclasses.dataclass(frozen=True)
 class PostNorm(Normalised):
     """LN(x + f(x)) (Vaswani et al. 2017; BERT)."""
 
-    def join(self, params: Params, x: jax.Array, outputs: jax.Array) -> jax.Array:
-        return self.norm(params["norm"], x + outputs)
+    def module(self, width: int) -> PostNormConnection:
+        return PostNormConnection(self, width)
 
 
 @kind("scaled_post_norm")
@@ -71,14 +85,8 @@ class ScaledPostNorm(Normalised):
     folds it into the weights around it.
     """
 
-    def tensors(self, width: int) -> Tensors:
-        return super().tensors(width) | {"shortcut": weight((width,), ("embed",), Ones, decay=False)}
-
-    def join(self, params: Params, x: jax.Array, outputs: jax.Array) -> jax.Array:
-        return self.norm(params["norm"], _row(params["shortcut"]) * x + outputs)
-
-    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
-        return params["shortcut"], 1.0
+    def module(self, width: int) -> PostNormConnection:
+        return PostNormConnection(self, width, shortcut=weight((width,), ("embed",), Ones, decay=False))
 
 
 @kind("constant_post_norm")
@@ -92,11 +100,16 @@ class ConstantPostNorm(Normalised):
 
     alpha: Positive = 1.0
 
-    def join(self, params: Params, x: jax.Array, outputs: jax.Array) -> jax.Array:
-        return self.norm(params["norm"], self.alpha * x + outputs)
+    def module(self, width: int) -> PostNormConnection:
+        return PostNormConnection(self, width, shortcut=self.alpha)
 
-    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
-        return self.alpha, 1.0
+
+class PostNormConnection(ResidualConnection):
+    """LN(a x + f(x))."""
+
+    def join(self, x: jax.Array, outputs: jax.Array) -> jax.Array:
+        stream: jax.Array = self.norm(super().join(x, outputs))
+        return stream
 
 
 @kind("pre_norm")
@@ -104,27 +117,8 @@ class ConstantPostNorm(Normalised):
 class PreNorm(Normalised):
     """x + f(LN(x)) (GPT-2, ViT). The stack needs a final norm."""
 
-    def enter(self, params: Params, x: jax.Array) -> jax.Array:
-        return self.norm(params["norm"], x)
-
-    def join(self, params: Params, x: jax.Array, outputs: jax.Array) -> jax.Array:
-        return x + outputs
-
-
-@kind("sandwich_norm")
-@dataclasses.dataclass(frozen=True)
-class SandwichNorm(PreNorm):
-    """x + LN'(f(LN(x))) with a norm on both sides of f (Sandwich-LN, Ding et al. 2021; Gemma 2 and 3)."""
-
-    def tensors(self, width: int) -> Tensors:
-        return super().tensors(width) | {"after": self.norm.tensors(width)}
-
-    def join(self, params: Params, x: jax.Array, outputs: jax.Array) -> jax.Array:
-        return x + self.norm(params["after"], outputs)
-
-    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
-        """Return (0, 1): the norm behind f reads f alone."""
-        return 0.0, 1.0
+    def module(self, width: int) -> PreNormConnection:
+        return PreNormConnection(self, width)
 
 
 @kind("scaled_pre_norm")
@@ -138,14 +132,40 @@ class ScaledPreNorm(PreNorm):
 
     initial: float = 1e-5
 
-    def tensors(self, width: int) -> Tensors:
-        return super().tensors(width) | {"scale": weight((width,), ("embed",), Constant(self.initial), decay=False)}
+    def module(self, width: int) -> PreNormConnection:
+        return PreNormConnection(self, width, scale=weight((width,), ("embed",), Constant(self.initial), decay=False))
 
-    def join(self, params: Params, x: jax.Array, outputs: jax.Array) -> jax.Array:
-        return x + _row(params["scale"]) * outputs
 
-    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
-        return 1.0, params["scale"]
+class PreNormConnection(ResidualConnection):
+    """x + b f(LN(x))."""
+
+    def enter(self, x: jax.Array) -> jax.Array:
+        read: jax.Array = self.norm(x)
+        return read
+
+
+@kind("sandwich_norm")
+@dataclasses.dataclass(frozen=True)
+class SandwichNorm(PreNorm):
+    """x + LN'(f(LN(x))) with a norm on both sides of f (Sandwich-LN, Ding et al. 2021; Gemma 2 and 3)."""
+
+    def module(self, width: int) -> SandwichConnection:
+        return SandwichConnection(self, width)
+
+
+class SandwichConnection(PreNormConnection):
+    """x + LN'(f(LN(x))), with LN' in `after`."""
+
+    def __init__(self, config: SandwichNorm, width: int) -> None:
+        super().__init__(config, width)
+        self.after = config.norm.module(width)
+
+    def join(self, x: jax.Array, outputs: jax.Array) -> jax.Array:
+        return x + self.after(outputs)
+
+    def factors(self) -> tuple[jax.Array | float, jax.Array | float]:
+        """Return (0, 1): the norm behind f reads f alone."""
+        return 0.0, 1.0
 
 
 @kind("no_norm")
@@ -157,11 +177,8 @@ class NoNorm(Residual):
     def norm(self) -> None:
         return None
 
-    def tensors(self, width: int) -> Tensors:
-        return {}
-
-    def join(self, params: Params, x: jax.Array, outputs: jax.Array) -> jax.Array:
-        return x + outputs
+    def module(self, width: int) -> ResidualConnection:
+        return ResidualConnection(self, width)
 
 
 @kind("scaled_no_norm")
@@ -172,15 +189,16 @@ class ScaledNoNorm(NoNorm):
     A fresh stack is the identity, however deep.
     """
 
-    def tensors(self, width: int) -> Tensors:
-        return {"scale": weight((), (), Zeros(), inputs=(), decay=False)}
-
-    def join(self, params: Params, x: jax.Array, outputs: jax.Array) -> jax.Array:
-        return x + params["scale"] * outputs
-
-    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
-        return 1.0, params["scale"]
+    def module(self, width: int) -> ResidualConnection:
+        return ResidualConnection(self, width, scale=weight((), (), Zeros(), inputs=(), decay=False))
 
 
-def _row(vector: jax.Array) -> jax.Array:
-    return vector[None, None, :]
+def _value(factor: Factor) -> jax.Array | float:
+    return factor[...] if isinstance(factor, nnx.Param) else factor
+
+
+def _times(factor: Factor, x: jax.Array) -> jax.Array:
+    """Return x `[batch, length, width]` times the factor."""
+    if isinstance(factor, nnx.Param):
+        return (factor[None, None, :] if factor.ndim else factor[...]) * x
+    return x if factor == 1.0 else factor * x

@@ -10,14 +10,15 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.attention.operands import Dropout
-from headjax.attention.projections import into_heads
+from headjax.attention.projections import bias_weight, into_heads
 from headjax.core.derivatives import gelu
 from headjax.core.fields import Size
 from headjax.core.modules import Spec
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensors, Zeros, weight
+from headjax.core.tensors import weight
 
 
 def fold(key: jax.Array | None, index: int) -> jax.Array | None:
@@ -52,17 +53,8 @@ class FeedForward(Spec, abc.ABC):
     bias: bool = True
 
     @abc.abstractmethod
-    def tensors(self, width: int) -> Tensors:
-        """The declared parameters."""
-
-    @abc.abstractmethod
-    def inner(self, params: Params, inputs: jax.Array) -> jax.Array:
-        """Return the inner activations `[batch, length, hidden]` of inputs `[batch, length, width]`."""
-
-    def __call__(self, params: Params, inputs: jax.Array, dropout: Dropout) -> jax.Array:
-        """Return inner W_2 + b_2, `[batch, length, width]`; dropout acts on the inner activations."""
-        inner = dropout(self.inner(params, inputs), split=2)
-        return into_heads(inner, params["down"], params.get("down_bias"))
+    def module(self, width: int) -> DenseFeedForward:
+        """Return the module."""
 
     @abc.abstractmethod
     def flops(self, width: int, length: int) -> int:
@@ -74,21 +66,31 @@ class FeedForward(Spec, abc.ABC):
 class Dense(FeedForward):
     """phi(x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, equation 2)."""
 
-    def tensors(self, width: int) -> Tensors:
-        tensors = {
-            "up": weight((width, self.hidden), ("embed", "feed_forward")),
-            "down": weight((self.hidden, width), ("feed_forward", "embed")),
-        }
-        if self.bias:
-            tensors["up_bias"] = weight((self.hidden,), ("feed_forward",), Zeros(), decay=False)
-            tensors["down_bias"] = weight((width,), ("embed",), Zeros(), decay=False)
-        return tensors
-
-    def inner(self, params: Params, inputs: jax.Array) -> jax.Array:
-        return ACTIVATIONS[self.activation](into_heads(inputs, params["up"], params.get("up_bias")))
+    def module(self, width: int) -> DenseFeedForward:
+        return DenseFeedForward(self, width)
 
     def flops(self, width: int, length: int) -> int:
         return 4 * length * width * self.hidden
+
+
+class DenseFeedForward(nnx.Module):
+    """The module of `Dense`, with W_1 in `up` and W_2 in `down`."""
+
+    def __init__(self, config: FeedForward, width: int) -> None:
+        self.config = config
+        self.up = weight((width, config.hidden), ("embed", "feed_forward"))
+        self.down = weight((config.hidden, width), ("feed_forward", "embed"))
+        self.up_bias = bias_weight(config.bias, (config.hidden,), ("feed_forward",))
+        self.down_bias = bias_weight(config.bias, (width,), ("embed",))
+
+    def __call__(self, inputs: jax.Array, dropout: Dropout) -> jax.Array:
+        """Return inner W_2 + b_2, `[batch, length, width]`; dropout acts on the inner activations."""
+        inner = dropout(self.inner(inputs), split=2)  # [batch, length, hidden]
+        return into_heads(inner, self.down, self.down_bias)
+
+    def inner(self, inputs: jax.Array) -> jax.Array:
+        """Return the inner activations `[batch, length, hidden]` of inputs `[batch, length, width]`."""
+        return ACTIVATIONS[self.config.activation](into_heads(inputs, self.up, self.up_bias))
 
 
 @kind("gated")
@@ -96,21 +98,25 @@ class Dense(FeedForward):
 class GatedDense(FeedForward):
     """(phi(x W_g) * x W_1) W_2 (Shazeer 2020): SwiGLU with `silu`, GEGLU with `gelu`."""
 
-    def tensors(self, width: int) -> Tensors:
-        up = weight((width, self.hidden), ("embed", "feed_forward"))
-        tensors = {"gate": up, "up": up, "down": weight((self.hidden, width), ("feed_forward", "embed"))}
-        if self.bias:
-            bias = weight((self.hidden,), ("feed_forward",), Zeros(), decay=False)
-            tensors |= {
-                "gate_bias": bias,
-                "up_bias": bias,
-                "down_bias": weight((width,), ("embed",), Zeros(), decay=False),
-            }
-        return tensors
-
-    def inner(self, params: Params, inputs: jax.Array) -> jax.Array:
-        gate = ACTIVATIONS[self.activation](into_heads(inputs, params["gate"], params.get("gate_bias")))
-        return gate * into_heads(inputs, params["up"], params.get("up_bias"))
+    def module(self, width: int) -> GatedFeedForward:
+        return GatedFeedForward(self, width)
 
     def flops(self, width: int, length: int) -> int:
         return 6 * length * width * self.hidden
+
+
+class GatedFeedForward(DenseFeedForward):
+    """The module of `GatedDense`, with W_g in `gate`."""
+
+    def __init__(self, config: FeedForward, width: int) -> None:
+        self.config = config
+        self.gate = weight((width, config.hidden), ("embed", "feed_forward"))
+        self.up = weight((width, config.hidden), ("embed", "feed_forward"))
+        self.down = weight((config.hidden, width), ("feed_forward", "embed"))
+        self.gate_bias = bias_weight(config.bias, (config.hidden,), ("feed_forward",))
+        self.up_bias = bias_weight(config.bias, (config.hidden,), ("feed_forward",))
+        self.down_bias = bias_weight(config.bias, (width,), ("embed",))
+
+    def inner(self, inputs: jax.Array) -> jax.Array:
+        gate = ACTIVATIONS[self.config.activation](into_heads(inputs, self.gate, self.gate_bias))
+        return gate * into_heads(inputs, self.up, self.up_bias)  # [batch, length, hidden]

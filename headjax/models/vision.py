@@ -18,7 +18,7 @@ from headjax.core.fields import Listed, Rate, Size
 from headjax.core.modules import Spec
 from headjax.core.norms import LayerNorm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Params, Tensors, TruncatedNormal, Zeros, weight
+from headjax.core.tensors import Initializer, TruncatedNormal, Zeros, weight
 from headjax.models.compute import StackCall
 from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.inputs import batch_array
@@ -72,28 +72,9 @@ class Patches(Spec):
         """Number of vectors: the patches and the tokens before them."""
         return self.count + 1 + self.distillation_token
 
-    def tensors(self, width: int) -> Tensors:
-        """The declared parameters."""
-        square = (self.channels, self.patch_size, self.patch_size)
-        token = weight((width,), ("embed",))
-        tensors = {
-            "kernel": weight((*square, width), (None, None, None, "embed"), inputs=(0, 1, 2)),
-            "bias": weight((width,), ("embed",), Zeros(), decay=False),
-            "class_token": token,
-            "position": weight((self.length, width), (None, "embed")),
-        }
-        return tensors | ({"distillation_token": token} if self.distillation_token else {})
-
-    def __call__(self, params: Params, images: jax.Array, key: jax.Array | None) -> jax.Array:
-        """`[batch, channels, height, width]` pixels to `[batch, length, width]`."""
-        tokens = [params["class_token"]]
-        if self.distillation_token:
-            tokens.append(params["distillation_token"])
-        kernel = params["kernel"].reshape(-1, params["kernel"].shape[-1])
-        patches = into_heads(self.cut(images).astype(kernel.dtype), kernel, params["bias"])
-        first = jnp.broadcast_to(jnp.stack(tokens)[None], (images.shape[0], len(tokens), kernel.shape[-1]))
-        x = jnp.concatenate([first, patches], axis=1) + params["position"][None]
-        return Dropout(self.dropout, key)(x)
+    def module(self, width: int) -> PatchEmbeddings:
+        """Return the module."""
+        return PatchEmbeddings(self, width)
 
     def cut(self, images: jax.Array) -> jax.Array:
         """`[batch, channels, height, width]` pixels to `[batch, patches, channels * patch_size^2]`.
@@ -113,6 +94,29 @@ class Patches(Spec):
     def flops(self, width: int) -> int:
         """Floating-point operations for one image."""
         return 2 * self.count * self.channels * self.patch_size**2 * width
+
+
+class PatchEmbeddings(nnx.Module):
+    """The module of `Patches`."""
+
+    def __init__(self, config: Patches, width: int) -> None:
+        square = (config.channels, config.patch_size, config.patch_size)
+        self.config = config
+        self.kernel = weight((*square, width), (None, None, None, "embed"), inputs=(0, 1, 2))
+        self.bias = weight((width,), ("embed",), Zeros(), decay=False)
+        self.class_token = weight((width,), ("embed",))
+        self.position = weight((config.length, width), (None, "embed"))
+        self.distillation_token = weight((width,), ("embed",)) if config.distillation_token else None
+
+    def __call__(self, images: jax.Array, key: jax.Array | None) -> jax.Array:
+        """`[batch, channels, height, width]` pixels to `[batch, length, width]`."""
+        width = self.kernel.shape[-1]
+        kernel = self.kernel.reshape(-1, width)  # [channels * patch_size^2, width]
+        patches = into_heads(self.config.cut(images).astype(kernel.dtype), kernel, self.bias)  # [batch, patches, width]
+        tokens = [token[...] for token in (self.class_token, self.distillation_token) if token is not None]
+        first = jnp.broadcast_to(jnp.stack(tokens)[None], (images.shape[0], len(tokens), width))
+        x = jnp.concatenate([first, patches], axis=1) + self.position[None]  # [batch, length, width]
+        return Dropout(self.config.dropout, key)(x)
 
 
 NO_TOKENS = Vocabulary(0, 0)

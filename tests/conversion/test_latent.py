@@ -52,7 +52,7 @@ def test_weighing_keys_by_their_logits_beats_plain_factors_and_the_error_falls(n
         kept = module.rebuilt(module.key_values(inputs, None))
         query = jnp.einsum("bqw,whd->bqhd", inputs, params["query"])
         if grouped.query_norm is not None:
-            query = grouped.query_norm(params["query_norm"], query)
+            query = grouped.query_norm.bind(params["query_norm"], grouped.head_dim)(query)
         query = grouped.rotary(query, jnp.arange(64)[None])
         return jnp.einsum("bqhd,bkhd->bhqk", query, jnp.take(kept["key"], jnp.asarray(grouped.groups), axis=2))
 

@@ -68,10 +68,10 @@ def test_feed_forward_is_the_sum_of_its_slices(feed_forward):
     params = initialize(feed_forward.tensors(WIDTH), jax.random.key(0), Normal(0.5))
     params = jax.tree.map(lambda array: array + 0.1, params)
     inputs, off = jnp.asarray(random_inputs()), Dropout(0.0, None)
-    whole = np.asarray(feed_forward(params, inputs, off))
+    whole = np.asarray(feed_forward.bind(params, WIDTH)(inputs, off))
     slice_config = dataclasses.replace(feed_forward, hidden=6)
     parts = split_feed_forward(feed_forward, params, 4, WIDTH)
-    summed = sum(np.asarray(slice_config(part, inputs, off)) for part in parts)
+    summed = sum(np.asarray(slice_config.bind(part, WIDTH)(inputs, off)) for part in parts)
     assert_close(summed, whole, sums=tiny.SUMS)
 
 
@@ -104,19 +104,19 @@ def test_norms_between_the_parts_of_a_layer_pass_on_what_they_are_given(model):
         model.config.encoder.layers[0].residual.norm,
         jax.random.normal(jax.random.key(0), (50, 4, tiny.WIDTH)),
     )
-    ours, theirs = norm(new[0], vectors), norm(old, vectors)
+    ours, theirs = (norm.bind(params, tiny.WIDTH)(vectors) for params in (new[0], old))
     assert np.ptp(new[0]["scale"]) == 0
     np.testing.assert_allclose(ours.mean(), theirs.mean(), atol=0.02)
     np.testing.assert_allclose(ours.std(), theirs.std(), rtol=0.05)
-    assert_close(norm(new[1], ours), ours, sums=2 * tiny.WIDTH)
+    assert_close(norm.bind(new[1], tiny.WIDTH)(ours), ours, sums=2 * tiny.WIDTH)
 
 
 @pytest.mark.parametrize("norm", [LayerNorm(), RMSNorm(), OffsetRMSNorm()], ids=kind_of)
 def test_a_levelled_norm_keeps_the_size_that_the_norm_gives(norm):
     """Whatever a norm's parameters mean: the weight of OffsetRMSNorm is its gain less 1."""
     params = {name: jnp.zeros(tiny.WIDTH) for name in norm.tensors(tiny.WIDTH)} | {"scale": jnp.full(tiny.WIDTH, -0.6)}
-    vectors = jax.random.normal(jax.random.key(0), (50, tiny.WIDTH))
-    assert_close(norm(level(norm, params), vectors).std(), norm(params, vectors).std(), sums=50 * tiny.WIDTH)
+    norm, vectors = norm.bind(params, tiny.WIDTH), jax.random.normal(jax.random.key(0), (50, tiny.WIDTH))
+    assert_close(level(norm)(vectors).std(), norm(vectors).std(), sums=50 * tiny.WIDTH)
 
 
 def test_one_layer_alone_and_a_pruned_one(model):

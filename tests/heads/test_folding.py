@@ -130,6 +130,7 @@ def test_what_cannot_be_folded_is_refused():
     with pytest.raises(ConfigError, match=r"^decoder\.layers: share their parameters"):
         fold_shortcuts(tiny.model(shared))
     model = tiny.model(tiny.decoder_config(decoder=Stack(layers=(layer(),)), embeddings=embeddings()))
-    model.params["decoder"]["layers_0_0"]["attention_residual"]["shortcut"] = jnp.zeros((1, tiny.WIDTH))
+    params = model.params
+    params["decoder"]["layers_0_0"]["attention_residual"]["shortcut"] = jnp.zeros((1, tiny.WIDTH))
     with pytest.raises(ConfigError, match=r"shortcut: holds a zero"):
-        fold_shortcuts(model)
+        fold_shortcuts(model.replace(params=params))

@@ -22,7 +22,7 @@ from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute, Options
 from headjax.models.embeddings import Embeddings, NoPositions
-from headjax.models.residuals import PostNorm
+from headjax.models.residuals import PostNormConnection, ScaledPostNorm
 from headjax.models.stack import Stack
 from tests import tiny
 from tests.closeness import assert_close
@@ -80,11 +80,15 @@ def test_admin_follows_its_recurrence_sub_layer_by_sub_layer(admin):
     config, params, found = admin
     ratios = [jnp.ones(())]
 
-    class Recomputed(PostNorm):
-        def join(self, weights, x, output):
+    class Recomputing(PostNormConnection):
+        def join(self, x, outputs):
             shortcut = ratios[-1] * x
-            ratios.append(jnp.sqrt(jnp.var(shortcut) + jnp.var(output)))
-            return self.norm(weights["norm"], shortcut + output)
+            ratios.append(jnp.sqrt(jnp.var(shortcut) + jnp.var(outputs)))
+            return self.norm(shortcut + outputs)
+
+    class Recomputed(ScaledPostNorm):
+        def module(self, width):
+            return Recomputing(self, width, shortcut=super().module(width).shortcut)
 
     layers = (dataclasses.replace(config.encoder.layers[0], residual=Recomputed()),) * DEPTH
     again = config.replace_stacks({"encoder": dataclasses.replace(config.encoder, layers=layers)})

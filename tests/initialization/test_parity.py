@@ -40,7 +40,8 @@ def test_omega_is_what_torch_layers_give():
     batch = put_whole_batch({"input_ids": tokens, "attention_mask": mask}, mesh)
     found = profile(config, params, batch, Setting([batch], jax.random.key(1), mesh))["encoder"]
 
-    x = torch.tensor(np.asarray(embeddings(params["embeddings"], tokens, positions=np.arange(9)[None, :])))
+    embed = embeddings.bind(params["embeddings"], tiny.WIDTH)
+    x = torch.tensor(np.asarray(embed(tokens, positions=np.arange(9)[None, :])))
     norm = torch.nn.LayerNorm(tiny.WIDTH)
     omega, expected = 1.0, []
     with torch.no_grad():

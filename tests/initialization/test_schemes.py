@@ -74,7 +74,8 @@ def test_a_fresh_rezero_stack_is_the_identity():
     config = ReZero().configure(post_norm())
     assert type(config.decoder.layers[0].residual) is ScaledNoNorm
     params, batch = config.initialize(SEEDS), tiny.tokens()
-    embedded = config.embeddings(params["embeddings"], batch["input_ids"], positions=np.arange(10)[None, :])
+    embed = config.embeddings.bind(params["embeddings"], tiny.WIDTH)
+    embedded = embed(batch["input_ids"], positions=np.arange(10)[None, :])
     np.testing.assert_array_equal(config.apply(params, batch, Options()).hidden, embedded)
 
 

@@ -23,7 +23,7 @@ def test_t5_buckets():
 
 @pytest.mark.parametrize("endpoint, steps", [(False, 4), (True, 3)])
 def test_sinusoidal_positions(endpoint, steps):
-    table = Sinusoidal(endpoint=endpoint)({}, jnp.arange(6)[None], 8)[0]
+    table = Sinusoidal(endpoint=endpoint)(jnp.arange(6)[None], 8, None)[0]
     rates = 10000.0 ** (-np.arange(4) / steps)
     angles = np.arange(6)[:, None] * rates[None]
     assert_close(table, np.concatenate([np.sin(angles), np.cos(angles)], axis=1), sums=1, scale=angles.max())

@@ -84,7 +84,7 @@ def test_roberta_counts_only_tokens_that_are_present():
     # Hugging Face's table indices: padding 1, the first token 2.
     positions = LearnedPresent(5)
     np.testing.assert_array_equal(positions.count(5, jnp.asarray([[0, 1, 1, 0, 1]], bool)) + 2, [[1, 2, 3, 1, 4]])
-    assert positions.tensors(3)["position"].shape == (7, 3)
+    assert positions.table(3).shape == (7, 3)
 
 
 def test_albert_is_one_layer_at_every_depth():

@@ -83,13 +83,14 @@ def test_a_sandwich_norm_normalises_before_and_after_the_sub_layer():
     residual = SandwichNorm(RMSNorm(1e-3))
     params = {name: {"scale": jnp.full(tiny.WIDTH, size)} for name, size in (("norm", 2.0), ("after", 3.0))}
     assert residual.tensors(tiny.WIDTH).keys() == params.keys()
+    residual = residual.bind(params, tiny.WIDTH)
     x = jax.random.normal(jax.random.key(1), (2, 3, tiny.WIDTH))
 
     def normal(y):
         return y / jnp.sqrt(jnp.square(y).mean(axis=-1, keepdims=True) + 1e-3)
 
     assert_close(
-        residual.join(params, x, jnp.sin(residual.enter(params, x))),
+        residual.join(x, jnp.sin(residual.enter(x))),
         x + 3.0 * normal(jnp.sin(2.0 * normal(x))),
         sums=tiny.WIDTH,
     )

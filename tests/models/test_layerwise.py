@@ -69,7 +69,7 @@ def test_a_watched_sub_layer_is_what_joins_the_stream(residual):
         shortcut, branch = (factor[None, None, :] for factor in (seen[slot].shortcut, seen[slot].branch))
         joined = shortcut * seen[slot].stream + branch * seen[slot].output
         if isinstance(residual, PostNorm | ScaledPostNorm | ConstantPostNorm):
-            joined = LayerNorm()(weights[f"{slot}_residual"]["norm"], joined)
+            joined = LayerNorm().bind(weights[f"{slot}_residual"]["norm"], tiny.WIDTH)(joined)
         expected = stream.hidden if slot == "attention" else attended
         assert_close(seen[slot].stream, expected, sums=tiny.SUMS)
         attended = joined

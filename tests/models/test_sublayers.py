@@ -27,4 +27,4 @@ def test_maps_are_those_of_the_formula(kind, bias):
 
     activated = np.maximum(mapped("up" if kind is Dense else "gate", x), 0.0)
     inner = activated if kind is Dense else activated * mapped("up", x)
-    assert_close(feed_forward(params, x, Dropout()), mapped("down", inner), sums=4 * (WIDTH + HIDDEN))
+    assert_close(feed_forward.bind(params, WIDTH)(x, Dropout()), mapped("down", inner), sums=4 * (WIDTH + HIDDEN))

@@ -9,59 +9,64 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 
-from headjax.attention.operands import Dropout
 from headjax.core.class_names import class_numbers, tell_nothing
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Rate, Size
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensors
 from headjax.models.config import Batch, Loss, ModelConfig, Output
 from headjax.models.inputs import abstract_integers, batch_array
-from headjax.models.outputs import IGNORED, cross_entropy, linear, linear_tensors
+from headjax.models.outputs import IGNORED, Linear, cross_entropy
 from headjax.models.ranges import Range
-from headjax.models.tasks.task_output import Features, Logits, TaskOutput, Vocabulary
+from headjax.models.tasks.task_output import Features, LinearLogits, Logits, TaskOutput, Vocabulary
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classifier(TaskOutput):
+    """Base of the outputs of one logit a class.
+
+    Attributes:
+        classes: number of classes.
+        names: the classes by name, in the order of their numbers; empty where they have numbers only.
+    """
+
+    classes: Size
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(len(self.names) in (0, self.classes), "names", f"{len(self.names)} names for {self.classes} classes")
+
+    def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
+        return {"labels": Range(self.classes, "classes", ignored=IGNORED)}
 
 
 @kind("classification")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Classification(TaskOutput):
+class Classification(Classifier):
     """dropout(pooled) W + b: one of `classes` for every sequence.
 
     `labels [batch]` are integers, or float `[batch, classes]` shares of every class (mixed images).
 
     Attributes:
-        classes: number of classes.
         dropout: rate on the pooled vector.
         label_smoothing: share of the target spread evenly over the classes.
-        names: the classes by name, in the order of their numbers; empty where they have numbers only.
     """
 
     needs_pooler: ClassVar[bool] = True
 
-    classes: Size
     dropout: Rate = 0.1
     label_smoothing: Rate = 0.0
-    names: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_names(self.names, self.classes)
-
-    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
-        return linear_tensors(width, self.classes)
-
-    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
-        return Logits(linear(params, Dropout(self.dropout, key)(features.require_pooled())))
+    def module(self, width: int, vocabulary: Vocabulary) -> LinearLogits:
+        return LinearLogits(width, self.classes, self)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return Loss(*class_losses(output.require_logits(), batch, self.label_smoothing))
 
     def for_evaluation(self) -> Classification:
         return dataclasses.replace(self, label_smoothing=0.0)
-
-    def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
-        return {"labels": Range(self.classes, "classes", ignored=IGNORED)}
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 2 * width * self.classes
@@ -87,11 +92,8 @@ class Regression(TaskOutput):
     outputs: Size = 1
     dropout: Rate = 0.1
 
-    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
-        return linear_tensors(width, self.outputs)
-
-    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
-        return Logits(linear(params, Dropout(self.dropout, key)(features.require_pooled())))
+    def module(self, width: int, vocabulary: Vocabulary) -> LinearLogits:
+        return LinearLogits(width, self.outputs, self)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         labels = batch_array(batch, "labels").astype(jnp.float32)
@@ -111,48 +113,29 @@ class Regression(TaskOutput):
 
 @kind("token_classification")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TokenClassification(TaskOutput):
+class TokenClassification(Classifier):
     """dropout(h_t) W + b: one of `classes` for every token. `labels [batch, length]`, -100 where no loss is wanted.
 
     Attributes:
-        classes: number of classes.
         dropout: rate on the hidden states.
-        names: the classes by name, in the order of their numbers; empty where they have numbers only.
     """
 
     needs_tokens: ClassVar[bool] = True
 
-    classes: Size
     dropout: Rate = 0.1
-    names: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_names(self.names, self.classes)
-
-    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
-        return linear_tensors(width, self.classes)
-
-    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
-        return Logits(linear(params, Dropout(self.dropout, key)(features.hidden)))
+    def module(self, width: int, vocabulary: Vocabulary) -> LinearLogits:
+        return LinearLogits(width, self.classes, self)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         losses, counted = cross_entropy(output.require_logits(), integer_labels(batch, 2))
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
-
-    def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
-        return {"labels": Range(self.classes, "classes", ignored=IGNORED)}
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 2 * length * width * self.classes
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return abstract_integers((batch_size, length), "labels")
-
-
-def require_names(names: tuple[str, ...], classes: int) -> None:
-    """Raise `ConfigError` unless there are no names, or one for each class."""
-    require(len(names) in (0, classes), "names", f"{len(names)} names for {classes} classes")
 
 
 def class_losses(logits: jax.Array, batch: Batch, smoothing: float) -> tuple[jax.Array, jax.Array]:
@@ -191,7 +174,7 @@ def integer_labels(batch: Batch, ndim: int) -> jax.Array:
 
 @kind("distilled_classification")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DistilledClassification(TaskOutput):
+class DistilledClassification(Classifier):
     """(h_0 W + b + h_1 V + c) / 2: the mean of two classifiers (Touvron et al. 2021, section 4).
 
     The first reads the class token and learns `labels`, as `Classification` has them; the second reads the distillation
@@ -199,26 +182,13 @@ class DistilledClassification(TaskOutput):
     half the loss. Their logits come as `extra_logits["cls_logits"]` and `["distillation_logits"]`.
 
     Attributes:
-        classes: number of classes.
         label_smoothing: share of the label's target spread evenly over the classes.
-        names: the classes by name, in the order of their numbers; empty where they have numbers only.
     """
 
-    classes: Size
     label_smoothing: Rate = 0.0
-    names: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_names(self.names, self.classes)
-
-    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
-        return {"class": linear_tensors(width, self.classes), "distillation": linear_tensors(width, self.classes)}
-
-    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
-        first = linear(params["class"], features.hidden[:, 0])
-        second = linear(params["distillation"], features.hidden[:, 1])
-        return Logits((first + second) / 2.0, {"cls_logits": first, "distillation_logits": second})
+    def module(self, width: int, vocabulary: Vocabulary) -> DistilledLogits:
+        return DistilledLogits(self, width)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         learned, counted = class_losses(output.require_logits("cls_logits"), batch, self.label_smoothing)
@@ -230,8 +200,8 @@ class DistilledClassification(TaskOutput):
         return dataclasses.replace(self, label_smoothing=0.0)
 
     def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
-        classes = Range(self.classes, "classes", ignored=IGNORED)
-        return {"labels": classes, "teacher_labels": classes}
+        labels = super().ranges(vocabulary)
+        return labels | {"teacher_labels": labels["labels"]}
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 4 * width * self.classes
@@ -240,7 +210,18 @@ class DistilledClassification(TaskOutput):
         return abstract_integers((batch_size,), "labels", "teacher_labels")
 
 
-Classifier = Classification | DistilledClassification | TokenClassification
+class DistilledLogits(nnx.Module):
+    """The module of `DistilledClassification`: the maps `class` and `distillation`, one a token."""
+
+    def __init__(self, config: DistilledClassification, width: int) -> None:
+        self.config = config
+        setattr(self, "class", Linear(width, config.classes))  # a keyword, so that no attribute can be written so
+        self.distillation = Linear(width, config.classes)
+
+    def __call__(self, features: Features, key: jax.Array | None) -> Logits:
+        first = getattr(self, "class").logits(features.hidden[:, 0])  # [batch, classes]
+        second = self.distillation.logits(features.hidden[:, 1])  # [batch, classes]
+        return Logits((first + second) / 2.0, {"cls_logits": first, "distillation_logits": second})
 
 
 def class_names(config: ModelConfig) -> tuple[str, ...]:

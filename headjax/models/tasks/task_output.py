@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+from flax import nnx
 
+from headjax.attention.operands import Dropout
+from headjax.attention.projections import Weight
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.modules import Spec
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensors
 from headjax.models.config import Batch, Loss, Options, Output, by_head_stack
+from headjax.models.outputs import Linear
 from headjax.models.ranges import Range
 from headjax.models.sublayers import fold
 
@@ -41,7 +44,7 @@ class Features(NamedTuple):
 
     hidden: jax.Array
     pooled: jax.Array | None
-    embedding: jax.Array | None
+    embedding: Weight | None
 
     def require_pooled(self) -> jax.Array:
         """Return the pooled vector; models are built with a pooler where a task reads it."""
@@ -49,7 +52,7 @@ class Features(NamedTuple):
             raise ConfigError("pooler: the output reads the pooled vector, so the model needs a pooler")
         return self.pooled
 
-    def require_embedding(self) -> jax.Array:
+    def require_embedding(self) -> Weight:
         """Return the token embeddings; a task that reads them is only built into models that have them."""
         if self.embedding is None:
             raise ConfigError("output: it reads token embeddings, and the model has none")
@@ -73,12 +76,8 @@ class TaskOutput(Spec, abc.ABC):
     """Whether its labels or logits are about single tokens of a text."""
 
     @abc.abstractmethod
-    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
-        """Declare the parameters."""
-
-    @abc.abstractmethod
-    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
-        """Return the logits; `key` draws dropout, None outside training."""
+    def module(self, width: int, vocabulary: Vocabulary) -> Any:
+        """Return the module: (`Features`, the key that draws dropout, None outside training) to `Logits`."""
 
     @abc.abstractmethod
     def loss(self, output: Output, batch: Batch) -> Loss:
@@ -110,11 +109,8 @@ class TaskOutput(Spec, abc.ABC):
 class NoTask(TaskOutput):
     """Hidden states are the output; there is nothing to train on."""
 
-    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
-        return {}
-
-    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
-        return Logits(None)
+    def module(self, width: int, vocabulary: Vocabulary) -> NoLogits:
+        return NoLogits(self)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         raise DataError("labels: the model has no task output, so there is no loss")
@@ -124,6 +120,24 @@ class NoTask(TaskOutput):
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return {}
+
+
+class LinearLogits(Linear):
+    """dropout(x) W + b, x the pooled vector or the hidden states: the module of several outputs."""
+
+    def __call__(self, features: Features, key: jax.Array | None) -> Logits:
+        x = features.require_pooled() if self.config.needs_pooler else features.hidden  # [batch, ..., width]
+        return Logits(self.logits(Dropout(self.config.dropout, key)(x)))
+
+
+class NoLogits(nnx.Module):
+    """The module of outputs without logits; it has no weights."""
+
+    def __init__(self, config: TaskOutput) -> None:
+        self.config = config
+
+    def __call__(self, features: Features, key: jax.Array | None) -> Logits:
+        return Logits(None)
 
 
 def task_answer(task: Any, features: Features, reports: Sequence[Mapping[str, Any]], options: Options) -> Output:

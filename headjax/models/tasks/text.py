@@ -7,20 +7,21 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.attention.operands import Dropout
-from headjax.attention.projections import into_heads
+from headjax.attention.projections import bias_weight, into_heads
 from headjax.core.errors import DataError
 from headjax.core.fields import Rate
 from headjax.core.norms import LayerNorm, Norm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensors, Zeros, weight
+from headjax.core.tensors import weight
 from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers, batch_array
-from headjax.models.outputs import IGNORED, Tied, cross_entropy, linear, linear_tensors
+from headjax.models.outputs import IGNORED, Linear, cross_entropy
 from headjax.models.ranges import Range
 from headjax.models.sublayers import ACTIVATIONS, ActivationName
-from headjax.models.tasks.task_output import Features, Logits, TaskOutput, Vocabulary
+from headjax.models.tasks.task_output import Features, Logits, NoLogits, TaskOutput, Vocabulary
 
 
 @kind("masked_language_model")
@@ -41,18 +42,8 @@ class MaskedLanguageModel(TaskOutput):
     activation: ActivationName = "gelu"
     norm: Norm = LayerNorm(1e-12)
 
-    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
-        size = vocabulary.size
-        return {
-            "transform": weight((width, size), ("embed", None)),
-            "transform_bias": weight((size,), (None,), Zeros(), decay=False),
-            "norm": self.norm.tensors(size),
-            **Tied(bias=True).tensors(width, vocabulary.tokens),
-        }
-
-    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
-        inner = ACTIVATIONS[self.activation](into_heads(features.hidden, params["transform"], params["transform_bias"]))
-        return Logits(Tied(bias=True)(params, self.norm(params["norm"], inner), features.require_embedding()))
+    def module(self, width: int, vocabulary: Vocabulary) -> MaskedTokenLogits:
+        return MaskedTokenLogits(self, width, vocabulary)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         losses, counted = cross_entropy(output.require_logits(), batch_array(batch, "labels"))
@@ -66,6 +57,22 @@ class MaskedLanguageModel(TaskOutput):
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return abstract_integers((batch_size, length), "labels")
+
+
+class MaskedTokenLogits(nnx.Module):
+    """The module of `MaskedLanguageModel`."""
+
+    def __init__(self, config: MaskedLanguageModel, width: int, vocabulary: Vocabulary) -> None:
+        self.config = config
+        self.transform = weight((width, vocabulary.size), ("embed", None))
+        self.transform_bias = bias_weight(True, (vocabulary.size,), (None,))
+        self.norm = config.norm.module(vocabulary.size)
+        self.bias = bias_weight(True, (vocabulary.tokens,), ("vocabulary",))
+
+    def __call__(self, features: Features, key: jax.Array | None) -> Logits:
+        phi, table = ACTIVATIONS[self.config.activation], features.require_embedding()
+        inner = phi(into_heads(features.hidden, self.transform, self.transform_bias))  # [batch, length, size]
+        return Logits(into_heads(self.norm(inner), table.T, self.bias).astype(jnp.float32))
 
 
 @kind("pretraining")
@@ -85,14 +92,8 @@ class Pretraining(TaskOutput):
 
     masked: MaskedLanguageModel = MaskedLanguageModel()
 
-    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
-        return {"masked": self.masked.tensors(width, vocabulary), "next_sentence": linear_tensors(width, 2)}
-
-    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
-        tokens = self.masked(params["masked"], features, key)
-        return tokens._replace(
-            extra={"seq_relationship_logits": linear(params["next_sentence"], features.require_pooled())}
-        )
+    def module(self, width: int, vocabulary: Vocabulary) -> PretrainingLogits:
+        return PretrainingLogits(self, width, vocabulary)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         """The mean over the batch is the sum of both tasks' means.
@@ -117,6 +118,19 @@ class Pretraining(TaskOutput):
         return self.masked.example_labels(batch_size, length) | sentences
 
 
+class PretrainingLogits(nnx.Module):
+    """The module of `Pretraining`."""
+
+    def __init__(self, config: Pretraining, width: int, vocabulary: Vocabulary) -> None:
+        self.config = config
+        self.masked = config.masked.module(width, vocabulary)
+        self.next_sentence = Linear(width, 2)
+
+    def __call__(self, features: Features, key: jax.Array | None) -> Logits:
+        follows = self.next_sentence.logits(features.require_pooled())  # [batch, 2]
+        return self.masked(features, key)._replace(extra={"seq_relationship_logits": follows})
+
+
 @kind("span")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Span(TaskOutput):
@@ -133,12 +147,8 @@ class Span(TaskOutput):
 
     dropout: Rate = 0.0
 
-    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
-        return linear_tensors(width, 2)
-
-    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
-        logits = linear(params, Dropout(self.dropout, key)(features.hidden))
-        return Logits(logits, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
+    def module(self, width: int, vocabulary: Vocabulary) -> SpanLogits:
+        return SpanLogits(width, 2, self)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         """Both ends are targets, so that the mean is the mean of the two cross-entropies."""
@@ -153,6 +163,14 @@ class Span(TaskOutput):
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return abstract_integers((batch_size,), "start_positions", "end_positions")
+
+
+class SpanLogits(Linear):
+    """The module of `Span`."""
+
+    def __call__(self, features: Features, key: jax.Array | None) -> Logits:
+        logits = self.logits(Dropout(self.config.dropout, key)(features.hidden))  # [batch, length, 2]
+        return Logits(logits, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
 
 
 EPSILON = 1e-9
@@ -171,11 +189,8 @@ class SentenceSimilarity(TaskOutput):
 
     needs_tokens: ClassVar[bool] = True
 
-    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
-        return {}
-
-    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
-        return Logits(None)
+    def module(self, width: int, vocabulary: Vocabulary) -> NoLogits:
+        return NoLogits(self)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         labels = batch_array(batch, "labels").astype(jnp.float32)
