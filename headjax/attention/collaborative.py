@@ -13,7 +13,7 @@ from flax import nnx
 
 from headjax.attention.attend import Call, default_scale
 from headjax.attention.formulation import Attention, KeyValues
-from headjax.attention.module import AttentionModule
+from headjax.attention.module import AttentionModule, Rngs
 from headjax.attention.operands import Attended
 from headjax.attention.projections import bias_weight, into_heads
 from headjax.core.errors import ConfigError, require
@@ -202,9 +202,7 @@ class SharedKeyAttention(AttentionModule):
 
     config: Any
 
-    def __init__(
-        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
-    ) -> None:
+    def __init__(self, width: int, *, rngs: Rngs = None, params: Params | None = None, **options: Any) -> None:
         super().__init__(width, rngs=rngs, params=params, **options)
         config, memory_width, heads, size = self.config, self.memory_width, self.config.num_heads, self.config.value_dim
         self.query = weight((width, config.query_size), ("embed", "shared_dim"))
@@ -246,10 +244,7 @@ class SharedKeyAttention(AttentionModule):
 
 
 class CollaborativeAttention(SharedKeyAttention):
-    """Collaborative attention as a module.
-
-    `Collaborative` has the formula and the fields, `AttentionModule` the call.
-    """
+    """Collaborative attention: the module of `Collaborative`."""
 
     formulation = Collaborative
     config: Collaborative
@@ -263,10 +258,7 @@ class CollaborativeAttention(SharedKeyAttention):
 
 
 class TuckerAttention(SharedKeyAttention):
-    """Collaborative attention with full mixing matrices as a module.
-
-    `Tucker` has the formula and the fields, `AttentionModule` the call.
-    """
+    """Collaborative attention with full mixing matrices: the module of `Tucker`."""
 
     formulation = Tucker
     config: Tucker

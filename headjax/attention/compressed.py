@@ -7,11 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from headjax.attention.attend import Call, apply_gates
 from headjax.attention.formulation import KeyValues, Step, Wrapping
-from headjax.attention.module import WrappingAttention
+from headjax.attention.module import Rngs, WrappingAttention
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.operands import Attended
 from headjax.attention.projections import into_heads
@@ -92,17 +91,12 @@ READING = ("key", "value", "content_bias", "latent", "rotary_key")
 
 
 class CompressedAttention(WrappingAttention):
-    """A formulation over a latent of the attended sequence as a module.
-
-    `Compressed` has the formula and the fields, `AttentionModule` the call.
-    """
+    """Attention over a latent of the attended sequence: the module of `Compressed`."""
 
     formulation = Compressed
     config: Compressed
 
-    def __init__(
-        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
-    ) -> None:
+    def __init__(self, width: int, *, rngs: Rngs = None, params: Params | None = None, **options: Any) -> None:
         super().__init__(width, rngs=rngs, params=params, **options)
         config = self.config
         self.latent = weight((self.memory_width, config.rank), ("embed", "latent"))

@@ -7,11 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from headjax.attention.attend import Call, expand_gates
 from headjax.attention.formulation import KeyValues, Step, Wrapping
-from headjax.attention.module import WrappingAttention
+from headjax.attention.module import Rngs, WrappingAttention
 from headjax.attention.operands import Attended
 from headjax.attention.projections import into_heads
 from headjax.core.errors import require
@@ -59,17 +58,12 @@ class Gated(Wrapping):
 
 
 class GatedAttention(WrappingAttention):
-    """A formulation with a gate for each head as a module.
-
-    `Gated` has the formula and the fields, `AttentionModule` the call.
-    """
+    """Attention with a gate for each head: the module of `Gated`."""
 
     formulation = Gated
     config: Gated
 
-    def __init__(
-        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
-    ) -> None:
+    def __init__(self, width: int, *, rngs: Rngs = None, params: Params | None = None, **options: Any) -> None:
         super().__init__(width, rngs=rngs, params=params, **options)
         config, heads = self.config, self.config.num_heads
         self.inner = config.inner.module(width, self.memory_width)

@@ -7,11 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from headjax.attention.attend import Call, apply_gates, default_scale
 from headjax.attention.formulation import Attention, KeyValues, Step
-from headjax.attention.module import AttentionModule
+from headjax.attention.module import AttentionModule, Rngs
 from headjax.attention.operands import Attended
 from headjax.attention.projections import bias_weight, into_heads
 from headjax.attention.rotary import Rotary, positions_or_count
@@ -126,14 +125,12 @@ class Latent(Attention):
 
 
 class LatentAttention(AttentionModule):
-    """Multi-head latent attention as a module; `Latent` has the formula and the fields, `AttentionModule` the call."""
+    """Multi-head latent attention: the module of `Latent`."""
 
     formulation = Latent
     config: Latent
 
-    def __init__(
-        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
-    ) -> None:
+    def __init__(self, width: int, *, rngs: Rngs = None, params: Params | None = None, **options: Any) -> None:
         super().__init__(width, rngs=rngs, params=params, **options)
         config, memory_width, heads = self.config, self.memory_width, self.config.num_heads
         rank, query_rank, bias = config.rank, config.query_rank, config.projection_bias

@@ -27,6 +27,10 @@ Rules = Mapping[str, str | None]
 """Mesh axis of every logical axis, as in `headjax.mesh.rules.RULES`."""
 
 
+Rngs = nnx.Rngs | None
+"""Streams of random numbers, or None."""
+
+
 class AttentionCache(NamedTuple):
     """Keys and values (or the arrays they are computed from) of the tokens that a layer has seen.
 
@@ -50,7 +54,7 @@ class Options(NamedTuple):
 
 
 class AttentionModule(nnx.Module, abc.ABC):
-    """Base of the attention modules, each of one formulation.
+    """Base of the attention modules, each of one formulation, whose config has the formula and the fields.
 
     Weights are attributes (`query`, `key`, `value`, `output`, `query_bias`, ...); one that the formulation goes without
     is None. A subclass declares them in its `__init__`, between `super().__init__` and `fill`.
@@ -341,9 +345,7 @@ class NoHeadsAttention(AttentionModule):
     formulation = NoHeads
     config: NoHeads
 
-    def __init__(
-        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
-    ) -> None:
+    def __init__(self, width: int, *, rngs: Rngs = None, params: Params | None = None, **options: Any) -> None:
         super().__init__(width, rngs=rngs, params=params, **options)
         self.output_bias = bias_weight(self.config.output_bias, (width,), ("embed",))
         self.fill(rngs, params)

@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention, KeyValues
-from headjax.attention.module import AttentionModule
+from headjax.attention.module import AttentionModule, Rngs
 from headjax.attention.operands import Attended
 from headjax.attention.projections import HeadSizes, bias_weight, into_heads
 from headjax.attention.rotary import Rotary, positions_or_count
@@ -183,14 +182,12 @@ def _flops(config: MultiHead | Grouped, width: int, memory_width: int, query_len
 
 
 class GroupedAttention(AttentionModule):
-    """Grouped-query attention as a module; `Grouped` has the formula and the fields, `AttentionModule` the call."""
+    """Grouped-query attention: the module of `Grouped`."""
 
     formulation: ClassVar[type[Attention]] = Grouped
     config: Grouped | MultiHead
 
-    def __init__(
-        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
-    ) -> None:
+    def __init__(self, width: int, *, rngs: Rngs = None, params: Params | None = None, **options: Any) -> None:
         super().__init__(width, rngs=rngs, params=params, **options)
         config, memory_width = self.config, self.memory_width
         heads, kv_heads, kv_axis = config.num_heads, config.kv_heads, config.key_heads_axis
@@ -245,10 +242,7 @@ class GroupedAttention(AttentionModule):
 
 
 class MultiHeadAttention(GroupedAttention):
-    """Multi-head attention as a module: grouped attention with a key and value head for each query head.
-
-    `MultiHead` has the formula and the fields, `AttentionModule` the call.
-    """
+    """Multi-head attention, which is grouped with a key and value head for each query head: the module of `MultiHead`."""
 
     formulation = MultiHead
     config: MultiHead

@@ -9,11 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from headjax.attention.attend import Call
 from headjax.attention.formulation import KeyValues, Wrapping
-from headjax.attention.module import WrappingAttention
+from headjax.attention.module import Rngs, WrappingAttention
 from headjax.attention.multi_head import Grouped
 from headjax.attention.operands import Attended
 from headjax.attention.projections import bias_weight, into_heads
@@ -158,17 +157,12 @@ class SharedRotary(Wrapping):
 
 
 class SharedRotaryAttention(WrappingAttention):
-    """Grouped attention whose key heads share components, as a module.
-
-    `SharedRotary` has the formula and the fields, `AttentionModule` the call.
-    """
+    """Grouped attention whose key heads share components: the module of `SharedRotary`."""
 
     formulation = SharedRotary
     config: SharedRotary
 
-    def __init__(
-        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
-    ) -> None:
+    def __init__(self, width: int, *, rngs: Rngs = None, params: Params | None = None, **options: Any) -> None:
         super().__init__(width, rngs=rngs, params=params, **options)
         config, memory_width, total = self.config, self.memory_width, self.config.total
         self.inner = config.inner.module(width, memory_width)

@@ -11,7 +11,7 @@ from flax import nnx
 
 from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention, KeyValues
-from headjax.attention.module import AttentionModule
+from headjax.attention.module import AttentionModule, Rngs
 from headjax.attention.operands import AcrossHeads, Attended
 from headjax.attention.projections import HeadSizes, bias_weight, into_heads
 from headjax.core.fields import Listed, NotNegative, Positive, Size
@@ -95,14 +95,12 @@ class Talking(HeadSizes, Attention):
 
 
 class TalkingAttention(AttentionModule):
-    """Talking-heads attention as a module; `Talking` has the formula and the fields, `AttentionModule` the call."""
+    """Talking-heads attention: the module of `Talking`."""
 
     formulation = Talking
     config: Talking
 
-    def __init__(
-        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
-    ) -> None:
+    def __init__(self, width: int, *, rngs: Rngs = None, params: Params | None = None, **options: Any) -> None:
         super().__init__(width, rngs=rngs, params=params, **options)
         config, memory_width, bias = self.config, self.memory_width, self.config.projection_bias
         heads, logits, softmaxes = config.num_heads, config.logit_heads, config.softmax_heads
