@@ -58,9 +58,11 @@ def test_every_module_is_split_merged_jitted_differentiated_copied_and_pickled(n
     assert_close(nnx.jit(lambda layer, inputs: layer(inputs))(layer, inputs), expected, sums=WIDTH)
     gradient = nnx.grad(lambda layer: jnp.square(layer(inputs)).sum())(layer)
     state = nnx.to_pure_dict(nnx.state(layer, nnx.Param))
-    assert jax.tree.structure(nnx.to_pure_dict(gradient)) == jax.tree.structure(state)
     assert flatten(state).keys() == flatten(layer.params).keys()
-    assert all(float(jnp.abs(gradient[name][...]).max()) > 0.0 for name in ("query", "value") if name in gradient)
+    slopes = jax.tree.leaves(gradient)
+    assert [slope.shape for slope in slopes] == [array.shape for array in jax.tree.leaves(state)]
+    assert all(jnp.isfinite(slope).all() for slope in slopes)
+    assert max(float(jnp.abs(slope).max()) for slope in slopes) > 0.0
 
 
 @pytest.mark.whole
@@ -230,8 +232,11 @@ def test_a_foreign_model_trains_on_a_mesh_is_scored_pruned_converted_and_trains_
 
 
 def test_stacked_layers_scan():
+    # Flax puts the name of the new axis into metadata in its graph mode alone.
+    named = {"transform_metadata": {nnx.PARTITION_NAME: "layers"}, "graph": True, "graph_updates": True}
+
     @nnx.split_rngs(splits=3)
-    @nnx.vmap(transform_metadata={nnx.PARTITION_NAME: "layers"})
+    @nnx.vmap(**named)
     def stacked(rngs: nnx.Rngs) -> nnx.Module:
         return headjax.MultiHeadAttention(WIDTH, num_heads=4, head_dim=4, rngs=rngs)
 
@@ -239,7 +244,7 @@ def test_stacked_layers_scan():
     assert layers.query[...].shape == (3, WIDTH, 4, 4)
     assert nnx.get_partition_spec(nnx.state(layers))["query"].get_value() == PartitionSpec(None, "fsdp", "model", None)
 
-    @nnx.scan(in_axes=(0, nnx.Carry), out_axes=nnx.Carry, transform_metadata={nnx.PARTITION_NAME: "layers"})
+    @nnx.scan(in_axes=(0, nnx.Carry), out_axes=nnx.Carry, **named)
     def forward(layer, x):
         return x + layer(x)
 

@@ -242,7 +242,7 @@ class GroupedAttention(AttentionModule):
 
 
 class MultiHeadAttention(GroupedAttention):
-    """Multi-head attention, which is grouped with a key and value head for each query head: the module of `MultiHead`."""
+    """Multi-head attention, grouped with a key head for each query head: the module of `MultiHead`."""
 
     formulation = MultiHead
     config: MultiHead
