@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 from headjax.attention import Attention
 from headjax.conversion.model import parse_target
 from headjax.conversion.target import Target
+from headjax.conversion.turning import turns
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Bound, Checked
 
@@ -138,7 +139,8 @@ def _target_text(level: Level, attention: Attention, width: int) -> str | None:
         left = heads_left(groups, level.size)
         return f"grouped:kv_heads={left}" if left < groups else None
     if level.to == "latent":
-        rank = max(round(level.size * groups * (size + value)), 1)
+        # Beside a latent, keys that turn keep their position: with it, the cache is no more than the share.
+        rank = max(round(level.size * groups * (size + value)) - turns(attention), 1)
         return f"latent:rank={min(rank, width)}" if rank < groups * (size + value) else None
     even = max(2 * round(level.size * size / 2), 2)
     if level.to == "fixed":

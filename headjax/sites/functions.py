@@ -21,6 +21,7 @@ from headjax.heads.reconstruction import Reconstruction
 from headjax.heads.refit import RIDGES
 from headjax.heads.scores import SCORES, Scores
 from headjax.heads.statistics import STATISTICS
+from headjax.heads.units import Place
 from headjax.models.compute import Compute
 from headjax.models.model import Model
 from headjax.sites.program import Applied, Loss, prepare
@@ -237,7 +238,7 @@ def reconstruct(
     *,
     loss: Loss | None = None,
     feed_forward: bool = False,
-    units: float = 0.0,
+    units: float | Mapping[Place, int] = 0.0,
     converted: Model | None = None,
     ridges: Sequence[float] = RIDGES,
     compute: Compute = Compute(),
@@ -268,7 +269,7 @@ def reconstruct(
         feed_forward: Whether to solve the second map of every feed-forward, too.
         units: Share of the units to remove from every feed-forward of a headjax model, at least 0 and below 1: those
             whose removal costs least once the others have been solved anew (`headjax.heads.refit.least_needed`). Every
-            layer loses the same number.
+            layer loses the same number. Or a number for some by (stack, layer).
         converted: The model to repair, a conversion of a headjax model with as many layers and heads; None is `model`.
         ridges: Ridges to choose from, see `headjax.heads.refit.refit`.
         compute: How to compute a headjax model.
