@@ -127,13 +127,21 @@ def probed_layer(
         options: gates, probe, hooks of the layer, and how to compute.
     """
     visit = _Visit(place.stack, stream.memory)
-    config.apply(params, batch, options._replace(probe=None, hooks=visit))
+    config.apply(_outside(config, params), batch, options._replace(probe=None, hooks=visit))
     stack, _, call = visit.visited()
     call = stack.prepared(stream.hidden, call)._replace(probe=options.probe, hooks=options.hooks)
     group = stack.config.groups[place.group]
     layer = group.layer.bind(options.compute.cast(weights), config.width, config.width)
     hidden, reports = group.one(layer, stream.hidden, call, number)
     return stream._replace(hidden=hidden), reports
+
+
+def _outside(config: ModelConfig, params: Params) -> Params:
+    """Return the parameters outside the layers, which may be those of a model with other layers."""
+    return params | {
+        name: {own: entry for own, entry in params[name].items() if not own.startswith("layers_")}
+        for name in config.stacks()
+    }
 
 
 def place_of(config: ModelConfig, stack: str, layer: int) -> Place:

@@ -100,3 +100,12 @@ def test_output_projections_solved_anew_bring_the_outputs_nearer(target) -> None
     assert near < 0.9 * far
     with pytest.raises(ConfigError, match=r"^reconstruct:"):
         convert(model, target, reconstruct=True)
+
+
+def test_layers_with_other_weights_than_the_whole_models_are_repaired() -> None:
+    """Shared keys have no bias of their own where the heads' keys have one."""
+    whole = tiny.model(tiny.decoder_config())
+    batches = [tiny.tokens(16, 12, seed) for seed in range(4)]
+    after = convert(whole, "collaborative:shared_dim=8", batches=batches, reconstruct=True).model
+    assert after.history[-1]["action"] == "reconstruct"
+    assert jnp.isfinite(after(batches[0]).hidden).all()
