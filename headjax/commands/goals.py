@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from headjax.commands.examples import TASK, Examples
 from headjax.commands.options import option
@@ -250,7 +250,6 @@ class Heads:
     """Heads named one by one."""
 
     names: str
-    needs: ClassVar[str] = ""
 
     def choose(self, ordering: Ordering) -> Chosen:
         """Return these heads."""
@@ -265,7 +264,6 @@ class Count:
     """A number of heads, or a share of all."""
 
     amount: str
-    needs: ClassVar[str] = ""
 
     def choose(self, ordering: Ordering) -> Chosen:
         """Return the first heads of the order."""
@@ -291,7 +289,6 @@ class MaxDrop:
     """As many heads as cost at most this much of the headline on the selection examples."""
 
     drop: Amount
-    needs: ClassVar[str] = "measure --max-drop on"
 
     def choose(self, ordering: Ordering) -> Chosen:
         """Return the longest beginning of the order that costs no more, by bisection."""
@@ -326,7 +323,6 @@ class SpeedUp:
     """As few heads as make a forward pass this many times as fast, by measurement."""
 
     factor: float
-    needs: ClassVar[str] = "measure --speed-up on"
 
     def choose(self, ordering: Ordering) -> Chosen:
         """Return the shortest beginning of the order that is predicted to be as fast, from timed layers."""
@@ -348,7 +344,6 @@ class Budget:
 
     amount: Amount
     of: Literal["parameters", "flops"]
-    needs: ClassVar[str] = ""
 
     def choose(self, ordering: Ordering) -> Chosen:
         """Return the shortest beginning of the order that leaves no more."""

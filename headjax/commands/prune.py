@@ -11,6 +11,7 @@ from headjax.commands.goals import (
     Goal,
     GoalOptions,
     Heads,
+    MaxDrop,
     Ordering,
     SpeedUp,
     first_inputs,
@@ -164,7 +165,8 @@ def _check(options: Options, goal: Goal) -> None:
         raise HeadjaxError(f"--by: {unknown_name('order', options.by, ORDERS)}")
     needs = {
         f"order heads by {options.by}": not isinstance(goal, Heads) and options.by != "random",
-        goal.needs: bool(goal.needs),
+        "measure --max-drop on": isinstance(goal, MaxDrop),
+        "measure --speed-up on": isinstance(goal, SpeedUp),
         "rescale heads on": options.rescale,
         "reconstruct layers on": options.reconstruct,
     }
