@@ -185,7 +185,8 @@ def _labelled(model: Model, files: OwnFiles) -> Lesson:
     known = _has_classes(model, classes)
     if len(classes) < 2 and not known:
         raise DataError(f"{files.train}: all labels are {classes[0]!r}; a classification needs two classes")
-    output = None if known else _classification(classes)
+    named = () if tell_nothing(classes) else classes
+    output = None if known else Classification(classes=len(classes), names=named)
     names = names_or_numbers(model.config) if output is None else output.names or classes
     return Lesson("pairs" if "second" in columns else "classification", data.for_classes(names), output, division)
 
@@ -219,7 +220,3 @@ def _has_classes(model: Model, labels: tuple[str, ...]) -> bool:
     if not names:
         return tell_nothing(labels) and len(labels) == _output(model).classes
     return all(find_class(label, names) is not None for label in labels)
-
-
-def _classification(labels: tuple[str, ...]) -> Classification:
-    return Classification(classes=len(labels), names=() if tell_nothing(labels) else labels)

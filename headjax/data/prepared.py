@@ -267,13 +267,10 @@ def joined(folder: Path, parts: Mapping[Host, Manifest], rows: str = "") -> tupl
             difference = difference or f"hosts are {' and '.join(map(str, sorted(counts)))} in number"
             raise DataError(f"{folder / host.manifest}: another preparation, {difference}; choose another folder")
     agreed = {host.index: part for host, part in finished.items() if part.rows == (rows or whole.rows)}
-    shards = sorted((shard for part in agreed.values() for shard in part.shards), key=_place)
+    shards = [shard for part in agreed.values() for shard in part.shards]
+    shards.sort(key=lambda shard: (SPLITS.index(shard.split), shard.number))
     waiting = tuple(index for index in range(min(counts)) if index not in agreed)
     return dataclasses.replace(whole, shards=tuple(shards)), waiting
-
-
-def _place(shard: Shard) -> tuple[int, int]:
-    return SPLITS.index(shard.split), shard.number
 
 
 @kind("task")

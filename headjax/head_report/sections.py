@@ -72,7 +72,10 @@ def write_report(study: HeadStudy, path: str | Path, shown: dict[str, Section] |
     }
     # A section that is drawn from something else now, such as one more curve, is drawn anew.
     builders: dict[str, tuple[Any, Callable[[], Section]]] = {
-        "pruning": (len(study.curves), lambda: _pruning(study, drop)),
+        "pruning": (
+            len(study.curves),
+            lambda: Section("Removing heads", "", (pruning_picture(study),), curve_table(study, drop)),
+        ),
         "importance": (len(study.scores), lambda: _importance(study)),
         "single": (len(study.best), lambda: _single(study)),
         "transfer": (study.second is not None, lambda: _transfer(study)),
@@ -156,10 +159,6 @@ def best_head_table(study: HeadStudy) -> Table:
         title="The best single head of every layer",
         notes=(f"{effects.test}. The head with the least loss on the selection examples is chosen.",),
     )
-
-
-def _pruning(study: HeadStudy, drop: float) -> Section:
-    return Section("Removing heads", "", (pruning_picture(study),), curve_table(study, drop))
 
 
 def pruning_picture(study: HeadStudy) -> Picture:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -48,7 +47,9 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
         ) from None
     batch = example_batch(model, length=_onnx_length(model, length))
     names = list(batch)
-    expected = _named_outputs(model, batch)
+    whole = model(batch)
+    outputs = {"hidden": whole.hidden, "logits": whole.logits}
+    expected = {name: np.asarray(array) for name, array in outputs.items() if array is not None}
 
     def function(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         # Layers are unrolled: the loops of ONNX have shapes that do not depend on the batch.
@@ -91,13 +92,6 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
     write_directory(path_of(directory), write, Layout(ONNX, EXPORTED))
     size = sum(file.stat().st_size for file in path_of(directory).glob(f"{ONNX}*"))
     return Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, difference)
-
-
-def _named_outputs(model: Model, batch: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Return the model's outputs by name."""
-    output = model(batch)
-    named = {"hidden": output.hidden, "logits": output.logits}
-    return {name: np.asarray(array) for name, array in named.items() if array is not None}
 
 
 def _onnx_length(model: Model, length: int | None) -> int:

@@ -227,7 +227,7 @@ class TranslationForm(Form):
             "bytes": sum(len(one.encode()) for one in targets),
         }
         if split == "validation":
-            held = [self._row(sides, [i]) | {"reference": _bytes(pairs[i][1])} for i in kept]
+            held = [self._row(sides, [i]) | {"reference": np.frombuffer(pairs[i][1].encode(), np.uint8)} for i in kept]
             return Encoded(held, counts, _fingerprint(held))
         sizes = np.asarray([[len(side[i]) for side in sides] for i in kept]).reshape(-1, 2)
         groups = pack(sizes, self.length) if self.packed else [[i] for i in range(len(kept))]
@@ -288,10 +288,6 @@ class Translations(Padded):
         """The targets as text."""
         records = (self.records[index] for index in range(len(self)))
         return tuple(record["reference"].tobytes().decode() for record in records)
-
-
-def _bytes(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode(), np.uint8)
 
 
 def _fingerprint(records: Sequence[Record]) -> str:

@@ -94,13 +94,9 @@ def _gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             fields["rope_scaling"] = scaling
         else:
             fields["sliding_window"] = first["sliding_window"]
-    periods = [n for n in range(1, len(types) + 1) if types == [FULL if i % n == 0 else SLIDING for i in _count(types)]]
+    numbers = range(1, len(types) + 1)
+    periods = [n for n in numbers if types == [FULL if i % n == 0 else SLIDING for i in numbers]]
     return fields | ({"sliding_window_pattern": periods[0]} if periods else {})
-
-
-def _count(types: Sequence[str]) -> range:
-    """Return the numbers of the layers, from 1."""
-    return range(1, len(types) + 1)
 
 
 _TURNING = "rotary"
