@@ -13,7 +13,7 @@ import functools
 import math
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -304,11 +304,6 @@ def map_tensors(function: Callable[[str, nnx.Param[Any]], Any], tensors: Tensors
     }
 
 
-def stack_tensors(tensors: Tensors, count: int) -> Tensors:
-    """The declarations of a run of `count` layers, each declared as here."""
-    return map_tensors(lambda _, tensor: stack_weight(tensor, count), tensors)
-
-
 def count(tensors: Tensors) -> int:
     """Number of parameters declared."""
     return sum(tensor.size for tensor in flatten(tensors).values())
@@ -390,16 +385,3 @@ def require_finite(params: Mapping[str, Any]) -> None:
     for path, array in flatten(params).items():
         if not all_finite(array):
             raise ParameterError(f"{path}: holds values that are NaN or infinite")
-
-
-def take_heads(tensors: Tensors, params: Params, heads: Sequence[int]) -> Params:
-    """Keep the given heads, in the given order, of every tensor that has a head axis; leave the others as they are."""
-    index = jnp.asarray(heads, dtype=jnp.int32)
-
-    def take(path: str, tensor: nnx.Param[Any]) -> Any:
-        array = given[path]
-        axis = head_axis(tensor)
-        return array if axis is None else jnp.take(array, index, axis=axis)
-
-    given = flatten(params)
-    return map_tensors(take, tensors)

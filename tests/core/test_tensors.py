@@ -33,9 +33,7 @@ from headjax.core.tensors import (
     initialize,
     map_tensors,
     nested,
-    stack_tensors,
     stack_weight,
-    take_heads,
     weight,
 )
 from headjax.models.sublayers import Dense
@@ -108,7 +106,6 @@ def test_stacking_adds_layers_and_moves_everything_else_along(times):
 def test_count_and_abstract_agree_with_what_is_drawn():
     sizes = {path: array.size for path, array in flatten(DRAWN).items()}
     assert count(TENSORS) == sum(sizes.values()) == 72 + 72 + 6 + 1
-    assert count(stack_tensors(TENSORS, 3)) == 3 * count(TENSORS)
     shapes = abstract(TENSORS, jnp.bfloat16)
     assert {path: array.shape for path, array in flatten(shapes).items()} == {
         path: array.shape for path, array in flatten(DRAWN).items()
@@ -156,18 +153,6 @@ def test_check_names_the_array_that_does_not_fit(path, array, named):
     check(TENSORS, DRAWN)
     with pytest.raises(ParameterError, match=f"^{named}: "):
         check(TENSORS, replaced(path, array))
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True), st.booleans())
-def test_taking_heads_slices_head_axes_alone(heads, stacked):
-    tensors = stack_tensors(TENSORS, 2) if stacked else TENSORS
-    params = map_tensors(lambda _, t: np.random.default_rng(0).standard_normal(t.shape), tensors)
-    kept = take_heads(tensors, params, heads)
-    lead = (slice(None),) * stacked
-    np.testing.assert_allclose(kept["attention"]["query"], params["attention"]["query"][(*lead, slice(None), heads)])
-    np.testing.assert_allclose(kept["attention"]["output"], params["attention"]["output"][(*lead, heads)])
-    assert kept["attention"]["bias"] is params["attention"]["bias"]
-    assert kept["scale"] is params["scale"]
 
 
 QUERY = weight((64, 8, 16), ("embed", "heads", "head_dim"))
