@@ -187,7 +187,7 @@ def tensors(draw, smallest=2):
     return weight(tuple(shape), (None,) * len(shape), inputs=tuple(range(inputs)))
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", FORMS, ids=range(len(FORMS)))
 @given(tensor=tensors())
 def test_there_and_back(form, tensor):
     ours = np.arange(tensor.size, dtype=np.float32).reshape(tensor.shape)
