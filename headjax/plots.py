@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from headjax.heads.gates import Values, from_values
 from headjax.models.model import Model
 from headjax.report.curves import line_plot
@@ -26,11 +28,11 @@ __all__ = [
 ]
 
 
-def score_map(model: Model, values: Values, *, title: str, unit: str, more: Mapping[str, Values] | None = None) -> Plot:
+def score_map(model: Any, values: Values, *, title: str, unit: str, more: Mapping[str, Values] | None = None) -> Plot:
     """Draw one value a head as a colour, layers from top to bottom, one panel a head stack.
 
     Args:
-        model: the model whose heads they are.
+        model: the model whose heads they are, headjax's or any other that `score_heads` takes.
         values: a score by head, such as `score_heads(...).score("importance")`; heads without a value are hatched.
         title: heading of the plot.
         unit: name and unit of the score.
@@ -41,7 +43,21 @@ def score_map(model: Model, values: Values, *, title: str, unit: str, more: Mapp
     """
 
     def drawn(values: Values) -> dict[str, Any]:
-        return dict(from_values(model.config, values, fill=float("nan")))
+        if isinstance(model, Model):
+            return dict(from_values(model.config, values, fill=float("nan")))
+        return _by_stack(values)
 
     hints = {name.replace("_", " "): drawn(other) for name, other in (more or {}).items()}
     return head_map(drawn(values), title=title, unit=unit, more=hints)
+
+
+def _by_stack(values: Values) -> dict[str, np.ndarray]:
+    """Return values as `[layers, heads]` by head stack, as far as their heads are numbered."""
+    sizes: dict[str, tuple[int, int]] = {}
+    for head in values:
+        layers, heads = sizes.get(head.stack, (0, 0))
+        sizes[head.stack] = max(layers, head.layer + 1), max(heads, head.head + 1)
+    arrays = {stack: np.full(size, np.nan) for stack, size in sizes.items()}
+    for head, value in values.items():
+        arrays[head.stack][head.layer, head.head] = value
+    return arrays

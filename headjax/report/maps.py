@@ -187,7 +187,7 @@ def _spots(figure: Figure, axes: Axes, stack: str, told: Mapping[str, Mapping[st
             continue
         (left, top), (right, bottom) = axes.transData.transform([(head - 0.5, layer - 0.5), (head + 0.5, layer + 0.5)])
         lines = [
-            f"{stack}/{layer}/{head}",
+            _name(stack, layer, head),
             *(f"{name}: {numbers.significant(value)}" for name, value in values.items()),
         ]
         yield Spot(left / width, 1 - top / height, (right - left) / width, (top - bottom) / height, "\n".join(lines))
@@ -225,7 +225,7 @@ def _colorbar(
 def _extremes(arrays: Mapping[str, np.ndarray], exponent: int) -> str:
     """The heads of the largest and smallest value, in words."""
     heads = [
-        (float(array[layer, head]), f"{stack}/{layer}/{head}")
+        (float(array[layer, head]), _name(stack, layer, head))
         for stack, array in arrays.items()
         for layer, head in np.ndindex(*array.shape)
         if not np.isnan(array[layer, head])
@@ -236,3 +236,8 @@ def _extremes(arrays: Mapping[str, np.ndarray], exponent: int) -> str:
         f"Largest: {highest} with {numbers.significant(high * scale)}; "
         f"smallest: {lowest} with {numbers.significant(low * scale)}."
     )
+
+
+def _name(stack: str, layer: int, head: int) -> str:
+    """Return the name of a head; in the path of a module `*` stands for the layer."""
+    return f"{stack.replace('*', str(layer))}/{head}" if "*" in stack else f"{stack}/{layer}/{head}"

@@ -115,6 +115,21 @@ def test_heads_smaller_than_the_text_cannot_fit_every_pattern(tmp_path):
     assert plots == 3
 
 
+@pytest.mark.whole
+def test_a_flax_model_without_a_line_of_headjax_loses_heads(tmp_path):
+    printed, plots = run("flax_model", tmp_path, STEPS=12, WIDTH=16, LAYERS=2, HEADS=4, LENGTH=16, SCORED=4)
+    assert "layers.1.attn: 4 heads of 4" in printed
+    whole = float(re.search(r"all 8 heads: ([\d.]+) bits", printed)[1])
+    curves = re.findall(r"^(importance|ablation|random) +0% ([\d.]+)", printed, flags=re.M)
+    assert [float(start) for _, start in curves] == [whole] * 3
+    removed, _, trained = re.search(
+        r"removed ([\d.]+), solved anew ([\d.]+), after 3 more steps ([\d.]+)", printed
+    ).groups()
+    assert float(trained) < float(removed)
+    assert re.search(r"Tunix is not installed|trained on [\d.]+ bits a byte", printed)
+    assert plots == 2
+
+
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_the_repository_holds_no_outputs_and_no_private_names(path):
     notebook = nbformat.read(path, as_version=4)

@@ -153,3 +153,9 @@ def test_experts_are_not_heads():
 def test_only_modules_can_be_registered():
     with pytest.raises(HeadjaxError, match="cls"):
         headjax.register_attention(int, odd_view)
+
+
+def test_a_map_names_heads_by_their_paths():
+    scores = {headjax.HeadId("layers.*.attn", layer, head): 1.0 for layer in range(2) for head in range(3 - layer)}
+    plot = headjax.plots.score_map(None, scores, title="Heads", unit="nats")
+    assert {spot.text.splitlines()[0] for spot in plot.spots} == {str(head) for head in scores}
