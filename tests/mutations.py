@@ -117,15 +117,8 @@ TEXTS = [
 ]
 OBJECTS: list[Any] = [
     *(None, object(), int, MultiHead, len, b"x", 1j, Decimal(1), Path("x"), {1}, range(3), iter(()), Color.RED, json),
-    *(
-        np.array([1, 2]),
-        np.array("multi_head"),
-        np.float32(1),
-        np.int64(3),
-        np.str_("relu"),
-        jnp.ones(2),
-        np.dtype("f"),
-    ),
+    *(np.array([1, 2]), np.array("multi_head"), np.float32(1), np.int64(3), np.str_("relu"), np.dtype("f")),
+    jnp.ones(2),
     *(ValueError("x"), Silent(), SilentText("x"), SilentMap(a=1), nested(50, True), nested(5000, True), endless()),
     *(nested(5000, False), [], {}, (), [[]], {None: 1}, {1: 2, "a": 3}, {"kind": None}, {"kind": []}, {"a.b": 1}),
     *({"kind": np.array(["gated"])}, {"repeat": 10**9, "item": {}}, [{"repeat": 2, "item": 1}], MultiHead),

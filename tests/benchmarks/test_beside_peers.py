@@ -30,18 +30,9 @@ from headjax.models.sublayers import Dense
 from tests import tiny
 
 TINY = Shape(
-    width=16,
-    layers=1,
-    heads=4,
-    kv_heads=2,
-    head_dim=4,
-    hidden=24,
-    vocabulary=50,
-    prompt=6,
-    new=5,
-    repeats=2,
+    width=16, layers=1, heads=4, kv_heads=2, head_dim=4, hidden=24, vocabulary=50, prompt=6, new=5, repeats=2,
     contexts=(8,),
-)
+)  # fmt: skip
 
 
 def test_the_measured_model_has_30_to_60_million_parameters():
@@ -55,12 +46,8 @@ def test_variants_hold_half_of_the_cache():
     costs = {name: Cost.of(model.config, TINY, Compute()) for name, model in models.items()}
     whole = costs.pop("whole")
     assert whole.cache == 4 * (2 + 2) * 4
-    assert [cost.cache / whole.cache for cost in costs.values()] == [
-        0.5,
-        0.5,
-        9 / 16,
-        0.75,
-    ]  # a latent keeps the position
+    # A latent keeps the position.
+    assert [cost.cache / whole.cache for cost in costs.values()] == [0.5, 0.5, 9 / 16, 0.75]
     tokens = {"input_ids": [[1, 2]]}
     assert cache_bytes(models["whole"].config, models["whole"].params, tokens, 3) == 5 * whole.cache
     one, two = (Cost.of(models["whole"].config, TINY, Compute(), batch).step.bytes for batch in (1, 2))
@@ -104,14 +91,9 @@ def test_speed_up_is_how_many_times_as_fast():
 
 
 FIELDS = hub.LARGE | {
-    "vocab_size": 300,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 4,
-}
+    "vocab_size": 300, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 4,
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -33,7 +33,12 @@ def write_language_folder(folder, max_length):
 def write_inputs(folder):
     """Writes the same, and what commands refuse: models, texts, tables and configs that do not fit a request."""
     write_language_folder(folder, max_length=32)
-    for name, text in {"empty.txt": "", "binary.txt": "\0\1\2", "config.py": CONFIG}.items():
+    for name, text in {
+        "empty.txt": "",
+        "binary.txt": "\0\1\2",
+        "config.py": CONFIG,
+        "other.json": '{"mine": 1}',
+    }.items():
         (folder / name).write_text(text)
     (folder / "grid.py").write_text(GRID.replace("PATH", repr("text.txt")))
     (folder / "labels.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")

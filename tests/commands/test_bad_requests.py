@@ -5,6 +5,7 @@ After a change of wording, `python -m tests.commands.test_bad_requests` writes t
 
 import contextlib
 import io
+import json
 import shlex
 import tempfile
 from pathlib import Path
@@ -28,14 +29,35 @@ def words_of(line: str) -> list[str]:
     return [str(QUICKSTART) if word == "QUICKSTART" else word for word in shlex.split(line)]
 
 
+def contents(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every file."""
+    found = {path: path.stat() for path in folder.rglob("*")}
+    return {
+        str(path): (entry.st_size, entry.st_mtime_ns) for path, entry in found.items() if path.name != "__pycache__"
+    }
+
+
 @pytest.mark.parametrize("line", golden())
-def test_bad_requests_are_one_line_and_leave_nothing(line, folder, capsys, monkeypatch):
+def test_bad_requests_are_one_line_and_change_nothing(line, folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    before = contents(folder)
     assert main(words_of(line)) == 2
     printed = capsys.readouterr()
     told = printed.err.replace(str(folder.resolve()), "FOLDER")
     assert (printed.out, told) == ("", f"headjax: error: {golden()[line]}\n")
-    assert not (folder / "bad").exists()
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("line", ["inspect model --json result.json", "inspect model --json other.json --overwrite"])
+def test_older_results_are_replaced(line, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    for _ in range(2):
+        assert main(line.split()) == 0
+    assert json.loads((folder / line.split()[3]).read_text())["heads"] == 4
+    (folder / "void.json").write_text("")
+    for place in ("void.json", "/dev/stderr"):
+        assert main(["inspect", "model", "--json", place]) == 0
 
 
 @pytest.mark.parametrize("option", ["--max-new-tokens", "--cache", "--beams"])

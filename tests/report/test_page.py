@@ -220,20 +220,9 @@ def test_a_browser_shows_the_page_without_overflow_or_message(sections, tmp_path
         "<script>addEventListener('message', (event) => { document.body.dataset.found = event.data; });</script></body>"
     )
     scheme = ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
-    command = [
-        CHROMIUM,
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        *scheme,
-        f"--user-data-dir={tmp_path}/profile",
-    ]
-    command += [
-        "--enable-logging=stderr",
-        "--virtual-time-budget=5000",
-        f"--window-size={width + 100},1000",
-        "--dump-dom",
-    ]
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
+    command += [*scheme, f"--user-data-dir={tmp_path}/profile", "--virtual-time-budget=5000"]
+    command += [f"--window-size={width + 100},1000"]
     shown = subprocess.run(
         [*command, f"file://{tmp_path}/frame.html"], capture_output=True, text=True, timeout=120, check=True
     )

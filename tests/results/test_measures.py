@@ -75,18 +75,6 @@ def test_intervals_over_seeds_alone_miss_the_truth_where_examples_are_shared():
     assert covered / TRIALS < 0.7
 
 
-def test_a_bootstrap_over_three_models_and_their_examples_is_too_narrow():
-    generator = np.random.default_rng(0)
-    covered = 0
-    for _ in range(200):
-        found = drawn(generator, 0.3, 0.5, 0.5)
-        rows, columns = generator.integers(0, SEEDS, (300, SEEDS)), generator.integers(0, EXAMPLES, (300, EXAMPLES))
-        means = [found[np.ix_(row, column)].mean() for row, column in zip(rows, columns, strict=True)]
-        low, high = np.quantile(means, (0.025, 0.975))
-        covered += low <= TRUE <= high
-    assert covered / 200 < 0.9
-
-
 def test_intervals_over_seeds_alone_are_students():
     values = [1.0, 2.0, 4.0]
     mean, low, high = over_seeds_and_examples([Sample(value) for value in values])

@@ -71,24 +71,10 @@ def test_a_run_in_a_bucket_ends_with_what_one_on_a_disk_ends_with(bucket, tmp_pa
         (home / "text" / f"{name}.txt").write_text(text)
     prepared = ["--vocab-size", "280", "--length", "16", "--shard-mb", "0.001"]
     for host in ("1/2", "0/2"):
-        assert (
-            main(["prepare", "lm1b", "--out", f"{home}/data", "--source", f"{home}/text", *prepared, "--host", host])
-            == 0
-        )
-    assert (
-        main(
-            [
-                "prepare",
-                "lm1b",
-                "--out",
-                str(tmp_path / "data"),
-                "--source",
-                *map(str, tmp_path.glob("*.txt")),
-                *prepared,
-            ]
-        )
-        == 0
-    )
+        words = ["prepare", "lm1b", "--out", f"{home}/data", "--source", f"{home}/text", *prepared, "--host", host]
+        assert main(words) == 0
+    texts = map(str, tmp_path.glob("*.txt"))
+    assert main(["prepare", "lm1b", "--out", str(tmp_path / "data"), "--source", *texts, *prepared]) == 0
 
     here = trained(tmp_path / "run", tmp_path / "data", tmp_path, "disk")
     there = trained(home / "run", home / "data", tmp_path, "bucket", kill=True)
@@ -130,16 +116,8 @@ def test_commands_on_a_bucket(bucket, tmp_path):
     assert len((home / "found.jsonl").read_text().splitlines()) == 48
     run("convert", f"{home}/tuned", f"{home}/shared", "--to", "collaborative:shared_dim=8", *tuned)
     assert load(f"{home}/shared").num_parameters < load(f"{home}/tuned").num_parameters
-    sweep = (
-        "sweep",
-        f"{home}/tuned",
-        f"{home}/sweep",
-        "--to",
-        "collaborative:shared_dim=8",
-        "--calibrate",
-        "2",
-        *tuned,
-    )
+    shared = ("--to", "collaborative:shared_dim=8", "--calibrate", "2")
+    sweep = ("sweep", f"{home}/tuned", f"{home}/sweep", *shared, *tuned)
     first = run(*sweep)
     assert (home / "sweep" / "sweep.png").stat().st_size > 1000
     assert run(*sweep)["trials"] == first["trials"]
