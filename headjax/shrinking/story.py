@@ -103,7 +103,7 @@ class Story(NamedTuple):
         """Return what every sub-layer keeps, and why: what its neighbours would change."""
         columns = (
             Column("Layer"), Column("Keeps"), Column("Damage", numbers.significant),
-            Column("Next smaller would save"), Column("Next larger would cost"),
+            Column("Next smaller"), Column("Next larger"),
         )  # fmt: skip
         rows = []
         for option in self.choice.options.values() if self.choice else ():
@@ -111,17 +111,23 @@ class Story(NamedTuple):
             whole = self.options.options[option.place][0]
             count, _, form = _short(option).partition(", ")
             kept = ", ".join(filter(None, (f"{count} of {whole.told.split()[0]}", form)))
-            rows.append((option.place, kept if option != whole else f"all {whole.told}", option.damage, *changes))
-        note = f"Damage: {DAMAGES[self.options.damage]}, with this sub-layer alone in that form, repaired."
-        return Table(columns, rows, notes=(note,))
+            place = option.place.replace(f"/{FEED_FORWARD}", " units")
+            rows.append((place, kept if option != whole else f"all {whole.told}", option.damage, *changes))
+        notes = (
+            f"Damage: {DAMAGES[self.options.damage]}, with this sub-layer alone in that form, repaired.",
+            f"Next smaller and larger: what that form would change of the {NAMES[self.quantity]}, and of the damage.",
+            "Shared: dimensions of queries and keys that heads share. KV: key and value heads. Latent: numbers that "
+            "keys and values of all heads are made from.",
+        )
+        return Table(columns, rows, notes=notes)
 
     def _change(self, option: Option, other: Option | None) -> str:
         if other is None:
             return "-"
-        saved = abs(getattr(other, self.quantity) - getattr(option, self.quantity))
-        damage = numbers.significant(abs(other.damage - option.damage))
-        more = "more" if other.damage >= option.damage else "less"
-        return f"{FORMATS[self.quantity](saved)} at {damage} {more} ({_short(other)})"
+        cost, damage = (getattr(other, name) - getattr(option, name) for name in (self.quantity, "damage"))
+        changes = [("-" if cost < 0 else "+") + FORMATS[self.quantity](abs(cost))]
+        changes += [("-" if damage < 0 else "+") + numbers.significant(abs(damage))]
+        return f"{_short(other)}: {', '.join(changes)}"
 
     def rival_table(self) -> Table:
         """Return all models that were built, and the whole."""
@@ -185,12 +191,7 @@ class Story(NamedTuple):
         )  # fmt: skip
 
 
-FORMS = {
-    "collaborative": "{} shared query and key dimensions",
-    "fixed": "of size {}",
-    "grouped": "{} key and value heads",
-    "latent": "a latent of {}",
-}
+FORMS = {"collaborative": "{} shared", "fixed": "size {}", "grouped": "{} KV", "latent": "latent {}"}
 """Conversions in words, with the first of their sizes."""
 
 
@@ -202,7 +203,7 @@ def _short(option: Option) -> str:
 
 
 def _layer_number(value: float) -> str:
-    return f"{value:.0f}" if value == round(value) else ""
+    return f"{value:.0f}" if abs(value - round(value)) < 1e-6 else ""
 
 
 def write_story(story: Story, path: str, model: str, about: Sequence[str]) -> Path:
@@ -217,24 +218,25 @@ def write_story(story: Story, path: str, model: str, about: Sequence[str]) -> Pa
     )
     if story.choice is not None and story.rivals:
         built, (name, before) = story.rivals[0], story.headline
-        kept = built.costs[quantity] / whole
+        kept, told = built.costs[quantity] / whole, name.replace("_", " ")
         facts = {
             f"of the {NAMES[quantity]} kept": numbers.percent(kept),
-            f"{name}, {numbers.significant(before)} before": numbers.significant(built.metrics[name]),
+            f"{told}, {numbers.significant(before)} before": numbers.significant(built.metrics[name]),
             "damage that was predicted": numbers.significant(built.predicted),
             "damage that was measured": numbers.significant(built.measured),
         }
         summary += (
-            f"\n\nWith {form(built.costs[quantity])} of {form(whole)} ({numbers.percent(kept)}), {name} is "
-            f"{numbers.significant(built.metrics[name])}; that of the whole model is {numbers.significant(before)}."
+            f"\n\nOf the {NAMES[quantity]}, {form(built.costs[quantity])} of {form(whole)} are left "
+            f"({numbers.percent(kept)}). {told.capitalize()} is {numbers.significant(built.metrics[name])}; that of "
+            f"the whole model is {numbers.significant(before)}."
         )
         caption = (
             "Shares that every layer keeps. Where the parameters of the attention fall below its heads, the heads that "
             "are left have smaller or shared queries, keys or values."
         )
-        told = "Each row says what a layer keeps, and what the next smaller and the next larger form would change."
+        text = "Each row says what a layer keeps, and what the next smaller and the next larger form would change."
         picture = Picture(story.layer_plot(), caption)
-        sections.append(Section("What every layer keeps, and why", told, (picture,), story.layer_table()))
+        sections.append(Section("What every layer keeps, and why", text, (picture,), story.layer_table()))
     caption = (
         "The line is the predicted damage of the best choice for each budget, a sum over layers. Points are models "
         "that were built for this budget: the choice, and what one technique alone, or all layers alike, can do."
