@@ -1,193 +1,136 @@
-"""headjax's modules in Flax programs: parity with `nnx.MultiHeadAttention`, training on a mesh, scoring, surgery."""
+"""A model as a `flax.nnx` module: what Flax, Optax and Orbax do with any module, they do with a model of headjax."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import pickle
+import re
 from pathlib import Path
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
+import treescope
 from flax import nnx
-from flax.nnx import bridge
-from jax.sharding import NamedSharding, PartitionSpec
 
 import headjax
-from headjax.attention import AttentionModule, Call, Mask
-from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
+from headjax.core.modules import arrays
 from headjax.core.tensors import flatten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
+from headjax.models import Options, Vit
+from headjax.models.residuals import PreNorm
+from headjax.models.sublayers import Dense
+from headjax.models.tasks import Classification, Pretraining
+from headjax.models.vision import Patches
 from tests import tiny
-from tests.attention.formulations import FORMULATIONS, WIDTH, outputs_of, random_inputs, random_params
 from tests.closeness import assert_close
+from tests.heads.test_every_model import albert, t5
+from tests.models.test_encoder import PADDED, config
 
-CAUSAL = Mask(causal=True)
-
-
-def module(name: str, **options) -> AttentionModule:
-    """The module of one of the shared examples."""
-    config = FORMULATIONS[name]
-    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.init}
-    made = getattr(headjax, f"{type(config).__name__}Attention")
-    return made(WIDTH, params=random_params(config), **options, **fields)
+DOCS = Path(__file__).parents[1] / "docs"
 
 
-@pytest.mark.parametrize("name", FORMULATIONS)
-def test_every_formulation_has_a_module_that_computes_it(name):
-    config, layer, inputs = FORMULATIONS[name], module(name), random_inputs()
-    params = random_params(config)
-    gates = jnp.linspace(0.0, 2.0, config.num_heads)
-    expected = outputs_of(config, params, inputs, Call(mask=CAUSAL, gates=gates))
-    assert_close(layer(inputs, mask=CAUSAL, gates=gates), expected, sums=WIDTH)
-    assert type(layer).formulation is type(config)
-    assert list(flatten(layer.params)) == list(flatten(config.tensors(WIDTH, WIDTH)))
+def decoder() -> tuple[headjax.Model, dict[str, Any]]:
+    return tiny.model(
+        tiny.decoder_config(tiny.layer(residual=PreNorm()), tiny.layer(residual=PreNorm()))
+    ), tiny.tokens()
 
 
-@pytest.mark.parametrize("name", FORMULATIONS)
-def test_every_module_is_split_merged_jitted_differentiated_copied_and_pickled(name):
-    layer, inputs = module(name), random_inputs()
-    expected = layer(inputs)
-    for twin in (nnx.merge(*nnx.split(layer)), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        np.testing.assert_array_equal(twin(inputs), expected)
-        assert twin.config == layer.config
-    assert_close(nnx.jit(lambda layer, inputs: layer(inputs))(layer, inputs), expected, sums=WIDTH)
-    gradient = nnx.grad(lambda layer: jnp.square(layer(inputs)).sum())(layer)
-    state = nnx.to_pure_dict(nnx.state(layer, nnx.Param))
-    assert flatten(state).keys() == flatten(layer.params).keys()
-    slopes = jax.tree.leaves(gradient)
-    assert [slope.shape for slope in slopes] == [array.shape for array in jax.tree.leaves(state)]
-    assert all(jnp.isfinite(slope).all() for slope in slopes)
-    assert max(float(jnp.abs(slope).max()) for slope in slopes) > 0.0
+def encoder() -> tuple[headjax.Model, dict[str, Any]]:
+    labels = {"labels": PADDED["input_ids"], "next_sentence_label": np.array([0, 1])}
+    return tiny.model(config(task=Pretraining(), num_layers=2)), PADDED | labels
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize(
-    "name", ["rotary_halves", "ragged_grouped", "collaborative", "tucker", "latent_rotary", "talking"]
-)
-def test_decoding_token_by_token_equals_one_causal_call(name):
-    layer, inputs = module(name), random_inputs(length=5)
-    whole = layer(inputs, mask=CAUSAL, positions=jnp.arange(5)[None])
-    cache, steps = layer.empty_cache(2, 7), []
-    for start, stop in ((0, 2), (2, 3), (3, 5)):
-        outputs, cache = layer(inputs[:, start:stop], cache=cache)
-        steps.append(outputs)
-    assert_close(jnp.concatenate(steps, axis=1), whole, sums=WIDTH)
-    assert int(cache.used) == 5
-
-
-def flax_attention(causal_heads: int = 4) -> tuple[nnx.MultiHeadAttention, AttentionModule]:
-    """Flax's own attention and ours, with the same weights."""
-    theirs = nnx.MultiHeadAttention(
-        num_heads=causal_heads, in_features=WIDTH, decode=False, rngs=nnx.Rngs(3), deterministic=True
+def vision() -> tuple[headjax.Model, dict[str, Any]]:
+    recipe = Vit(
+        width=tiny.WIDTH,
+        num_layers=2,
+        attention=tiny.multi_head(2),
+        feed_forward=Dense(24),
+        patches=Patches(image_size=6, patch_size=3),
+        task=Classification(classes=3),
     )
-    params = {"output": theirs.out.kernel[...], "output_bias": theirs.out.bias[...]}
-    for name in ("query", "key", "value"):
-        params |= {name: getattr(theirs, name).kernel[...], f"{name}_bias": getattr(theirs, name).bias[...]}
-    fields = {"num_heads": causal_heads, "head_dim": WIDTH // causal_heads}
-    return theirs, headjax.MultiHeadAttention(WIDTH, params=params, **fields)
+    images = np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)
+    return tiny.model(recipe.build()), {"pixel_values": images, "labels": np.array([0, 2])}
 
 
-def test_multi_head_equals_flax():
-    theirs, ours = flax_attention()
-    inputs, other = random_inputs(), random_inputs(length=4, seed=5)
-    assert float(jnp.abs(theirs(inputs) - ours(inputs)).max()) < 1e-6
-    assert float(jnp.abs(theirs(inputs, other, other) - ours(inputs, other)).max()) < 1e-6
-    causal = nnx.make_causal_mask(inputs[..., 0])
-    for given in ({"mask": CAUSAL}, {"mask": causal}, {"is_causal": True}):
-        assert float(jnp.abs(theirs(inputs, mask=causal) - ours(inputs, **given)).max()) < 1e-6
-    padding = nnx.make_attention_mask(jnp.ones((2, 6)), jnp.arange(6)[None] < jnp.array([[6], [3]]))
-    both = nnx.combine_masks(causal, padding)
-    assert float(jnp.abs(theirs(inputs, mask=both) - ours(inputs, mask=padding, is_causal=True)).max()) < 1e-6
+EXAMPLES = {"decoder": decoder, "encoder": encoder, "albert": albert, "t5": t5, "vision": vision}
 
 
-def test_sizes_are_derived_and_the_type_is_chosen_as_in_flax():
-    assert headjax.MultiHeadAttention(WIDTH, num_heads=4, rngs=nnx.Rngs(0)).config.head_dim == WIDTH // 4
-    made = headjax.CollaborativeAttention(WIDTH, num_heads=4, shared_dim=8, value_dim=None, rngs=nnx.Rngs(0))
-    assert (made.config.head_dim, made.config.value_dim) == (WIDTH // 4, WIDTH // 4)
-    exact = headjax.MultiHeadAttention(WIDTH, num_heads=4, rngs=nnx.Rngs(0))
-    coarse = headjax.MultiHeadAttention(WIDTH, num_heads=4, dtype=jnp.bfloat16, params=exact.params)
-    inputs = random_inputs()
-    assert coarse(inputs).dtype == jnp.bfloat16
-    assert coarse.empty_cache(2, 3).entries["key"].dtype == jnp.bfloat16
-    assert_close(coarse(inputs), exact(inputs), sums=WIDTH, dtype=jnp.bfloat16)
-    assert coarse.params["query"].dtype == jnp.float32
-    assert coarse.keep_heads([0, 2])(inputs).dtype == jnp.bfloat16
+@pytest.fixture(params=EXAMPLES)
+def example(request: pytest.FixtureRequest) -> tuple[headjax.Model, dict[str, Any]]:
+    return EXAMPLES[request.param]()
 
 
-def test_own_rules_name_the_axes_that_are_spread_and_no_others():
-    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("fsdp", "tensor"))
-    rules = {"embed": "fsdp", "heads": "tensor"}
-    layer = headjax.MultiHeadAttention(WIDTH, num_heads=4, rules=rules, rngs=nnx.Rngs(0))
-    placed = nnx.get_named_sharding(nnx.state(layer, nnx.Param), mesh)
-    assert nnx.to_pure_dict(placed)["query"].spec == PartitionSpec("fsdp", "tensor", None)
+def loss(model: headjax.Model, batch: dict[str, Any]) -> jax.Array:
+    return model.config.loss(model(batch), batch).mean()
 
 
-@pytest.mark.parametrize("name", ["multi_head", "grouped", "collaborative", "tucker", "gated_grouped"])
-def test_flax_derives_the_shardings_that_our_rules_give(name):
-    layer = module(name)
-    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
-    ours = flatten(shardings(layer.config.tensors(WIDTH, WIDTH), mesh))
-    state = nnx.state(layer, nnx.Param)
-    placed = nnx.to_pure_dict(nnx.get_named_sharding(state, mesh))
-    for path, (sharding, array) in {
-        path: (sharding, flatten(layer.params)[path]) for path, sharding in flatten(placed).items()
-    }.items():
-        assert sharding.is_equivalent_to(ours[path], array.ndim), path
-    assert flatten(placed).keys() == ours.keys()
-    assert any(sharding.spec != PartitionSpec() for sharding in ours.values())
+def hidden(model: headjax.Model, batch: dict[str, Any]) -> jax.Array:
+    return model(batch).hidden
 
 
-class Block(nnx.Module):
-    """Somebody's Transformer block; its attention may be anybody's."""
-
-    def __init__(self, attention: nnx.Module, rngs: nnx.Rngs) -> None:
-        self.attention = attention
-        self.norms = nnx.List([nnx.LayerNorm(WIDTH, rngs=rngs) for _ in range(2)])
-        self.hidden = nnx.Linear(WIDTH, 32, rngs=rngs)
-        self.out = nnx.Linear(32, WIDTH, rngs=rngs)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        x = x + self.attention(self.norms[0](x))
-        return x + self.out(nnx.gelu(self.hidden(self.norms[1](x))))
+def by_path(tree: Any) -> dict[str, Any]:
+    """Return the arrays of a state, or of the module that Flax gives as a gradient in its tree mode."""
+    return flatten(arrays(tree) if isinstance(tree, nnx.Module) else nnx.to_pure_dict(tree))
 
 
-class Theirs(nnx.Module):
-    """Somebody's classifier of sequences."""
-
-    def __init__(self, attentions: list[nnx.Module], rngs: nnx.Rngs) -> None:
-        self.blocks = nnx.List([Block(attention, rngs) for attention in attentions])
-        self.head = nnx.Linear(WIDTH, 2, rngs=rngs)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x.mean(axis=1))
+def test_flax_and_jax_jit_a_model(example):
+    model, batch = example
+    for jitted in (nnx.jit(hidden), jax.jit(hidden)):
+        assert_close(jitted(model, batch), hidden(model, batch), sums=tiny.SUMS)
 
 
-def loss(model: nnx.Module, batch) -> jax.Array:
-    """Mean cross-entropy."""
-    return optax.softmax_cross_entropy_with_integer_labels(model(batch[0]), batch[1]).mean()
+def test_gradients_are_those_of_the_arrays(example):
+    model, batch = example
+
+    def plain(params: dict[str, Any]) -> jax.Array:
+        return model.config.loss(model.config.apply(params, batch, Options()), batch).mean()
+
+    value, expected = jax.value_and_grad(plain)(model.params)
+    found, gradient = nnx.value_and_grad(loss)(model, batch)
+    assert_close(found, value, sums=tiny.SUMS)
+    assert by_path(gradient).keys() == flatten(expected).keys()
+    largest = max(float(np.abs(slope).max()) for slope in flatten(expected).values())
+    for path, slope in flatten(expected).items():
+        assert_close(by_path(gradient)[path], slope, sums=tiny.SUMS, scale=largest, message=path)
 
 
-def examples(count: int = 16) -> tuple[np.ndarray, np.ndarray]:
-    """Sequences labelled by whether their first and last vectors point the same way."""
-    inputs = random_inputs(count, 6, seed=11)
-    return inputs, (np.sum(inputs[:, 0] * inputs[:, -1], axis=-1) > 0).astype(np.int32)
+def test_a_model_is_split_merged_copied_and_pickled_and_its_state_is_its_params(example):
+    model, batch = example
+    expected = hidden(model, batch)
+    split, trees = nnx.split(model), nnx.split(model, graph=False)
+    assert hash(split[0]) == hash(nnx.graphdef(copy.deepcopy(model)))
+    for twin in (nnx.merge(*split), nnx.merge(*trees), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert isinstance(twin, headjax.Model)
+        np.testing.assert_array_equal(hidden(twin, batch), expected)
+        assert (twin.config, twin.history) == (model.config, model.history)
+    state = by_path(nnx.state(model, nnx.Param))
+    assert state.keys() == flatten(model.params).keys()
+    assert all(state[path] is array for path, array in flatten(model.params).items()), "no array is copied"
 
 
-def trained(model: Theirs, steps: int, mesh: jax.sharding.Mesh | None = None) -> list[float]:
-    """The losses of these steps; on a mesh, parameters lie as their metadata says."""
-    batch = examples()
-    if mesh is not None:
-        state = nnx.state(model)
-        nnx.update(model, jax.device_put(state, nnx.get_named_sharding(state, mesh)))
-        batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec(("data", "fsdp"))))
-    optimizer = nnx.Optimizer(model, optax.sgd(0.2, momentum=0.9), wrt=nnx.Param)
+def test_what_makes_models_makes_modules(tmp_path):
+    model, _ = decoder()
+    model.save(tmp_path / "model")
+    pruned = headjax.prune(model, [headjax.HeadId("decoder", 0, 1)])
+    made = [headjax.load(tmp_path / "model"), pruned, headjax.convert(model, "collaborative:shared_dim=8").model]
+    assert all(isinstance(each, nnx.Module) and isinstance(each, headjax.Model) for each in made)
+    assert pruned.layer("decoder", 0).attention.query.shape == (tiny.WIDTH, 3, 4)
+    assert pruned.layer("decoder", 1).attention.query.shape == (tiny.WIDTH, 4, 4)
+    assert type(made[-1].layer("decoder", 1).attention) is headjax.CollaborativeAttention
+
+
+def test_an_optimizer_of_flax_trains_a_model_as_optax_trains_its_arrays():
+    model, batch = decoder()
+    rule = optax.adamw(1e-2, eps=1e-3)
+    params = model.params
+    moments, expected = rule.init(params), []
+    optimizer = nnx.Optimizer(model, rule, wrt=nnx.Param)
 
     @nnx.jit
     def step(model, optimizer, batch):
@@ -195,112 +138,64 @@ def trained(model: Theirs, steps: int, mesh: jax.sharding.Mesh | None = None) ->
         optimizer.update(model, gradient)
         return value
 
-    return [float(step(model, optimizer, batch)) for _ in range(steps)]
+    @jax.jit
+    def plain(params, moments):
+        def value(params):
+            return model.config.loss(model.config.apply(params, batch, Options()), batch).mean()
+
+        found, gradient = jax.value_and_grad(value)(params)
+        updates, moments = rule.update(gradient, moments, params)
+        return found, optax.apply_updates(params, updates), moments
+
+    for _ in range(4):
+        value, params, moments = plain(params, moments)
+        expected.append(value)
+    found = [step(model, optimizer, batch) for _ in range(4)]
+    assert_close(np.array(found), np.array(expected), sums=10 * tiny.SUMS)
+    assert found[-1] < found[0]
 
 
-def ours(count: int = 2, **options) -> list[nnx.Module]:
-    """Our attention layers for somebody's blocks."""
-    fields = {"num_heads": 4, "head_dim": 4} | options
-    return [headjax.MultiHeadAttention(WIDTH, rngs=nnx.Rngs(seed), **fields) for seed in range(count)]
+def test_flax_derives_the_shardings_that_our_rules_give(example):
+    model, batch = example
+    mesh = MeshConfig(data=4, fsdp=2).build()
+    state, expected = nnx.state(model, nnx.Param), hidden(model, batch)
+    placed, ours = nnx.get_named_sharding(state, mesh), flatten(shardings(model.config.tensors(), mesh))
+    assert by_path(placed).keys() == ours.keys()
+    for path, sharding in by_path(placed).items():
+        assert sharding.is_equivalent_to(ours[path], by_path(state)[path].ndim), path
+    assert any("fsdp" in sharding.spec for sharding in ours.values())
+    assert by_path(nnx.get_partition_spec(state)).keys() == ours.keys()
+    nnx.update(model, jax.device_put(state, placed))
+    assert_close(hidden(model, batch), expected, sums=tiny.SUMS)
 
 
-@pytest.mark.whole
-def test_a_foreign_model_trains_on_a_mesh_is_scored_pruned_converted_and_trains_on():
-    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
-    alone, spread = (Theirs(ours(), nnx.Rngs(0)) for _ in range(2))
-    single = trained(alone, 12)
-    with jax.set_mesh(mesh):
-        several = trained(spread, 12, mesh)
-    assert_close(np.asarray(several), np.asarray(single), sums=10_000)
-    assert single[-1] < 0.7 * single[0]
-    query = spread.blocks[0].attention.query[...]
-    assert query.sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec("fsdp", "model")), 3)
-
-    importance = headjax.score_heads(alone, [examples(6), examples(10)], loss=loss).values["importance"]
-    assert [str(head) for head in importance] == [
-        f"blocks.{layer}.attention/{head}" for layer in (0, 1) for head in range(4)
-    ]
-    assert all(score > 0 for score in importance.values())
-    least = [min((head for head in importance if head.layer == layer), key=importance.__getitem__) for layer in (0, 1)]
-    alone = headjax.prune(alone, least)
-    for block, gone in zip(alone.blocks, least, strict=True):
-        assert block.attention.config.ids == tuple(head for head in range(4) if head != gone.head)
-    alone.blocks[1].attention = alone.blocks[1].attention.convert("collaborative:shared_dim=12")
-    assert type(alone.blocks[1].attention).__name__ == "CollaborativeAttention"
-    again = trained(alone, 12)
-    assert again[-1] < again[0]
+def test_orbax_saves_and_restores_the_state(example, tmp_path):
+    model, batch = example
+    graphdef, state = nnx.split(copy.deepcopy(model))
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "arrays", nnx.to_pure_dict(state))
+    with ocp.StandardCheckpointer() as checkpointer:
+        restored = checkpointer.restore(tmp_path / "arrays")
+    assert flatten(restored).keys() == flatten(model.params).keys()
+    nnx.update(state, jax.tree.map(np.zeros_like, state))
+    nnx.replace_by_pure_dict(state, restored)
+    np.testing.assert_array_equal(hidden(nnx.merge(graphdef, state), batch), hidden(model, batch))
 
 
-def test_stacked_layers_scan():
-    # Flax puts the name of the new axis into metadata in its graph mode alone.
-    named = {"transform_metadata": {nnx.PARTITION_NAME: "layers"}, "graph": True, "graph_updates": True}
-
-    @nnx.split_rngs(splits=3)
-    @nnx.vmap(**named)
-    def stacked(rngs: nnx.Rngs) -> nnx.Module:
-        return headjax.MultiHeadAttention(WIDTH, num_heads=4, head_dim=4, rngs=rngs)
-
-    layers = stacked(nnx.Rngs(0))
-    assert layers.query[...].shape == (3, WIDTH, 4, 4)
-    assert nnx.get_partition_spec(nnx.state(layers))["query"].get_value() == PartitionSpec(None, "fsdp", "model", None)
-
-    @nnx.scan(in_axes=(0, nnx.Carry), out_axes=nnx.Carry, **named)
-    def forward(layer, x):
-        return x + layer(x)
-
-    inputs = random_inputs()
-    expected = jnp.asarray(inputs)
-    for number in range(3):
-        params = jax.tree.map(lambda array, number=number: array[number], layers.params)
-        one = headjax.MultiHeadAttention(WIDTH, params=params, num_heads=4, head_dim=4)
-        expected = expected + one(expected)
-    assert_close(forward(layers, jnp.asarray(inputs)), expected, sums=WIDTH)
+def test_the_tree_of_modules_is_shown(capsys):
+    model, _ = decoder()
+    nnx.display(model)
+    assert "Model: decoder" in capsys.readouterr().out
+    page = treescope.render_to_text(model)
+    for name in ("layers_0_1", "MultiHeadAttention", "DenseFeedForward", "query"):
+        assert name in page
 
 
-def test_dropout_draws_from_the_rngs_and_only_with_them():
-    (layer,) = ours(1, dropout_rate=0.5)
-    inputs, rngs = random_inputs(), nnx.Rngs(dropout=1)
-    np.testing.assert_array_equal(layer(inputs), layer(inputs))
-    first, second = layer(inputs, rngs=rngs), layer(inputs, rngs=rngs)
-    assert float(jnp.abs(first - second).max()) > 1e-4
-    np.testing.assert_array_equal(layer(inputs, rngs=nnx.Rngs(dropout=1)), first)
-
-
-def test_wrong_arguments_are_named():
-    with pytest.raises(ConfigError, match=r"num_heads: "):
-        headjax.MultiHeadAttention(WIDTH, num_heads=0, head_dim=4, rngs=nnx.Rngs(0))
-    with pytest.raises(HeadjaxError, match=r"rngs: "):
-        headjax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4)
-    with pytest.raises(ConfigError, match="dropout_rate"):
-        headjax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4, dropout_rate=1.0, rngs=nnx.Rngs(0))
-    with pytest.raises(ParameterError, match="query"):
-        headjax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4, params={"query": jnp.zeros((2, 2))})
-    with pytest.raises(ConfigError, match=r"kv_heads: "):
-        headjax.GroupedAttention(WIDTH, num_heads=2, rngs=nnx.Rngs(0))
-    with pytest.raises(ConfigError, match=r"head_dim: "):
-        headjax.MultiHeadAttention(WIDTH, num_heads=WIDTH - 1, rngs=nnx.Rngs(0))
-    with pytest.raises(ConfigError, match=r"^heads: "):
-        headjax.MultiHeadAttention(WIDTH, heads=2, rngs=nnx.Rngs(0))
-    with pytest.raises(ConfigError, match="deep"):
-        ours(1)[0].convert("deep")
-
-
-def test_linen_models_take_a_module_through_the_bridge():
-    layer = bridge.to_linen(headjax.MultiHeadAttention, WIDTH, num_heads=4, head_dim=4)
-    inputs = random_inputs()
-    variables = layer.init(jax.random.key(0), inputs)
-    params = {name: box.value for name, box in variables["params"].items()}
-    alone = headjax.MultiHeadAttention(WIDTH, params=params, num_heads=4, head_dim=4)
-    assert_close(layer.apply(variables, inputs), alone(inputs), sums=WIDTH)
-
-
-@pytest.mark.whole
-def test_the_documented_examples_run():
-    text = (Path(__file__).parents[1] / "docs" / "flax.md").read_text()
-    blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
-    model = tiny.model(tiny.decoder_config())
-    names = {"batch": {"input_ids": np.arange(8).reshape(2, 4)}, "loaded": model}
-    for block in blocks:
-        exec(block.replace('headjax.load("model")', "loaded"), names)
-    assert len(names["scores"]) == 4
-    assert names["outputs"].shape == (2, 6, 32)
+def test_the_picture_of_the_architecture_has_the_names_of_the_modules():
+    config = tiny.decoder_config(*(tiny.layer(residual=PreNorm()),) * 6)
+    module = config.module()
+    named = re.findall(r">(\w+): (\w+)<", (DOCS / "architecture.svg").read_text())
+    places = [module, module.decoder, module.decoder.layers_0_5]
+    found = {name: type(part).__name__ for place in places for name, part in vars(place).items()}
+    assert len(named) == 9
+    assert {name: found.get(name) for name, _ in named} == dict(named)

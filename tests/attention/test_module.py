@@ -1,0 +1,292 @@
+"""headjax's modules in Flax programs: parity with `nnx.MultiHeadAttention`, training on a mesh, scoring, surgery."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from flax.nnx import bridge
+from jax.sharding import NamedSharding, PartitionSpec
+
+import headjax
+from headjax.attention import AttentionModule, Call, Mask
+from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
+from headjax.core.tensors import flatten
+from headjax.mesh.mesh import MeshConfig
+from headjax.mesh.rules import shardings
+from tests.attention.formulations import FORMULATIONS, WIDTH, outputs_of, random_inputs, random_params
+from tests.closeness import assert_close
+
+CAUSAL = Mask(causal=True)
+
+
+def module(name: str, **options) -> AttentionModule:
+    """The module of one of the shared examples."""
+    config = FORMULATIONS[name]
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.init}
+    made = getattr(headjax, f"{type(config).__name__}Attention")
+    return made(WIDTH, params=random_params(config), **options, **fields)
+
+
+@pytest.mark.parametrize("name", FORMULATIONS)
+def test_every_formulation_has_a_module_that_computes_it(name):
+    config, layer, inputs = FORMULATIONS[name], module(name), random_inputs()
+    params = random_params(config)
+    gates = jnp.linspace(0.0, 2.0, config.num_heads)
+    expected = outputs_of(config, params, inputs, Call(mask=CAUSAL, gates=gates))
+    assert_close(layer(inputs, mask=CAUSAL, gates=gates), expected, sums=WIDTH)
+    assert type(layer).formulation is type(config)
+    assert list(flatten(layer.params)) == list(flatten(config.tensors(WIDTH, WIDTH)))
+
+
+@pytest.mark.parametrize("name", FORMULATIONS)
+def test_every_module_is_split_merged_jitted_differentiated_copied_and_pickled(name):
+    layer, inputs = module(name), random_inputs()
+    expected = layer(inputs)
+    for twin in (nnx.merge(*nnx.split(layer)), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        np.testing.assert_array_equal(twin(inputs), expected)
+        assert twin.config == layer.config
+    assert_close(nnx.jit(lambda layer, inputs: layer(inputs))(layer, inputs), expected, sums=WIDTH)
+    gradient = nnx.grad(lambda layer: jnp.square(layer(inputs)).sum())(layer)
+    state = nnx.to_pure_dict(nnx.state(layer, nnx.Param))
+    assert flatten(state).keys() == flatten(layer.params).keys()
+    slopes = jax.tree.leaves(gradient)
+    assert [slope.shape for slope in slopes] == [array.shape for array in jax.tree.leaves(state)]
+    assert all(jnp.isfinite(slope).all() for slope in slopes)
+    assert max(float(jnp.abs(slope).max()) for slope in slopes) > 0.0
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "name", ["rotary_halves", "ragged_grouped", "collaborative", "tucker", "latent_rotary", "talking"]
+)
+def test_decoding_token_by_token_equals_one_causal_call(name):
+    layer, inputs = module(name), random_inputs(length=5)
+    whole = layer(inputs, mask=CAUSAL, positions=jnp.arange(5)[None])
+    cache, steps = layer.empty_cache(2, 7), []
+    for start, stop in ((0, 2), (2, 3), (3, 5)):
+        outputs, cache = layer(inputs[:, start:stop], cache=cache)
+        steps.append(outputs)
+    assert_close(jnp.concatenate(steps, axis=1), whole, sums=WIDTH)
+    assert int(cache.used) == 5
+
+
+def flax_attention(causal_heads: int = 4) -> tuple[nnx.MultiHeadAttention, AttentionModule]:
+    """Flax's own attention and ours, with the same weights."""
+    theirs = nnx.MultiHeadAttention(
+        num_heads=causal_heads, in_features=WIDTH, decode=False, rngs=nnx.Rngs(3), deterministic=True
+    )
+    params = {"output": theirs.out.kernel[...], "output_bias": theirs.out.bias[...]}
+    for name in ("query", "key", "value"):
+        params |= {name: getattr(theirs, name).kernel[...], f"{name}_bias": getattr(theirs, name).bias[...]}
+    fields = {"num_heads": causal_heads, "head_dim": WIDTH // causal_heads}
+    return theirs, headjax.MultiHeadAttention(WIDTH, params=params, **fields)
+
+
+def test_multi_head_equals_flax():
+    theirs, ours = flax_attention()
+    inputs, other = random_inputs(), random_inputs(length=4, seed=5)
+    assert float(jnp.abs(theirs(inputs) - ours(inputs)).max()) < 1e-6
+    assert float(jnp.abs(theirs(inputs, other, other) - ours(inputs, other)).max()) < 1e-6
+    causal = nnx.make_causal_mask(inputs[..., 0])
+    for given in ({"mask": CAUSAL}, {"mask": causal}, {"is_causal": True}):
+        assert float(jnp.abs(theirs(inputs, mask=causal) - ours(inputs, **given)).max()) < 1e-6
+    padding = nnx.make_attention_mask(jnp.ones((2, 6)), jnp.arange(6)[None] < jnp.array([[6], [3]]))
+    both = nnx.combine_masks(causal, padding)
+    assert float(jnp.abs(theirs(inputs, mask=both) - ours(inputs, mask=padding, is_causal=True)).max()) < 1e-6
+
+
+def test_sizes_are_derived_and_the_type_is_chosen_as_in_flax():
+    assert headjax.MultiHeadAttention(WIDTH, num_heads=4, rngs=nnx.Rngs(0)).config.head_dim == WIDTH // 4
+    made = headjax.CollaborativeAttention(WIDTH, num_heads=4, shared_dim=8, value_dim=None, rngs=nnx.Rngs(0))
+    assert (made.config.head_dim, made.config.value_dim) == (WIDTH // 4, WIDTH // 4)
+    exact = headjax.MultiHeadAttention(WIDTH, num_heads=4, rngs=nnx.Rngs(0))
+    coarse = headjax.MultiHeadAttention(WIDTH, num_heads=4, dtype=jnp.bfloat16, params=exact.params)
+    inputs = random_inputs()
+    assert coarse(inputs).dtype == jnp.bfloat16
+    assert coarse.empty_cache(2, 3).entries["key"].dtype == jnp.bfloat16
+    assert_close(coarse(inputs), exact(inputs), sums=WIDTH, dtype=jnp.bfloat16)
+    assert coarse.params["query"].dtype == jnp.float32
+    assert coarse.keep_heads([0, 2])(inputs).dtype == jnp.bfloat16
+
+
+def test_own_rules_name_the_axes_that_are_spread_and_no_others():
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("fsdp", "tensor"))
+    rules = {"embed": "fsdp", "heads": "tensor"}
+    layer = headjax.MultiHeadAttention(WIDTH, num_heads=4, rules=rules, rngs=nnx.Rngs(0))
+    placed = nnx.get_named_sharding(nnx.state(layer, nnx.Param), mesh)
+    assert nnx.to_pure_dict(placed)["query"].spec == PartitionSpec("fsdp", "tensor", None)
+
+
+@pytest.mark.parametrize("name", ["multi_head", "grouped", "collaborative", "tucker", "gated_grouped"])
+def test_flax_derives_the_shardings_that_our_rules_give(name):
+    layer = module(name)
+    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    ours = flatten(shardings(layer.config.tensors(WIDTH, WIDTH), mesh))
+    state = nnx.state(layer, nnx.Param)
+    placed = nnx.to_pure_dict(nnx.get_named_sharding(state, mesh))
+    for path, (sharding, array) in {
+        path: (sharding, flatten(layer.params)[path]) for path, sharding in flatten(placed).items()
+    }.items():
+        assert sharding.is_equivalent_to(ours[path], array.ndim), path
+    assert flatten(placed).keys() == ours.keys()
+    assert any(sharding.spec != PartitionSpec() for sharding in ours.values())
+
+
+class Block(nnx.Module):
+    """Somebody's Transformer block; its attention may be anybody's."""
+
+    def __init__(self, attention: nnx.Module, rngs: nnx.Rngs) -> None:
+        self.attention = attention
+        self.norms = nnx.List([nnx.LayerNorm(WIDTH, rngs=rngs) for _ in range(2)])
+        self.hidden = nnx.Linear(WIDTH, 32, rngs=rngs)
+        self.out = nnx.Linear(32, WIDTH, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = x + self.attention(self.norms[0](x))
+        return x + self.out(nnx.gelu(self.hidden(self.norms[1](x))))
+
+
+class Theirs(nnx.Module):
+    """Somebody's classifier of sequences."""
+
+    def __init__(self, attentions: list[nnx.Module], rngs: nnx.Rngs) -> None:
+        self.blocks = nnx.List([Block(attention, rngs) for attention in attentions])
+        self.head = nnx.Linear(WIDTH, 2, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(axis=1))
+
+
+def loss(model: nnx.Module, batch) -> jax.Array:
+    """Mean cross-entropy."""
+    return optax.softmax_cross_entropy_with_integer_labels(model(batch[0]), batch[1]).mean()
+
+
+def examples(count: int = 16) -> tuple[np.ndarray, np.ndarray]:
+    """Sequences labelled by whether their first and last vectors point the same way."""
+    inputs = random_inputs(count, 6, seed=11)
+    return inputs, (np.sum(inputs[:, 0] * inputs[:, -1], axis=-1) > 0).astype(np.int32)
+
+
+def trained(model: Theirs, steps: int, mesh: jax.sharding.Mesh | None = None) -> list[float]:
+    """The losses of these steps; on a mesh, parameters lie as their metadata says."""
+    batch = examples()
+    if mesh is not None:
+        state = nnx.state(model)
+        nnx.update(model, jax.device_put(state, nnx.get_named_sharding(state, mesh)))
+        batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec(("data", "fsdp"))))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.2, momentum=0.9), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model, optimizer, batch):
+        value, gradient = nnx.value_and_grad(loss)(model, batch)
+        optimizer.update(model, gradient)
+        return value
+
+    return [float(step(model, optimizer, batch)) for _ in range(steps)]
+
+
+def ours(count: int = 2, **options) -> list[nnx.Module]:
+    """Our attention layers for somebody's blocks."""
+    fields = {"num_heads": 4, "head_dim": 4} | options
+    return [headjax.MultiHeadAttention(WIDTH, rngs=nnx.Rngs(seed), **fields) for seed in range(count)]
+
+
+@pytest.mark.whole
+def test_a_foreign_model_trains_on_a_mesh_is_scored_pruned_converted_and_trains_on():
+    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    alone, spread = (Theirs(ours(), nnx.Rngs(0)) for _ in range(2))
+    single = trained(alone, 12)
+    with jax.set_mesh(mesh):
+        several = trained(spread, 12, mesh)
+    assert_close(np.asarray(several), np.asarray(single), sums=10_000)
+    assert single[-1] < 0.7 * single[0]
+    query = spread.blocks[0].attention.query[...]
+    assert query.sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec("fsdp", "model")), 3)
+
+    importance = headjax.score_heads(alone, [examples(6), examples(10)], loss=loss).values["importance"]
+    assert [str(head) for head in importance] == [
+        f"blocks.{layer}.attention/{head}" for layer in (0, 1) for head in range(4)
+    ]
+    assert all(score > 0 for score in importance.values())
+    least = [min((head for head in importance if head.layer == layer), key=importance.__getitem__) for layer in (0, 1)]
+    alone = headjax.prune(alone, least)
+    for block, gone in zip(alone.blocks, least, strict=True):
+        assert block.attention.config.ids == tuple(head for head in range(4) if head != gone.head)
+    alone.blocks[1].attention = alone.blocks[1].attention.convert("collaborative:shared_dim=12")
+    assert type(alone.blocks[1].attention).__name__ == "CollaborativeAttention"
+    again = trained(alone, 12)
+    assert again[-1] < again[0]
+
+
+def test_stacked_layers_scan():
+    # Flax puts the name of the new axis into metadata in its graph mode alone.
+    named = {"transform_metadata": {nnx.PARTITION_NAME: "layers"}, "graph": True, "graph_updates": True}
+
+    @nnx.split_rngs(splits=3)
+    @nnx.vmap(**named)
+    def stacked(rngs: nnx.Rngs) -> nnx.Module:
+        return headjax.MultiHeadAttention(WIDTH, num_heads=4, head_dim=4, rngs=rngs)
+
+    layers = stacked(nnx.Rngs(0))
+    assert layers.query[...].shape == (3, WIDTH, 4, 4)
+    assert nnx.get_partition_spec(nnx.state(layers))["query"].get_value() == PartitionSpec(None, "fsdp", "model", None)
+
+    @nnx.scan(in_axes=(0, nnx.Carry), out_axes=nnx.Carry, **named)
+    def forward(layer, x):
+        return x + layer(x)
+
+    inputs = random_inputs()
+    expected = jnp.asarray(inputs)
+    for number in range(3):
+        params = jax.tree.map(lambda array, number=number: array[number], layers.params)
+        one = headjax.MultiHeadAttention(WIDTH, params=params, num_heads=4, head_dim=4)
+        expected = expected + one(expected)
+    assert_close(forward(layers, jnp.asarray(inputs)), expected, sums=WIDTH)
+
+
+def test_dropout_draws_from_the_rngs_and_only_with_them():
+    (layer,) = ours(1, dropout_rate=0.5)
+    inputs, rngs = random_inputs(), nnx.Rngs(dropout=1)
+    np.testing.assert_array_equal(layer(inputs), layer(inputs))
+    first, second = layer(inputs, rngs=rngs), layer(inputs, rngs=rngs)
+    assert float(jnp.abs(first - second).max()) > 1e-4
+    np.testing.assert_array_equal(layer(inputs, rngs=nnx.Rngs(dropout=1)), first)
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ConfigError, match=r"num_heads: "):
+        headjax.MultiHeadAttention(WIDTH, num_heads=0, head_dim=4, rngs=nnx.Rngs(0))
+    with pytest.raises(HeadjaxError, match=r"rngs: "):
+        headjax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4)
+    with pytest.raises(ConfigError, match="dropout_rate"):
+        headjax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4, dropout_rate=1.0, rngs=nnx.Rngs(0))
+    with pytest.raises(ParameterError, match="query"):
+        headjax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4, params={"query": jnp.zeros((2, 2))})
+    with pytest.raises(ConfigError, match=r"kv_heads: "):
+        headjax.GroupedAttention(WIDTH, num_heads=2, rngs=nnx.Rngs(0))
+    with pytest.raises(ConfigError, match=r"head_dim: "):
+        headjax.MultiHeadAttention(WIDTH, num_heads=WIDTH - 1, rngs=nnx.Rngs(0))
+    with pytest.raises(ConfigError, match=r"^heads: "):
+        headjax.MultiHeadAttention(WIDTH, heads=2, rngs=nnx.Rngs(0))
+    with pytest.raises(ConfigError, match="deep"):
+        ours(1)[0].convert("deep")
+
+
+def test_linen_models_take_a_module_through_the_bridge():
+    layer = bridge.to_linen(headjax.MultiHeadAttention, WIDTH, num_heads=4, head_dim=4)
+    inputs = random_inputs()
+    variables = layer.init(jax.random.key(0), inputs)
+    params = {name: box.value for name, box in variables["params"].items()}
+    alone = headjax.MultiHeadAttention(WIDTH, params=params, num_heads=4, head_dim=4)
+    assert_close(layer.apply(variables, inputs), alone(inputs), sums=WIDTH)
