@@ -1,4 +1,4 @@
-"""Architectures built of declared parts, their recipes, and the model as a value: (config, params)."""
+"""Architectures built of declared parts, their recipes, and the model: a config's Flax module with arrays in it."""
 
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, Loss, ModelConfig, Options, Output
