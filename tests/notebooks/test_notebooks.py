@@ -73,6 +73,10 @@ def test_sharding_gives_one_loss_on_every_mesh(tmp_path):
     assert losses == pytest.approx([losses[0]] * 2, rel=tolerance(SUMS))
     assert len(losses) == 2
     assert re.search(r"\['query'\].*'fsdp'.*'model'", printed)
+    own = [float(loss) for loss in re.findall(r"of your own: loss ([\d.]+)", printed)]
+    assert own == sorted(own, reverse=True)
+    assert len(own) == 3
+    assert re.search(r"stay where they lay: .*'fsdp', 'model'", printed)
 
 
 @pytest.mark.whole
