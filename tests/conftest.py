@@ -1,5 +1,6 @@
 """What every test runs under: eight simulated CPU devices, strict shapes, seeded and unhurried hypothesis."""
 
+import gc
 import hashlib
 import os
 import signal
@@ -60,6 +61,13 @@ def data_dir() -> Path:
     if not DATA.is_dir():
         pytest.skip(f"no data at {DATA}; set HEADJAX_DATA to the directory that holds it")
     return DATA
+
+
+@pytest.fixture(scope="session", autouse=True)
+def modules_are_no_garbage() -> None:
+    """Keeps what is imported by now out of collections, which take a quarter of a second otherwise, a refusal each."""
+    gc.collect()
+    gc.freeze()
 
 
 STATM = Path("/proc/self/statm")
