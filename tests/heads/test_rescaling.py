@@ -17,7 +17,7 @@ from headjax.heads.pruning import prune
 from headjax.heads.rescaling import fold_gates, rescale
 from headjax.heads.surgery import map_attention
 from headjax.models.encoder import Albert
-from headjax.models.sublayers import Dense
+from headjax.models.sublayers import Dense, DenseFeedForward
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -166,9 +166,14 @@ class Counting(Dense):
 
     done: ClassVar[list[int]] = []
 
-    def __call__(self, params, inputs, dropout):
-        jax.debug.callback(lambda: self.done.append(1))
-        return super().__call__(params, inputs, dropout)
+    def module(self, width):
+        return CountingFeedForward(self, width)
+
+
+class CountingFeedForward(DenseFeedForward):
+    def __call__(self, inputs, dropout):
+        jax.debug.callback(lambda: Counting.done.append(1))
+        return super().__call__(inputs, dropout)
 
 
 def test_layers_are_not_computed_again_for_each_one():

@@ -168,7 +168,7 @@ def test_arrays_for_each_layer_give_the_scores_of_the_scan(monkeypatch, batches,
     assert isinstance(split, dict if shared else list)
     found = score_heads(model, batches).values
     monkeypatch.setattr("headjax.heads.scores.UNROLLED", 0)
-    assert own_arrays(model.config, model.params, Compute()) is model.params
+    assert isinstance(own_arrays(model.config, model.params, Compute())["decoder"]["layers_0_3"], dict)
     expected = score_heads(model, batches).values
     for name, heads in expected.items():
         assert_close(list(found[name].values()), list(heads.values()), sums=1_000, message=name)
