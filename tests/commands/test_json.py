@@ -83,8 +83,17 @@ def out(tmp_path_factory):
     return tmp_path_factory.mktemp("out")
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("name", sorted(WORDS, key=lambda name: (name == "import", list(WORDS).index(name))))
+QUICK = "inspect tasks verify evaluate score ablate predict compare prune convert generate tokenizer".split()  # noqa: SIM905
+"""Commands whose golden JSON `make test` looks at, too."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.whole)
+        for name in sorted(WORDS, key=lambda name: (name == "import", list(WORDS).index(name)))
+    ],
+)
 def test_json_has_the_keys_and_types_of_the_golden_file(name, inputs, out, capsys):
     words = [word.replace("IN/", f"{inputs}/").replace("OUT/", f"{out}/") for word in WORDS[name].split()]
     golden = json.loads(GOLDEN.read_text())[name]
