@@ -57,6 +57,9 @@ class Record:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Record)
 
+    def __repr__(self) -> str:
+        return f"Record({len(self.history)} changes, tokenizer: {'no' if self.tokenizer is None else 'yes'})"
+
     def __deepcopy__(self, memo: Any) -> Record:
         return self
 
