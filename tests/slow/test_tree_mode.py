@@ -11,7 +11,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-FILES = ("tests/models/test_model.py", "tests/models/test_generation.py", "tests/training/test_step.py")
+FILES = (
+    "tests/test_flax.py",
+    "tests/attention/test_module.py",
+    "tests/models/test_model.py",
+    "tests/models/test_generation.py",
+    "tests/training/test_step.py",
+)
 
 
 @pytest.mark.whole
