@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
 from headjax.core.files import write_file
 from headjax.core.paths import path_of
+
+
+def key_of_study(described: Any, arrays: Any) -> str:
+    """Return the key of what is measured, another one for other settings or any other number.
+
+    Args:
+        described: settings, of which `repr` says all.
+        arrays: tree of arrays: parameters, examples.
+    """
+    digest = hashlib.sha256(repr(described).encode())
+    for path, array in jax.tree.leaves_with_path(arrays):
+        digest.update(jax.tree_util.keystr(path).encode() + np.asarray(array).tobytes())
+    return digest.hexdigest()
 
 
 class Kept:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from headjax.core.errors import require
 from headjax.core.fields import Checked, Count, Size
-from headjax.core.kept import Kept
+from headjax.core.kept import Kept, key_of_study
 from headjax.evaluation.selection import SEED, split_task, subset
 from headjax.evaluation.task import Task
 from headjax.head_report.curves import CurveConfig, CurvePoint
@@ -25,12 +23,6 @@ from headjax.models.compute import Compute
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
-
-if TYPE_CHECKING:
-    from headjax.core.fields import Checked
-    from headjax.evaluation.task import Task
-    from headjax.models.model import Model
-
 
 MOST_TOKENS = 24
 
@@ -352,17 +344,8 @@ def scored(selection: Task, config: StudyConfig) -> int:
     return min(config.scored or selection.count(), selection.count())
 
 
-FIRST = 256
-"""Numbers of every parameter that tell two models apart."""
-
-
 def fingerprint(model: Model, tasks: Sequence[Task], config: Checked, run: str = "") -> str:
     """Return a hash that is another one if the model, the examples or the settings are."""
-    digest = hashlib.sha256(repr((model.config, config, run)).encode())
-    for array in jax.tree.leaves(model.params):
-        digest.update(np.asarray(array.ravel()[:FIRST]).tobytes())
-    for task in tasks:
-        digest.update(f"{task.name}/{task.split}/{task.count()}".encode())
-        for name, value in sorted(task.data.validation[0].items()):
-            digest.update(name.encode() + np.asarray(value).tobytes())
-    return digest.hexdigest()
+    named = [f"{task.name}/{task.split}/{task.count()}" for task in tasks]
+    first = [dict(task.data.validation[0]) for task in tasks]
+    return key_of_study((model.config, config, run, named), (model.params, first))

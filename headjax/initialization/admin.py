@@ -15,7 +15,6 @@ from jax.sharding import Mesh
 
 from headjax.core.errors import DataError
 from headjax.core.fields import Size
-from headjax.core.modules import arrays
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params
 from headjax.initialization.initialization import (
@@ -126,8 +125,7 @@ def _program(config: ModelConfig, mesh: Mesh, compute: Compute, exclude_padding:
         mask = joining.mask if exclude_padding else None
         shortcut, output = omega.astype(joining.x.dtype) * joining.x, joining.f(joining.x)
         following = jnp.sqrt(variance(shortcut, mask) + variance(output, mask))
-        norm = joining.residual.config.norm.bind(arrays(joining.residual)["norm"], output.shape[-1])
-        return norm(shortcut + output), following, omega
+        return joining.residual.norm(shortcut + output), following, omega
 
     def omegas(params: Params, batch: Batch, key: jax.Array) -> dict[str, jax.Array]:
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):

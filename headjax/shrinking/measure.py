@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from headjax.attention.formulation import Attention
 from headjax.conversion.calibration import collect
 from headjax.conversion.model import describe
 from headjax.conversion.target import Target
@@ -280,8 +281,7 @@ class _Removing:
 
     def order(self) -> list[int]:
         """Return the positions of the heads, those that go first before the others."""
-        attention = self._place.attention
-        assert attention is not None
+        attention = cast(Attention, self._place.attention)
         output = self._weight.reshape(attention.num_heads, -1, self._weight.shape[-1])
         found = layer_removals(self._moments, output, head_groups(attention))
         return [position for group in found.order for position in group]

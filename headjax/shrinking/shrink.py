@@ -10,7 +10,7 @@ import numpy as np
 
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Checked
-from headjax.core.kept import Kept
+from headjax.core.kept import Kept, key_of_study
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.evaluation.task import Task
@@ -23,7 +23,7 @@ from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose, choose_i
 from headjax.shrinking.grid import Grid
 from headjax.shrinking.measure import count_options, measure
 from headjax.shrinking.places import places_of
-from headjax.shrinking.table import fingerprint, native_levels, table_of
+from headjax.shrinking.table import native_levels, table_of
 
 EXAMPLES = 512
 """Calibration examples that are drawn from a task."""
@@ -188,7 +188,8 @@ def options_of(
         timed: whether seconds are measured, too.
     """
     tokens = length or mean_length(batches)
-    key = fingerprint(model, batches, grid, labels, measured, tokens, compute)
+    settings = (model.config, grid, labels, measured, tokens, compute)
+    key = key_of_study(settings, (model.params, [dict(batch) for batch in batches]))
     kept = Kept(None if work is None else path_of(work) / FILE, key)
     with progress("measuring options", count_options(model, grid), "option") as bar:
         found = measure(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.kept import Kept
@@ -21,20 +19,6 @@ from headjax.shrinking.costs import costs_of
 from headjax.shrinking.grid import WHOLE, Grid, Level
 from headjax.shrinking.measure import Measured, key_of
 from headjax.shrinking.places import Place, attentions_of, without
-
-FIRST = 256
-"""Numbers of every parameter that tell two models apart."""
-
-
-def fingerprint(model: Model, batches: Sequence[Batch], *settings: Any) -> str:
-    """Return a hash that is another one if the model, the examples or the settings are."""
-    digest = hashlib.sha256(repr((model.config, settings)).encode())
-    for array in jax.tree.leaves(model.params):
-        digest.update(np.asarray(array.ravel()[:FIRST]).tobytes())
-    for batch in batches:
-        for name, value in sorted(batch.items()):
-            digest.update(name.encode() + np.asarray(value).tobytes())
-    return digest.hexdigest()
 
 
 def table_of(

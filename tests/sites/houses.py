@@ -221,3 +221,16 @@ class Config:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+
+
+def trained(model: nnx.Module, batch: Any, steps: int) -> list[float]:
+    """Train a model on one batch and return its losses."""
+    model.eval()
+    optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+    step = nnx.jit(nnx.value_and_grad(lambda model: loss(model, batch).mean()))
+    losses = []
+    for _ in range(steps):
+        value, gradient = step(model)
+        optimizer.update(model, gradient)
+        losses.append(float(value))
+    return losses

@@ -7,7 +7,6 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
@@ -17,7 +16,7 @@ from headjax import HeadId, HeadjaxError
 from headjax.sites.site import without
 from tests.closeness import assert_close
 from tests.sites import houses
-from tests.sites.houses import HEADS, HOUSES, SUMS, WIDTH, batches, loss, scaled, snapshot
+from tests.sites.houses import HEADS, HOUSES, SUMS, WIDTH, batches, scaled, snapshot, trained
 
 BATCH = batches(1)[0]
 
@@ -103,14 +102,7 @@ def test_any_even_removal_of_any_shape(data, kv, group, size):
 
 def test_a_pruned_model_trains_and_saves(tmp_path):
     pruned = headjax.prune(HOUSES["flax"](), REMOVED["flax"])
-    pruned.eval()
-    optimizer = nnx.Optimizer(pruned, optax.adam(1e-2), wrt=nnx.Param)
-    step = nnx.jit(nnx.value_and_grad(lambda model: loss(model, BATCH).mean()))
-    losses = []
-    for _ in range(15):
-        value, gradient = step(pruned)
-        optimizer.update(pruned, gradient)
-        losses.append(float(value))
+    losses = trained(pruned, BATCH, 15)
     assert losses[-1] < 0.7 * losses[0]
     state = nnx.to_pure_dict(nnx.state(pruned, nnx.Param))
     with ocp.StandardCheckpointer() as checkpointer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 
@@ -14,7 +13,7 @@ from headjax import HeadId, HeadjaxError
 from headjax.sites.site import without
 from tests.closeness import assert_close
 from tests.sites import houses
-from tests.sites.houses import HEADS, HOUSES, SIZE, SUMS, WIDTH, batches, loss, scaled, snapshot
+from tests.sites.houses import HEADS, HOUSES, SIZE, SUMS, WIDTH, batches, loss, scaled, snapshot, trained
 
 BATCH = batches(1)[0]
 
@@ -47,14 +46,7 @@ def test_other_formulations_run_and_train(to):
     replaced = headjax.replace_attention(model, to)
     if to.startswith("collaborative"):  # at full rank
         assert_close(evaluated(replaced), evaluated(model), sums=8 * SUMS)
-    replaced.eval()
-    optimizer = nnx.Optimizer(replaced, optax.adam(1e-2), wrt=nnx.Param)
-    step = nnx.jit(nnx.value_and_grad(lambda model: loss(model, BATCH).mean()))
-    losses = []
-    for _ in range(10):
-        value, gradient = step(replaced)
-        optimizer.update(replaced, gradient)
-        losses.append(float(value))
+    losses = trained(replaced, BATCH, 10)
     assert losses[-1] < 0.8 * losses[0]
     assert len(headjax.score_heads(replaced, [BATCH], loss=loss).score("importance")) == 2 * HEADS
 
