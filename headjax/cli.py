@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headjax.core.errors import CLOSED, FAILED, INTERRUPTED, HeadjaxError
-from headjax.core.failures import causes, in_one_line, told_once
-from headjax.core.files import json_text, write_file
 from headjax.core.interrupts import patient_interrupts
 from headjax.core.terminal import printable, spelled_streams
+from headjax.storage.failures import causes, in_one_line, told_once
+from headjax.storage.files import json_text, write_file
 from headjax.version import __version__
 
 if TYPE_CHECKING:
@@ -115,10 +115,10 @@ def _run(words: list[str]) -> int:
     options = parse_options(command.Options, typed, Parser(prog=f"headjax {name}", description=text), **given)
 
     from headjax.commands.options import check_places
-    from headjax.core.configuration import import_modules
     from headjax.core.console import Terminal
     from headjax.core.progress import shown_on
     from headjax.report.tables import print_table
+    from headjax.training.config_file import import_modules
 
     check_places(options)
     import_modules(options.modules)

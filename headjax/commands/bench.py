@@ -12,12 +12,12 @@ from typing import Any, Literal
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
-from headjax.core.files import write_file
-from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.core.serialize import unknown_name
 from headjax.report import numbers
 from headjax.report.tables import Table
+from headjax.storage.files import write_file
+from headjax.storage.paths import path_of
 
 BENCHES = {
     "generate": "prefill and decode of a Llama shape, whole, pruned and converted, beside transformers",

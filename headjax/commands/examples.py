@@ -92,7 +92,8 @@ def open_model_and_task(options: TaskOptions, split: str = "validation") -> tupl
         split: see `headjax.load_task`; `all` for a command that chooses no heads, so that it reads whole texts.
     """
     from headjax.evaluation.specs import load_task
-    from headjax.models.memory import check_batch, memory_of
+    from headjax.mesh.memory import memory_of
+    from headjax.models.memory import check_batch
     from headjax.models.model import load
 
     model = load(options.model)

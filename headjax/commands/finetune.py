@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import found, table_of
 from headjax.commands.train import Run
-from headjax.core.directories import delete_directory, replace_directory, settle
 from headjax.core.errors import CheckpointError, HeadjaxError, require
 from headjax.core.fields import STEPS_END, Count, Listed, Positive, Size, Steps, shown
-from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.core.task_names import OwnTask
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
+from headjax.storage.directories import delete_directory, replace_directory, settle
+from headjax.storage.paths import path_of
 
 if TYPE_CHECKING:
     from headjax.commands.own_data import Lesson

@@ -12,10 +12,10 @@ from headjax.commands.options import argument, option
 from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, NotNegative, Size
-from headjax.core.paths import path_of
 from headjax.core.progress import Progress, Update
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
+from headjax.storage.paths import path_of
 
 if TYPE_CHECKING:
     from headjax.models.config import Batch

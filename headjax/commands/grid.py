@@ -13,11 +13,11 @@ from headjax.commands.options import argument, option
 from headjax.commands.results import Result, found, table_of
 from headjax.core.errors import INTERRUPTED, HeadjaxError
 from headjax.core.fields import Count, Size
-from headjax.core.files import write_file
-from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
+from headjax.storage.files import write_file
+from headjax.storage.paths import path_of
 
 if TYPE_CHECKING:
     from headjax.models.model import Model

@@ -12,12 +12,12 @@ from headjax.commands.options import argument, option
 from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
-from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.models.config import ModelConfig
 from headjax.models.summary import LayerSummary, summarize
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
+from headjax.storage.paths import path_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from headjax.core.directories import check_own, settle
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import check_value
-from headjax.core.files import is_stream
-from headjax.core.paths import check_file, check_folder, check_writable, is_bucket, path_of
+from headjax.storage.directories import check_own, settle
+from headjax.storage.files import is_stream
+from headjax.storage.paths import check_file, check_folder, check_writable, is_bucket, path_of
 
 Written = Literal["", "new", "folder", "result", "page", "plot", "predictions"]
 """What a command writes under the path of an option, see `check_places`."""

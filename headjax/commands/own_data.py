@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from headjax.core.class_names import find_class, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.core.files import read_text
 from headjax.core.task_names import OwnTask
 from headjax.data.files import find_files
 from headjax.data.forms.questions import usual_stride
@@ -31,6 +30,7 @@ from headjax.models.tasks import (
     TaskOutput,
 )
 from headjax.models.tasks.classification import class_names, names_or_numbers
+from headjax.storage.files import read_text
 
 TRANSLATION_LENGTH = 128
 """Default number of tokens of each side of a translation."""

@@ -11,10 +11,10 @@ from headjax.commands.options import argument, option
 from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
-from headjax.core.files import json_text, write_file
-from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
+from headjax.storage.files import json_text, write_file
+from headjax.storage.paths import path_of
 
 SHOWN = 20
 """Number of predictions that are printed."""

@@ -12,10 +12,10 @@ from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import Result, found
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.core.fields import Bound, Positive, Size
-from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
+from headjax.storage.paths import path_of
 
 if TYPE_CHECKING:
     from headjax.data.forms import Form

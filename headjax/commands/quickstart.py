@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from headjax.commands.options import CommandOptions, option
 from headjax.commands.results import OnExamples, found
 from headjax.core.fields import Size, Steps
-from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.quickstart.settings import BATCH_SIZE, LENGTH, SEEDS, SHORT, STEPS
 from headjax.report.tables import Table
+from headjax.storage.paths import path_of
 
 if TYPE_CHECKING:
     from headjax.quickstart.study import Study, Variant

@@ -66,12 +66,12 @@ class Found(OnExamples):
 def run(options: Options, progress: Progress) -> Found:
     """Prunes by gates, scores, ablates and looks at the heads of a model; writes one HTML page as sections finish."""
     from headjax.commands.surgery import LENGTHS
-    from headjax.core.kept import Kept
     from headjax.evaluation.specs import load_task
     from headjax.head_report.measure import estimate, measure
     from headjax.head_report.sections import best_head_table, curve_table, tolerance, write_report
     from headjax.head_report.study import ORDERS, StudyConfig, begin, fingerprint
     from headjax.heads.head_id import all_heads
+    from headjax.storage.kept import Kept
     from headjax.training.checkpoints import require_run
 
     if options.run:

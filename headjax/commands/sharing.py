@@ -12,11 +12,11 @@ from headjax.commands.options import option
 from headjax.commands.results import ABSENT, OnExamples, found
 from headjax.core.errors import ConfigError
 from headjax.core.fields import Count
-from headjax.core.files import write_file
-from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
+from headjax.storage.files import write_file
+from headjax.storage.paths import path_of
 
 if TYPE_CHECKING:
     from headjax.conversion.analysis import Captured

@@ -15,12 +15,12 @@ from headjax.commands.results import OnExamples, found, table_of
 from headjax.commands.surgery import LENGTHS, MEASURES, ConversionOptions, Tuned, fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Listed, Size
-from headjax.core.files import write_file
-from headjax.core.paths import path_of
 from headjax.core.progress import Progress, Update
 from headjax.core.serialize import unknown_name
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
+from headjax.storage.files import write_file
+from headjax.storage.paths import path_of
 
 if TYPE_CHECKING:
     from headjax.trials.conversions import Trial, Trials

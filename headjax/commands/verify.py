@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from headjax.commands.options import CommandOptions, argument
 from headjax.commands.results import Result, found
-from headjax.core import integrity
 from headjax.core.errors import FAILED, DamagedError, DataError, HeadjaxError
-from headjax.core.files import DELETED, shown
-from headjax.core.paths import file_sizes, path_of
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Table
+from headjax.storage import integrity
+from headjax.storage.files import DELETED, shown
+from headjax.storage.paths import file_sizes, path_of
 
 MARKERS = ("history.json", "_CHECKPOINT_METADATA")
 """Files that only model directories and checkpoints hold, also those of earlier versions, without checksums."""

@@ -18,7 +18,7 @@ from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.limits import check_memory
 from headjax.core.tensors import Constant, Params
-from headjax.models.memory import memory_of
+from headjax.mesh.memory import memory_of
 
 _FLOAT32 = 4
 """Bytes of a number: layers are converted in float32."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headjax.core.errors import DataError, require
-from headjax.core.files import read_text
 from headjax.data.files import find_files, read_lines
 from headjax.data.rows import Split, text_hash
+from headjax.storage.files import read_text
 
 COMPARED = 80
 """Least number of characters of a repeated passage; shorter ones (headings, stock phrases) may recur."""

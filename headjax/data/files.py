@@ -19,9 +19,9 @@ from typing import IO, Any, cast
 from urllib.parse import unquote
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.core.files import first_line, opened, reading
 from headjax.core.limits import lines_of
-from headjax.core.paths import path_of
+from headjax.storage.files import first_line, opened, reading
+from headjax.storage.paths import path_of
 
 ROOT = "HEADJAX_DATA"
 """Environment variable that names the folder in which data sets are looked for."""

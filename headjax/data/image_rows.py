@@ -15,9 +15,9 @@ import numpy as np
 
 from headjax.core.class_names import class_numbers
 from headjax.core.errors import DataError
-from headjax.core.files import first_line, read_bytes
 from headjax.data.files import source_of
 from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split
+from headjax.storage.files import first_line, read_bytes
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 

@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headjax.core.errors import DataError, require
-from headjax.core.files import shown
-from headjax.core.paths import path_of
 from headjax.core.progress import Progress, Update, silent
 from headjax.data.forms import Form
 from headjax.data.loading import record_sizes
@@ -47,6 +45,8 @@ from headjax.data.shards import (
     shard_name,
     write_shard,
 )
+from headjax.storage.files import shown
+from headjax.storage.paths import path_of
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.version import __version__
 

@@ -16,12 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from headjax.core import integrity
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Count, Size
-from headjax.core.files import read_document, write_file
-from headjax.core.formats import check_format
-from headjax.core.paths import is_bucket
 from headjax.core.serialize import dumps, from_data, kind, to_data
 from headjax.data.augmentation import Augmentation
 from headjax.data.files import candidate_folders, missing, source_of
@@ -31,6 +27,10 @@ from headjax.data.rows import SPLITS, Split
 from headjax.data.shards import Shard, ShardRecords, read_sizes
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.tasks import metrics_of
+from headjax.storage import integrity
+from headjax.storage.files import read_document, write_file
+from headjax.storage.formats import check_format
+from headjax.storage.paths import is_bucket
 from headjax.tokenizers.tokenizer import SPECIAL_FILE, Tokenizer
 
 MANIFEST = "manifest.json"

@@ -21,12 +21,12 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from headjax.core import integrity
 from headjax.core.errors import DataError
-from headjax.core.files import first_line, hidden, leftovers, read_bytes, write_file
-from headjax.core.integrity import Damage, Entry
-from headjax.core.paths import copy_file, is_bucket
 from headjax.data.examples import Record, Records
+from headjax.storage import integrity
+from headjax.storage.files import first_line, hidden, leftovers, read_bytes, write_file
+from headjax.storage.integrity import Damage, Entry
+from headjax.storage.paths import copy_file, is_bucket
 
 SUFFIX = ".array_record"
 
@@ -54,7 +54,7 @@ class Shard:
         rows: fingerprint of the rows that were encoded.
         counts: counts of the form.
         bytes: size of the file.
-        crc32: checksums of its blocks, see `headjax.core.integrity`; empty in folders of earlier versions.
+        crc32: checksums of its blocks, see `headjax.storage.integrity`; empty in folders of earlier versions.
         sizes_crc32: checksum of the file of sizes.
     """
 

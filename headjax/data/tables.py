@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.core.files import check_characters, first_line, parse_json, read_text, reading
 from headjax.core.limits import LINE
 from headjax.core.serialize import unknown_name
 from headjax.data.files import read_lines, source_of
 from headjax.data.rows import Row
+from headjax.storage.files import check_characters, first_line, parse_json, read_text, reading
 
 PARQUET_ROWS = 1024
 """Rows of a Parquet file that are read at a time."""

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.core.files import check_characters, parse_json, read_text
 from headjax.core.serialize import unknown_name
 from headjax.data.documents import Document
 from headjax.data.files import count_lines, local_file, read_lines, source_of
 from headjax.data.image_rows import pixels
 from headjax.data.rows import Row, Split
 from headjax.data.tables import is_table, table_rows
+from headjax.storage.files import check_characters, parse_json, read_text
 
 
 def document_rows(found: Mapping[Split, Sequence[Document]]) -> dict[Split, list[Row]]:

@@ -11,7 +11,6 @@ import numpy as np
 
 from headjax.core.errors import require
 from headjax.core.fields import Checked, Count, Size
-from headjax.core.kept import Kept, key_of_study
 from headjax.evaluation.selection import SEED, split_task, subset
 from headjax.evaluation.task import Task
 from headjax.head_report.curves import CurveConfig, CurvePoint
@@ -23,6 +22,7 @@ from headjax.models.compute import Compute
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
+from headjax.storage.kept import Kept, key_of_study
 
 MOST_TOKENS = 24
 

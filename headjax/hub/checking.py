@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.paths import path_of
 from headjax.hub.family import Family
 from headjax.hub.importing import from_huggingface
 from headjax.hub.safetensors_files import SINGLE
@@ -22,6 +21,7 @@ from headjax.models.generation import generate
 from headjax.models.model import Model
 from headjax.models.prompts import prompt_batch
 from headjax.models.vision import VisionModel
+from headjax.storage.paths import path_of
 from headjax.tokenizers.files import CONFIG_FILE, write_tokenizer
 from headjax.tokenizers.tokenizer import SPECIAL_FILE, TARGET_FILE, VOCABULARY_FILE, Tokenizer
 

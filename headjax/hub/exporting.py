@@ -14,9 +14,7 @@ import numpy as np
 
 from headjax.core import tensors as declared
 from headjax.core.class_names import tell_nothing
-from headjax.core.directories import Layout, write_directory
 from headjax.core.errors import HeadjaxError
-from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of, unknown_name
 from headjax.core.tensors import flatten
@@ -33,6 +31,8 @@ from headjax.hub.table import InexpressibleError
 from headjax.models.model import Model
 from headjax.models.summary import summarize
 from headjax.models.tasks import NoTask, SentenceSimilarity
+from headjax.storage.directories import Layout, write_directory
+from headjax.storage.paths import path_of
 
 COUNTED = 128
 """Largest number of tokens of the example whose FLOPs the cost of padding counts."""

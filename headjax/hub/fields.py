@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from headjax.core.errors import CheckpointError, ConfigError, DataError
 from headjax.core.fields import INTEGER_MAX, shown
-from headjax.core.files import check_links, read_document
 from headjax.models.sublayers import ActivationName
+from headjax.storage.files import check_links, read_document
 
 T = TypeVar("T")
 

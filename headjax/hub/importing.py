@@ -19,7 +19,6 @@ from headjax.core import history
 from headjax.core.deferred import Deferred
 from headjax.core.errors import ConfigError, ParameterError, require
 from headjax.core.limits import host_memory
-from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, Tensors, all_finite, flatten, map_tensors
 from headjax.hub.families import FAMILIES
@@ -27,11 +26,12 @@ from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SafetensorsFiles, aligned_empty, copy_into, shorten
+from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
 from headjax.models.config import HEAD_STACKS, ModelConfig
-from headjax.models.memory import check_arrays, memory_of
 from headjax.models.model import Model
+from headjax.storage.paths import path_of
 from headjax.tokenizers.files import read_tokenizer
 
 _OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))

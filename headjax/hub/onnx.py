@@ -8,15 +8,15 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from headjax.core.directories import Layout, write_directory
 from headjax.core.errors import HeadjaxError
-from headjax.core.failures import in_one_line
-from headjax.core.paths import path_of
 from headjax.core.serialize import kind_of
 from headjax.hub.checking import EXPORTED, ONNX, Exported, example_batch, longest, write_own_tokenizer
 from headjax.models.compute import Compute
 from headjax.models.config import Options
 from headjax.models.model import Model
+from headjax.storage.directories import Layout, write_directory
+from headjax.storage.failures import in_one_line
+from headjax.storage.paths import path_of
 
 TOLERANCE = 1e-3
 """Largest relative difference between the outputs of a model and of onnxruntime."""

@@ -17,8 +17,8 @@ import ml_dtypes
 import numpy as np
 
 from headjax.core.errors import CheckpointError, DataError, ParameterError
-from headjax.core.files import check_links, read_document
-from headjax.core.paths import is_bucket
+from headjax.storage.files import check_links, read_document
+from headjax.storage.paths import is_bucket
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

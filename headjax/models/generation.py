@@ -16,11 +16,11 @@ from headjax.core.errors import DataError, require
 from headjax.core.fields import Checked, Count
 from headjax.core.limits import check_memory
 from headjax.core.tensors import Params
+from headjax.mesh.memory import memory_of
 from headjax.models.cache import DecodingState, with_units, without_units
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, GenerativeModel, ModelConfig, Options
 from headjax.models.inputs import device_batch
-from headjax.models.memory import memory_of
 from headjax.models.model import Model
 from headjax.models.prompts import (
     NEW_TOKENS,

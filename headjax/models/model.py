@@ -1,7 +1,7 @@
 """A model as a `flax.nnx` module: its forward pass and its directory.
 
 A model directory holds `config.json`, `params/` (Orbax), `tokenizer/`, `history.json` and the record of their
-checksums, `checksums.json` (see `headjax.core.integrity`), with which they are compared whenever they are read.
+checksums, `checksums.json` (see `headjax.storage.integrity`), with which they are compared whenever they are read.
 """
 
 from __future__ import annotations
@@ -17,16 +17,11 @@ import jax
 from flax import nnx
 from jax.sharding import Mesh
 
-from headjax.core import integrity
 from headjax.core import tensors as declared
 from headjax.core.arguments import checked
 from headjax.core.deferred import any_deferred
-from headjax.core.directories import Layout, check_whole, read_directory, settle, watch, write_directory
 from headjax.core.errors import ArgumentError, CheckpointError, ConfigError, DataError, HeadjaxError, require
-from headjax.core.files import first_line, json_text, read_document
-from headjax.core.formats import check_format, stated
 from headjax.core.modules import arrays
-from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
 from headjax.core.tensors import Params
@@ -35,8 +30,13 @@ from headjax.models.config import Batch, Gates, ModelConfig, Network, Options, O
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe, ProbeFunction, TransformerLayer
 from headjax.models.notebook_view import model_view
-from headjax.models.stored import read_deferred, read_params, write_params
 from headjax.models.tasks.classification import remembered_names, with_class_names
+from headjax.storage import integrity
+from headjax.storage.arrays import read_deferred, read_params, write_params
+from headjax.storage.directories import Layout, check_whole, read_directory, settle, watch, write_directory
+from headjax.storage.files import first_line, json_text, read_document
+from headjax.storage.formats import check_format, stated
+from headjax.storage.paths import path_of
 from headjax.tokenizers.tokenizer import Tokenizer
 
 

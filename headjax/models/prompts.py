@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from headjax.core.errors import DataError
-from headjax.core.files import check_characters
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.model import Model
+from headjax.storage.files import check_characters
 from headjax.tokenizers.tokenizer import Tokenizer
 
 NEW_TOKENS = 64

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from headjax.core.files import write_file
 from headjax.report.tables import Table
+from headjax.storage.files import write_file
 
 if TYPE_CHECKING:
     from headjax.report.style import Plot

@@ -13,7 +13,6 @@ from headjax.conversion.calibration import collect
 from headjax.conversion.model import describe
 from headjax.conversion.target import Target
 from headjax.core.errors import HeadjaxError
-from headjax.core.kept import Kept
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
@@ -31,6 +30,7 @@ from headjax.shrinking.costs import costs_of
 from headjax.shrinking.damage import Damage
 from headjax.shrinking.grid import Grid, Level, head_groups, target_of
 from headjax.shrinking.places import Orders, Place, attentions_of, converted, places_of, without
+from headjax.storage.kept import Kept
 
 
 class LevelForm(NamedTuple):

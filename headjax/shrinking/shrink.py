@@ -10,8 +10,6 @@ import numpy as np
 
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Checked
-from headjax.core.kept import Kept, key_of_study
-from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.evaluation.task import Task
 from headjax.heads.agreement import agreement_kind
@@ -24,6 +22,8 @@ from headjax.shrinking.grid import Grid
 from headjax.shrinking.measure import count_options, measure
 from headjax.shrinking.places import places_of
 from headjax.shrinking.table import native_levels, table_of
+from headjax.storage.kept import Kept, key_of_study
+from headjax.storage.paths import path_of
 
 EXAMPLES = 512
 """Calibration examples that are drawn from a task."""

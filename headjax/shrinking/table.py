@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.kept import Kept
 from headjax.heads.latency import time_forward
 from headjax.heads.units import without_units
 from headjax.hub.exporting import layout_of_export
@@ -19,6 +18,7 @@ from headjax.shrinking.costs import costs_of
 from headjax.shrinking.grid import WHOLE, Grid, Level
 from headjax.shrinking.measure import Measured, key_of
 from headjax.shrinking.places import Place, attentions_of, without
+from headjax.storage.kept import Kept
 
 
 def table_of(

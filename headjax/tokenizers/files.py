@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.core.files import check_links, parse_json
-from headjax.core.paths import is_bucket, path_of
+from headjax.storage.files import check_links, parse_json
+from headjax.storage.paths import is_bucket, path_of
 from headjax.tokenizers.sentencepiece import (
     BYTE_FALLBACK,
     DIALECTS,

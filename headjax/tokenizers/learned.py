@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from headjax.core.errors import DataError, require
 from headjax.core.limits import check_memory, host_memory
-from headjax.core.paths import path_of
 from headjax.core.serialize import unknown_name
+from headjax.storage.paths import path_of
 from headjax.tokenizers.files import read_tokenizer
 from headjax.tokenizers.sentencepiece import train_sentencepiece
 from headjax.tokenizers.tokenizer import END_OF_TEXT, Tokenizer

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headjax.core.errors import DataError, require
-from headjax.core.files import read_bytes
-from headjax.core.paths import path_of
+from headjax.storage.files import read_bytes
+from headjax.storage.paths import path_of
 from headjax.tokenizers.sentencepiece_model import (
     CONTROL,
     NORMAL,

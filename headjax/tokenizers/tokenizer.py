@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from headjax.core.errors import DataError
-from headjax.core.files import check_characters, parse_json, read_document, write_file
-from headjax.core.paths import path_of
+from headjax.storage.files import check_characters, parse_json, read_document, write_file
+from headjax.storage.paths import path_of
 
 if TYPE_CHECKING:
     import tokenizers

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headjax.core.errors import DataError
-from headjax.core.files import check_characters, parse_json, read_text
-from headjax.core.paths import path_of
+from headjax.storage.files import check_characters, parse_json, read_text
+from headjax.storage.paths import path_of
 from headjax.tokenizers.tokenizer import END_OF_TEXT, Tokenizer
 
 WORDPIECE_SPECIAL = {

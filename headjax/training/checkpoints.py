@@ -15,15 +15,15 @@ from typing import Any
 
 import jax
 
-from headjax.core import integrity
 from headjax.core.errors import CheckpointError, DamagedError, HeadjaxError
-from headjax.core.failures import writing
-from headjax.core.files import DELETED, first_line, parse_json
-from headjax.core.formats import FIELDS, check_format, stated
-from headjax.core.paths import is_bucket, path_of
 from headjax.mesh.distributed import is_first, on_first, wait_for_all
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.model import Model
+from headjax.storage import integrity
+from headjax.storage.failures import writing
+from headjax.storage.files import DELETED, first_line, parse_json
+from headjax.storage.formats import FIELDS, check_format, stated
+from headjax.storage.paths import is_bucket, path_of
 from headjax.training.config import train_config
 from headjax.training.state import TrainState, abstract_state
 from headjax.training.workdir import CONFIG
@@ -49,7 +49,7 @@ class Checkpoints:
     """Checkpoints under `workdir/checkpoints`, written asynchronously, the latest few kept.
 
     A checkpoint counts only once it is complete, so that a run killed while saving goes on from the one before. Its
-    files' checksums are then recorded beside it (`headjax.core.integrity`), and compared before it is restored.
+    files' checksums are then recorded beside it (`headjax.storage.integrity`), and compared before it is restored.
     """
 
     def __init__(self, workdir: Path, keep: int, *, read_only: bool = False) -> None:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from ml_collections import ConfigDict
 
-from headjax.core import configuration
 from headjax.core.errors import require, within
 from headjax.core.fields import Checked, Count, Positive, Size, Steps
 from headjax.core.serialize import from_data
@@ -20,6 +19,7 @@ from headjax.mesh.rules import ShardingConfig
 from headjax.models.compute import Compute
 from headjax.models.config import ModelConfig
 from headjax.models.recipe import Recipe, Start
+from headjax.training import config_file
 from headjax.training.optimizer import Optimizer
 
 EXECUTION_FIELDS = frozenset(
@@ -118,7 +118,7 @@ class TrainConfig(Checked):
 
 
 def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """Load a training run's config file, see `headjax.core.configuration.load_config_file`.
+    """Load a training run's config file, see `headjax.training.config_file.load_config_file`.
 
     Args:
         spec: `FILE[:ARGS]`.
@@ -127,7 +127,7 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
     Raises:
         ConfigError: a missing file, an error inside it, an override of no group, or a value of the wrong type.
     """
-    return configuration.load_config_file(spec, overrides, TrainConfig)
+    return config_file.load_config_file(spec, overrides, TrainConfig)
 
 
 def train_config(config: ConfigDict | dict[str, Any]) -> TrainConfig:

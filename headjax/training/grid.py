@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from headjax.core.errors import ConfigError, DataError, require
-from headjax.core.files import read_document, write_file
 from headjax.core.progress import Progress, silent
 from headjax.models.model import Model
+from headjax.storage.files import read_document, write_file
 from headjax.training.config import TrainConfig, load_config, train_config
 from headjax.training.loop import train
 from headjax.training.workdir import check_workdir

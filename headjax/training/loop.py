@@ -14,21 +14,22 @@ from jax.sharding import Mesh
 
 from headjax.core import history
 from headjax.core.errors import ConfigError, DataError, within
-from headjax.core.lock import FolderLock
-from headjax.core.paths import check_folder, path_of
 from headjax.core.programs import make_room
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params
 from headjax.data.task import TaskData
 from headjax.evaluation.task import measure_of
 from headjax.mesh.distributed import Vote, is_first, on_this_process, wait_for_all
+from headjax.mesh.memory import memory_of
 from headjax.mesh.mesh import check_batch_size
 from headjax.models.config import Batch, ModelConfig
-from headjax.models.memory import check_batch, check_state, memory_of
+from headjax.models.memory import check_batch, check_state
 from headjax.models.model import Model
 from headjax.models.recipe import Start
 from headjax.models.summary import check_kernels
 from headjax.models.tasks.classification import class_names, with_class_names
+from headjax.storage.lock import FolderLock
+from headjax.storage.paths import check_folder, path_of
 from headjax.training.batches import Feed, Validation, validation
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.config import TrainConfig

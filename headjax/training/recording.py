@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import jax
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.failures import writing
-from headjax.core.files import json_text, write_file
-from headjax.core.mirror import Mirror
 from headjax.core.progress import Update
 from headjax.mesh.distributed import is_first
 from headjax.models.config import Batch
+from headjax.storage.failures import writing
+from headjax.storage.files import json_text, write_file
+from headjax.storage.mirror import Mirror
 from headjax.training.event_files import EventFile
 from headjax.training.state import TrainState
 from headjax.training.step import NumberedStep, StepMetrics

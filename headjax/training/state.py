@@ -15,7 +15,6 @@ from jax.sharding import Mesh
 
 from headjax.core import history
 from headjax.core import tensors as declared
-from headjax.core.files import parse_json, write_file
 from headjax.core.serialize import to_data
 from headjax.core.tensors import Params
 from headjax.data.examples import Source
@@ -27,6 +26,7 @@ from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
 from headjax.models.config import ModelConfig
 from headjax.models.inputs import check_batch
 from headjax.models.recipe import Start
+from headjax.storage.files import parse_json, write_file
 from headjax.training.config import TrainConfig
 
 INITIALIZATION = "initialization.json"

@@ -16,13 +16,13 @@ from typing import Any
 
 import jax
 
-from headjax.core.directories import check_target, settle
 from headjax.core.errors import CheckpointError, DataError, HeadjaxError
-from headjax.core.files import first_line, read_document, write_file
-from headjax.core.lock import FolderLock
 from headjax.core.serialize import from_data, to_data
 from headjax.mesh.distributed import everyones, is_first, on_first, wait_for_all
 from headjax.models.model import LAYOUT, Model, load
+from headjax.storage.directories import check_target, settle
+from headjax.storage.files import first_line, read_document, write_file
+from headjax.storage.lock import FolderLock
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig
 
 CONFIG = "train_config.json"

@@ -19,13 +19,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.paths import path_of
 from headjax.data.text_data import LanguageConfig
 from headjax.evaluation.task import evaluate
 from headjax.hub.exporting import to_huggingface
 from headjax.hub.importing import from_huggingface
 from headjax.models.model import Model, load
 from headjax.quickstart.text import FOLDER, batches
+from headjax.storage.paths import path_of
 from headjax.training.workdir import CONFIG
 from results.experiments.ngrams import ngram_losses
 

@@ -7,9 +7,9 @@ import shutil
 import pytest
 
 from headjax.cli import main
-from headjax.core import integrity
-from headjax.core.files import hidden
 from headjax.models.model import load
+from headjax.storage import integrity
+from headjax.storage.files import hidden
 from tests.hub.directories import BERT, model_of
 from tests.test_cli import error_of
 

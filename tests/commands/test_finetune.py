@@ -12,7 +12,6 @@ from headjax.cli import main
 from headjax.commands import finetune
 from headjax.commands.own_data import OwnFiles, find_lesson
 from headjax.core.errors import INTERRUPTED, DataError, HeadjaxError
-from headjax.core.paths import path_of
 from headjax.data.labelled_text import TextClassification, TextSimilarity
 from headjax.models.encoder import Bert
 from headjax.models.encoder_decoder import Translation
@@ -20,6 +19,7 @@ from headjax.models.model import Model, load
 from headjax.models.recipe import with_task
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, Regression, SentenceSimilarity
+from headjax.storage.paths import path_of
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny

@@ -15,9 +15,9 @@ from headjax.commands.options import (
     option_name,
     parse_options,
 )
-from headjax.core import integrity
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Rate, Size
+from headjax.storage import integrity
 
 
 def of_thousand(text: str) -> int:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from headjax import papers
-from headjax.core.configuration import load_config_file
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import from_data
 from headjax.core.tensors import count
@@ -15,6 +14,7 @@ from headjax.data.tasks import TASKS
 from headjax.models.recipe import Recipe
 from headjax.models.summary import summarize
 from headjax.training.config import train_config
+from headjax.training.config_file import load_config_file
 from headjax.training.optimizer import LinearDecay
 
 PAPERS = Path(__file__).parents[2] / "configs" / "papers"

@@ -8,7 +8,6 @@ import pytest
 from headjax.attention.collaborative import Collaborative, Concatenate
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.cli import main
-from headjax.core.configuration import load_config_file
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import count
 from headjax.data.known_data import Glue, Mnist
@@ -18,6 +17,7 @@ from headjax.models.recipe import Directory
 from headjax.models.residuals import PostNorm, PreNorm, ScaledPostNorm
 from headjax.models.tasks import Classification, Pretraining, Regression, Span
 from headjax.training.config import train_config
+from headjax.training.config_file import load_config_file
 
 SMALL = Path(__file__).parents[2] / "configs" / "small"
 

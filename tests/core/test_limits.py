@@ -7,15 +7,15 @@ import pytest
 
 from headjax.core import limits
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
-from headjax.core.files import read_bytes
-from headjax.core.integrity import read_record
-from headjax.core.lock import FolderLock
 from headjax.data.files import read_lines
 from headjax.data.prepared import read_manifest
 from headjax.data.tables import table_rows
 from headjax.hub.fields import Fields
 from headjax.hub.safetensors_files import SafetensorsFiles
 from headjax.models.model import load_model_config
+from headjax.storage.files import read_bytes
+from headjax.storage.integrity import read_record
+from headjax.storage.lock import FolderLock
 from headjax.tokenizers.files import read_tokenizer
 from headjax.training.workdir import BestModel, check_workdir
 

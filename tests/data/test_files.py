@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.core.files import read_text
-from headjax.core.paths import path_of
 from headjax.data.documents import Document, text_files
 from headjax.data.files import count_lines, find_files, read_lines
 from headjax.data.rows import Row, RowSource, chunks, fingerprint, weight
+from headjax.storage.files import read_text
+from headjax.storage.paths import path_of
 
 
 @pytest.fixture

@@ -17,9 +17,7 @@ import numpy as np
 import pytest
 
 from headjax.cli import main
-from headjax.core import files
 from headjax.core.errors import ConfigError, DataError
-from headjax.core.paths import path_of
 from headjax.data import PreparedData
 from headjax.data import prepare as preparing
 from headjax.data.forms import LanguageForm
@@ -28,6 +26,8 @@ from headjax.data.prepared import MANIFEST, READ_AHEAD, Host, load_manifest, rea
 from headjax.data.rows import Row, RowSource
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.mesh.distributed import BatchShare
+from headjax.storage import files
+from headjax.storage.paths import path_of
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.films import FORM, SIZE, rows
 from tests.data.vocabulary import write_vocabulary

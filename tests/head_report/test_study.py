@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, HeadjaxError
-from headjax.core.kept import Kept
 from headjax.evaluation.selection import split_task
 from headjax.evaluation.task import evaluate_task
 from headjax.head_report.curves import CurveConfig, CurvePoint, curve, removable
@@ -21,6 +20,7 @@ from headjax.heads import gates as head_gates
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.models.embeddings import Embeddings, Learned
+from headjax.storage.kept import Kept
 from tests import tiny
 from tests.hub.directories import T5, model_of
 

@@ -11,10 +11,10 @@ from safetensors.numpy import load_file, save_file
 from headjax.cli import main
 from headjax.core.deferred import Deferred
 from headjax.core.errors import CheckpointError, ConfigError, DataError, ParameterError
-from headjax.core.paths import path_of
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.families import FAMILIES
 from headjax.mesh.mesh import MeshConfig
+from headjax.storage.paths import path_of
 from tests.hub.directories import BERT, CONFIGS, assert_equal, model_of, refused_import, rewrite
 
 

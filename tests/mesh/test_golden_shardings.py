@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from headjax.core.configuration import load_config_file
 from headjax.core.tensors import flatten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
 from headjax.plan.plan import plan_config
+from headjax.training.config_file import load_config_file
 from headjax.training.optimizer import decayed
 from tests.attention.formulations import FORMULATIONS, WIDTH
 

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import pytest
 
 from headjax.attention import Collaborative, Gated, MultiHead, Talking, Tucker
-from headjax.core.configuration import load_config_file
 from headjax.core.serialize import from_data
 from headjax.core.tensors import Constant, Ones, Zeros, flatten, stack_weight
 from headjax.initialization import Admin, DSInit, LayerScale, ReZero
 from headjax.models.recipe import Recipe
+from headjax.training.config_file import load_config_file
 from headjax.training.optimizer import AdamW, ConstantRate, decayed
 from tests.attention.formulations import FORMULATIONS, WIDTH
 from tests.tiny import decoder_config, layer

@@ -8,8 +8,9 @@ import pytest
 
 from headjax.core.errors import ConfigError
 from headjax.core.limits import host_memory
+from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.memory import check_arrays, check_batch, check_state, memory_of
+from headjax.models.memory import check_batch, check_state
 from headjax.models.model import load
 from tests import tiny
 

@@ -15,10 +15,8 @@ from jax.sharding import Mesh
 
 import headjax
 from headjax.attention import Collaborative, MultiHead, NoHeads
-from headjax.core import integrity
 from headjax.core.errors import ArgumentError, CheckpointError, ConfigError, DamagedError, HeadjaxError, ParameterError
 from headjax.core.modules import arrays
-from headjax.core.paths import copy_file, file_sizes, path_of
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import flatten
 from headjax.heads.head_id import HeadId
@@ -30,6 +28,8 @@ from headjax.models.layer import Layer
 from headjax.models.model import Model, load, load_model_config
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
+from headjax.storage import integrity
+from headjax.storage.paths import copy_file, file_sizes, path_of
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import BERT, LLAMA, T5, model_of

@@ -90,7 +90,7 @@ def test_the_planned_model_is_the_one_that_the_initialisation_configures(eight_d
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_paper_config_says_which_batch_it_takes(name):
-    from headjax.core.configuration import load_config_file
+    from headjax.training.config_file import load_config_file
 
     planned = plan_config(load_config_file(str(ROOT / "configs" / "papers" / f"{name}.py")).to_dict())
     model = planned.model.build()

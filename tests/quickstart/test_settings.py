@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from headjax.core import tensors as declared
-from headjax.core.configuration import load_config_file
 from headjax.core.errors import ConfigError
 from headjax.data.task import TaskData
 from headjax.heads.head_id import all_heads
@@ -12,6 +11,7 @@ from headjax.quickstart.page import device, relative_change
 from headjax.quickstart.settings import FORMULATIONS, training
 from headjax.quickstart.text import HELD_OUT_BLOCKS, Text, batches
 from headjax.training.config import train_config
+from headjax.training.config_file import load_config_file
 
 
 def models():

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.core.configuration import load_config_file
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import to_data
 from headjax.data.text_data import LanguageConfig
@@ -19,6 +18,7 @@ from headjax.heads.named_orders import ORDERS
 from headjax.heads.pruning import prune
 from headjax.quickstart.text import FOLDER, demo_model
 from headjax.training.config import train_config
+from headjax.training.config_file import load_config_file
 from headjax.training.grid import Cell
 from headjax.training.workdir import CONFIG
 from results.experiments import design, ship

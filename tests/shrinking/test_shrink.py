@@ -12,7 +12,6 @@ import pytest
 
 import headjax
 from headjax import Budget, HeadId, HeadjaxError
-from headjax.core.kept import Kept
 from headjax.heads.agreement import agreement
 from headjax.heads.effect import OutputChange
 from headjax.heads.units import count_units, map_feed_forward
@@ -27,6 +26,7 @@ from headjax.shrinking.damage import Damage
 from headjax.shrinking.grid import Grid, Level
 from headjax.shrinking.measure import measure
 from headjax.shrinking.shrink import options_of
+from headjax.storage.kept import Kept
 from tests import tiny
 
 BATCHES = [tiny.tokens(16, 12, seed) for seed in range(4)]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from headjax.cli import main
-from headjax.core.paths import path_of
 from headjax.models.encoder import Bert
 from headjax.models.model import load
 from headjax.models.sublayers import Dense
+from headjax.storage.paths import path_of
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
 from tests.data.vocabulary import WORDS, write_vocabulary

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from headjax.core.paths import file_sizes, path_of, remove_tree
+from headjax.storage.paths import file_sizes, path_of, remove_tree
 from headjax.training.recording import read_metrics
 from tests import buckets
 from tests.slow import writers

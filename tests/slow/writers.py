@@ -15,15 +15,15 @@ from safetensors.numpy import load as load_safetensors
 
 from headjax import with_task
 from headjax.cli import main
-from headjax.core.directories import UNFINISHED as UNFINISHED_DIRECTORY
 from headjax.core.errors import CheckpointError
-from headjax.core.paths import file_sizes, is_bucket, path_of
 from headjax.data import PreparedData
 from headjax.data.prepared import Host, manifests_in
 from headjax.data.shards import ShardRecords
 from headjax.hub import from_huggingface
 from headjax.models.model import Model, load
 from headjax.models.tasks import Classification
+from headjax.storage.directories import UNFINISHED as UNFINISHED_DIRECTORY
+from headjax.storage.paths import file_sizes, is_bucket, path_of
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.commands.language_folder import write_language_folder

@@ -17,12 +17,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import headjax
 from headjax.cli import main
-from headjax.core import integrity
 from headjax.core.errors import CheckpointError, DamagedError, HeadjaxError
-from headjax.core.files import DELETED
-from headjax.core.paths import path_of
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig
+from headjax.storage import integrity
+from headjax.storage.files import DELETED
+from headjax.storage.paths import path_of
 from headjax.training.checkpoints import SHARED_FROM, Checkpoints
 from headjax.training.state import TrainState, abstract_state, initial_state
 from tests import tiny

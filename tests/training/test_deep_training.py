@@ -15,12 +15,12 @@ import pytest
 
 from headjax.cli import main
 from headjax.core.errors import DamagedError
-from headjax.core.files import DELETED
 from headjax.core.tensors import flatten
 from headjax.data.examples import TokenBlocks
 from headjax.data.task import TaskData
 from headjax.models.model import load
 from headjax.models.residuals import ScaledPostNorm
+from headjax.storage.files import DELETED
 from headjax.training.checkpoints import Checkpoints, snapshots
 from headjax.training.config import train_config
 from headjax.training.depth import read_depth

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import CheckpointError, ConfigError, HeadjaxError
-from headjax.core.paths import path_of
 from headjax.core.tensors import flatten
 from headjax.data.examples import TokenBlocks
 from headjax.data.task import TaskData
 from headjax.models.model import load
+from headjax.storage.paths import path_of
 from headjax.training.config import train_config
 from headjax.training.loop import train
 from headjax.training.recording import ProfiledSteps, read_metrics
@@ -358,7 +358,7 @@ def test_a_second_run_in_a_workdir_is_refused(data, tmp_path):
 
 
 def test_a_run_that_lost_its_workdir_stops(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("headjax.core.lock.BEAT", 0.05)
+    monkeypatch.setattr("headjax.storage.lock.BEAT", 0.05)
     other = {"owner": "ann", "host": "elsewhere", "process": 7, "token": "00", "heartbeat": 0.0}
 
     @contextlib.contextmanager

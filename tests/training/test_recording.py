@@ -8,9 +8,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from headjax.core import mirror
 from headjax.core.errors import HeadjaxError
-from headjax.core.paths import path_of
+from headjax.storage import mirror
+from headjax.storage.paths import path_of
 from headjax.training.recording import MetricWriter, ProfiledSteps, StepClock, read_metrics
 
 

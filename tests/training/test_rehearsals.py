@@ -7,9 +7,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from headjax.core.configuration import load_config_file
 from headjax.models.model import load
 from headjax.training.config import train_config
+from headjax.training.config_file import load_config_file
 from headjax.training.loop import train
 
 PAPERS = Path(__file__).parents[2] / "configs" / "papers"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from headjax.core import directories, files, integrity
-from headjax.core.directories import (
+from headjax.core.errors import CheckpointError
+from headjax.storage.directories import (
     UNFINISHED,
     Layout,
     check_target,
@@ -22,8 +23,7 @@ from headjax.core.directories import (
     settle,
     write_directory,
 )
-from headjax.core.errors import CheckpointError
-from headjax.core.paths import path_of
+from headjax.storage.paths import path_of
 
 LAYOUT = Layout("history.json", frozenset({"config.json", "history.json", "checksums.json"}))
 

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from headjax.core.files import write_file
-from headjax.core.paths import path_of
+from headjax.storage.files import write_file
+from headjax.storage.paths import path_of
 
 
 def key_of_study(described: Any, arrays: Any) -> str:

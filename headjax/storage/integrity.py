@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headjax.core.errors import DamagedError, DataError
-from headjax.core.files import read_document, write_file
-from headjax.core.formats import check_format
-from headjax.core.paths import file_sizes, is_bucket
+from headjax.storage.files import read_document, write_file
+from headjax.storage.formats import check_format
+from headjax.storage.paths import file_sizes, is_bucket
 
 RECORD = "checksums.json"
 SIZES = "sizes.json"

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from headjax.core.errors import CheckpointError, DataError, HeadjaxError
 from headjax.core.limits import DOCUMENT, FILE, read_all
-from headjax.core.paths import is_bucket, path_of
+from headjax.storage.paths import is_bucket, path_of
 
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> Path:

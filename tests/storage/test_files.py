@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from headjax.core import files
 from headjax.core.errors import CheckpointError, HeadjaxError
-from headjax.core.files import check_links, write_file
+from headjax.storage import files
+from headjax.storage.files import check_links, write_file
 
 
 def names(folder):

@@ -10,8 +10,8 @@ import pytest
 
 from headjax.core import mirror
 from headjax.core.errors import HeadjaxError
-from headjax.core.mirror import Mirror
-from headjax.core.paths import (
+from headjax.storage.mirror import Mirror
+from headjax.storage.paths import (
     check_file,
     check_folder,
     check_writable,
@@ -40,7 +40,7 @@ def test_other_addresses_are_refused(path):
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    monkeypatch.delitem(sys.modules, "headjax.core.buckets", raising=False)
+    monkeypatch.delitem(sys.modules, "headjax.storage.buckets", raising=False)
     with pytest.raises(HeadjaxError, match=r"^gs://heads/a: .*gcs"):
         path_of("gs://heads/a")
 

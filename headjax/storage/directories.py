@@ -25,11 +25,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from headjax.core import integrity
 from headjax.core.errors import CheckpointError, DamagedError
-from headjax.core.failures import writing
-from headjax.core.files import hidden, leftovers, sync_folder
-from headjax.core.paths import copy_file, file_sizes, is_bucket, remove_tree
+from headjax.storage import integrity
+from headjax.storage.failures import writing
+from headjax.storage.files import hidden, leftovers, sync_folder
+from headjax.storage.paths import copy_file, file_sizes, is_bucket, remove_tree
 
 PATIENCE = 1.0
 """Seconds that a reader waits for a writer that is renaming."""

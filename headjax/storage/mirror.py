@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.paths import copy_file, is_bucket
+from headjax.storage.paths import copy_file, is_bucket
 
 EVERY = 30.0
 """Seconds after which what was written is copied to a bucket."""

@@ -17,14 +17,14 @@ from jax.sharding import Mesh
 
 from headjax.core.deferred import Deferred, any_deferred, deferred
 from headjax.core.errors import CheckpointError
-from headjax.core.files import first_line
 from headjax.core.limits import host_memory
-from headjax.core.paths import is_bucket
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, Tensors, check, flatten, map_tensors, nested
+from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
-from headjax.models.memory import check_arrays, memory_of
+from headjax.storage.files import first_line
+from headjax.storage.paths import is_bucket
 
 TOGETHER = 2**28
 """Bytes of neighbouring arrays that are read together; a larger array is read alone."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeGuard, cast
 from headjax.core.errors import HeadjaxError, in_line
 
 if TYPE_CHECKING:
-    from headjax.core.buckets import BucketPath
+    from headjax.storage.buckets import BucketPath
 
 SCHEME = "gs://"
 """Beginning of the address of a bucket of Google Cloud Storage."""
@@ -29,7 +29,7 @@ def path_of(path: str | os.PathLike[str]) -> Path:
         path: a path of this machine, or `gs://BUCKET/NAME`.
 
     Returns:
-        A `pathlib.Path`; for a bucket a `headjax.core.buckets.BucketPath`, which has those of its methods that
+        A `pathlib.Path`; for a bucket a `headjax.storage.buckets.BucketPath`, which has those of its methods that
         headjax calls.
 
     Raises:
@@ -48,7 +48,7 @@ def path_of(path: str | os.PathLike[str]) -> Path:
     if not rest.split("/")[0]:
         raise HeadjaxError(f"{text}: the bucket has no name; expected {SCHEME}BUCKET/NAME")
     try:
-        from headjax.core.buckets import BucketPath
+        from headjax.storage.buckets import BucketPath
     except ImportError as error:
         raise HeadjaxError(f"{text}: buckets need {error.name}; pip install '.[gcs]' from a checkout") from None
     return cast(Path, BucketPath(text))

@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 
-from headjax.core.configuration import load_config_file, parse_arguments
+from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
-from headjax.core.paths import path_of
 from headjax.core.serialize import from_data, kind
+from headjax.storage.paths import path_of
+from headjax.training.config_file import load_config_file
 
 FILE = """
 from ml_collections import ConfigDict

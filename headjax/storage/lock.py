@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import Any
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.files import hidden, process_lives, read_document, write_file
-from headjax.core.paths import is_bucket
+from headjax.storage.files import hidden, process_lives, read_document, write_file
+from headjax.storage.paths import is_bucket
 
 LOCK = "lock.json"
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from headjax.core.errors import ConfigError, DataError, HeadjaxError, KernelError, require, within
-from headjax.core.failures import NO_MEMORY, TOO_DEEP, in_one_line, told_once, writing
-from headjax.core.files import hidden
 from headjax.core.interrupts import patient_interrupts
+from headjax.storage.failures import NO_MEMORY, TOO_DEEP, in_one_line, told_once, writing
+from headjax.storage.files import hidden
 
 
 def test_a_requirement_names_its_field_with_its_path():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.files import shown
+from headjax.storage.files import shown
 
 NO_MEMORY = "out of memory; a smaller batch size, length or model needs less, and headjax plan says how much"
 TOO_DEEP = "the input is nested too deep"

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.lock import FORGOTTEN, LOCK, FolderLock
-from headjax.core.paths import path_of
+from headjax.storage.lock import FORGOTTEN, LOCK, FolderLock
+from headjax.storage.paths import path_of
 
 OTHER = {"owner": "ann", "host": "elsewhere", "process": 7, "token": "00", "began": 0.0}
 

@@ -9,8 +9,8 @@ import pytest
 
 from headjax.core import history, integrity
 from headjax.core.errors import CheckpointError, DamagedError, DataError
-from headjax.core.formats import check_format, stated
-from headjax.core.paths import path_of
+from headjax.storage.formats import check_format, stated
+from headjax.storage.paths import path_of
 from headjax.version import __version__
 
 CONTENTS = {"config.json": b'{"width": 4}\n', "params/d/data": bytes(range(256)), "params/empty": b""}
