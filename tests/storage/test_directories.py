@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headjax.core import directories, files, integrity
 from headjax.core.errors import CheckpointError
+from headjax.storage import directories, files, integrity
 from headjax.storage.directories import (
     UNFINISHED,
     Layout,
@@ -133,7 +133,7 @@ def test_files_of_others_are_not_deleted(path, monkeypatch):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.core.test_directories import save
+from tests.storage.test_directories import save
 calls = 0
 def kill(*arguments):
     global calls

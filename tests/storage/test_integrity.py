@@ -7,8 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.core import history, integrity
+from headjax.core import history
 from headjax.core.errors import CheckpointError, DamagedError, DataError
+from headjax.storage import integrity
 from headjax.storage.formats import check_format, stated
 from headjax.storage.paths import path_of
 from headjax.version import __version__

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headjax.core import mirror
 from headjax.core.errors import HeadjaxError
+from headjax.storage import mirror
 from headjax.storage.mirror import Mirror
 from headjax.storage.paths import (
     check_file,

@@ -13,8 +13,8 @@ from headjax.core.deferred import Deferred, any_deferred
 from headjax.core.errors import CheckpointError, ConfigError, DamagedError, ParameterError
 from headjax.core.tensors import flatten, map_tensors
 from headjax.mesh.mesh import MeshConfig
-from headjax.models import stored
 from headjax.models.model import load, save
+from headjax.storage import arrays as stored
 from tests import tiny
 from tests.alive import Alive
 from tests.hub.directories import assert_equal
