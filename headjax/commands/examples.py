@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from headjax.evaluation.selection import Parts
     from headjax.evaluation.task import Task
     from headjax.models.config import Batch
-    from headjax.models.model import Model
+    from headjax.models.model import Model, ModelFolder
 
 
 TASK = "task name (python, sst2, ...) or a file"
@@ -64,6 +65,13 @@ class TaskOptions(ReadingOptions, BucketOptions):
 
     model: str = argument("MODEL", "model directory", reads=True)
 
+    @functools.cached_property
+    def folder(self) -> ModelFolder:
+        """The model directory, opened once for all that the command reads from it."""
+        from headjax.models.model import ModelFolder
+
+        return ModelFolder.open(self.model)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExamplesOptions(TaskOptions):
@@ -94,9 +102,8 @@ def open_model_and_task(options: TaskOptions, split: str = "validation") -> tupl
     from headjax.evaluation.specs import load_task
     from headjax.mesh.memory import memory_of
     from headjax.models.memory import check_batch
-    from headjax.models.model import load
 
-    model = load(options.model)
+    model = options.folder.model()
     task = load_task(options.task, model, options.length or 0, split=split)
     if task.count():
         check_batch("--batch-size", options.batch_size, task.data.validation[0], model.config.width, memory_of())
@@ -194,14 +201,12 @@ def open_model_and_examples_if_any(options: ExamplesOptions, *, lazy: bool = Fal
     Raises:
         HeadjaxError: as `open_model_and_examples`, or there are examples to choose on and no task.
     """
-    from headjax.models.model import load
-
     if options.task:
         return open_model_and_examples(options)
     for field in ("train", "select"):
         if getattr(options, field):
             raise HeadjaxError(f"{option_name(options, field)}: needs a task to measure on, name one with --task")
-    return load(options.model, lazy=lazy), None
+    return options.folder.model(lazy=lazy), None
 
 
 def _examples(model: Model, task: Task, options: ExamplesOptions) -> Examples:

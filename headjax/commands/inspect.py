@@ -17,7 +17,6 @@ from headjax.models.config import ModelConfig
 from headjax.models.summary import LayerSummary, summarize
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
-from headjax.storage.paths import path_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,9 +56,9 @@ def run(options: Options, progress: Progress) -> Found:
 
 
 def _from_directory(path: str) -> ModelConfig:
-    from headjax.models.model import load_model_config
+    from headjax.models.model import ModelFolder
 
-    return load_model_config(path_of(path))
+    return ModelFolder.open(path).config
 
 
 def _from_file(options: Options) -> ModelConfig:

@@ -38,7 +38,7 @@ from headjax.report.tables import Table
 if TYPE_CHECKING:
     from headjax.evaluation.task import Task
     from headjax.heads.ordering import Order
-    from headjax.models.model import Model
+    from headjax.models.model import Model, ModelFolder
 
 
 FISHER_SHARE = 0.5
@@ -113,7 +113,7 @@ def run(options: Options, progress: Progress) -> Found:
     goal = goal_of(options)
     _check(options, goal)
     model, examples = open_model_and_examples_if_any(options, lazy=True)
-    options = settled(model, options)
+    folder, options = options.folder, settled(model, options)
     chosen = goal.choose(Ordering(model, examples, options, progress))
     task = None if examples is None or options.no_metrics else examples.evaluation
     read = chosen.read
@@ -126,7 +126,7 @@ def run(options: Options, progress: Progress) -> Found:
     else:  # no two models are needed at once: the arrays of one leave the memory before those of the other come
         removed, before = chosen.heads or (), evaluate_each((model,), task, options, progress)
         model = model.replace(params={})
-        repaired = Repaired(_removed_on_disk(options.model, removed, whole=task is not None))
+        repaired = Repaired(_removed_on_disk(folder, removed, whole=task is not None))
         metrics = [*before, *evaluate_each((repaired.model,), task, options, progress)]
     pruned = repaired.model
     more: dict[str, Any] = dict(chosen.facts)
@@ -181,19 +181,18 @@ def _check(options: Options, goal: Goal) -> None:
         raise HeadjaxError("--rescale: --reconstruct solves more of the same layers; leave one of them out")
 
 
-def _removed_on_disk(path: str, removed: Order, *, whole: bool) -> Model:
+def _removed_on_disk(folder: ModelFolder, removed: Order, *, whole: bool) -> Model:
     """Return the model of a directory without these heads, its arrays deferred.
 
     Args:
-        path: the directory.
+        folder: the directory.
         removed: the heads.
         whole: whether the arrays are made at once, one after another, for an evaluation.
     """
     from headjax.core.deferred import held
     from headjax.heads.pruning import prune
-    from headjax.models.model import load
 
-    pruned = prune(load(path, lazy=True), removed)
+    pruned = prune(folder.model(lazy=True), removed)
     return pruned.replace(params=held(pruned.params)) if whole else pruned
 
 

@@ -33,8 +33,9 @@ from headjax.models.notebook_view import model_view
 from headjax.models.tasks.classification import remembered_names, with_class_names
 from headjax.storage import integrity
 from headjax.storage.arrays import read_deferred, read_params, write_params
-from headjax.storage.directories import Layout, check_whole, read_directory, settle, watch, write_directory
-from headjax.storage.files import first_line, json_text, read_document
+from headjax.storage.directories import Layout, write_directory
+from headjax.storage.files import json_text
+from headjax.storage.folder import Folder, read_folder
 from headjax.storage.formats import check_format, stated
 from headjax.storage.paths import path_of
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -293,60 +294,78 @@ def load(path: str | Path, *, mesh: Mesh | None = None, lazy: bool = False) -> M
         ConfigError: a config that describes no model, arrays that cannot fit into memory, or `lazy` with a mesh.
         ParameterError: a missing, extra or wrongly shaped array; the message names its path.
     """
-    require(mesh is None or not lazy, "lazy", "deferred arrays lie on no mesh")
-    folder = path_of(path)
-    return read_directory(folder, lambda: _load(folder, mesh, lazy))
+    return ModelFolder.open(path).model(mesh=mesh, lazy=lazy)
 
 
-def _load(folder: Path, mesh: Mesh | None, lazy: bool) -> Model:
-    config = load_model_config(folder)
-    unchanged = watch(folder)
-    with integrity.checking(folder), integrity.checking(folder / "params"):  # the latter of an earlier headjax
-        history = _read_json(folder / "history.json")
-        config = with_class_names(config, remembered_names(history))
-        tokenizer = Tokenizer.load(folder / "tokenizer") if (folder / "tokenizer").is_dir() else None
-        tensors, place = config.tensors(), folder / "params"
-        params = read_deferred(tensors, place, unchanged) if lazy else read_params(tensors, place, mesh)
-        return Model(config, params, tuple(history), tokenizer)
+class ModelFolder:
+    """A model directory, opened: its documents are read once each, its arrays whenever a model is asked for."""
 
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
 
-def load_model_config(path: str | Path) -> ModelConfig:
-    """Read the config of a model directory, without its parameters.
+    @classmethod
+    def open(cls, path: str | Path) -> ModelFolder:
+        """Open a model directory; nothing of it is read yet."""
+        return ModelFolder(Folder(path))
 
-    Raises:
-        CheckpointError: not a model directory, or one of a newer layout.
-        DamagedError: its `config.json` is not as it was written.
-        ConfigError: a config that describes no model.
-    """
-    folder = path_of(path)
-    settle(folder)
-    check_whole(folder)
-    if not (folder / "config.json").is_file():
-        hint = f"; do you mean {folder / 'model'}?" if (folder / "model" / "config.json").is_file() else ""
-        raise CheckpointError(f"{folder}: not a model directory (it has no config.json){hint}")
-    integrity.check(folder, ["config.json"])
-    data = _read_json(folder / "config.json")
-    if isinstance(data, dict) and "model_type" in data:
-        raise CheckpointError(f"{folder}: a Hugging Face directory; import it first: headjax import {folder} OUT")
-    if not isinstance(data, dict) or "model" not in data:
-        raise CheckpointError(f"{folder / 'config.json'}: not a headjax config (it has no field 'model')")
-    check_format(data, FORMAT, folder / "config.json")
-    try:
-        return from_data(ModelConfig, data["model"], str(folder / "config.json"))  # type: ignore[type-abstract]
-    except ConfigError as error:
-        # What a directory says is not imported: whoever wrote it could name any module.
-        recorded = data.get("modules")
-        names = map(str, recorded) if isinstance(recorded, list) else ()
-        missing = [name[:80] for name in names if name not in sys.modules]
-        if not missing:
-            raise
-        raise ConfigError(f"{error}; written with {', '.join(missing)}: import it, by --import {missing[0]}") from None
+    def model(self, *, mesh: Mesh | None = None, lazy: bool = False) -> Model:
+        """Return the model, see `load`."""
+        require(mesh is None or not lazy, "lazy", "deferred arrays lie on no mesh")
 
+        def read(folder: Folder) -> Model:
+            return (self if folder is self._folder else ModelFolder(folder))._read(mesh, lazy)
 
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(read_document(path))
-    except DataError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
+        return read_folder(self._folder, read)
+
+    def _read(self, mesh: Mesh | None, lazy: bool) -> Model:
+        folder, place = self._folder, self._folder.path / "params"
+        config = with_class_names(self.config, remembered_names(self._history))
+        tokenizer = self._tokenizer
+        with folder.compared(), integrity.checking(place):  # the latter of an earlier headjax
+            tensors = config.tensors()
+            if lazy:
+                params = read_deferred(tensors, place, folder.require_unchanged)
+            else:
+                params = read_params(tensors, place, mesh)
+            return Model(config, params, tuple(self._history), tokenizer)
+
+    @functools.cached_property
+    def _history(self) -> list[Any]:
+        history: list[Any] = self._folder.json("history.json")
+        return history
+
+    @functools.cached_property
+    def _tokenizer(self) -> Tokenizer | None:
+        place = self._folder.path / "tokenizer"
+        return Tokenizer.load(place, self._folder.text_at) if place.is_dir() else None
+
+    @functools.cached_property
+    def config(self) -> ModelConfig:
+        """The model's config.
+
+        Raises:
+            CheckpointError: not a model directory, or one of a newer layout.
+            DamagedError: its `config.json` is not as it was written.
+            ConfigError: a config that describes no model.
+        """
+        folder, file = self._folder.path, self._folder.path / "config.json"
+        if not file.is_file():
+            hint = f"; do you mean {folder / 'model'}?" if (folder / "model" / "config.json").is_file() else ""
+            raise CheckpointError(f"{folder}: not a model directory (it has no config.json){hint}")
+        data = self._folder.json("config.json")
+        if isinstance(data, dict) and "model_type" in data:
+            raise CheckpointError(f"{folder}: a Hugging Face directory; import it first: headjax import {folder} OUT")
+        if not isinstance(data, dict) or "model" not in data:
+            raise CheckpointError(f"{file}: not a headjax config (it has no field 'model')")
+        check_format(data, FORMAT, file)
+        try:
+            return from_data(ModelConfig, data["model"], str(file))  # type: ignore[type-abstract]
+        except ConfigError as error:
+            # What a directory says is not imported: whoever wrote it could name any module.
+            recorded = data.get("modules")
+            names = map(str, recorded) if isinstance(recorded, list) else ()
+            missing = [name[:80] for name in names if name not in sys.modules]
+            if not missing:
+                raise
+            unknown = f"written with {', '.join(missing)}: import it, by --import {missing[0]}"
+            raise ConfigError(f"{error}; {unknown}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from headjax.core.serialize import kind, kind_of, to_data
 from headjax.core.tensors import Params
 from headjax.models.config import ModelConfig
 from headjax.models.layer import Layer
-from headjax.models.model import Model, load, load_model_config
+from headjax.models.model import Model, ModelFolder
 from headjax.models.outputs import Pooler
 from headjax.models.residuals import PreNorm, Residual
 from headjax.models.stack import Stack
@@ -133,14 +134,18 @@ class Directory(Recipe):
 
     def build(self) -> ModelConfig:
         with self._reading():
-            config = load_model_config(self.path)
+            config = self._folder.config
         return config if self.task is None else with_task(Model(config, {}), self.task).config
 
     def start(self, seed: int = 0) -> Start:
         with self._reading():
-            model = load(self.path)
+            model = self._folder.model()
         model = model if self.task is None else with_task(model, self.task, seed=seed)
         return Start(model.config, model.params, model.tokenizer, model.history)
+
+    @functools.cached_property
+    def _folder(self) -> ModelFolder:
+        return ModelFolder.open(self.path)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:

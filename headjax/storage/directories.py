@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from headjax.core.errors import CheckpointError, DamagedError
 from headjax.storage import integrity
@@ -39,11 +39,6 @@ UNFINISHED = "unfinished"
 
 UPLOADS = 8
 """Objects that are written to a bucket at the same time."""
-
-ATTEMPTS = 5
-"""Readings of a directory that is replaced meanwhile."""
-
-T = TypeVar("T")
 
 
 class Layout(NamedTuple):
@@ -173,16 +168,6 @@ def _publish(source: Path, path: Path, layout: Layout) -> None:
     (path / UNFINISHED).unlink()
 
 
-def check_whole(path: Path) -> None:
-    """Check that a directory of a bucket is not being written, or left by a writer that was killed.
-
-    Raises:
-        CheckpointError: it is; the message says so.
-    """
-    if is_bucket(path) and (path / UNFINISHED).exists():
-        raise CheckpointError(f"{path}: being written, or left unfinished by a process that was killed")
-
-
 def check_target(path: Path, layout: Layout) -> None:
     """Check that a directory may be written to a path: it is free, empty, or holds files of this kind alone.
 
@@ -244,24 +229,6 @@ def _refuse_others(path: Path, others: list[str]) -> None:
         raise CheckpointError(f"{path}: holds {others[0]}{more}, not written by headjax; choose another folder")
 
 
-def read_directory(path: Path, read: Callable[[], T]) -> T:
-    """Return the result of reading a directory, read anew where it was replaced meanwhile."""
-    for _ in range(ATTEMPTS - 1):
-        settle(path)
-        check_whole(path)
-        before = _identity(path)
-        try:
-            found = read()
-        except Exception:
-            # No directory before and none now may be the moment between the two renames of a replacement.
-            if before is not None and _identity(path) == before:
-                raise
-        else:
-            if _identity(path) == before:
-                return found
-    return read()
-
-
 def settle(path: Path) -> None:
     """Undo or finish a replacement whose process was killed, and delete what killed processes left beside a path.
 
@@ -281,33 +248,6 @@ def settle(path: Path) -> None:
                 entry.rename(path)
             else:
                 shutil.rmtree(entry)
-
-
-def watch(path: Path) -> Callable[[], None]:
-    """Return a function that raises `CheckpointError` once another directory has taken the place of this one."""
-    before = _identity(path)
-
-    def unchanged() -> None:
-        if _identity(path) != before:
-            raise CheckpointError(f"{path}: replaced or removed while it was read; start again")
-
-    return unchanged
-
-
-def _identity(path: Path) -> tuple[int, ...] | None:
-    """Return the numbers by which a directory differs from another one under the same name; None without a directory.
-
-    A number of a deleted directory is soon given to another one; the time of a directory's renaming is its own. In a
-    bucket it is the generation of the record, and None while the directory is written.
-    """
-    if is_bucket(path):
-        generation = (path / integrity.RECORD).generation
-        return None if generation is None or (path / UNFINISHED).exists() else (generation,)
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
 def _sync(folder: Path) -> None:

@@ -192,10 +192,20 @@ def read_document(file: Path) -> str:
             starts with it.
         OSError, UnicodeDecodeError: it cannot be read.
     """
+    return document_text(document_bytes(file))
+
+
+def document_bytes(file: Path) -> bytes:
+    """Return the bytes of such a file, see `read_document`."""
     if not file.is_file() and file.exists():  # in this order, since others may delete it meanwhile
         raise DataError(f"{file}: not a file but a folder, a pipe or a device")
     DOCUMENT.check(file.stat().st_size, str(file))
-    return file.read_text(encoding="utf-8")
+    return file.read_bytes()
+
+
+def document_text(data: bytes) -> str:
+    """Return the text that such a file's bytes spell."""
+    return data.decode("utf-8").replace("\r\n", "\n")
 
 
 def check_characters(text: str, place: str) -> str:

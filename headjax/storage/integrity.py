@@ -8,10 +8,11 @@ blocks of 64 MiB, so that several threads share a large file. Folders of earlier
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,9 +93,17 @@ def entry_of(path: Path) -> Entry:
     return Entry(size, tuple(_sum(path, start) for start in _starts(size)))
 
 
-def damage_of(path: Path, entry: Entry) -> Damage | None:
-    """Return the damage of a file; None for one that fits its entry."""
-    return _compare(path, entry, path.stat().st_size if path.is_file() else None)
+def damage_of(path: Path, entry: Entry, data: bytes | None = None) -> Damage | None:
+    """Return the damage of a file; None for one that fits its entry.
+
+    Args:
+        path: the file.
+        entry: what it was when it was written.
+        data: its bytes where they have been read already.
+    """
+    if data is None:
+        return _compare(path, entry, path.stat().st_size if path.is_file() else None)
+    return _compare(path, entry, len(data), lambda start: _sum_from(io.BytesIO(data), start))
 
 
 def sum_of(data: bytes) -> str:
@@ -134,30 +143,25 @@ def damages(folder: Path) -> Iterator[Damage]:
         yield from (damage for damage in found if damage is not None)
 
 
-def check(folder: Path, names: Collection[str] | None = None) -> None:
+def check(folder: Path) -> None:
     """Compare a folder with its record; without a record nothing is known and nothing is compared.
-
-    Args:
-        folder: the folder that holds the record.
-        names: compare these files alone, by their paths below the folder.
 
     Raises:
         DamagedError: a file is missing, has another size or other bytes; the message names it.
         CheckpointError: the record's format is too new.
     """
-    with checking(folder, names):
+    with checking(folder):
         pass
 
 
 @contextlib.contextmanager
-def checking(folder: Path, names: Collection[str] | None = None) -> Iterator[None]:
-    """Compare a folder with its record while it is read, see `check`.
+def checking(folder: Path, entries: Mapping[str, Entry] | None = None) -> Iterator[None]:
+    """Compare a folder with its record while it is read, see `check`; `entries` are those to compare, None is all.
 
     Sizes and small files are compared before the body begins, large ones by threads beside it. Where the body fails
     and a file turns out to be damaged, that damage is the error.
     """
-    entries = read_record(folder) or {}
-    chosen = {name: entry for name, entry in entries.items() if names is None or name in names}
+    chosen = (read_record(folder) or {}) if entries is None else entries
     large = {name: entry for name, entry in chosen.items() if entry.sums is not None and entry.size > SMALL}
     sizes = _sizes(folder, chosen)
 
@@ -169,7 +173,7 @@ def checking(folder: Path, names: Collection[str] | None = None) -> Iterator[Non
     try:
         # A small object of a bucket takes its time whatever its size.
         for damage in (pool.map if is_bucket(folder) else map)(compare, chosen):
-            _refuse(damage)
+            refuse(damage)
         running = [
             pool.submit(_compare_block, folder / name, entry, block)
             for name, entry in large.items()
@@ -179,12 +183,13 @@ def checking(folder: Path, names: Collection[str] | None = None) -> Iterator[Non
             yield
         finally:
             for each in running:
-                _refuse(each.result())
+                refuse(each.result())
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _refuse(damage: Damage | None) -> None:
+def refuse(damage: Damage | None) -> None:
+    """Raise `DamagedError` for a damage."""
     if damage is not None:
         raise DamagedError(f"{damage.file}: {damage.problem}") from None
 
@@ -196,19 +201,19 @@ def _sizes(folder: Path, names: Collection[str]) -> dict[str, int]:
     return {name: (folder / name).stat().st_size for name in names if (folder / name).is_file()}
 
 
-def _compare(path: Path, entry: Entry, size: int | None) -> Damage | None:
+def _compare(path: Path, entry: Entry, size: int | None, sum_at: Callable[[int], str] | None = None) -> Damage | None:
     """Return the damage of a file of this size; None for an intact one."""
     if size is None:
         return Damage(path, "missing")
     if size != entry.size:
         return Damage(path, f"has {size} bytes instead of {entry.size}; truncated?")
-    found = (_compare_block(path, entry, block) for block in range(len(entry.sums or ())))
+    found = (_compare_block(path, entry, block, sum_at) for block in range(len(entry.sums or ())))
     return next((damage for damage in found if damage is not None), None)
 
 
-def _compare_block(path: Path, entry: Entry, block: int) -> Damage | None:
+def _compare_block(path: Path, entry: Entry, block: int, sum_at: Callable[[int], str] | None = None) -> Damage | None:
     try:
-        found = _sum(path, block * BLOCK)
+        found = _sum(path, block * BLOCK) if sum_at is None else sum_at(block * BLOCK)
     except OSError as error:
         return Damage(path, f"cannot be read ({error.strerror})")
     if entry.sums is None or found == entry.sums[block]:
@@ -224,11 +229,15 @@ def _starts(size: int) -> range:
 
 def _sum(path: Path, start: int) -> str:
     """Return the CRC-32 of the block of a file that begins at `start`."""
-    buffer, found, left = memoryview(bytearray(AT_ONCE)), 0, BLOCK
     with path.open("rb", buffering=0) as file:
-        file.seek(start)
-        while left and (count := file.readinto(buffer[: min(left, AT_ONCE)])):
-            found, left = zlib.crc32(buffer[:count], found), left - count
+        return _sum_from(file, start)
+
+
+def _sum_from(file: Any, start: int) -> str:
+    buffer, found, left = memoryview(bytearray(AT_ONCE)), 0, BLOCK
+    file.seek(start)
+    while left and (count := file.readinto(buffer[: min(left, AT_ONCE)])):
+        found, left = zlib.crc32(buffer[:count], found), left - count
     return f"{found:08x}"
 
 

@@ -12,7 +12,7 @@ from headjax.data.prepared import read_manifest
 from headjax.data.tables import table_rows
 from headjax.hub.fields import Fields
 from headjax.hub.safetensors_files import SafetensorsFiles
-from headjax.models.model import load_model_config
+from headjax.models.model import load
 from headjax.storage.files import read_bytes
 from headjax.storage.integrity import read_record
 from headjax.storage.lock import FolderLock
@@ -80,7 +80,7 @@ def test_a_large_description_of_a_model(tmp_path, monkeypatch):
         (tmp_path / name).unlink()
     (tmp_path / "config.json").write_bytes(bytes(1001))
     with pytest.raises(DataError, match=r"config.json: "):
-        load_model_config(tmp_path)
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

@@ -25,7 +25,7 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.layer import Layer
-from headjax.models.model import Model, load, load_model_config
+from headjax.models.model import Model, ModelFolder, load
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
 from headjax.storage import integrity
@@ -138,15 +138,15 @@ def test_a_directory_of_a_later_format_says_what_to_install(copy):
 def test_unusable_configs_are_one_line(copy):
     edit_config(copy, lambda model: model.update(widht=3))
     with pytest.raises(ConfigError, match=r"config\.json\.widht: "):
-        load_model_config(copy)
+        load(copy)
     write_config(copy, '{"model": ')
     with pytest.raises(CheckpointError, match=r"config\.json: "):
-        load_model_config(copy)
+        load(copy)
     write_config(copy, "{}")
     with pytest.raises(CheckpointError, match=r"not a headjax config"):
-        load_model_config(copy)
+        load(copy)
     with pytest.raises(CheckpointError, match=r"not a model directory \(it has no config\.json\)$"):
-        load_model_config(copy / "nowhere")
+        load(copy / "nowhere")
 
 
 def test_a_run_is_taken_for_no_model_but_says_where_its_model_is(tmp_path, copy):
@@ -259,7 +259,7 @@ def test_a_bucket_holds_the_same_model(saved, bucket):
     for _ in range(2):
         model.save(path)
     for loaded in (load(path), load(path, mesh=MeshConfig(data=2, fsdp=2, model=2).build())):
-        assert loaded.config == load_model_config(path) == model.config
+        assert loaded.config == ModelFolder.open(path).config == model.config
         assert loaded.history == model.history
         jax.tree.map(np.testing.assert_array_equal, loaded.params, model.params)
     config = path_of(path) / "config.json"

@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,13 +14,12 @@ from headjax.storage.directories import (
     UNFINISHED,
     Layout,
     check_target,
-    check_whole,
     delete_directory,
-    read_directory,
     replace_directory,
     settle,
     write_directory,
 )
+from headjax.storage.folder import Folder, read_folder
 from headjax.storage.paths import path_of
 
 LAYOUT = Layout("history.json", frozenset({"config.json", "history.json", "checksums.json"}))
@@ -160,7 +157,7 @@ def attack(path, moments, renaming):
     for after in moments:
         killed = save_killed(path, after, renaming)
         kills += killed
-        found = read_directory(path, lambda: version_of(path))
+        found = read_folder(Folder(path), lambda folder: version_of(folder.path))
         assert found in (1, 2)
         assert found == 2 or killed
         assert only_entry(path)
@@ -218,86 +215,6 @@ def test_what_a_living_writer_has_begun_is_left_alone(path, tmp_path):
     assert all(folder.is_dir() for folder in (ours, theirs, elsewhere, users))
 
 
-@pytest.mark.parametrize(("place", "replacements"), [("path", 1), ("path", 2), ("path", 3), ("far", 1)])
-def test_a_reader_never_sees_two_versions(place, replacements, request):
-    """The directory is replaced between its files, also so often that its number on disk is that of before."""
-    path = request.getfixturevalue(place)
-    pending = [2, 3, 4][:replacements]
-
-    def read():
-        first = (path / "config.json").read_text()
-        while pending:
-            save(path, pending.pop(0))
-        return first, (path / "history.json").read_text()
-
-    first, second = read_directory(path, read)
-    assert first == second
-    assert version_of(path) == 1 + replacements
-
-
-def test_an_error_in_between_is_that_of_a_replacement(path):
-    """As of a file that only the old directory had."""
-    (path / "extra").mkdir()
-    writer(1)(path / "extra")
-    integrity.write_record(path)
-
-    def read():
-        before = sorted(entry.name for entry in path.iterdir())
-        if "extra" in before:
-            save(path, 2)
-        return [version_of(path / name) if name == "extra" else name for name in before]
-
-    assert read_directory(path, read) == ["checksums.json", "config.json", "history.json"]
-
-
-@pytest.mark.attack
-def test_readers_and_a_writer_for_long(path):
-    """A thread replaces the directory every few milliseconds while it is read."""
-    stop = threading.Event()
-
-    def replace():
-        for version in range(2, 300):
-            save(path, version)
-            time.sleep(0.02)
-        stop.set()
-
-    thread = threading.Thread(target=replace)
-    thread.start()
-    found = []
-    while not stop.is_set():
-        found.append(read_directory(path, lambda: version_of(path)))
-    thread.join()
-    assert found == sorted(found)
-    assert version_of(path) == 299
-
-
-def test_reading_again_is_not_endless(path, monkeypatch):
-    count = iter(range(100))
-    monkeypatch.setattr(directories, "_identity", lambda path: next(count))
-    assert read_directory(path, lambda: 5) == 5
-    assert next(count) < 10
-
-
-def test_a_reader_between_the_two_renames_reads_again(path, monkeypatch):
-    """The directory is away when the reader looks and while it reads."""
-    seen = iter([None, (1, 1, 1), (1, 1, 1)])
-    monkeypatch.setattr(directories, "_identity", lambda path: next(seen))
-    answers = iter([FileNotFoundError("config.json"), 7])
-
-    def read():
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    assert read_directory(path, read) == 7
-
-
-def test_an_error_of_a_reader_is_its_own(path):
-    with pytest.raises(KeyError, match="missing"):
-        read_directory(path, lambda: {}["missing"])
-
-
 @pytest.fixture
 def far(bucket):
     """A directory in a bucket."""
@@ -308,7 +225,7 @@ def far(bucket):
 def test_a_directory_of_a_bucket_is_replaced(far, bucket, tmp_path):
     path = far
     save(path, 2)
-    assert read_directory(path, lambda: version_of(path)) == 2
+    assert read_folder(Folder(path), lambda folder: version_of(folder.path)) == 2
     assert sorted(file.name for file in path.rglob("*")) == ["checksums.json", "config.json", "history.json"]
     replace_directory(path, path_of(bucket) / "other", LAYOUT)
     assert not path.exists()
@@ -346,14 +263,13 @@ def test_an_upload_that_ends_early_is_no_directory_and_is_replaced(far, monkeypa
         save(path, 2)
     assert done[-1] != LAYOUT.marker
     assert not (path / LAYOUT.marker).exists()
-    for call in (lambda: read_directory(path, lambda: version_of(path)), lambda: check_whole(path)):
-        with pytest.raises(CheckpointError, match="left unfinished by a process that was killed"):
-            call()
+    with pytest.raises(CheckpointError, match="left unfinished by a process that was killed"):
+        Folder(path)
     (path / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointError, match=r"holds notes\.txt"):
         save(path, 3)
     (path / "notes.txt").unlink()
     monkeypatch.setattr(directories, "copy_file", copy)
     save(path, 3)
-    assert read_directory(path, lambda: version_of(path)) == 3
+    assert read_folder(Folder(path), lambda folder: version_of(folder.path)) == 3
     assert not (path / UNFINISHED).exists()
