@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -45,9 +44,7 @@ class Elsewhere:
     def __enter__(self) -> Elsewhere:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._calls.close()
         # A call that was interrupted may be in native code, which hears of nothing else.
         self._process.kill()
