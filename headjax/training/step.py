@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
 
 from headjax.core.tensors import Params
@@ -150,6 +151,7 @@ def _program(
     prng: Prng,
 ) -> Any:
     aim = task_objective(model) if objective is None else objective
+    graph, _ = nnx.split(model.module(), graph=False)  # the weights are declared alone; their arrays are in the state
     places = state_shardings(model, optimizer, mesh, sharding)
     moments = moment_shardings(model.tensors(), mesh, sharding)
 
@@ -159,7 +161,8 @@ def _program(
             key = step_key(seed, state.step, prng)
 
             def losses_of(params: Params, key: jax.Array, batch: Batch) -> tuple[Loss, ...]:
-                output = model.apply(params, batch, Options(key=key, probe=aim.probe, compute=compute))
+                module = nnx.merge(graph, compute.cast(params))
+                output = model.forward(module, batch, Options(key=key, probe=aim.probe, compute=compute))
                 return aim.losses(output, batch, state.step)
 
             weights = [factor_at(weight, state.step) for weight in aim.weights]
