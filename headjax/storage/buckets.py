@@ -89,17 +89,11 @@ class BucketPath(gpath.PosixGPath):
         """Return False: a bucket has no links."""
         return False
 
-    def absolute(self) -> BucketPath:
-        """Return the path itself."""
+    def absolute(self, strict: bool = False) -> BucketPath:
+        """Return the path itself: no link leads elsewhere, and no folder or user is meant by it."""
         return self
 
-    def resolve(self, strict: bool = False) -> BucketPath:
-        """Return the path itself."""
-        return self
-
-    def expanduser(self) -> BucketPath:
-        """Return the path itself."""
-        return self
+    resolve = expanduser = absolute
 
     def stat(self) -> Stat:
         """Return size and time of an object.

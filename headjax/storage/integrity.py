@@ -12,7 +12,7 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,9 +101,8 @@ def damage_of(path: Path, entry: Entry, data: bytes | None = None) -> Damage | N
         entry: what it was when it was written.
         data: its bytes where they have been read already.
     """
-    if data is None:
-        return _compare(path, entry, path.stat().st_size if path.is_file() else None)
-    return _compare(path, entry, len(data), lambda start: _sum_from(io.BytesIO(data), start))
+    there = (path.stat().st_size if path.is_file() else None) if data is None else len(data)
+    return _compare(path, entry, there, data)
 
 
 def sum_of(data: bytes) -> str:
@@ -201,19 +200,19 @@ def _sizes(folder: Path, names: Collection[str]) -> dict[str, int]:
     return {name: (folder / name).stat().st_size for name in names if (folder / name).is_file()}
 
 
-def _compare(path: Path, entry: Entry, size: int | None, sum_at: Callable[[int], str] | None = None) -> Damage | None:
+def _compare(path: Path, entry: Entry, size: int | None, data: bytes | None = None) -> Damage | None:
     """Return the damage of a file of this size; None for an intact one."""
     if size is None:
         return Damage(path, "missing")
     if size != entry.size:
         return Damage(path, f"has {size} bytes instead of {entry.size}; truncated?")
-    found = (_compare_block(path, entry, block, sum_at) for block in range(len(entry.sums or ())))
+    found = (_compare_block(path, entry, block, data) for block in range(len(entry.sums or ())))
     return next((damage for damage in found if damage is not None), None)
 
 
-def _compare_block(path: Path, entry: Entry, block: int, sum_at: Callable[[int], str] | None = None) -> Damage | None:
+def _compare_block(path: Path, entry: Entry, block: int, data: bytes | None = None) -> Damage | None:
     try:
-        found = _sum(path, block * BLOCK) if sum_at is None else sum_at(block * BLOCK)
+        found = _sum(path, block * BLOCK, data)
     except OSError as error:
         return Damage(path, f"cannot be read ({error.strerror})")
     if entry.sums is None or found == entry.sums[block]:
@@ -227,17 +226,13 @@ def _starts(size: int) -> range:
     return range(0, size, BLOCK)
 
 
-def _sum(path: Path, start: int) -> str:
+def _sum(path: Path, start: int, data: bytes | None = None) -> str:
     """Return the CRC-32 of the block of a file that begins at `start`."""
-    with path.open("rb", buffering=0) as file:
-        return _sum_from(file, start)
-
-
-def _sum_from(file: Any, start: int) -> str:
     buffer, found, left = memoryview(bytearray(AT_ONCE)), 0, BLOCK
-    file.seek(start)
-    while left and (count := file.readinto(buffer[: min(left, AT_ONCE)])):
-        found, left = zlib.crc32(buffer[:count], found), left - count
+    with path.open("rb", buffering=0) if data is None else io.BytesIO(data) as file:
+        file.seek(start)
+        while left and (count := file.readinto(buffer[: min(left, AT_ONCE)])):
+            found, left = zlib.crc32(buffer[:count], found), left - count
     return f"{found:08x}"
 
 
