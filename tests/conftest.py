@@ -4,6 +4,7 @@ import gc
 import hashlib
 import os
 import signal
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,8 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Flags that are given (tests/slow/portable.py) come in addition.
 if "xla_cpu_use_fusion_emitters" not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
+    added = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {added}".strip()
 
 # A shell without job control has what it runs in the background ignore Ctrl-C, and so would the processes that tests
 # start and interrupt.
@@ -24,6 +26,7 @@ import hypothesis
 import jax
 import pytest
 
+from headjax import cli
 from headjax.core.programs import make_room
 from tests import buckets
 
@@ -64,10 +67,11 @@ def data_dir() -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def modules_are_no_garbage() -> None:
-    """Keeps what is imported by now out of collections, which take a quarter of a second otherwise, a refusal each."""
+def refusals_collect_what_is_young() -> None:
+    """Spares each refused command half a second: what other tests have left is no garbage of its own."""
+    cli.gc = types.SimpleNamespace(collect=lambda: gc.collect(1))
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # modules are no garbage, and need not be looked through
 
 
 STATM = Path("/proc/self/statm")

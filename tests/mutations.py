@@ -240,15 +240,15 @@ def overrides(draw: random.Random) -> tuple[str, list[str]]:
     return recipe, found
 
 
-def run_all(run: TrainConfig) -> None:
-    """Whatever training does with a run before data is read, and its first step without numbers."""
+def run_all(run: TrainConfig) -> Any:
+    """Whatever training does with a run before data is read, and its first step without numbers; the loss's shape."""
     assert train_config(to_data(run)) == run
     config = run.start().config
     check_state("config.model", config, 2**32)
     check_kernels(config, run.compute, training=True)
     depth = sum(len(stack.layers) for stack in config.stacks().values())
     if count(config.tensors()) > 10**6 or depth > 8 or run.accumulate > 1:
-        return
+        return None
     summarize(config, 4)
     batch = config.example_batch(2, 4)
 
@@ -256,7 +256,7 @@ def run_all(run: TrainConfig) -> None:
         output = config.apply(config.initialize(key), batch, Options(key=key, compute=run.compute))
         return config.loss(output, batch).mean()
 
-    jax.eval_shape(loss, jax.random.key(0), batch)
+    return jax.eval_shape(loss, jax.random.key(0), batch).shape
 
 
 def complaint(data: Any, file: str = "") -> str:

@@ -91,8 +91,8 @@ def test_gradients_are_those_of_the_arrays(example):
     def plain(params: dict[str, Any]) -> jax.Array:
         return model.config.loss(model.config.apply(params, batch, Options()), batch).mean()
 
-    value, expected = jax.value_and_grad(plain)(model.params)
-    found, gradient = nnx.value_and_grad(loss)(model, batch)
+    value, expected = jax.jit(jax.value_and_grad(plain))(model.params)
+    found, gradient = nnx.jit(nnx.value_and_grad(loss))(model, batch)
     assert_close(found, value, sums=tiny.SUMS)
     assert by_path(gradient).keys() == flatten(expected).keys()
     largest = max(float(np.abs(slope).max()) for slope in flatten(expected).values())

@@ -152,7 +152,8 @@ class ImageFiles(DataConfig):
             raise DataError(f"{folder}: no such folder")
         name = find_cifar(folder)
         usual = find_task(name or "imagenet").form
-        assert isinstance(usual, ImageForm)
+        if not isinstance(usual, ImageForm):
+            raise DataError(f"{folder}: {name} is no task of images")
         found = cifar_rows(folder, name) if name else folder_rows(folder)
         form = self.form(usual, usual.classes if name else found.classes)
         return _image_data(form, found, self.path, Reading(augmentation=self.augmentation))

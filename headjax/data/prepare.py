@@ -335,7 +335,8 @@ def _workers(form: Form, tokenizer: Tokenizer | None, processes: int) -> Iterato
 def _end_with_parent() -> None:
     """End this process as soon as the one that started it has: one that was killed could not tell it to."""
     parent = multiprocessing.parent_process()
-    assert parent is not None
+    if parent is None:
+        return  # no process started this one
 
     def watch() -> None:
         parent.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import pickle
 
 import jax
@@ -35,12 +36,26 @@ def module(name: str, **options) -> AttentionModule:
     return made(WIDTH, params=random_params(config), **options, **fields)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def computed(config, params, inputs, gates):
+    return outputs_of(config, params, inputs, Call(mask=CAUSAL, gates=gates))
+
+
+@nnx.jit
+def jitted(layer, inputs):
+    return layer(inputs)
+
+
+@nnx.jit
+def slope(layer, inputs):
+    return nnx.grad(lambda layer: jnp.square(layer(inputs)).sum())(layer)
+
+
 @pytest.mark.parametrize("name", FORMULATIONS)
 def test_every_formulation_has_a_module_that_computes_it(name):
     config, layer, inputs = FORMULATIONS[name], module(name), random_inputs()
-    params = random_params(config)
     gates = jnp.linspace(0.0, 2.0, config.num_heads)
-    expected = outputs_of(config, params, inputs, Call(mask=CAUSAL, gates=gates))
+    expected = computed(config, random_params(config), inputs, gates)
     assert_close(layer(inputs, mask=CAUSAL, gates=gates), expected, sums=WIDTH)
     assert type(layer).formulation is type(config)
     assert list(flatten(layer.params)) == list(flatten(config.tensors(WIDTH, WIDTH)))
@@ -49,12 +64,12 @@ def test_every_formulation_has_a_module_that_computes_it(name):
 @pytest.mark.parametrize("name", FORMULATIONS)
 def test_every_module_is_split_merged_jitted_differentiated_copied_and_pickled(name):
     layer, inputs = module(name), random_inputs()
-    expected = layer(inputs)
+    expected = jitted(layer, inputs)
+    assert_close(layer(inputs), expected, sums=WIDTH)
     for twin in (nnx.merge(*nnx.split(layer)), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        np.testing.assert_array_equal(twin(inputs), expected)
+        np.testing.assert_array_equal(jitted(twin, inputs), expected)
         assert twin.config == layer.config
-    assert_close(nnx.jit(lambda layer, inputs: layer(inputs))(layer, inputs), expected, sums=WIDTH)
-    gradient = nnx.grad(lambda layer: jnp.square(layer(inputs)).sum())(layer)
+    gradient = slope(layer, inputs)
     state = nnx.to_pure_dict(nnx.state(layer, nnx.Param))
     assert flatten(state).keys() == flatten(layer.params).keys()
     slopes = jax.tree.leaves(gradient)

@@ -53,11 +53,11 @@ def test_any_initializer_draws_any_model(recipe, initializer):
     data = (
         RUN | {"model": {"kind": "deep", "of": run()["model"] | fields}} if recipe == "deep" else run(recipe, **fields)
     )
-    run_all(train_config(data))
+    assert run_all(train_config(data)) == ()
 
 
 def test_heads_that_mix_take_a_bias_for_each_softmax():
-    run_all(train_config(run("t5", attention=TALKING | {"softmax_heads": 1, "logit_heads": 5})))
+    assert run_all(train_config(run("t5", attention=TALKING | {"softmax_heads": 1, "logit_heads": 5}))) == ()
 
 
 @pytest.mark.parametrize("override", ["--config=3", "--config", "--config.=3", "--config.steps", "steps=3"])

@@ -56,4 +56,4 @@ COMMANDS = sorted(
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_commands_of_experiments_parse(line):
-    parse(line.removeprefix("headjax "))
+    assert type(parse(line.removeprefix("headjax "))).__module__ == f"headjax.commands.{line.split()[1]}"

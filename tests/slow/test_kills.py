@@ -148,7 +148,7 @@ def check_run(out: Path) -> None:
 @pytest.mark.whole
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_kill_of_each_command(name, inputs, environment, tmp_path):
-    attack(name, 2, tmp_path / "work" / "out", inputs, tmp_path, environment)
+    assert attack(name, 2, tmp_path / "work" / "out", inputs, tmp_path, environment).kills == 2
 
 
 @pytest.mark.attack

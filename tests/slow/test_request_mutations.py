@@ -11,4 +11,4 @@ pytestmark = pytest.mark.attack
 
 @pytest.mark.parametrize("seed", range(1, 26))
 def test_mutated_requests_of_every_command(seed, pristine, sandbox):  # noqa: F811
-    attack(mutated(REQUESTS), 500, seed, pristine, sandbox)
+    assert attack(mutated(REQUESTS), 500, seed, pristine, sandbox) == []

@@ -30,6 +30,7 @@ from headjax.attention.kernels.choose import BLOCK
 from headjax.attention.kernels.collaborative_blocks import Inputs, Segments
 from headjax.attention.kernels.stock import pad_axis, round_up, segment_ids
 from headjax.attention.operands import Attended, Mask, Operands
+from headjax.core.errors import KernelError
 
 
 def collaborative_attention(operands: Operands, block: int | None = None, interpret: bool = False) -> Attended:
@@ -41,9 +42,13 @@ def collaborative_attention(operands: Operands, block: int | None = None, interp
         operands: with `mixing`, and without dropout and maps across heads, as the capabilities say.
         block: side of the blocks; None is 128, or 256 for long sequences.
         interpret: whether the kernel runs step by step instead of being compiled for a TPU.
+
+    Raises:
+        KernelError: the operands have no mixing.
     """
     query, key, value, scale, mask, bias, _, mixing, _ = operands
-    assert mixing is not None  # the capabilities need it
+    if mixing is None:
+        raise KernelError("mixing: collaborative_pallas needs one shared query that heads mix")
     batch, queries, _, _ = query.shape
     keys = key.shape[1]
     side = block or (2 * BLOCK if min(queries, keys) >= 8 * BLOCK else BLOCK)
