@@ -9,7 +9,6 @@ import pytest
 
 from headjax.attention import Call, Compressed, Grouped, Mask, MultiHead, NoHeads
 from headjax.attention.rotary import RotaryHalves
-from headjax.core.errors import ConfigError
 from headjax.core.tensors import flatten
 from tests.attention.formulations import (
     FORMULATIONS,
@@ -116,8 +115,3 @@ def test_every_weight_that_reads_the_latent_is_declared_so(name):
     grown = {path for path in small if small[path].shape != large[path].shape}
     sizes = {path: zip(tensor.out_sharding, tensor.shape, strict=True) for path, tensor in small.items()}
     assert grown == {path for path, pairs in sizes.items() if ("latent", 11) in pairs}
-
-
-def test_a_latent_of_a_latent_is_refused():
-    with pytest.raises(ConfigError, match=r"inner: "):
-        Compressed(inner=FORMULATIONS["compressed"], rank=3)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from headjax.attention import Call, Gated, Mask, MultiHead, NoHeads
-from headjax.core.errors import ConfigError
 from headjax.core.tensors import Constant, Normal, Zeros, initialize
 from tests.attention.formulations import (
     FORMULATIONS,
@@ -58,8 +57,3 @@ def test_heads_are_those_of_the_formulation_inside():
     none, kept = kept_heads(gated, random_params(gated), [])
     assert none == NoHeads()
     assert set(kept) == {"output_bias"}
-
-
-def test_gates_around_gates_are_refused():
-    with pytest.raises(ConfigError, match=r"inner: "):
-        Gated(inner=FORMULATIONS["gated"])

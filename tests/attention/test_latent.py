@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Call, Latent, Mask, MultiHead, RotaryHalves, RotaryInterleaved
-from headjax.core.errors import ConfigError
-from headjax.core.norms import RMSNorm
+from headjax.attention import Call, Latent, Mask, MultiHead, RotaryHalves
 from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, attended_by, random_inputs, random_params
 from tests.closeness import assert_close
 
@@ -82,18 +78,3 @@ def test_decoding_costs_less_through_the_latent():
     fixed = latent.flops(256, 256, 1, 0)
     compressed = 2 * 512 * 256 * 64
     assert latent.flops(256, 256, 1, 512) - fixed - compressed < expanded / 50
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"rotary_dim": 4}, "rotary_dim: "),
-        ({"rotary": RotaryHalves()}, "rotary_dim: "),
-        ({"rotary_dim": 3, "rotary": RotaryInterleaved()}, "rotary_dim.*got 3"),
-        ({"query_norm": RMSNorm()}, "query_norm: "),
-        ({"rank": 0}, "rank: "),
-    ],
-)
-def test_impossible_combinations_are_refused_with_both_fields(fields, message):
-    with pytest.raises(ConfigError, match=message):
-        dataclasses.replace(Latent(num_heads=2, rank=6, head_dim=4), **fields)

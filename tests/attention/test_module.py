@@ -42,37 +42,31 @@ def computed(config, params, inputs, gates):
 
 
 @nnx.jit
-def jitted(layer, inputs):
-    return layer(inputs)
+def jitted(layer, inputs, gates):
+    return layer(inputs, mask=CAUSAL, gates=gates)
 
 
 @nnx.jit
-def slope(layer, inputs):
+def slopes_of(layer, inputs):
     return nnx.grad(lambda layer: jnp.square(layer(inputs)).sum())(layer)
 
 
 @pytest.mark.parametrize("name", FORMULATIONS)
-def test_every_formulation_has_a_module_that_computes_it(name):
+def test_every_formulation_has_a_module_that_flax_splits_merges_jits_differentiates_copies_and_pickles(name):
     config, layer, inputs = FORMULATIONS[name], module(name), random_inputs()
+    assert type(layer).formulation is type(config)
+    assert list(flatten(layer.params)) == list(flatten(config.tensors(WIDTH, WIDTH)))
     gates = jnp.linspace(0.0, 2.0, config.num_heads)
     expected = computed(config, random_params(config), inputs, gates)
     assert_close(layer(inputs, mask=CAUSAL, gates=gates), expected, sums=WIDTH)
-    assert type(layer).formulation is type(config)
-    assert list(flatten(layer.params)) == list(flatten(config.tensors(WIDTH, WIDTH)))
-
-
-@pytest.mark.parametrize("name", FORMULATIONS)
-def test_every_module_is_split_merged_jitted_differentiated_copied_and_pickled(name):
-    layer, inputs = module(name), random_inputs()
-    expected = jitted(layer, inputs)
-    assert_close(layer(inputs), expected, sums=WIDTH)
+    found = jitted(layer, inputs, gates)
+    assert_close(found, expected, sums=WIDTH)
     for twin in (nnx.merge(*nnx.split(layer)), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        np.testing.assert_array_equal(jitted(twin, inputs), expected)
+        np.testing.assert_array_equal(jitted(twin, inputs, gates), found)
         assert twin.config == layer.config
-    gradient = slope(layer, inputs)
     state = nnx.to_pure_dict(nnx.state(layer, nnx.Param))
     assert flatten(state).keys() == flatten(layer.params).keys()
-    slopes = jax.tree.leaves(gradient)
+    slopes = jax.tree.leaves(slopes_of(layer, inputs))
     assert [slope.shape for slope in slopes] == [array.shape for array in jax.tree.leaves(state)]
     assert all(jnp.isfinite(slope).all() for slope in slopes)
     assert max(float(jnp.abs(slope).max()) for slope in slopes) > 0.0

@@ -8,11 +8,8 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from headjax.attention import Call, Mask, MultiHead, NoHeads, RotaryHalves, SharedRotary
-from headjax.core.errors import ConfigError
-from headjax.core.norms import LayerNorm
+from headjax.attention import Call, Mask, NoHeads, SharedRotary
 from headjax.core.tensors import check
 from tests.attention.formulations import (
     FORMULATIONS,
@@ -108,20 +105,3 @@ def test_fewer_key_heads_need_fewer_components():
     expected = attended_by(pruned, kept, x, call).context
     found = attended_by(smaller, trimmed, x, call).context
     assert_close(found, expected, sums=2 * SUMS)
-
-
-@pytest.mark.parametrize(
-    ("inner", "components", "message"),
-    [
-        (MultiHead(num_heads=2, head_dim=4), (1, 1), "inner: "),
-        ({"rotary": None}, (1, 1, 1), "inner: "),
-        ({"rotary": RotaryHalves(dim=4)}, (1, 1, 1), "inner: "),
-        ({"key_norm": LayerNorm()}, (1, 1, 1), "inner: "),
-        ({}, (1, 1), "components: "),
-        ({}, (1, 0, 2), "components: "),
-    ],
-)
-def test_what_cannot_be_is_refused(inner, components, message):
-    inner = dataclasses.replace(SHARED.inner, **inner) if isinstance(inner, dict) else inner
-    with pytest.raises(ConfigError, match=message):
-        SharedRotary(inner=inner, components=components)

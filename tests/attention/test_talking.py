@@ -5,10 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from headjax.attention import Call, Dropout, Mask, MultiHead, Talking
-from headjax.core.errors import ConfigError
 from tests.attention.formulations import FORMULATIONS, SUMS, attended_by, random_inputs, random_params
 from tests.closeness import assert_close
 
@@ -68,8 +66,3 @@ def test_dropout_is_unbiased_and_leaves_the_reported_weights():
     assert float(spread.min()) > 0.0
     error = jnp.abs(attended.context.mean(axis=0) - clean.context) / spread
     assert float(error.max()) < 5.0 / 2000**0.5
-
-
-def test_bad_sizes_are_refused():
-    with pytest.raises(ConfigError, match="softmax_heads"):
-        Talking(num_heads=3, logit_heads=3, softmax_heads=0, head_dim=4)

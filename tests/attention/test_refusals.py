@@ -1,0 +1,61 @@
+"""Formulations that cannot be: each is refused with the field that is to change."""
+
+import dataclasses
+
+import pytest
+
+from headjax.attention import Grouped, Latent, MultiHead, RotaryHalves, RotaryInterleaved
+from headjax.core.errors import ConfigError
+from headjax.core.norms import LayerNorm, RMSNorm
+from tests.attention.formulations import FORMULATIONS
+from tests.attention.test_multi_head import KEPT
+
+MULTI_HEAD = MultiHead(num_heads=2, head_dim=4)
+GROUPED = Grouped(num_heads=4, kv_heads=4, head_dim=4)
+LATENT = Latent(num_heads=2, rank=6, head_dim=4)
+COLLABORATIVE, SHARED = FORMULATIONS["collaborative"], FORMULATIONS["shared_rotary"]
+
+
+@pytest.mark.parametrize(
+    ("attention", "fields", "field"),
+    [
+        (MULTI_HEAD, {"num_heads": 0}, "num_heads"),
+        (MULTI_HEAD, {"num_heads": -1}, "num_heads"),
+        (MULTI_HEAD, {"num_heads": 2.0}, "num_heads"),
+        (MULTI_HEAD, {"head_dim": 0}, "head_dim"),
+        (MULTI_HEAD, {"value_dim": 0}, "value_dim"),
+        (MULTI_HEAD, {"head_ids": (1,)}, "head_ids"),
+        (MULTI_HEAD, {"head_ids": (1, 1)}, "head_ids"),
+        (MULTI_HEAD, {"head_ids": (0, -1)}, "head_ids"),
+        (GROUPED, {"kv_heads": 3}, "kv_heads"),
+        (GROUPED, {"kv_heads": 2, "kv_index": (0, 1)}, "kv_index"),
+        (GROUPED, {"kv_heads": 2, "kv_index": (0, 0, 0, 0)}, "kv_index"),
+        (GROUPED, {"kv_heads": 0}, "kv_heads"),
+        (KEPT, {"rotary": RotaryHalves()}, "frequencies"),
+        (KEPT, {"frequencies": ((0, 1), (1, 2))}, "frequencies"),
+        (KEPT, {"head_dim": 6}, "frequencies"),
+        (KEPT, {"frequencies": ((0, 1), (1, 4), (0, 2))}, "frequencies"),
+        (COLLABORATIVE, {"shared_dim": 0}, "shared_dim"),
+        (COLLABORATIVE, {"value_dim": 0}, "value_dim"),
+        (COLLABORATIVE, {"head_dim": 0}, "head_dim"),
+        (FORMULATIONS["tucker"], {"key_rank": 0}, "key_rank"),
+        (LATENT, {"rotary_dim": 4}, "rotary_dim"),
+        (LATENT, {"rotary": RotaryHalves()}, "rotary_dim"),
+        (LATENT, {"rotary_dim": 3, "rotary": RotaryInterleaved()}, "rotary_dim"),
+        (LATENT, {"query_norm": RMSNorm()}, "query_norm"),
+        (LATENT, {"rank": 0}, "rank"),
+        (FORMULATIONS["talking"], {"softmax_heads": 0}, "softmax_heads"),
+        (FORMULATIONS["compressed"], {"inner": FORMULATIONS["compressed"]}, "inner"),
+        (FORMULATIONS["gated"], {"inner": FORMULATIONS["gated"]}, "inner"),
+        (SHARED, {"inner": MULTI_HEAD}, "inner"),
+        (SHARED, {"inner": dataclasses.replace(SHARED.inner, rotary=None)}, "inner"),
+        (SHARED, {"inner": dataclasses.replace(SHARED.inner, rotary=RotaryHalves(dim=4))}, "inner"),
+        (SHARED, {"inner": dataclasses.replace(SHARED.inner, key_norm=LayerNorm())}, "inner"),
+        (SHARED, {"components": (1, 1)}, "components"),
+        (SHARED, {"components": (1, 0, 2)}, "components"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_field(attention, fields, field):
+    with pytest.raises(ConfigError) as error:
+        dataclasses.replace(attention, **fields)
+    assert str(error.value).startswith(field), error.value
