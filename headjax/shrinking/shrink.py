@@ -148,14 +148,7 @@ def shrink(
         DataError: there are no examples.
     """
     require(bool(budget.amounts()), "budget", "names no quantity")
-    batches: list[Batch] = []
-    if isinstance(examples, Task):
-        model = examples.fit(model)
-        batches += examples.sample(calibrate, seed=seed)
-    else:
-        batches += examples
-    if not batches:
-        raise DataError("examples: there is no example to calibrate on")
+    model, batches = _on_examples(model, examples, calibrate, seed)
     table = options_of(
         model, batches, grid=grid, native=native, labels=labels, measured=measured, length=length,
         timed="latency" in budget.amounts(), work=work, compute=compute, progress=progress,
@@ -165,6 +158,21 @@ def shrink(
     with progress("building", len(places_of(model)), "map") as bar:
         built = build(model, batches, choice, compute=compute, progress=bar)
     return Shrunk(built, choice, frontier(table, next(iter(budget.amounts())), uniform=uniform), table)
+
+
+def _on_examples(
+    model: Model, examples: Task | Sequence[Batch], calibrate: int, seed: int
+) -> tuple[Model, Sequence[Batch]]:
+    """Return the model, with a task's output where there is one, and the calibration batches."""
+    batches: list[Batch] = []
+    if isinstance(examples, Task):
+        model = examples.fit(model)
+        batches += examples.sample(calibrate, seed=seed)
+    else:
+        batches += examples
+    if not batches:
+        raise DataError("examples: there is no example to calibrate on")
+    return model, batches
 
 
 def options_of(

@@ -17,11 +17,12 @@ from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import ORDERS
 from headjax.heads.pruning import prune
 from headjax.quickstart.text import FOLDER, demo_model
+from headjax.shrinking.choice import QUANTITIES, Option, Table
 from headjax.training.config import train_config
 from headjax.training.config_file import load_config_file
 from headjax.training.grid import Cell
 from headjax.training.workdir import CONFIG
-from results.experiments import design, ship
+from results.experiments import design, ship, shrink
 from results.experiments.ground_truth import SETTINGS, auroc, induction_model, repetitions
 from results.experiments.ground_truth import measure as measure_orders
 from results.experiments.ngrams import ngram_losses
@@ -194,3 +195,16 @@ def test_the_card_names_the_run_the_weights_and_losses(tmp_path, monkeypatch):
     assert [row[0] for row in rows] == ["unigram counts", "bigram counts", "trigram counts", "this model"]
     for _, loss, perplexity, _ in rows:
         assert abs(2.718281828 ** float(loss) / float(perplexity) - 1) < 0.02
+
+
+def test_methods_of_shrinking_take_their_own_options_alone():
+    own = (Option("encoder/0", parameters=10.0), *(Option("encoder/0", kind, kind, damage=damage, parameters=cost)
+           for kind, damage, cost in (("heads", 3.0, 4.0), ("sharing", 2.0, 6.0), ("both", 1.0, 5.0))))  # fmt: skip
+    table = Table({"encoder/0": own}, dict.fromkeys(QUANTITIES, 0.0), "kl")
+
+    def chosen(method, most):
+        found = shrink.choice_of(method, table, {"parameters": most})
+        return found if found is None else found.options["encoder/0"].kind
+
+    assert [chosen(method, 5.0) for method in shrink.METHODS] == ["both", "both", "heads", None, None]
+    assert chosen("sharing", 6.0) == "sharing"

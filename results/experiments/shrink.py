@@ -1,0 +1,141 @@
+"""Shrink one model by every method to every budget, for several draws of calibration examples.
+
+    python -m results.experiments.shrink NAME MODEL TASK    # writes results/measurements/shrink_NAME.csv
+
+Every method has the same options, measured once a draw, and the same repair. Quality is measured on evaluation
+examples, which chose nothing. "X change" is a method's X less the whole model's, "X gain" the X of `shrink` less the
+method's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import headjax
+from headjax.evaluation.paired import RESAMPLES, paired_test
+from headjax.evaluation.task import Evaluation, Task, measure_task
+from headjax.heads.agreement import agreement
+from headjax.heads.significance import Comparison
+from headjax.models.config import Batch
+from headjax.models.model import Model
+from headjax.shrinking.build import build
+from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose_if_any
+from headjax.shrinking.shrink import options_of
+from results.table import Row, write
+
+METHODS = {"shrink": (), "uniform": (), "heads": ("heads",), "units": ("units",), "sharing": ("sharing",)}
+"""Methods, and the kinds of options that one takes; none is all kinds."""
+
+
+def choice_of(method: str, table: Table, limits: Mapping[str, float]) -> Choice | None:
+    """Return a method's choice, None where it cannot keep within the limits."""
+    kinds = METHODS[method]
+    allowed = table.only(lambda option: option.kind in kinds) if kinds else table
+    return choose_if_any(allowed, limits, uniform=method == "uniform")
+
+
+def random_choice(table: Table, generator: np.random.Generator) -> Choice:
+    """Return a random option of every place."""
+    options = {place: own[generator.integers(len(own))] for place, own in table.options.items()}
+    costs = {quantity: table.cost(list(options.values()), quantity) for quantity in QUANTITIES}
+    return Choice(options, sum(option.damage for option in options.values()), 0.0, 0.0, costs)
+
+
+class Study:
+    """A model, its task, and how its quality is measured."""
+
+    def __init__(self, model: Model, task: Task, options: argparse.Namespace) -> None:
+        self.task, self.options, self.model = task, options, task.fit(model)
+        self._shapes: dict[str, Any] = {"batch_size": 16, "buckets": options.buckets}
+        self.whole = self.evaluate(self.model)
+        self.test = paired_test(self.whole.outcomes, task.measure, RESAMPLES)[1]
+
+    def evaluate(self, model: Model) -> Evaluation:
+        """Return the metrics and outcomes on the evaluation examples."""
+        return measure_task(model, self.task, limit=self.options.limit, **self._shapes)
+
+    def run(self) -> Iterator[Row]:
+        """Yield the numbers of all draws."""
+        headline = self.task.measure.headline
+        yield Row(share="100%", metric=headline, value=self.whole.metrics[headline])
+        yield Row(metric="evaluation examples", value=float(self.whole.examples))
+        for draw in range(self.options.draws):
+            begun = time.process_time()
+            batches = self.task.sample(self.options.calibrate, seed=draw, **self._shapes)
+            table = options_of(self.model, batches, work=f"{self.options.work}/{draw}")
+            one = Row(draw=str(draw), metric="calibration examples", value=float(self.options.calibrate))
+            yield one._replace(seconds=time.process_time() - begun)
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            yield one._replace(metric="peak MiB", value=memory)
+            for quantity, share in self.options.budgets:
+                row = Row(setting=quantity, draw=str(draw), share=f"{share:.0%}")
+                yield from self.cells(row, batches, table, {quantity: share * table.whole(quantity)})
+            if draw == 0:
+                yield from self.predictions(batches, table)
+
+    def cells(self, row: Row, batches: Sequence[Batch], table: Table, limits: Mapping[str, float]) -> Iterator[Row]:
+        """Yield the numbers of all methods at one budget."""
+        headline, ours = self.task.measure.headline, None
+        tested = "loss" if headline == "perplexity" else headline
+        for method in self.options.methods:
+            begun, choice = time.process_time(), choice_of(method, table, limits)
+            cell = row._replace(order=method)
+            if choice is None:
+                yield cell._replace(metric="no choice within the budget", value=1.0)
+                continue
+            found = self.evaluate(build(self.model, batches, choice))
+            yield cell._replace(metric=headline, value=found.metrics[headline], seconds=time.process_time() - begun)
+            yield cell._replace(metric="predicted damage", value=choice.damage)
+            yield self.tested(cell, f"{tested} change", self.test(found.outcomes))
+            if ours is None:
+                ours = found
+            else:
+                against = paired_test(found.outcomes, self.task.measure, RESAMPLES)[1]
+                yield self.tested(cell, f"{tested} gain", against(ours.outcomes))
+
+    def tested(self, row: Row, metric: str, test: Comparison) -> Row:
+        """Return a difference with its interval."""
+        return row._replace(metric=metric, value=test.difference, low=test.low, high=test.high, p=test.p_value)
+
+    def predictions(self, batches: Sequence[Batch], table: Table) -> Iterator[Row]:
+        """Yield predicted and measured damages of random choices."""
+        generator = np.random.default_rng(0)
+        judged = list(self.task.batches(limit=min(self.options.limit or 64, 64), **self._shapes))
+        for number in range(self.options.decisions):
+            choice = random_choice(table, generator)
+            apart = agreement(self.model, build(self.model, batches, choice), judged).apart
+            row = Row(setting="random", order=str(number))
+            yield row._replace(metric="predicted damage", value=choice.damage)
+            yield row._replace(metric="measured damage", value=apart)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the numbers as they come, so that a stopped run leaves those it has."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("name", "model", "task"):
+        parser.add_argument(name)
+    for name, default in (("draws", 3), ("calibrate", 512), ("limit", 0), ("decisions", 30), ("length", 0)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--buckets", type=int, nargs="*", default=())
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--budgets", nargs="+", default=["parameters=0.8", "parameters=0.6", "parameters=0.4"])
+    parser.add_argument("--work", default="runs/shrink")
+    options = parser.parse_args(arguments)
+    options.budgets = [(name, float(share)) for name, share in (budget.split("=") for budget in options.budgets)]
+    model = headjax.load(options.model)
+    task = headjax.load_task(options.task, model, options.length)
+    rows: list[Row] = []
+    for row in Study(model, task, options).run():
+        rows.append(row)
+        print(*row, flush=True)
+        write(f"shrink_{options.name}", rows)
+
+
+if __name__ == "__main__":
+    main()
