@@ -255,7 +255,7 @@ class AttentionModule(nnx.Module, abc.ABC):
         """
         if not heads:
             kept = {} if self.output_bias is None else {"output_bias": self.output_bias.get_raw_value()}
-            return self.like(NoHeads(output_bias=bool(kept)), kept)
+            return self.like(self.left(heads), kept)
         index = {axis: jnp.asarray(kept, jnp.int32) for axis, kept in self.config.kept(heads).items()}
 
         def take(path: str, weight: nnx.Param[Any]) -> Any:
@@ -264,7 +264,11 @@ class AttentionModule(nnx.Module, abc.ABC):
                 array = jnp.take(array, index[axis], axis=dimension) if axis in index else array
             return array
 
-        return self.like(self.config.with_heads(heads), declared_tensors.map_tensors(take, declared(self)))
+        return self.like(self.left(heads), declared_tensors.map_tensors(take, declared(self)))
+
+    def left(self, heads: Sequence[int]) -> Attention:
+        """Return the formulation of what `keep_heads` returns, for which the weights need only be declared."""
+        return self.config.with_heads(heads) if heads else NoHeads(output_bias=self.output_bias is not None)
 
     def convert(self, to: Any, seed: int = 0) -> AttentionModule:
         """Return a module of another formulation with these weights, by `headjax.convert`'s targets.
@@ -311,6 +315,9 @@ class WrappingAttention(AttentionModule):
 
     def keep_heads(self, heads: Sequence[int]) -> AttentionModule:
         return super().keep_heads(heads) if heads else self.inner.keep_heads(heads)
+
+    def left(self, heads: Sequence[int]) -> Attention:
+        return super().left(heads) if heads else self.inner.left(heads)
 
 
 @kind("no_heads")

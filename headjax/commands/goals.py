@@ -347,8 +347,9 @@ class Budget:
 
     def choose(self, ordering: Ordering) -> Chosen:
         """Return the shortest beginning of the order that leaves no more."""
-        from headjax.heads.budgets import heads_for_budget, without_heads
+        from headjax.heads.budgets import heads_for_budget
         from headjax.heads.ordering import ends, flat
+        from headjax.heads.surgery import without_heads
         from headjax.heads.units import without_units
 
         config, steps = ordering.model.config, ordering.steps()

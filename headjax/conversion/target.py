@@ -237,7 +237,7 @@ def layer_params(model: Model, places: Iterable[HeadLayer]) -> dict[HeadLayer, t
     layers = {(layer.stack, layer.layer): layer for layer in attention_layers(model)}
     return {
         place: (
-            layers[place].attention,
+            layers[place].config,
             jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), layers[place].params),
         )
         for place in places

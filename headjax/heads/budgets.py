@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from headjax.attention.formulation import Attention
-from headjax.attention.module import NoHeads
 from headjax.core import tensors
 from headjax.core.errors import HeadjaxError
-from headjax.core.tensors import flatten
-from headjax.heads.head_id import HeadId, tied_heads
 from headjax.heads.ordering import Order
+from headjax.heads.surgery import without_heads
 from headjax.models.config import ModelConfig
 
 
 def count_parameters(config: ModelConfig) -> int:
     """Return the number of parameters."""
     return tensors.count(config.tensors())
-
-
-def without_heads(config: ModelConfig, removed: Iterable[HeadId]) -> ModelConfig:
-    """Return the config of the model without these heads, as `headjax.prune` makes it.
-
-    Shared dimensions that no head reads any more (collaborative, Tucker) are seen in the parameters alone and stay.
-
-    Args:
-        config: architecture of the whole model.
-        removed: heads; those that share their parameters with one of them go with it.
-    """
-    gone = {tied for head in removed for tied in tied_heads(config, head)}
-    layers = {name: list(stack.layers) for name, stack in config.stacks().items()}
-    for site in config.sites():
-        ids = [HeadId(site.head_stack, site.layer, head) for head in site.attention.ids]
-        kept = [place for place, head in enumerate(ids) if head not in gone]
-        if len(kept) < len(ids):
-            changed: dict[str, Any] = {site.slot: _left(site.attention, kept, config.width)}
-            layers[site.stack][site.layer] = dataclasses.replace(layers[site.stack][site.layer], **changed)
-    stacks = config.stacks().items()
-    return config.replace_stacks({name: dataclasses.replace(old, layers=tuple(layers[name])) for name, old in stacks})
-
-
-def _left(attention: Attention, kept: list[int], width: int) -> Attention:
-    """Return the layer with the heads at these positions alone."""
-    if kept:
-        return attention.with_heads(kept)
-    names = flatten(attention.tensors(width, width))
-    return NoHeads(output_bias=any(name.split("/")[-1] == "output_bias" for name in names))
 
 
 def heads_for_budget(

@@ -12,30 +12,32 @@ biases, which every new layer has, add parameters and work.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection
-from typing import Any, TypeVar
+from typing import Any
 
+import jax
 import jax.numpy as jnp
-from flax import nnx
+import numpy as np
 
 from headjax.attention import Attention, NoHeads, Talking
 from headjax.attention.formulation import Wrapping
+from headjax.attention.module import AttentionModule
 from headjax.core import history
 from headjax.core.errors import require
 from headjax.core.fields import Size
-from headjax.core.modules import arrays
+from headjax.core.modules import arrays, bind
 from headjax.core.norms import Normalisation
 from headjax.core.serialize import kind, kind_of
-from headjax.core.tensors import Params, map_tensors
+from headjax.core.tensors import Params
+from headjax.heads.units import resized
 from headjax.models.config import ModelConfig
-from headjax.models.layer import Layer
+from headjax.models.layer import Layer, TransformerLayer
 from headjax.models.model import Model
 from headjax.models.recipe import Recipe, Start
 from headjax.models.residuals import PreNorm, Residual
-from headjax.models.stack import SharedStack, Stack
-from headjax.models.sublayers import FeedForward
-
-C = TypeVar("C", bound=ModelConfig)
+from headjax.models.stack import SharedStack
+from headjax.models.sublayers import DenseFeedForward
 
 Parts = dict[str, list[int]]
 """Number of layers that each layer splits into, by stack (`encoder`, `decoder`)."""
@@ -57,30 +59,36 @@ class Deep(Recipe):
     heads: Size = 1
 
     def build(self) -> ModelConfig:
-        return deep_config(self.of.build(), self.heads)
+        return self._fresh(self.of.build())
 
     def start(self, seed: int = 0) -> Start:
         start = self.of.start(seed)
         if start.params is None:
-            return Start(deep_config(start.config, self.heads))
+            return Start(self._fresh(start.config))
         model = deepen(Model(start.config, start.params, start.history, start.tokenizer), self.heads)
         return Start(model.config, model.params, model.tokenizer, model.history)
 
+    def _fresh(self, config: ModelConfig) -> ModelConfig:
+        """Return the architecture with heads numbered from 0 in every layer.
 
-def deep_config(config: C, heads: int = 1) -> C:
-    """Return the architecture of a fresh model with `heads` heads in every layer and as many more layers.
+        Where relative positions know heads by their numbers, they keep them.
+        """
+        counts = part_counts(config, self.heads)
+        stacks = {}
+        for name, stack in config.stacks().items():
+            layers = [new for layer, n in zip(stack.layers, counts[name], strict=True)
+                      for new in _split_specs(layer, n, config.width)]  # fmt: skip
+            if stack.position_bias is None:
+                layers = [layer.structure() for layer in layers]
+            stacks[name] = dataclasses.replace(stack, layers=tuple(layers))
+        return config.replace_stacks(stacks)
 
-    Heads are numbered from 0 in every layer, except where relative positions know them by their numbers.
 
-    Raises:
-        ConfigError: A layer cannot be split, or no layer has more heads; the message names the layer.
-    """
-    stacks = {}
-    for name, stack in _split_stacks(config, part_counts(config, heads)).items():
-        named = stack.position_bias is not None
-        layers = stack.layers if named else tuple(layer.structure() for layer in stack.layers)
-        stacks[name] = dataclasses.replace(stack, layers=layers)
-    return config.replace_stacks(stacks)  # type: ignore[return-value]
+@functools.lru_cache
+def _split_specs(layer: Layer, parts: int, width: int) -> tuple[Layer, ...]:
+    """Return the layers that a layer becomes; nothing is computed."""
+    split = jax.eval_shape(functools.partial(split_layer, parts=parts), layer.fresh(width, width))
+    return tuple(new.config for new in split)
 
 
 def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | None = None) -> Model:
@@ -99,25 +107,25 @@ def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | N
         chosen: (stack, layer) of the layers to split, self- and cross-attention together; None is all.
 
     Raises:
-        ConfigError: See `deep_config`.
+        ConfigError: A layer cannot be split, or no layer has more heads; the message names the layer.
     """
-    counts = part_counts(model.config, heads, chosen)
-    stacks = _split_stacks(model.config, counts)
-    params = dict(model.params)
-    for name, old in model.config.stacks().items():
-        unstacked = zip(old.layers, old.unstack(params[name]), counts[name], strict=True)
-        split = [new for layer, weights, n in unstacked for new in split_params(layer, weights, n, model.config.width)]
-        params[name] = stacks[name].restack(split, params[name])
+    config, params, width = model.config, dict(model.params), model.config.width
+    counts = part_counts(config, heads, chosen)
+    stacks = {}
+    for name, stack in config.stacks().items():
+        unstacked = zip(stack.layers, stack.unstack(params[name]), counts[name], strict=True)
+        split = [new for layer, own, n in unstacked for new in split_layer(layer.bind(own, width, width), n)]
+        stacks[name] = dataclasses.replace(stack, layers=tuple(new.config for new in split))
+        params[name] = stacks[name].restack([arrays(new) for new in split], params[name])
     entry = history.entry("deepen", heads=heads, layers=counts)
-    config = model.config.replace_stacks(stacks)
-    return model.replace(config=config, params=params, history=(*model.history, entry))
+    return model.replace(config=config.replace_stacks(stacks), params=params, history=(*model.history, entry))
 
 
 def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, int]] | None = None) -> Parts:
     """Return the number of layers of `heads` heads that each layer splits into; 1 where it is not chosen.
 
     Raises:
-        ConfigError: See `deep_config`.
+        ConfigError: See `deepen`.
     """
     require(heads >= 1, "heads", f"must be at least 1, got {heads}")
     counts: Parts = {}
@@ -134,33 +142,22 @@ def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, i
     return counts
 
 
-def split_layer(layer: Layer, parts: int) -> list[Layer]:
-    """Return the layers that a layer becomes: equal groups of heads and inner units; heads keep their numbers."""
+def split_layer(layer: TransformerLayer, parts: int) -> list[TransformerLayer]:
+    """Return the layers that a layer becomes, see `deepen`: equal groups of heads and units."""
     if parts == 1:
         return [layer]
-    feed_forward = dataclasses.replace(layer.feed_forward, hidden=layer.feed_forward.hidden // parts)
-    groups = {
-        slot: [attention.with_heads(group) for group in _groups(attention, parts)] for slot, attention in _slots(layer)
-    }
-    return [
-        dataclasses.replace(layer, feed_forward=feed_forward, **{slot: new[i] for slot, new in groups.items()})  # type: ignore[arg-type]
-        for i in range(parts)
-    ]
-
-
-def split_params(layer: Layer, params: Params, parts: int, width: int) -> list[Params]:
-    """Return the parameters of the layers that a layer becomes, see `deepen`."""
-    if parts == 1:
-        return [params]
-    cut = {slot: split_attention(attention, params[slot], parts, width) for slot, attention in _slots(layer)}
-    cut["feed_forward"] = split_feed_forward(layer.feed_forward, params["feed_forward"], parts, width)
-    between = dict(params)
-    norm = layer.residual.norm
-    if norm is not None and after_norm(layer.residual):
-        for name in layer.residual_slots:
-            between[name] = params[name] | {"norm": arrays(level(norm.bind(params[name]["norm"], width)))}
-    rest = [between] * (parts - 1) + [params]
-    return [rest[i] | {name: pieces[i] for name, pieces in cut.items()} for i in range(parts)]
+    config, width, own = layer.config, layer.attention.width, arrays(layer)
+    cut: dict[str, list[Any]] = {slot: split_attention(getattr(layer, slot), parts) for slot, _ in _slots(config)}
+    cut["feed_forward"] = split_feed_forward(layer.feed_forward, parts)
+    between = dict(own)
+    if after_norm(config.residual):
+        for name in config.residual_slots:
+            between[name] = own[name] | {"norm": arrays(level(getattr(layer, name).norm))}
+    split = []
+    for i, rest in enumerate([between] * (parts - 1) + [own]):
+        new = dataclasses.replace(config, **{slot: pieces[i].config for slot, pieces in cut.items()})
+        split.append(new.bind(rest | {slot: arrays(pieces[i]) for slot, pieces in cut.items()}, width, width))
+    return split
 
 
 def after_norm(residual: Residual) -> bool:
@@ -181,27 +178,17 @@ def level(norm: Normalisation) -> Normalisation:
     return norm.holding(jnp.full_like(gamma, size), None if beta is None else jnp.full_like(beta, beta.mean()))
 
 
-def split_attention(attention: Attention, params: Params, parts: int, width: int) -> list[Params]:
-    """Return the parameters of each of `parts` equal groups of heads; their outputs sum to the layer's."""
-    module = attention.bind(params, width, width)
-    kept = [module.keep_heads(group).params for group in _groups(attention, parts)]
-    return [_share_bias(piece, parts, "output_bias") for piece in kept]
+def split_attention(module: AttentionModule, parts: int) -> list[AttentionModule]:
+    """Return `parts` equal groups of an attention's heads; their outputs sum to the whole's."""
+    size = module.config.num_heads // parts
+    groups = [module.keep_heads(range(i * size, (i + 1) * size)) for i in range(parts)]
+    return [bind(group, _share_bias(group.params, parts, "output_bias")) for group in groups]
 
 
-def split_feed_forward(feed_forward: FeedForward, params: Params, parts: int, width: int) -> list[Params]:
-    """Return the parameters of each of `parts` equal slices of the inner units; their outputs sum to the whole's."""
-    size = feed_forward.hidden // parts
-
-    def part(index: int) -> Params:
-        def cut(name: str, tensor: nnx.Param[Any]) -> Any:
-            if "feed_forward" not in tensor.out_sharding:
-                return params[name]
-            before = (slice(None),) * tensor.out_sharding.index("feed_forward")
-            return params[name][*before, index * size : (index + 1) * size]
-
-        return _share_bias(map_tensors(cut, feed_forward.tensors(width)), parts, "down_bias")
-
-    return [part(index) for index in range(parts)]
+def split_feed_forward(module: DenseFeedForward, parts: int) -> list[DenseFeedForward]:
+    """Return `parts` equal slices of a feed-forward's inner units; their outputs sum to the whole's."""
+    slices = [resized(module, units) for units in np.split(np.arange(module.config.hidden), parts)]
+    return [bind(piece, _share_bias(arrays(piece), parts, "down_bias")) for piece in slices]
 
 
 def _share_bias(params: Params, parts: int, name: str) -> Params:
@@ -212,22 +199,9 @@ def _share_bias(params: Params, parts: int, name: str) -> Params:
     }
 
 
-def _split_stacks(config: ModelConfig, counts: Parts) -> dict[str, Stack]:
-    def split(stack: Stack, parts: list[int]) -> Stack:
-        layers = [new for layer, n in zip(stack.layers, parts, strict=True) for new in split_layer(layer, n)]
-        return dataclasses.replace(stack, layers=tuple(layers))
-
-    return {name: split(stack, counts[name]) for name, stack in config.stacks().items()}
-
-
 def _slots(layer: Layer) -> list[tuple[str, Attention]]:
     both = ("attention", layer.attention), ("cross_attention", layer.cross_attention)
     return [(slot, attention) for slot, attention in both if attention is not None]
-
-
-def _groups(attention: Attention, parts: int) -> list[range]:
-    size = attention.num_heads // parts
-    return [range(first, first + size) for first in range(0, attention.num_heads, size)]
 
 
 def _parts(where: str, layer: Layer, heads: int) -> int:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.core import history
 from headjax.core.errors import ConfigError, require
-from headjax.core.modules import arrays
-from headjax.core.norms import Norm
-from headjax.core.tensors import Params, Tensors, flatten
+from headjax.core.modules import arrays, bind, declared
+from headjax.core.norms import Normalisation
+from headjax.core.tensors import Tensors, flatten
 from headjax.models.config import ModelConfig
-from headjax.models.layer import Layer
+from headjax.models.layer import Layer, TransformerLayer
 from headjax.models.model import Model
 from headjax.models.residuals import PostNorm, ScaledPostNorm
 from headjax.models.stack import SharedStack
@@ -36,49 +37,54 @@ def fold_shortcuts(model: Model) -> Model:
     Raises:
         ConfigError: A stack has other layers, its layers share their parameters, or an omega is zero.
     """
-    config, params = model.config, dict(model.params)
+    config, params, width = model.config, dict(model.params), model.config.width
     stacks = {}
     for name, stack in config.stacks().items():
         shared = isinstance(stack, SharedStack)
         require(not shared, f"{name}.layers", "share their parameters; folding gives each layer weights of its own")
-        residuals = [layer.residual for layer in stack.layers if type(layer.residual) is ScaledPostNorm]
-        if len(residuals) < len(stack.layers):
+        norms = [layer.residual.norm for layer in stack.layers if isinstance(layer.residual, ScaledPostNorm)]
+        if len(norms) < len(stack.layers):
             raise ConfigError(f"{name}.layers: not all are scaled_post_norm; there is nothing to fold")
-        layers = [_copy(layer) for layer in stack.unstack(params[name])]
+        unstacked = zip(stack.layers, stack.unstack(params[name]), strict=True)
+        layers = [layer.bind(weights, width, width) for layer, weights in unstacked]
         before = _embeddings_norm(config, name)
-        norms = [] if before is None else [(_embeddings(config, name).norm, dict(params[before]["norm"]))]
-        _fold(stack.layers, layers, norms, config.width)
+        norm: Any = None if before is None else _embeddings(config, name).norm.bind(params[before]["norm"], width)
+        _fold(layers, norm, width)
         if before is not None:
-            params[before] = params[before] | {"norm": norms[0][1]}
-        folded = [
-            dataclasses.replace(layer, residual=PostNorm(residual.norm))
-            for layer, residual in zip(stack.layers, residuals, strict=True)
-        ]
-        if before is None:
-            folded[0] = stack.layers[0]
-        stacks[name] = dataclasses.replace(stack, layers=tuple(folded))
-        for layer, weights in zip(folded, layers, strict=True):
-            if type(layer.residual) is PostNorm:
-                for slot in layer.residual_slots:
-                    weights[slot].pop("shortcut")
-        params[name] = stacks[name].restack(layers, params[name])
+            params[before] = params[before] | {"norm": arrays(norm)}
+        folded = range(before is None, len(layers))
+        stacks[name] = stack.with_fields({(i, "residual"): PostNorm(norms[i]) for i in folded})
+        weights = [arrays(layer) for layer in layers]
+        for i in folded:
+            for slot in stack.layers[i].residual_slots:
+                weights[i][slot].pop("shortcut")
+        params[name] = stacks[name].restack(weights, params[name])
     entry = history.entry("fold shortcuts")
     return model.replace(config=config.replace_stacks(stacks), params=params, history=(*model.history, entry))
 
 
-def _fold(layers: tuple[Layer, ...], weights: list[Params], norms: list[tuple[Norm, Params]], width: int) -> None:
-    """Fold omega in place; `norms` starts with the normalisation before the first sub-layer, if there is one."""
-    for number, (layer, params) in enumerate(zip(layers, weights, strict=True)):
-        for slot in layer.residual_slots:
-            omega = params[slot]["shortcut"]
-            if norms:
+def _fold(layers: Sequence[TransformerLayer], norm: Normalisation | None, width: int) -> None:
+    """Fold omega in the layers' arrays; `norm` is the normalisation before the first sub-layer, if there is one."""
+    for number, layer in enumerate(layers):
+        for slot in layer.config.slots:
+            residual: Any = getattr(layer, f"{slot}_residual")
+            omega = residual.shortcut.get_raw_value()
+            if norm is not None:
                 if not bool(jnp.all(omega != 0)):
-                    raise ConfigError(f"layers[{number}].{slot}.shortcut: holds a zero, which cannot be folded away")
-                (norm, before), part = norms[-1], slot.removesuffix("_residual")
-                before |= arrays(norm.bind(before, width).scaled(omega))
-                params[part] = _divide_rows(_reading(layer, part, width), params[part], omega)
-                params[slot]["shortcut"] = jnp.ones_like(omega)
-            norms.append((cast(Norm, layer.residual.norm), params[slot]["norm"]))
+                    field = f"layers[{number}].{slot}_residual.shortcut"
+                    raise ConfigError(f"{field}: holds a zero, which cannot be folded away")
+                bind(norm, arrays(norm.scaled(omega)))
+                _divide_rows(getattr(layer, slot), _reading(layer.config, slot, width), omega)
+                residual.shortcut.set_raw_value(jnp.ones_like(omega))
+            norm = residual.norm
+
+
+def _divide_rows(module: nnx.Module, dimensions: dict[str, tuple[int, ...]], omega: jax.Array) -> None:
+    for path, weight in flatten(declared(module)).items():
+        array = weight.get_raw_value()
+        for dimension in dimensions.get(path, ()):
+            array = array / jnp.expand_dims(omega, [i for i in range(array.ndim) if i != dimension])
+        weight.set_raw_value(array)
 
 
 def _reading(layer: Layer, part: str, width: int) -> dict[str, tuple[int, ...]]:
@@ -99,28 +105,6 @@ def _reading(layer: Layer, part: str, width: int) -> dict[str, tuple[int, ...]]:
         for path, tensor in small.items()
         if len(tensor.shape) > 1
     }
-
-
-def _divide_rows(dimensions: dict[str, tuple[int, ...]], params: Params, omega: jax.Array) -> Params:
-    given = flatten(params)
-
-    def divide(path: str, array: jax.Array) -> jax.Array:
-        for dimension in dimensions.get(path, ()):
-            array = array / jnp.expand_dims(omega, [i for i in range(array.ndim) if i != dimension])
-        return array
-
-    return _nest({path: divide(path, array) for path, array in given.items()}, params)
-
-
-def _nest(flat: dict[str, Any], like: Params, prefix: str = "") -> Params:
-    return {
-        name: _nest(flat, entry, f"{prefix}{name}/") if isinstance(entry, dict) else flat[f"{prefix}{name}"]
-        for name, entry in like.items()
-    }
-
-
-def _copy(params: Params) -> Params:
-    return {name: _copy(entry) if isinstance(entry, dict) else entry for name, entry in params.items()}
 
 
 def _embeddings_norm(config: ModelConfig, stack: str) -> str | None:

@@ -11,12 +11,13 @@ import numpy as np
 
 from headjax.attention import Collaborative, SharedRotary, Tucker
 from headjax.attention.formulation import Attention
+from headjax.attention.module import AttentionModule
 from headjax.core import history
 from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId, position, tied_heads
 from headjax.heads.ordering import Order
-from headjax.heads.surgery import map_attention
+from headjax.heads.surgery import LayerModule, kept_heads, map_attention_modules
 from headjax.models.model import Model
 
 PERCENTAGES = tuple(range(5, 101, 5))
@@ -56,16 +57,14 @@ def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
     removed = {tied for head in removed for tied in tied_heads(model.config, head)}
     if not removed:
         return model
-    width = model.config.width
+    left = kept_heads(model.config, removed)
 
-    def keep(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
-        kept = [p for p, head in enumerate(attention.ids) if HeadId(stack, layer, head) not in removed]
-        if len(kept) == attention.num_heads:
-            return attention, params
-        left = attention.bind(params, width, width).keep_heads(kept)
-        return drop_unused(left.config, left.params)
+    def keep(found: LayerModule) -> AttentionModule:
+        kept = left.get((found.stack, found.layer))
+        module: AttentionModule = found.module
+        return module if kept is None else drop_unused(module.keep_heads(kept))
 
-    pruned = map_attention(model, keep, stacks={head.stack for head in removed})
+    pruned = map_attention_modules(model, keep, {head.stack for head in removed})
     entry = history.entry("prune", removed=[str(head) for head in sorted(removed)])
     return pruned.replace(history=(*model.history, entry))
 
@@ -111,20 +110,17 @@ def prune_gradually(
     return Gradual(model, removed)
 
 
-def drop_unused(attention: Attention, params: Params) -> tuple[Attention, Params]:
+def drop_unused(module: AttentionModule) -> AttentionModule:
     """Return a layer of the same function without the shared dimensions whose mixing weights are 0 for every head.
 
     A converted layer at full rank gives every head dimensions of its own, which are unused once the head is removed.
     Components of rotary frequencies are at most as many as the key heads that are left. Formulations that share no
     dimensions are returned unchanged.
-
-    Args:
-        attention: Formulation of the layer.
-        params: Parameters of the layer.
     """
+    attention, params = module.config, module.params
     smaller: Attention
     if isinstance(attention, SharedRotary):
-        return attention.without_spare(params)
+        return module.like(*attention.without_spare(params))
     if isinstance(attention, Collaborative):
         queries = keys = _used(params, (0,))
         smaller = dataclasses.replace(attention, shared_dim=len(keys))
@@ -134,13 +130,13 @@ def drop_unused(attention: Attention, params: Params) -> tuple[Attention, Params
         smaller = dataclasses.replace(attention, query_rank=len(queries), key_rank=len(keys))
         mixing = params["mixing"][:, queries][:, :, keys]
     else:
-        return attention, params
+        return module
     kept = {
         name: jnp.take(params[name], index, axis=-1)
         for name, index in (("query", queries), ("query_bias", queries), ("key", keys), ("key_bias", keys))
         if name in params
     }
-    return smaller, params | kept | {"mixing": mixing}
+    return module.like(smaller, params | kept | {"mixing": mixing})
 
 
 def _used(params: Params, others: tuple[int, ...]) -> np.ndarray:

@@ -22,7 +22,7 @@ from headjax.heads.ordering import Order
 from headjax.heads.prefix import Recorded, record, resume
 from headjax.heads.refit import damped_inverse, without_features
 from headjax.heads.statistics import sum_over
-from headjax.heads.surgery import AttentionLayer, attention_layers, map_attention, output_params
+from headjax.heads.surgery import LayerModule, attention_layers, map_attention, output_params
 from headjax.mesh.distributed import fetch
 from headjax.mesh.mesh import by_example
 from headjax.models.compute import Compute
@@ -151,7 +151,7 @@ def reconstruction_order(
     at = head_gates.ones(model.config) if gates is None else dict(gates)
     params, batches = spread(model, batches)
     model = model.replace(params=params)
-    layers = [layer for layer in attention_layers(model) if layer.stack in chosen and layer.attention.num_heads]
+    layers = [layer for layer in attention_layers(model) if layer.stack in chosen and layer.config.num_heads]
     effect = LossRise(model.config) if labels else OutputChange(model.config)
     measure = _Measure(model, batches, at, compute, effect)
     moments = _collect(model, batches, at, compute, progress)
@@ -177,7 +177,7 @@ def batches_for(batches: Sequence[Any], examples: int) -> list[Any]:
 
 
 def _removals(
-    model: Model, layer: AttentionLayer, moments: Mapping[str, Sequence[np.ndarray]], whole_groups: bool
+    model: Model, layer: LayerModule, moments: Mapping[str, Sequence[np.ndarray]], whole_groups: bool
 ) -> tuple[Removals, np.ndarray]:
     """Return the removals of a layer, and the mean of its contexts that its bias takes up (0 without a bias)."""
     tied = model.config.site(layer.stack, layer.layer).tied
@@ -188,14 +188,13 @@ def _removals(
     mean = sums[-1, :-1] / tokens * ("output_bias" in output_params(layer.params))
     second = sums[:-1, :-1] / tokens - np.outer(mean, mean)
     groups: dict[int, Positions] = {}
-    for place, group in enumerate(layer.attention.groups if whole_groups else range(layer.attention.num_heads)):
+    for place, group in enumerate(layer.config.groups if whole_groups else range(layer.config.num_heads)):
         groups[group] = (*groups.get(group, ()), place)
-    module = layer.attention.bind(layer.params, model.config.width, model.config.width)
-    output = np.asarray(fetch(module.output_matrices()), np.float64)
+    output = np.asarray(fetch(layer.module.output_matrices()), np.float64)
     return layer_removals(second, output, list(groups.values())), mean
 
 
-def _effects(layer: AttentionLayer, found: Removals, mean: np.ndarray, measure: _Measure) -> np.ndarray:
+def _effects(layer: LayerModule, found: Removals, mean: np.ndarray, measure: _Measure) -> np.ndarray:
     """Return the effect of 0, 1, ... removals, measured at a few numbers and set between them by error."""
     removals = len(found.order)
     counts = sorted({0} | {max(round(removals * point / POINTS), 1) for point in range(1, POINTS + 1)})
@@ -204,7 +203,7 @@ def _effects(layer: AttentionLayer, found: Removals, mean: np.ndarray, measure: 
 
 
 def _merged(
-    config: ModelConfig, layers: Sequence[AttentionLayer], removals: Sequence[Removals], effects: Sequence[np.ndarray]
+    config: ModelConfig, layers: Sequence[LayerModule], removals: Sequence[Removals], effects: Sequence[np.ndarray]
 ) -> Order:
     """Return the heads of all layers, next always that of the layer whose effect rises least per head."""
     done = [0] * len(layers)
@@ -219,7 +218,7 @@ def _merged(
     for _ in range(sum(len(found.order) for found in removals)):
         i = min(range(len(layers)), key=slope)
         layer = layers[i]
-        heads = [layer.attention.ids[place] for place in removals[i].order[done[i]]]
+        heads = [layer.config.ids[place] for place in removals[i].order[done[i]]]
         done[i] += 1
         tied = config.site(layer.stack, layer.layer).tied
         order.extend(HeadId(layer.stack, depth, head) for depth in tied for head in heads)
@@ -262,7 +261,7 @@ class _Measure:
             result, streams = _whole(model.config, effect, compute, model.params, batch, gates)
             self._examples.append(_Example(batch, streams, result))
 
-    def __call__(self, layer: AttentionLayer, found: Removals, mean: np.ndarray, count: int) -> float:
+    def __call__(self, layer: LayerModule, found: Removals, mean: np.ndarray, count: int) -> float:
         """Return the effect of `count` removals of a layer, its W_O and bias solved anew."""
         output = found.outputs[count]
         lost = (found.outputs[0] - output).reshape(len(mean), -1)

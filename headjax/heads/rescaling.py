@@ -10,16 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from headjax.attention.formulation import Attention
+from headjax.attention.module import AttentionModule
 from headjax.core import history
 from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.modules import declared
 from headjax.core.progress import Update
-from headjax.core.tensors import Params, flatten, head_axis, map_tensors
+from headjax.core.tensors import head_axis, map_tensors
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import HeadId, tied_heads
 from headjax.heads.layer_sums import SubLayer, TwoModels, spread
 from headjax.heads.refit import RefitSums
-from headjax.heads.surgery import map_attention
+from headjax.heads.surgery import LayerModule, map_attention_modules
 from headjax.mesh.distributed import fetch
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates
@@ -136,34 +137,34 @@ def fold_gates(model: Model, gates: Gates) -> Model:
         HeadjaxError: The `output` tensor of a formulation has no head axis, or layers share their parameters but not
             their gates.
     """
-    width = model.config.width
 
-    def fold(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
-        if not attention.num_heads:
-            return attention, params
+    def fold(found: LayerModule) -> AttentionModule:
+        stack, layer, module = found
+        if not module.config.num_heads:
+            return found.module
         tied = np.asarray(gates[stack])[list(model.config.site(stack, layer).tied)]
         if (tied != tied[:1]).any():
             raise HeadjaxError(f"{stack} layer {layer}: shares its parameters with layers that have other gates")
-        return attention, _scale_outputs(attention, params, gates[stack][layer, : attention.num_heads], width)
+        return _with_scaled_outputs(module, gates[stack][layer, : module.config.num_heads])
 
-    folded = map_attention(model, fold, stacks=list(gates))
+    folded = map_attention_modules(model, fold, list(gates))
     values = {str(head): value for head, value in head_gates.to_values(model.config, gates).items()}
     return folded.replace(history=(*model.history, history.entry("fold_gates", gates=values)))
 
 
-def _scale_outputs(attention: Attention, params: Params, gates: jax.Array, width: int) -> Params:
-    """Return the parameters with every head's slice of `output` times its gate, inside wrapped formulations too."""
-    given = flatten(params)
+def _with_scaled_outputs(module: AttentionModule, gates: jax.Array) -> AttentionModule:
+    """Return the module with every head's slice of `output` times its gate, inside wrapped formulations too."""
 
     def scale(path: str, tensor: nnx.Param[Any]) -> jax.Array:
-        array = given[path]
+        array: jax.Array = tensor.get_raw_value()
         if path.rpartition("/")[2] != "output":
             return array
         axis = head_axis(tensor)
         if axis is None:
-            raise HeadjaxError(f"gates: cannot be folded into {type(attention).__name__}, whose output knows no heads")
+            kind = type(module.config).__name__
+            raise HeadjaxError(f"gates: cannot be folded into {kind}, whose output knows no heads")
         shape = [1] * array.ndim
         shape[axis] = len(gates)
         return array * gates.reshape(shape).astype(array.dtype)
 
-    return map_tensors(scale, attention.tensors(width, width))
+    return module.like(module.config, map_tensors(scale, declared(module)))

@@ -1,16 +1,20 @@
-"""Read and change the attention layers of a model: unstack, look or change layer by layer, stack again."""
+"""Read and change the sub-layers of a model: each is a module with its own arrays, and another takes its place."""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+from flax import nnx
 
 from headjax.attention.formulation import Attention
 from headjax.core.deferred import held
-from headjax.core.tensors import Params
-from headjax.heads.head_id import require_stack
+from headjax.core.modules import arrays, bind
+from headjax.core.tensors import Params, abstract
+from headjax.heads.head_id import HeadId, require_stack, tied_heads
+from headjax.models.config import HEAD_STACKS, ModelConfig
+from headjax.models.layerwise import FEED_FORWARD
 from headjax.models.model import Model
 from headjax.models.stack import Stack
 
@@ -18,41 +22,46 @@ Change = Callable[[str, int, Attention, Params], tuple[Attention, Params]]
 """Function of (head stack, layer, formulation, parameters) that returns the new formulation and parameters."""
 
 
-class AttentionLayer(NamedTuple):
-    """Attention layer of a model.
+class LayerModule(NamedTuple):
+    """Attention or feed-forward of a layer; layers that share their parameters have one, as the first of them.
 
     Attributes:
-        stack: Head stack (`encoder`, `decoder` or `cross`).
-        layer: Number of the layer, counted from 0.
-        attention: Formulation of the layer.
-        params: Parameters of the layer, without an axis of layers.
+        stack: head stack (`encoder`, `decoder`, `cross`) of an attention, stack of a feed-forward.
+        layer: number of the layer, counted from 0.
+        module: `flax.nnx` module with the layer's own arrays, without an axis of layers.
     """
 
     stack: str
     layer: int
-    attention: Attention
-    params: Params
+    module: Any
+
+    @property
+    def config(self) -> Any:
+        """Formulation of the attention, or kind of the feed-forward."""
+        return self.module.config
+
+    @property
+    def params(self) -> Params:
+        """The arrays as a nested dict."""
+        return arrays(self.module)
+
+    def holding(self, params: Params) -> nnx.Module:
+        """Return a module of the same kind that holds these arrays."""
+        module: nnx.Module = bind(jax.tree.map(lambda leaf: leaf, self.module), params)
+        return module
 
 
-def attention_layers(model: Model) -> Iterator[AttentionLayer]:
-    """Yield the attention layers in the order in which `map_attention` visits them; nothing is stacked again.
-
-    Layers that share their parameters are yielded once, as the first of them. Deferred arrays are made, those of all
-    layers of a group at once.
-    """
-    for (name, slot), sites in itertools.groupby(model.config.sites(), lambda site: (site.stack, site.slot)):
-        stack = model.config.stacks()[name]
-        params = {group.name: {slot: held(model.params[name][group.name][slot])} for group in stack.groups}
-        weights = stack.unstack(params)
-        for site in sites:
-            if site.first:
-                yield AttentionLayer(site.head_stack, site.layer, site.attention, weights[site.layer][slot])
+def attention_layers(model: Model, head_stacks: Collection[str] | None = None) -> Iterator[LayerModule]:
+    """Yield the attention layers, head stack after head stack; deferred arrays of one head stack are made at once."""
+    for head_stack in model.config.attentions() if head_stacks is None else head_stacks:
+        stack, slot = HEAD_STACKS[head_stack]
+        yield from _modules(model, head_stack, stack, slot, _unstacked(model, stack, slot))
 
 
-def output_params(params: Params) -> Params:
-    """Return the parameters of a formulation with its output projection, those inside of one that wraps another."""
-    inner: Params = params.get("inner", params)
-    return inner
+def feed_forward_layers(model: Model) -> Iterator[LayerModule]:
+    """Yield the feed-forward sub-layers, stack after stack."""
+    for name in model.config.stacks():
+        yield from _modules(model, name, name, FEED_FORWARD, _unstacked(model, name, FEED_FORWARD))
 
 
 def map_attention(
@@ -74,33 +83,157 @@ def map_attention(
     Raises:
         HeadjaxError: The model has no such head stack.
     """
-    config = model.config
-    for head_stack in stacks or ():
-        require_stack(config, head_stack)
-    layers = None if layers is None else frozenset(layers)
-    sites = config.sites(stacks)
-    changed_stacks, changed_params = {}, dict(model.params)
-    for name, stack in config.stacks().items():
-        here = [site for site in sites if site.stack == name]
-        held_params = _with_held(stack, model.params[name], {site.slot for site in here})
-        new_layers, weights = list(stack.layers), stack.unstack(held_params)
-        for site in here:
-            if not site.first or (layers is not None and layers.isdisjoint(site.tied)):
-                continue
-            slot = site.slot
-            new, params = function(site.head_stack, site.layer, site.attention, weights[site.layer][slot])
-            for tied in site.tied:
-                new_layers[tied] = dataclasses.replace(new_layers[tied], **{slot: new})  # type: ignore[arg-type]
-                weights[tied] = weights[tied] | {slot: params}
-        changed_stacks[name] = dataclasses.replace(stack, layers=tuple(new_layers))
-        changed_params[name] = changed_stacks[name].restack(weights, model.params[name])
-    return model.replace(config=config.replace_stacks(changed_stacks), params=changed_params)
+
+    def change(found: LayerModule) -> nnx.Module:
+        attention, params = function(found.stack, found.layer, found.config, found.params)
+        return attention.bind(params, model.config.width, model.config.width)
+
+    return map_attention_modules(model, change, stacks, layers)
 
 
-def _with_held(stack: Stack, params: Params, slots: Collection[str]) -> Params:
-    """Return a stack's parameters with the arrays of these slots made where they are deferred."""
+def map_attention_modules(
+    model: Model,
+    change: Callable[[LayerModule], nnx.Module],
+    head_stacks: Collection[str] | None = None,
+    layers: Collection[int] | None = None,
+) -> Model:
+    """Return what `map_attention` does, of a function from each attention layer to the module in its place.
 
-    def hold(layers: Params) -> Params:
-        return {slot: held(own) if slot in slots else own for slot, own in layers.items()}
+    Arrays that a layer keeps are shared with the model as far as the groups of its layers stay.
+    """
+    for head_stack in head_stacks or ():
+        require_stack(model.config, head_stack)
+    chosen = [name for name in model.config.attentions() if head_stacks is None or name in head_stacks]
+    return _mapped(model, change, {name: HEAD_STACKS[name] for name in chosen}, layers)
 
-    return params | {group.name: hold(params[group.name]) for group in stack.groups}
+
+def map_feed_forward(model: Model, change: Callable[[LayerModule], nnx.Module]) -> Model:
+    """Return the model with every feed-forward sub-layer replaced by the module that `change` returns."""
+    return _mapped(model, change, {name: (name, FEED_FORWARD) for name in model.config.stacks()})
+
+
+def config_after(config: ModelConfig, surgery: Callable[[Model], Model]) -> ModelConfig:
+    """Return the architecture that a surgery makes of another one. Nothing is computed: arrays are shapes."""
+    return jax.eval_shape(surgery, Model(config, abstract(config.tensors()))).config
+
+
+def kept_heads(config: ModelConfig, removed: Iterable[HeadId]) -> dict[tuple[str, int], list[int]]:
+    """Return the positions of the heads that stay, by (head stack, layer), in every layer that loses some.
+
+    Args:
+        config: architecture of the whole model.
+        removed: heads; those that share their parameters with one of them go with it.
+    """
+    gone = {tied for head in removed for tied in tied_heads(config, head)}
+    kept = {}
+    for name, layer in sorted({(head.stack, head.layer) for head in gone}):
+        ids = config.site(name, layer).attention.ids
+        kept[name, layer] = [place for place, head in enumerate(ids) if HeadId(name, layer, head) not in gone]
+    return kept
+
+
+def without_heads(config: ModelConfig, removed: Iterable[HeadId]) -> ModelConfig:
+    """Return the architecture that is left when these heads go, without a look at any weight.
+
+    Shared dimensions that no head reads any more (collaborative, Tucker), which `headjax.prune` takes out too, are
+    seen in the weights alone and stay.
+
+    Args:
+        config, removed: those of `kept_heads`.
+    """
+    stacks = dict(config.stacks())
+    left: dict[str, dict[tuple[int, str], Any]] = {name: {} for name in stacks}
+    for (head_stack, layer), kept in kept_heads(config, removed).items():
+        stack, slot = HEAD_STACKS[head_stack]
+        module = config.site(head_stack, layer).attention.fresh(config.width, config.width)
+        left[stack][layer, slot] = module.left(kept)
+    return config.replace_stacks({name: stack.with_fields(left[name]) for name, stack in stacks.items()})
+
+
+def output_params(params: Params) -> Params:
+    """Return the parameters of a formulation with its output projection, those inside of one that wraps another."""
+    inner: Params = params.get("inner", params)
+    return inner
+
+
+def _mapped(
+    model: Model,
+    change: Callable[[LayerModule], nnx.Module],
+    places: Mapping[str, tuple[str, str]],
+    layers: Collection[int] | None = None,
+) -> Model:
+    """Return the model with other modules in these places.
+
+    Args:
+        model: the model.
+        change: function of a sub-layer that returns the module in its place; the same one where nothing changes.
+        places: (stack, slot) by the name under which `change` knows them.
+        layers: layers to change; None is all.
+    """
+    config, params = model.config, dict(model.params)
+    stacks = {name: stack for name, stack in config.stacks().items() if name in {stack for stack, _ in places.values()}}
+    for name, stack in stacks.items():
+        fields: dict[tuple[int, str], Any] = {}
+        weights: dict[str, list[Params]] = {}
+        for own_name, (_, slot) in ((own, place) for own, place in places.items() if place[0] == name):
+            weights[slot] = _unstacked(model, name, slot)
+            for found in _modules(model, own_name, name, slot, list(weights[slot])):
+                tied = stack.tied_layers(found.layer)
+                if layers is not None and set(layers).isdisjoint(tied):
+                    continue
+                module: Any = change(found)
+                if module is not found.module:
+                    for layer in tied:
+                        fields[layer, slot], weights[slot][layer] = module.config, arrays(module)
+        stacks[name] = stack.with_fields(fields)
+        params[name] = _restacked(model, name, stacks[name], weights, fields.keys())
+    return model.replace(config=config.replace_stacks(stacks), params=params)
+
+
+def _unstacked(model: Model, name: str, slot: str) -> list[Params]:
+    """Return a slot's parameters by layer, made where they are deferred."""
+    params = model.params[name]
+    groups = model.config.stacks()[name].groups
+    return [layer for group in groups for layer in group.unstack(held(params[group.name][slot]))]
+
+
+def _modules(model: Model, called: str, name: str, slot: str, weights: Iterable[Params]) -> Iterator[LayerModule]:
+    """Yield the sub-layers in a slot of a stack as modules of these weights."""
+    stack, width = model.config.stacks()[name], model.config.width
+    sizes = (width,) if slot == FEED_FORWARD else (width, width)
+    for number, (layer, params) in enumerate(zip(stack.layers, weights, strict=True)):
+        if number == stack.tied_layers(number)[0]:
+            yield LayerModule(called, number, getattr(layer, slot).bind(params, *sizes))
+
+
+def _restacked(
+    model: Model, name: str, new: Stack, weights: Mapping[str, list[Params]], changed: Collection[tuple[int, str]]
+) -> Params:
+    """Return the parameters of a changed stack; a group of the same layers as before shares what did not change.
+
+    Args:
+        model: the model before.
+        name: the stack's name.
+        new: the changed stack.
+        weights: parameters of the slots that were changed, by layer.
+        changed: (layer, slot) of every change.
+    """
+    old, params = model.config.stacks()[name], model.params[name]
+    before = {group.name for group in old.groups}
+    made = {key: entry for key, entry in params.items() if key not in before}
+    others: dict[str, list[Params]] = {}
+    if any(group.name not in before for group in new.groups):
+        by_layer = old.unstack({key: _without(params[key], weights) for key in before})
+        others = {slot: [layer[slot] for layer in by_layer] for slot in by_layer[0]}
+    for group in new.groups:
+        there = range(group.start, group.stop)
+        slots = others | dict(weights)
+        if group.name in before:
+            slots = {slot: own for slot, own in weights.items() if any((layer, slot) in changed for layer in there)}
+        own = {slot: group.restack(by_layer[group.start : group.stop]) for slot, by_layer in slots.items()}
+        made[group.name] = params.get(group.name, {}) | own
+    return made
+
+
+def _without(params: Params, slots: Collection[str]) -> Params:
+    return {slot: own for slot, own in params.items() if slot not in slots}

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from headjax.core import history
-from headjax.core.deferred import held
 from headjax.core.errors import HeadjaxError
-from headjax.core.tensors import Params, flatten
+from headjax.core.modules import declared
+from headjax.core.tensors import Params, map_tensors
+from headjax.heads.surgery import LayerModule, config_after, map_feed_forward
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
-from headjax.models.sublayers import FeedForward
+from headjax.models.sublayers import DenseFeedForward
 
 Place = tuple[str, int]
 """A stack (`encoder`, `decoder`) and a layer in it."""
@@ -24,70 +25,25 @@ Place = tuple[str, int]
 AXIS = "feed_forward"
 """Logical axis of a feed-forward's units."""
 
-SLOT = "feed_forward"
-"""Slot of a layer's feed-forward, among its fields and its parameters."""
-
-
-class FeedForwardLayer(NamedTuple):
-    """Feed-forward sub-layer of a model.
-
-    Attributes:
-        place: stack and layer.
-        feed_forward: the sub-layer.
-        params: its parameters, without an axis of layers.
-    """
-
-    place: Place
-    feed_forward: FeedForward
-    params: Params
-
-
-def feed_forward_layers(model: Model) -> Iterator[FeedForwardLayer]:
-    """Yield the feed-forward sub-layers by stack and layer; layers that share their parameters once, as the first."""
-    for name, stack in model.config.stacks().items():
-        weights = stack.unstack(model.params[name])
-        for i, layer in enumerate(stack.layers):
-            if i == stack.tied_layers(i)[0]:
-                yield FeedForwardLayer((name, i), layer.feed_forward, weights[i][SLOT])
-
-
-def map_feed_forward(model: Model, function: Callable[[FeedForwardLayer], tuple[FeedForward, Params]]) -> Model:
-    """Return the model with every feed-forward sub-layer replaced by the result of `function`.
-
-    Layers that share their parameters change together: `function` is called for the first of them.
-    """
-    stacks, params = {}, dict(model.params)
-    for name, stack in model.config.stacks().items():
-        layers, weights = list(stack.layers), stack.unstack(model.params[name])
-        for i in range(len(layers)):
-            tied = stack.tied_layers(i)
-            if i != tied[0]:
-                continue
-            new, own = function(FeedForwardLayer((name, i), layers[i].feed_forward, held(weights[i][SLOT])))
-            for j in tied:
-                layers[j] = dataclasses.replace(layers[j], feed_forward=new)
-                weights[j] = weights[j] | {SLOT: own}
-        stacks[name] = dataclasses.replace(stack, layers=tuple(layers))
-        params[name] = stacks[name].restack(weights, model.params[name])
-    return model.replace(config=model.config.replace_stacks(stacks), params=params)
-
 
 def count_units(model: Model) -> dict[Place, int]:
-    """Return the number of units of every feed-forward sub-layer."""
-    return {found.place: found.feed_forward.hidden for found in feed_forward_layers(model)}
+    """Return the number of units of every feed-forward; layers that share their parameters have one, the first's."""
+    return {
+        (name, i): layer.feed_forward.hidden
+        for name, stack in model.config.stacks().items()
+        for i, layer in enumerate(stack.layers)
+        if i == stack.tied_layers(i)[0]
+    }
 
 
 def without_units(config: ModelConfig, share: float) -> ModelConfig:
     """Return the config without a share of the units of every feed-forward, rounded as `reconstruct` does."""
-    stacks = {}
-    for name, stack in config.stacks().items():
-        layers = []
-        for layer in stack.layers:
-            hidden = layer.feed_forward.hidden
-            smaller = dataclasses.replace(layer.feed_forward, hidden=hidden - units_to_remove(hidden, share))
-            layers.append(dataclasses.replace(layer, feed_forward=smaller))
-        stacks[name] = dataclasses.replace(stack, layers=tuple(layers))
-    return config.replace_stacks(stacks)
+
+    def prune_share(model: Model) -> Model:
+        counts = count_units(model)
+        return prune_units(model, {place: range(units_to_remove(count, share)) for place, count in counts.items()})
+
+    return config_after(config, prune_share)
 
 
 def units_to_remove(hidden: int, share: float) -> int:
@@ -122,9 +78,10 @@ def prune_units(model: Model, removed: Mapping[Place, Collection[int]]) -> Model
     if not gone:
         return model
 
-    def keep(found: FeedForwardLayer) -> tuple[FeedForward, Params]:
-        kept = np.setdiff1d(np.arange(found.feed_forward.hidden), gone.get(found.place, []))
-        return resized(found.feed_forward, found.params, kept, model.config.width)
+    def keep(found: LayerModule) -> DenseFeedForward:
+        units: DenseFeedForward = found.module
+        lost = gone.get((found.stack, found.layer))
+        return units if lost is None else resized(units, np.setdiff1d(np.arange(units.config.hidden), lost))
 
     pruned = map_feed_forward(model, keep)
     entry = history.entry("prune_units", removed={f"{stack}/{layer}": len(gone[stack, layer]) for stack, layer in gone})
@@ -134,8 +91,8 @@ def prune_units(model: Model, removed: Mapping[Place, Collection[int]]) -> Model
 def mask_units(model: Model, removed: Mapping[Place, Collection[int]]) -> Model:
     """Return the model with the rows of W_2 of some units at 0: it computes as `prune_units` of them does."""
 
-    def silence(found: FeedForwardLayer) -> tuple[FeedForward, Params]:
-        return found.feed_forward, silenced(found.params, removed.get(found.place, ()))
+    def silence(found: LayerModule) -> nnx.Module:
+        return found.holding(silenced(found.params, removed.get((found.stack, found.layer), ())))
 
     return map_feed_forward(model, silence) if any(removed.values()) else model
 
@@ -153,28 +110,20 @@ def pad_units(model: Model) -> Model:
     counts = count_units(model)
     most = {name: max(number for place, number in counts.items() if place[0] == name) for name, _ in counts}
 
-    def fill(found: FeedForwardLayer) -> tuple[FeedForward, Params]:
-        missing = np.full(most[found.place[0]] - found.feed_forward.hidden, -1)
-        index = np.concatenate([np.arange(found.feed_forward.hidden), missing])
-        return resized(found.feed_forward, found.params, index, model.config.width)
+    def fill(found: LayerModule) -> DenseFeedForward:
+        there = np.arange(found.config.hidden)
+        return resized(found.module, np.append(there, np.full(most[found.stack] - len(there), -1)))
 
     even = all(count == most[stack] for (stack, _), count in counts.items())
     return model if even else map_feed_forward(model, fill)
 
 
-def resized(feed_forward: FeedForward, params: Params, units: np.ndarray, width: int) -> tuple[FeedForward, Params]:
-    """Return a sub-layer with these units alone, in this order.
-
-    Args:
-        feed_forward, params: the sub-layer.
-        units: numbers of the units; -1 is a unit of zeros.
-        width: size of the residual stream.
-    """
-    declared: dict[str, nnx.Param[Any]] = flatten(feed_forward.tensors(width))
+def resized(module: DenseFeedForward, units: np.ndarray) -> DenseFeedForward:
+    """Return a sub-layer with the units of these numbers alone, in this order; -1 is a unit of zeros."""
     index, present = jnp.asarray(np.maximum(units, 0)), jnp.asarray(units >= 0)
 
-    def take(name: str) -> jnp.ndarray:
-        array, axes = params[name], declared[name].out_sharding
+    def take(path: str, weight: nnx.Param[Any]) -> Any:
+        array, axes = weight.get_raw_value(), weight.out_sharding
         if AXIS not in axes:
             return array
         axis = axes.index(AXIS)
@@ -183,4 +132,5 @@ def resized(feed_forward: FeedForward, params: Params, units: np.ndarray, width:
         taken = jnp.take(array, index, axis=axis)
         return jnp.where(present.reshape(shape), taken, jnp.zeros((), taken.dtype))
 
-    return dataclasses.replace(feed_forward, hidden=len(units)), {name: take(name) for name in params}
+    config = dataclasses.replace(module.config, hidden=len(units))
+    return config.bind(map_tensors(take, declared(module)), module.down.get_raw_value().shape[-1])

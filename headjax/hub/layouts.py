@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, TypeVar
 import jax.numpy as jnp
 
 from headjax.attention.formulation import Attention
-from headjax.attention.module import NoHeads
+from headjax.attention.module import AttentionModule, NoHeads
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.core.deferred import held
 from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
-from headjax.heads.surgery import map_attention
+from headjax.heads.surgery import LayerModule, map_attention, map_attention_modules
 from headjax.heads.units import pad_units
 from headjax.hub.family import Family, HeadShape
 from headjax.hub.fields import Fields
@@ -263,11 +263,9 @@ def _renumber(model: Model) -> Model:
 def _in_order(model: Model) -> Model:
     """Return the model with heads in the order of their numbers, as `pruned_heads` has them."""
 
-    def sort(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
-        order = sorted(range(attention.num_heads), key=lambda head: attention.ids[head])
-        if order == list(range(attention.num_heads)):
-            return attention, params
-        sorted_heads = attention.bind(params, model.config.width, model.config.width).keep_heads(order)
-        return sorted_heads.config, sorted_heads.params
+    def sort(found: LayerModule) -> AttentionModule:
+        module: AttentionModule = found.module
+        order = sorted(range(module.config.num_heads), key=lambda head: module.config.ids[head])
+        return module if order == list(range(len(order))) else module.keep_heads(order)
 
-    return map_attention(model, sort)
+    return map_attention_modules(model, sort)

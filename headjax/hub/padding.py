@@ -191,9 +191,9 @@ def pad_heads(model: Model, family: Family) -> Model:
         InexpressibleError: a formulation is not multi-head attention, or the heads fit no shape of the family.
     """
     plain: dict[Place, PlainHeads] = {}
-    for stack, layer, attention, params in attention_layers(model):
-        with _located(stack, layer):
-            plain[stack, layer] = as_grouped(attention, params)
+    for found in attention_layers(model):
+        with _located(found.stack, found.layer):
+            plain[found.stack, found.layer] = as_grouped(found.config, found.params)
     targets: dict[Place, Attention] = {}
     for group in family.head_groups:
         own = {place: heads for place, heads in plain.items() if place[0] in group}

@@ -6,8 +6,8 @@ import bisect
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -288,6 +288,13 @@ class Stack(Spec):
     def attentions(self, slot: str) -> tuple[Attention, ...]:
         """Return the formulations in a slot (`attention` or `cross_attention`), by layer."""
         return tuple(getattr(layer, slot) for layer in self.layers)
+
+    def with_fields(self, fields: Mapping[tuple[int, str], Any]) -> Self:
+        """Return the stack with other values of its layers' fields, by the layer's number and the field's name."""
+        layers = list(self.layers)
+        for (number, name), value in fields.items():
+            layers[number] = dataclasses.replace(layers[number], **{name: value})
+        return dataclasses.replace(self, layers=tuple(layers))
 
     def module(self, width: int, memory_width: int) -> TransformerStack:
         """Return the module; `memory_width` is the width of the encoder output, for cross-attention."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from headjax.core.errors import HeadjaxError
-from headjax.heads.budgets import count_parameters, heads_for_budget, without_heads
+from headjax.heads.budgets import count_parameters, heads_for_budget
 from headjax.heads.head_id import all_heads
 from headjax.heads.ordering import random_order
 from headjax.heads.pruning import prune
+from headjax.heads.surgery import without_heads
 from tests.hub.directories import BERT, CONFIGS, LLAMA, T5, model_of
 
 FAMILIES = {"bert": BERT, "llama": LLAMA, "t5": T5, "albert": CONFIGS["albert"], "qwen3": CONFIGS["qwen3"]}

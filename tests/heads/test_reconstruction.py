@@ -15,8 +15,8 @@ from headjax.heads import layer_sums
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruction import reconstruct
-from headjax.heads.surgery import map_attention
-from headjax.heads.units import count_units, map_feed_forward, prune_units
+from headjax.heads.surgery import map_attention, map_feed_forward
+from headjax.heads.units import count_units, prune_units
 from headjax.models.encoder import Albert
 from headjax.models.encoder_decoder import T5
 from headjax.models.residuals import (
@@ -249,11 +249,11 @@ def doubled_units(model):
     """The second half of every feed-forward's units computes what the first half does, and writes something else."""
 
     def double(found):
-        half = found.feed_forward.hidden // 2
+        half = found.config.hidden // 2
         params = dict(found.params)
         params["up"] = jnp.tile(params["up"][:, :half], (1, 2))
         params["up_bias"] = jnp.tile(params["up_bias"][:half], 2)
-        return found.feed_forward, params
+        return found.holding(params)
 
     return map_feed_forward(model, double)
 

@@ -8,7 +8,9 @@ import pytest
 
 from headjax.core.deferred import Deferred, deferred, held
 from headjax.core.errors import HeadjaxError
-from headjax.heads.surgery import attention_layers, map_attention
+from headjax.heads.head_id import HeadId
+from headjax.heads.pruning import prune
+from headjax.heads.surgery import attention_layers, config_after, map_attention, without_heads
 from tests import tiny
 from tests.attention.formulations import kept_heads
 from tests.closeness import assert_close
@@ -57,7 +59,7 @@ def test_the_layers_are_read_as_they_are_visited(model):
     layers = list(attention_layers(model))
     assert [(entry.stack, entry.layer) for entry in layers] == visited
     for entry in layers:
-        assert entry.attention == model.config.decoder.layers[entry.layer].attention
+        assert entry.config == model.config.decoder.layers[entry.layer].attention
     queries = model.params["decoder"]["layers_0_1"]["attention"]["query"]
     np.testing.assert_array_equal(layers[1].params["query"], queries[1])
 
@@ -87,3 +89,20 @@ def test_of_deferred_arrays_attention_alone_is_made(model):
     layers = attention_layers(model.replace(params=jax.tree.map(deferred, model.params)))
     for one, other in zip(layers, attention_layers(model), strict=True):
         jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
+
+
+def test_what_does_not_change_is_shared(model):
+    """A layer that a change leaves alone, and the other sub-layers of changed ones, keep the very same arrays."""
+    pruned = prune(model, ["decoder/0/1", "decoder/1/1"])
+    assert pruned.config.decoder.groups[0].name == "layers_0_1"
+    old, new = model.params["decoder"], pruned.params["decoder"]
+    assert new["layers_0_1"]["feed_forward"]["up"] is old["layers_0_1"]["feed_forward"]["up"]
+    assert new["layers_2_2"]["attention"]["query"] is old["layers_2_2"]["attention"]["query"]
+    assert pruned.params["embeddings"]["token"] is model.params["embeddings"]["token"]
+
+
+def test_a_surgery_of_shapes_gives_the_architecture(model):
+    removed = ["decoder/0/1", "decoder/2/0"]
+    layers = config_after(model.config, lambda given: map_attention(given, lambda s, i, a, p: kept_heads(a, p, [1, 2])))
+    assert [layer.attention.ids for layer in layers.decoder.layers] == [(1, 2)] * 3
+    assert without_heads(model.config, map(HeadId.parse, removed)) == prune(model, removed).config

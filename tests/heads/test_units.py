@@ -9,9 +9,9 @@ import pytest
 
 from headjax.core import tensors
 from headjax.core.errors import HeadjaxError
+from headjax.heads.surgery import feed_forward_layers
 from headjax.heads.units import (
     count_units,
-    feed_forward_layers,
     mask_units,
     pad_units,
     prune_units,
@@ -41,7 +41,7 @@ def test_removed_units_are_activations_of_zero(name):
     masked = mask_units(model, removed)
     for found in feed_forward_layers(masked):
         silent = np.flatnonzero(~np.asarray(found.params["down"]).any(axis=1))
-        assert silent.tolist() == removed.get(found.place, [])
+        assert silent.tolist() == removed.get((found.stack, found.layer), [])
     assert_close(pruned(batch).hidden, masked(batch).hidden, sums=4 * tiny.SUMS)
     assert pruned.num_parameters == tensors.count(pruned.config.tensors()) < model.num_parameters
     before, after = count_units(model), count_units(pruned)

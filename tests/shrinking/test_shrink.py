@@ -14,7 +14,8 @@ import headjax
 from headjax import Budget, HeadId, HeadjaxError
 from headjax.heads.agreement import agreement
 from headjax.heads.effect import OutputChange
-from headjax.heads.units import count_units, map_feed_forward
+from headjax.heads.surgery import map_feed_forward
+from headjax.heads.units import count_units
 from headjax.hub.exporting import layout_of_export
 from headjax.models.compute import Compute
 from headjax.models.encoder import Albert, Bert
@@ -86,8 +87,8 @@ def test_damage_is_the_change_of_the_output_of_the_whole_model(model):
     for number in range(3):
 
         def halve(found, number=number):
-            scale = 0.5 if found.place == ("decoder", number) else 1.0
-            return found.feed_forward, found.params | {"down": scale * found.params["down"]}
+            scale = 0.5 if found.layer == number else 1.0
+            return found.holding({"down": scale * found.params["down"]})
 
         changed = map_feed_forward(model, halve)
         weights = changed.config.decoder.unstack(changed.params["decoder"])[number]
@@ -104,7 +105,7 @@ def test_what_others_can_stand_in_for_costs_nothing(model):
         index = jnp.arange(32) % 16
         for name, axis in (("up", 1), ("up_bias", 0), ("down", 0)):
             half[name] = jnp.take(found.params[name], index, axis=axis)
-        return found.feed_forward, half
+        return found.holding(half)
 
     doubled = map_feed_forward(model, twice)
     table = options_of(doubled, BATCHES, grid=Grid(heads=(), units=(0.5, 0.25), cached=(), others=()), measured=64)
