@@ -76,8 +76,8 @@ class Deep(Recipe):
         counts = part_counts(config, self.heads)
         stacks = {}
         for name, stack in config.stacks().items():
-            layers = [new for layer, n in zip(stack.layers, counts[name], strict=True)
-                      for new in _split_specs(layer, n, config.width)]  # fmt: skip
+            pairs = zip(stack.layers, counts[name], strict=True)
+            layers = [new for layer, parts in pairs for new in _split_specs(layer, parts, config.width)]
             if stack.position_bias is None:
                 layers = [layer.structure() for layer in layers]
             stacks[name] = dataclasses.replace(stack, layers=tuple(layers))
