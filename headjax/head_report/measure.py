@@ -15,6 +15,7 @@ from headjax.evaluation.selection import selection_of
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.head_report.curves import CurveConfig, curve
 from headjax.head_report.study import MODES, HeadStudy, Snapshot, StudyConfig, curve_name, scored
+from headjax.head_report.views import MOST_EXAMPLES, views
 from headjax.heads.ablation import ablate, best_heads
 from headjax.heads.attended import head_roles
 from headjax.heads.head_id import HeadId, all_heads
@@ -55,6 +56,8 @@ def measure(
     if run is not None:
         _along(run, study, progress)
         yield
+    shown = next(iter(study.few.batches(config.batch_size, limit=config.batch_size)))
+    keep("views", lambda: views(study.few.fit(study.model), shown))
     keep(
         "roles",
         lambda: _named(
@@ -191,6 +194,7 @@ def _forwards(study: HeadStudy, *, second: bool) -> dict[str, float]:
     config, judged, few = study.config, study.task.count(), study.few.count()
     chosen, heads = scored(study.selection, config), len(all_heads(study.model.config))
     costs: dict[str, float] = {"baseline": judged, "scores": BACKWARD * chosen, "roles": few}
+    costs["views"] = MOST_EXAMPLES * (heads + 1)
     costs |= dict.fromkeys(MODES, SUFFIX * heads * few)
     costs["best"] = SUFFIX * heads * min(chosen, few / 2)
     costs |= {"second": BACKWARD * chosen} if second else {}

@@ -12,13 +12,13 @@ import numpy as np
 from headjax.evaluation.task import Task
 from headjax.head_report.curves import CurvePoint, removable
 from headjax.head_report.study import HeadStudy, scored
+from headjax.head_report.views import config_unit
 from headjax.heads.attended import ROLES
 from headjax.heads.head_id import all_heads
 from headjax.heads.ordering import compared
 from headjax.plots import score_map
 from headjax.report import numbers
 from headjax.report.curves import Points
-from headjax.report.maps import attention_patterns
 from headjax.report.page import Picture, Section, write_page
 from headjax.report.presets import importance_transfer, pruning_curves
 from headjax.report.style import Plot
@@ -81,7 +81,7 @@ def write_report(study: HeadStudy, path: str | Path, shown: dict[str, Section] |
         "transfer": (study.second is not None, lambda: _transfer(study)),
         "training": (len(study.snapshots), lambda: _training(study)),
         "roles": (len(study.roles), lambda: _roles(study)),
-        "attention": (len(study.roles), lambda: _attention(study)),
+        "attention": (len(study.views), lambda: _attention(study)),
     }
     sections = []
     for name, (drawn_from, build) in builders.items():
@@ -299,14 +299,11 @@ def _roles(study: HeadStudy) -> Section:
 
 
 def _attention(study: HeadStudy) -> Section:
-    figures = []
-    for stack, found in study.patterns.items():
-        plot = attention_patterns(
-            found.probabilities,
-            found.queries,
-            found.keys,
-            names=[str(head) for head in found.heads],
-            title=f"Attention of the most important heads, {stack}",
-        )
-        figures.append(Picture(plot, "Attention probabilities on one example, a row for each query."))
-    return Section("Attention patterns", "", tuple(figures))
+    text = (
+        "Each small picture is a head: a row for each token that attends, a column for each token that it attends to. "
+        "The bar below is the head's importance. Choose a head with a click or the arrow keys, and switch it off to "
+        "see the prediction without it. Predictions are stored with one head or one layer off, not with other sets."
+    )
+    importance = {str(head): float(value) for head, value in compared(study.scores, "importance").items()}
+    data = {"importance": importance, "unit": config_unit(study.model.config), "examples": study.views}
+    return Section("What each head attends to", text, viewer=data)

@@ -6,11 +6,12 @@ import base64
 import dataclasses
 import hashlib
 import itertools
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
@@ -39,6 +40,7 @@ class Section:
         figures: plots with captions.
         table: a table of results.
         listings: given beginnings and what was written after them, as program text.
+        viewer: data of an attention viewer, see `viewer.js`; None is none.
     """
 
     title: str
@@ -46,6 +48,7 @@ class Section:
     figures: Sequence[Picture] = ()
     table: Table | None = None
     listings: Sequence[tuple[str, str]] = ()
+    viewer: Mapping[str, Any] | None = None
 
 
 def render_page(
@@ -70,8 +73,9 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["paragraphs"] = _paragraphs
-    script = (Path(__file__).parent / "page.js").read_text()
+    environment.filters |= {"paragraphs": _paragraphs, "json": _json}
+    scripts = ["page.js", "viewer.js"] if any(section.viewer is not None for section in sections) else ["page.js"]
+    script = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     numbers = itertools.count(1)
     embedded = [
@@ -105,6 +109,11 @@ def write_page(
     # Text decoded from broken bytes can hold characters that UTF-8 cannot; they are spelled out.
     page = render_page(title, summary, sections, footer, facts)
     return write_file(path, page.encode("utf-8", "backslashreplace"))
+
+
+def _json(data: Any) -> Markup:
+    """Data as JSON within a script element, which no text in it can end."""
+    return Markup(json.dumps(data, allow_nan=False).replace("<", "\\u003c"))
 
 
 def _paragraphs(text: str) -> list[Markup]:

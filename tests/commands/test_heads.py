@@ -271,5 +271,5 @@ def test_the_report_holds_what_the_commands_say(run, folder, capsys):
     page = (folder / "heads.html").read_text()
     assert page.count("<script") == 1
     assert not re.search(r'(src|href)="http', page)
-    for title in ("Other data", "During training", "Attention patterns"):
+    for title in ("Other data", "During training", "What each head attends to"):
         assert title in page

@@ -29,9 +29,7 @@ def task():
 def study(task):
     """Two layers of two heads on two tasks, with one seed."""
     model = tiny.model(tiny.decoder_config(tiny.layer(tiny.multi_head(2)), tiny.layer(tiny.multi_head(2))))
-    config = StudyConfig(
-        batch_size=4, orders=("importance", "random"), seeds=1, percentages=(50, 100), resamples=20, shown=1
-    )
+    config = StudyConfig(batch_size=4, orders=("importance", "random"), seeds=1, percentages=(50, 100), resamples=20)
     second = language_task("letters", 1)
     study = begin(model, task, config, second=second)
     list(measure(study, second))

@@ -15,14 +15,12 @@ from headjax.evaluation.task import evaluate_task
 from headjax.head_report.curves import CurveConfig, CurvePoint, curve, removable
 from headjax.head_report.measure import agreement, estimate, measure
 from headjax.head_report.sections import best_head_table, curve_table, tolerance, write_report
-from headjax.head_report.study import MOST_TOKENS, StudyConfig, begin, fingerprint, patterns
+from headjax.head_report.study import StudyConfig, begin, fingerprint
 from headjax.heads import gates as head_gates
-from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.head_id import all_heads
 from headjax.heads.reconstruction_order import reconstruction_order
-from headjax.models.embeddings import Embeddings, Learned
 from headjax.storage.kept import Kept
 from tests import tiny
-from tests.hub.directories import T5, model_of
 
 
 def test_a_curve_has_known_additions():
@@ -77,37 +75,6 @@ def test_kept_heads_of_a_curve_are_solved_anew_until_none_is_left():
     assert none_left is model
 
 
-def test_the_first_heads_of_a_stack_are_drawn_without_padding():
-    model = tiny.model(tiny.decoder_config())
-    batch = tiny.tokens(2, 6) | {"attention_mask": np.arange(6) < np.array([[4], [6]])}
-    heads = [HeadId("decoder", 1, 2), HeadId("decoder", 0, 3), HeadId("decoder", 0, 0)]
-    (found,) = patterns(model, batch, heads, 2).values()
-    assert found.heads == tuple(heads[:2])
-    assert found.queries == found.keys == tuple(str(token) for token in batch["input_ids"][0, :4])
-    assert found.probabilities.shape == (2, 4, 4)
-    np.testing.assert_allclose(found.probabilities.sum(axis=2), 1.0, rtol=1e-5)
-    attention = model(batch, attention=True).attention["decoder"]
-    np.testing.assert_allclose(found.probabilities[0], attention[1][0, 2, :4, :4], rtol=1e-5, atol=1e-7)
-
-
-def test_long_examples_are_cut():
-    embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=Learned(40))
-    model = tiny.model(tiny.decoder_config(tiny.layer(), embeddings=embeddings))
-    (found,) = patterns(model, tiny.tokens(1, 40), [HeadId("decoder", 0, 0)], 1).values()
-    assert found.probabilities.shape == (1, MOST_TOKENS, MOST_TOKENS)
-    assert len(found.keys) == MOST_TOKENS
-
-
-def test_cross_attention_goes_from_target_to_input():
-    model = model_of(T5)
-    ids = np.array([[5, 6, 7, 8]])
-    batch = {"input_ids": ids, "labels": np.array([[9, 10, -100]])}
-    heads = [HeadId(stack, 0, 0) for stack in ("encoder", "decoder", "cross")]
-    found = patterns(model, batch, heads, 1)
-    assert found["encoder"].queries == found["cross"].keys == ("5", "6", "7", "8")
-    assert found["decoder"].queries == found["cross"].queries == (str(model.config.start_token), "9")
-
-
 def test_heads_are_judged_on_other_examples_than_they_are_ordered_on(study, task):
     selection, evaluation = split_task(task)
     assert (study.selection.split, study.task.split) == (selection.split, evaluation.split)
@@ -149,7 +116,7 @@ def test_the_bar_advances_with_every_checkpoint(study, task, monkeypatch):
 
     checkpoints = [(2, study.model), (4, study.model)]
     monkeypatch.setattr("headjax.head_report.measure.snapshots", lambda run: iter(checkpoints))
-    config = StudyConfig(batch_size=4, orders=("importance",), seeds=1, percentages=(100,), resamples=20, shown=1)
+    config = StudyConfig(batch_size=4, orders=("importance",), seeds=1, percentages=(100,), resamples=20)
     found = begin(study.model, task, config)
     list(measure(found, run="somewhere", progress=progress))
     assert [(snapshot.step, snapshot.agreement) for snapshot in found.snapshots] == [(2, 1.0), (4, 1.0)]

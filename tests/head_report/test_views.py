@@ -1,0 +1,82 @@
+"""What the attention viewer is given: attention without padding, and predictions with heads switched off."""
+
+import base64
+import re
+
+import numpy as np
+import pytest
+
+from headjax.head_report import views as viewing
+from headjax.head_report.views import MOST_TOKENS, views
+from headjax.heads.agreement import agreement
+from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.pruning import prune
+from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.encoder import Bert
+from headjax.models.sublayers import Dense
+from headjax.models.tasks import Regression
+from headjax.models.tasks.classification import Classification
+from tests import tiny
+from tests.hub.directories import T5, model_of
+
+
+def weights_of(stack):
+    shape = (len(stack["heads"]), len(stack["queries"]), len(stack["keys"]))
+    return np.frombuffer(base64.b64decode(stack["weights"]), np.uint8).reshape(shape) / 255
+
+
+def test_every_head_is_shown_without_padding():
+    model = tiny.model(tiny.decoder_config())
+    batch = tiny.tokens(2, 6) | {"attention_mask": np.arange(6) < np.array([[4], [6]])}
+    found = views(model, batch)
+    attention = model(batch, attention=True).attention["decoder"]
+    for row, (view, length) in enumerate(zip(found, (4, 6), strict=True)):
+        stack = view["stacks"]["decoder"]
+        assert stack["heads"] == [str(head) for head in all_heads(model.config)]
+        assert stack["queries"] == stack["keys"] == tuple(map(str, batch["input_ids"][row, :length]))
+        wanted = np.concatenate([np.asarray(layer)[row] for layer in attention])[:, :length, :length]
+        np.testing.assert_allclose(weights_of(stack), wanted, atol=0.5 / 255 + 1e-6)
+
+
+def test_a_switch_gives_what_a_pruned_model_predicts():
+    model = tiny.model(tiny.decoder_config())
+    batch = tiny.tokens(1, 6)
+    (view,) = views(model, batch)
+    assert set(view["without"]) == {*map(str, all_heads(model.config)), "decoder/0", "decoder/1"}
+    layer = [head for head in all_heads(model.config) if head.layer == 1]
+    for name, heads in {"decoder/0/2": [HeadId("decoder", 0, 2)], "decoder/1": layer}.items():
+        pruned = prune(model, heads)
+        assert view["without"][name]["change"] == pytest.approx(agreement(model, pruned, [batch]).apart, rel=1e-3)
+        best = int(np.asarray(pruned(batch).logits)[0, -1].argmax())
+        assert view["without"][name]["prediction"].startswith(f"{best} (")
+
+
+@pytest.mark.parametrize(
+    ("output", "pattern"), [(Classification(classes=3), r"[0-2] \(\d+\.\d%\)"), (Regression(), r"-?[\d.e-]+")]
+)
+def test_predictions_are_in_words(output, pattern):
+    config = Bert(
+        attention=tiny.multi_head(), feed_forward=Dense(16), vocab_size=tiny.VOCABULARY, max_length=16,
+        width=tiny.WIDTH, num_layers=1, task=output,
+    ).build()  # fmt: skip
+    (view,) = views(tiny.model(config), tiny.tokens(1, 6))
+    predictions = [view["whole"], *(one["prediction"] for one in view["without"].values())]
+    assert all(re.fullmatch(pattern, text) for text in predictions)
+    assert len(set(predictions)) > 1
+
+
+def test_long_examples_and_many_bytes_are_cut(monkeypatch):
+    embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=Learned(40))
+    model = tiny.model(tiny.decoder_config(tiny.layer(), embeddings=embeddings))
+    found = views(model, tiny.tokens(5, 40))
+    assert [len(view["stacks"]["decoder"]["keys"]) for view in found] == [MOST_TOKENS] * viewing.MOST_EXAMPLES
+    monkeypatch.setattr(viewing, "MOST_BYTES", 2 * len(all_heads(model.config)) * MOST_TOKENS**2)
+    assert len(views(model, tiny.tokens(5, 40))) == 2
+
+
+def test_cross_attention_goes_from_target_to_input():
+    model = model_of(T5)
+    (view,) = views(model, {"input_ids": np.array([[5, 6, 7, 8]]), "labels": np.array([[9, 10, -100]])})
+    stacks = view["stacks"]
+    assert stacks["encoder"]["queries"] == stacks["cross"]["keys"] == ("5", "6", "7", "8")
+    assert stacks["decoder"]["queries"] == stacks["cross"]["queries"] == (str(model.config.start_token), "9")
