@@ -269,7 +269,7 @@ def test_the_report_holds_what_the_commands_say(run, folder, capsys):
     assert early["baseline"] != late["baseline"]
     assert -1 <= late["agreement"] <= early["agreement"] <= 1  # with the model that training began from
     page = (folder / "heads.html").read_text()
-    assert page.count("<script") == 1
+    assert page.count("<script>") == 1
     assert not re.search(r'(src|href)="http', page)
     for title in ("Other data", "During training", "What each head attends to"):
         assert title in page
