@@ -9,11 +9,12 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --e
 WORKERS ?= 2
 TOOLS := build/tools/bin
 
-.PHONY: help quickstart docs test test-slow attack test-wheel test-lowest test-newest parity check format clean
+.PHONY: help quickstart notebooks docs test test-slow attack test-wheel test-lowest test-newest parity check format clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make quickstart   take the heads of a small decoder apart; writes runs/quickstart/report.html'
+	@echo 'make notebooks    run the notebooks and store them with their outputs'
 	@echo 'make docs         the documentation site, in build/docs'
 	@echo 'make test         the tests, but for those that run whole programs'
 	@echo 'make test-slow    the tests that run whole programs: notebooks, the quickstart, commands, kills, full disks, long runs'
@@ -27,6 +28,9 @@ help:
 
 quickstart: $(VENV)/.core
 	$(BIN)/headjax quickstart --workdir runs/quickstart
+
+notebooks: $(VENV)/.test
+	$(BIN)/python notebooks/store.py
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html -d build/doctrees docs build/docs

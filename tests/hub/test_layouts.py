@@ -21,7 +21,7 @@ from headjax.hub.checking import max_difference
 from headjax.hub.exporting import imported_from, layout_of_export
 from headjax.hub.padding import pad_heads
 from headjax.models.outputs import Pooler
-from headjax.models.stack import Stack
+from headjax.models.stack import LayerGroup
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import (
@@ -240,20 +240,21 @@ def test_what_a_layout_cannot_say_is_refused_with_a_way_out(name, layout, make, 
     assert all(each in message for each in said), message
 
 
-def test_padding_stacks_the_parameters_once(monkeypatch):
-    """To look at the heads is no reason to write all parameters anew: one pass over each stack does."""
+def test_padding_stacks_the_attention_once_and_nothing_else(monkeypatch):
+    """To look at the heads is no reason to write all parameters anew: one pass over each attention does."""
     stacked = []
-    restack = Stack.restack
+    restack = LayerGroup.restack
 
-    def counted(self, layers, params):
-        stacked.append(len(layers))
-        return restack(self, layers, params)
+    def counted(self, layers):
+        stacked.append({name for layer in layers for name in layer})
+        return restack(self, layers)
 
-    monkeypatch.setattr(Stack, "restack", counted)
-    for fields, stacks in ((BERT, 1), (T5, 2)):
+    monkeypatch.setattr(LayerGroup, "restack", counted)
+    for fields, attentions in ((BERT, 1), (T5, 3)):
         stacked.clear()
         pad_heads(model_of(fields), family(fields["model_type"]))
-        assert stacked == [2] * stacks
+        assert len(stacked) == attentions
+        assert all("query" in names for names in stacked)
 
 
 TOKENS = {"input_ids": np.arange(11)[None]}
