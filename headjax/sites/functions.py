@@ -49,7 +49,7 @@ def score_heads(
     It is scored in evaluation mode, and stays as it is. Its heads are named by path and number, `layers.3.attn/5`.
 
     Args:
-        model: Model to score. A function of a tree of arrays (Linen, Equinox) is `(apply, params, sites)`, with the
+        model: Model to score. A function of a tree of arrays (Linen) is `(apply, params, sites)`, with the
             path of W_O in the tree and the axis of its heads for each site, `{"layer_0": ("layer_0/out/kernel", 0)}`;
             loss gets `apply` with the tree filled in for its model. There dL/dxi_h = <dL/dW_O^h, W_O^h>, which takes
             memory for a gradient of W_O for every example of a batch.
