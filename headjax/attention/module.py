@@ -267,7 +267,7 @@ class AttentionModule(nnx.Module, abc.ABC):
         return self.like(self.left(heads), declared_tensors.map_tensors(take, declared(self)))
 
     def left(self, heads: Sequence[int]) -> Attention:
-        """Return the formulation of what `keep_heads` returns, for which the weights need only be declared."""
+        """Return the formulation that `keep_heads` returns; abstract weights suffice."""
         return self.config.with_heads(heads) if heads else NoHeads(output_bias=self.output_bias is not None)
 
     def convert(self, to: Any, seed: int = 0) -> AttentionModule:

@@ -15,7 +15,7 @@ from headjax.evaluation.selection import selection_of
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.head_report.curves import CurveConfig, curve
 from headjax.head_report.study import MODES, HeadStudy, Snapshot, StudyConfig, curve_name, scored
-from headjax.head_report.views import MOST_EXAMPLES, views
+from headjax.head_report.views import MOST_EXAMPLES, View, views
 from headjax.heads.ablation import ablate, best_heads
 from headjax.heads.attended import head_roles
 from headjax.heads.head_id import HeadId, all_heads
@@ -56,8 +56,7 @@ def measure(
     if run is not None:
         _along(run, study, progress)
         yield
-    shown = next(iter(study.few.batches(config.batch_size, limit=config.batch_size)))
-    keep("views", lambda: views(study.few.fit(study.model), shown))
+    keep("views", functools.partial(_views, study))
     keep(
         "roles",
         lambda: _named(
@@ -99,6 +98,11 @@ def _headline(study: HeadStudy, model: Model, gates: Gates | None = None) -> flo
     config = study.config
     found = evaluate_task(model, study.task, gates, batch_size=config.batch_size, buckets=config.buckets)
     return found[study.task.headline]
+
+
+def _views(study: HeadStudy) -> list[View]:
+    first = next(iter(study.few.batches(study.config.batch_size, limit=study.config.batch_size)))
+    return views(study.few.fit(study.model), first)
 
 
 def _batches(task: Task, config: StudyConfig) -> list[Batch]:

@@ -12,7 +12,7 @@ import numpy as np
 from headjax.evaluation.task import Task
 from headjax.head_report.curves import CurvePoint, removable
 from headjax.head_report.study import HeadStudy, scored
-from headjax.head_report.views import config_unit
+from headjax.head_report.views import unit_of_changes
 from headjax.heads.attended import ROLES
 from headjax.heads.head_id import all_heads
 from headjax.heads.ordering import compared
@@ -305,5 +305,5 @@ def _attention(study: HeadStudy) -> Section:
         "see the prediction without it. Predictions are stored with one head or one layer off, not with other sets."
     )
     importance = {str(head): float(value) for head, value in compared(study.scores, "importance").items()}
-    data = {"importance": importance, "unit": config_unit(study.model.config), "examples": study.views}
+    data = {"importance": importance, "unit": unit_of_changes(study.model.config), "examples": study.views}
     return Section("What each head attends to", text, viewer=data)

@@ -158,6 +158,6 @@ def _most_likely(logits: np.ndarray, names: Any) -> str:
     return f"{names[best]} ({share:.1%})"
 
 
-def config_unit(config: ModelConfig) -> str:
+def unit_of_changes(config: ModelConfig) -> str:
     """Return what the changes of a model's predictions are measured in."""
     return UNITS[agreement_kind(config)]

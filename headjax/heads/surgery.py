@@ -171,6 +171,7 @@ def _mapped(
         layers: layers to change; None is all.
     """
     config, params = model.config, dict(model.params)
+    chosen = None if layers is None else frozenset(layers)
     stacks = {name: stack for name, stack in config.stacks().items() if name in {stack for stack, _ in places.values()}}
     for name, stack in stacks.items():
         fields: dict[tuple[int, str], Any] = {}
@@ -179,7 +180,7 @@ def _mapped(
             weights[slot] = _unstacked(model, name, slot)
             for found in _modules(model, own_name, name, slot, list(weights[slot])):
                 tied = stack.tied_layers(found.layer)
-                if layers is not None and set(layers).isdisjoint(tied):
+                if chosen is not None and chosen.isdisjoint(tied):
                     continue
                 module: Any = change(found)
                 if module is not found.module:
