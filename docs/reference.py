@@ -22,7 +22,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 import headjax
 from headjax.cli import COMMANDS, main
 from headjax.commands import tasks
-from headjax.commands.results import fields_of
+from headjax.commands.results import OnExamples, fields_of
+from headjax.commands.surgery import Changed
+from headjax.commands.train import Run
 from headjax.core.fields import Bound, Checked
 from headjax.core.progress import silent
 from headjax.core.serialize import class_of_kind, kinds_of
@@ -277,20 +279,31 @@ def tasks_page() -> str:
     return "\n\n".join(("# Every task", intro, *map(escape, shown.notes), table(header, rows))) + "\n"
 
 
+SHARED: Mapping[type, str] = {OnExamples: "examples", Changed: "changed model", Run: "run"}
+"""Keys that the results of several commands have, by the name that stands for them on the page."""
+
+
 def describe_json(command: str) -> str:
     """Return the keys of a command's JSON with their meanings."""
     hint = typing.get_type_hints(importlib.import_module(f"headjax.commands.{command}").run)["return"]
-    told = []
-    for number, cls in enumerate(typing.get_args(hint) or [hint]):
-        keys = (f"`{name}`" + (f" ({field.help})" if field.help else "") for name, field in fields_of(cls).items())
-        told.append(("or " if number else "") + ", ".join(keys))
-    return "; ".join(told)
+    return "; or ".join(describe_keys(cls) for cls in typing.get_args(hint) or [hint])
+
+
+def describe_keys(cls: type) -> str:
+    """Return the keys of a result with their meanings, and the name of those that it shares with other results."""
+    base = next((each for each in cls.__mro__[1:] if each in SHARED), None)
+    inherited = fields_of(base) if base else {}
+    own = {name: field for name, field in fields_of(cls).items() if name not in inherited}
+    keys = [f"`{name}`" + (f" ({field.help})" if field.help else "") for name, field in own.items()]
+    return ", ".join([f"*{SHARED[base]}*", *keys] if base else keys)
 
 
 def json_page() -> str:
     """Return docs/json.md with its table of keys as the results of commands declare them."""
     page = JSON.read_text(encoding="utf-8")
-    rows = [f"| `{name}` | {describe_json(name).replace('|', chr(92) + '|')} |" for name in COMMANDS]
+    keys = {f"*{name}*": describe_keys(cls) for cls, name in SHARED.items()}
+    keys |= {f"`{name}`": describe_json(name) for name in COMMANDS}
+    rows = [f"| {name} | {each.replace('|', chr(92) + '|')} |" for name, each in keys.items()]
     return "\n".join((page[: page.index(KEYS) + len(KEYS)], *rows)) + "\n"
 
 

@@ -58,12 +58,16 @@ def _counts(found: Iterable[Found]) -> str:
 
 def section(claim: Claim, found: Sequence[Found], shown: set[str]) -> list[str]:
     """Return a claim's heading, its measurements, and notes on experiments that no section has shown yet."""
-    rows = [
-        (row.setting, each.text, f"**{each.verdict}**" + (f": {row.obstacle}" if row.obstacle else ""))
+    covers = {each.estimate.over for each in found}
+    covered = f", {covers.pop()}".removesuffix(", ") if len(covers) == 1 else ""
+    measured = [each.text.removesuffix(covered) for each in found]
+    verdicts = [
+        f"**{each.verdict}**" + (f": {row.obstacle}" if row.obstacle else "")
         for row, each in zip(claim.rows, found, strict=True)
     ]
+    rows = zip((row.setting for row in claim.rows), measured, verdicts, strict=True)
     parts = [f"## {claim.heading}", f"{claim.source}: *{claim.says}.* {claim.reading}".rstrip()]
-    parts.append(table(("setting", "measured", "verdict"), rows))
+    parts.append(table(("setting", f"measured{covered}", "verdict"), rows))
     names = [name for name in _experiments(claim.rows) if name not in shown]
     shown.update(names)
     return [*parts, *(note for name in names if (note := experiment(name).get("note", "")))]
@@ -75,8 +79,8 @@ def _experiments(rows: Iterable[ClaimRow]) -> list[str]:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    lines = (f"| {' | '.join(line)} |" for line in rows)
+    return "\n".join((f"| {' | '.join(header)} |", f"{'|---' * len(header)}|", *lines))
 
 
 def anchor(heading: str) -> str:
