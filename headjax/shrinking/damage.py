@@ -14,7 +14,6 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import Params
 from headjax.heads.effect import Effect
 from headjax.heads.prefix import Recorded, record, resume
-from headjax.heads.reconstruction_order import batches_for
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.layerwise import Place, Stream, layer_output, place_of
@@ -34,16 +33,15 @@ class Damage:
 
     Args:
         model: The whole model.
-        batches: Placed batches.
-        examples: Number of examples to measure on, in batches spread evenly over all.
+        batches: Placed batches to measure on.
         effect: What is measured.
         compute: How to compute.
     """
 
-    def __init__(self, model: Model, batches: Sequence[Batch], examples: int, effect: Effect, compute: Compute) -> None:
+    def __init__(self, model: Model, batches: Sequence[Batch], effect: Effect, compute: Compute) -> None:
         self._model, self._effect, self._compute = model, effect, compute
         self._examples: list[_Example] = []
-        for batch in batches_for(batches, examples):
+        for batch in batches:
             result, recorded = _whole(model.config, effect, compute, model.params, batch)
             self._examples.append(_Example(batch, recorded, result))
 

@@ -19,7 +19,7 @@ from headjax.heads import gates as head_gates
 from headjax.heads.effect import LossRise, OutputChange
 from headjax.heads.layer_sums import Placed, TwoModels, spread
 from headjax.heads.reconstruction import map_names, with_change
-from headjax.heads.reconstruction_order import layer_removals
+from headjax.heads.reconstruction_order import batches_for, layer_removals
 from headjax.heads.refit import Change, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.surgery import output_params
 from headjax.mesh.distributed import fetch
@@ -93,12 +93,15 @@ def measure(
 
     What enters every layer in the whole model is computed once. A changed layer is computed from there, and the layers
     after it; one program serves all layers of one structure. Removed heads and units have rows of 0 in the solved map.
+    Maps are solved on other examples than damages are measured on: a map of a thousand units fits those that it was
+    solved on far better than others, so that forms with many features would look harmless.
 
     Args:
         model: the model.
-        batches: calibration examples; all of them repair, about `examples` of them measure damage.
+        batches: calibration examples.
         grid: the levels.
-        examples: number of examples that damages are measured on.
+        examples: number of them that damages are measured on, in whole batches and half of all batches at most; maps
+            are solved on the others. A single batch serves both.
         length: tokens of an example, for FLOPs.
         labels: whether damage is the rise of the loss; else it is the change of the model's own output.
         kept: where measurements are kept, and found again.
@@ -109,12 +112,23 @@ def measure(
         HeadjaxError: layers share their parameters, or a damage is not finite.
     """
     placed = spread(model, batches)
+    judged, solved = held_back(placed.batches, examples)
+    placed = placed._replace(batches=solved)
     run = _Run(model.replace(params=placed.params), placed, grid, length, compute, kept or Kept(), progress)
     effect = LossRise(model.config) if labels else OutputChange(model.config)
-    run.damage = functools.cache(lambda: Damage(run.model, placed.batches, examples, effect, compute))
+    run.damage = functools.cache(lambda: Damage(run.model, judged, effect, compute))
     orders = run.removals()
     forms = list(run.conversions(orders))
     return Measured(run.places, orders, run.damages, forms)
+
+
+def held_back(batches: Sequence[Any], examples: int) -> tuple[list[Any], list[Any]]:
+    """Return the batches to measure damages on, and those to solve maps on: see `measure`."""
+    if len(batches) < 2:
+        return list(batches), list(batches)
+    total = sum(len(next(iter(batch.values()))) for batch in batches)
+    judged = batches_for(batches, min(examples, total // 2))
+    return judged, [batch for batch in batches if all(batch is not other for other in judged)]
 
 
 class _Form(NamedTuple):

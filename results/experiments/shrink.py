@@ -1,10 +1,10 @@
-"""Shrink one model by every method to every budget, for several draws of calibration examples.
+"""Shrink models by every method to every budget, for several draws of calibration examples.
 
-    python -m results.experiments.shrink NAME MODEL TASK    # writes results/measurements/shrink_NAME.csv
+    python -m results.experiments.shrink NAME TASK MODEL ...    # writes results/measurements/shrink_NAME.csv
 
 Every method has the same options, measured once a draw, and the same repair. Quality is measured on evaluation
 examples, which chose nothing. "X change" is a method's X less the whole model's, "X gain" the X of `shrink` less the
-method's.
+method's. Of several models each has draws of its own; "seed" is the model's number.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ import numpy as np
 
 import headjax
 from headjax.evaluation.paired import RESAMPLES, paired_test
-from headjax.evaluation.task import Evaluation, Task, measure_task
+from headjax.evaluation.selection import split_task
+from headjax.evaluation.specs import load_task
+from headjax.evaluation.task import Evaluation, measure_task
 from headjax.heads.agreement import agreement
 from headjax.heads.significance import Comparison
 from headjax.models.config import Batch
 from headjax.models.model import Model
-from headjax.shrinking.build import build
+from headjax.shrinking.build import build, decision
 from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose_if_any
 from headjax.shrinking.shrink import options_of
 from results.table import Row, write
 
 METHODS = {"shrink": (), "uniform": (), "heads": ("heads",), "units": ("units",), "sharing": ("sharing",)}
 """Methods, and the kinds of options that one takes; none is all kinds."""
+
+JUDGED = 128
+"""Evaluation examples that the damage of a built model is measured on."""
 
 
 def choice_of(method: str, table: Table, limits: Mapping[str, float]) -> Choice | None:
@@ -50,11 +55,18 @@ def random_choice(table: Table, generator: np.random.Generator) -> Choice:
 class Study:
     """A model, its task, and how its quality is measured."""
 
-    def __init__(self, model: Model, task: Task, options: argparse.Namespace) -> None:
-        self.task, self.options, self.model = task, options, task.fit(model)
+    def __init__(self, path: str, number: int, options: argparse.Namespace) -> None:
+        model = headjax.load(path)
+        self.number, self.options = number, options
+        split = "all" if options.calibration else "validation"
+        task = load_task(options.task, model, options.length, split=split)
+        train = load_task(options.calibration, model, options.length, split="all") if options.calibration else None
+        self.selection, self.task = split_task(task, train=train)
+        self.model = task.fit(model)
         self._shapes: dict[str, Any] = {"batch_size": 16, "buckets": options.buckets}
+        self._judged = list(self.task.batches(limit=min(options.limit or JUDGED, JUDGED), **self._shapes))
         self.whole = self.evaluate(self.model)
-        self.test = paired_test(self.whole.outcomes, task.measure, RESAMPLES)[1]
+        self.test = paired_test(self.whole.outcomes, self.task.measure, RESAMPLES)[1]
 
     def evaluate(self, model: Model) -> Evaluation:
         """Return the metrics and outcomes on the evaluation examples."""
@@ -67,8 +79,9 @@ class Study:
         yield Row(metric="evaluation examples", value=float(self.whole.examples))
         for draw in range(self.options.draws):
             begun = time.process_time()
-            batches = self.task.sample(self.options.calibrate, seed=draw, **self._shapes)
-            table = options_of(self.model, batches, work=f"{self.options.work}/{draw}")
+            batches = self.selection.sample(self.options.calibrate, seed=draw, **self._shapes)
+            work = f"{self.options.work}/{self.options.name}/{self.number}/{draw}"
+            table = options_of(self.model, batches, measured=self.options.measured, work=work)
             one = Row(draw=str(draw), metric="calibration examples", value=float(self.options.calibrate))
             yield one._replace(seconds=time.process_time() - begun)
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -89,15 +102,23 @@ class Study:
             if choice is None:
                 yield cell._replace(metric="no choice within the budget", value=1.0)
                 continue
-            found = self.evaluate(build(self.model, batches, choice))
+            built = build(self.model, batches, choice)
+            found = self.evaluate(built)
             yield cell._replace(metric=headline, value=found.metrics[headline], seconds=time.process_time() - begun)
-            yield cell._replace(metric="predicted damage", value=choice.damage)
+            yield from self.damages(cell, choice, built)
             yield self.tested(cell, f"{tested} change", self.test(found.outcomes))
             if ours is None:
                 ours = found
             else:
                 against = paired_test(found.outcomes, self.task.measure, RESAMPLES)[1]
                 yield self.tested(cell, f"{tested} gain", against(ours.outcomes))
+
+    def damages(self, row: Row, choice: Choice, built: Model) -> Iterator[Row]:
+        """Yield the damage that was predicted of a choice, and that of the built model on evaluation examples."""
+        print({place: told["form"] for place, told in decision(choice)["layers"].items()})
+        yield row._replace(metric="predicted damage", value=choice.damage)
+        apart = agreement(self.model, built, self._judged).apart
+        yield row._replace(metric="measured damage", value=apart)
 
     def tested(self, row: Row, metric: str, test: Comparison) -> Row:
         """Return a difference with its interval."""
@@ -106,35 +127,34 @@ class Study:
     def predictions(self, batches: Sequence[Batch], table: Table) -> Iterator[Row]:
         """Yield predicted and measured damages of random choices."""
         generator = np.random.default_rng(0)
-        judged = list(self.task.batches(limit=min(self.options.limit or 64, 64), **self._shapes))
         for number in range(self.options.decisions):
             choice = random_choice(table, generator)
-            apart = agreement(self.model, build(self.model, batches, choice), judged).apart
             row = Row(setting="random", order=str(number))
-            yield row._replace(metric="predicted damage", value=choice.damage)
-            yield row._replace(metric="measured damage", value=apart)
+            yield from self.damages(row, choice, build(self.model, batches, choice))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the numbers as they come, so that a stopped run leaves those it has."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("name", "model", "task"):
+    for name in ("name", "task"):
         parser.add_argument(name)
-    for name, default in (("draws", 3), ("calibrate", 512), ("limit", 0), ("decisions", 30), ("length", 0)):
+    parser.add_argument("models", nargs="+")
+    for name, default in (("draws", 3), ("calibrate", 512), ("measured", 128), ("limit", 0), ("decisions", 30),
+                          ("length", 0)):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--calibration", default="")
     parser.add_argument("--buckets", type=int, nargs="*", default=())
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--budgets", nargs="+", default=["parameters=0.8", "parameters=0.6", "parameters=0.4"])
     parser.add_argument("--work", default="runs/shrink")
     options = parser.parse_args(arguments)
     options.budgets = [(name, float(share)) for name, share in (budget.split("=") for budget in options.budgets)]
-    model = headjax.load(options.model)
-    task = headjax.load_task(options.task, model, options.length)
     rows: list[Row] = []
-    for row in Study(model, task, options).run():
-        rows.append(row)
-        print(*row, flush=True)
-        write(f"shrink_{options.name}", rows)
+    for number, path in enumerate(options.models):
+        for row in Study(path, number, options).run():
+            rows.append(row._replace(seed=str(number) if len(options.models) > 1 else ""))
+            print(*rows[-1], flush=True)
+            write(f"shrink_{options.name}", rows)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,11 @@ from headjax.models.encoder import Albert, Bert
 from headjax.models.encoder_decoder import T5
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import NoTask
-from headjax.shrinking.choice import Option, Table, choose, choose_if_any
+from headjax.shrinking.build import build
+from headjax.shrinking.choice import Choice, Option, Table, choose, choose_if_any
 from headjax.shrinking.damage import Damage
 from headjax.shrinking.grid import Grid, Level
-from headjax.shrinking.measure import measure
+from headjax.shrinking.measure import held_back, measure
 from headjax.shrinking.shrink import options_of
 from headjax.storage.kept import Kept
 from tests import tiny
@@ -83,7 +84,7 @@ def test_without_a_need_to_save_nothing_changes(model, table):
 
 def test_damage_is_the_change_of_the_output_of_the_whole_model(model):
     """A layer with other weights, the last one too, as a model with these weights has it."""
-    damage = Damage(model, BATCHES, 64, OutputChange(model.config), Compute())
+    damage = Damage(model, BATCHES, OutputChange(model.config), Compute())
     for number in range(3):
 
         def halve(found, number=number):
@@ -95,6 +96,22 @@ def test_damage_is_the_change_of_the_output_of_the_whole_model(model):
         expected = agreement(model, changed, BATCHES).apart
         assert damage(model.config, "decoder", number, weights) == pytest.approx(expected, rel=1e-3)
         assert expected > 1e-4
+
+
+def test_damages_are_measured_on_examples_that_repaired_nothing(model):
+    """With fewer tokens than units a map fits its own examples, and its damage there says nothing of others."""
+    few = [tiny.tokens(2, 12, seed) for seed in range(4)]
+    judged, solved = held_back(few, 4)
+    assert len(judged) == len(solved) == 2
+    assert all(one is not other for one in judged for other in solved)
+    assert held_back(few[:1], 1) == (few[:1], few[:1])
+    place, level = "decoder/1/feed_forward", Level(units=0.5)
+    predicted = measure(model, few, GRID, examples=4, length=12).damages[f"{place} {level}"]
+    options = options_of(model, few, grid=GRID, measured=4).options
+    chosen = {name: own[0] for name, own in options.items()} | {place: options[place][1]}
+    built = build(model, solved, Choice(chosen, 0.0, 0.0, 0.0, {}))
+    assert predicted == pytest.approx(agreement(model, built, judged).apart, rel=1e-2)
+    assert predicted > 1.5 * agreement(model, built, solved).apart
 
 
 def test_what_others_can_stand_in_for_costs_nothing(model):
