@@ -104,8 +104,8 @@ def ablate(
 
     Raises:
         DataError: No example has a target.
-        HeadjaxError: A head or the mode does not exist, the budget is too small for a single ablation, or as for
-            `score_heads`.
+        HeadjaxError: A head or the mode does not exist, the budget is too small for a single ablation, a value of a
+            model that is not headjax's is not finite, or as for `score_heads`.
     """
     if isinstance(model, Model):
         named = None if heads is None else [HeadId.parse(head) if isinstance(head, str) else head for head in heads]

@@ -49,15 +49,28 @@ def ablate_module(
     extra: Metrics = tuple((metrics or {}).items())
     baseline: list[Measured] = []
     ablated: dict[HeadId, list[Measured]] = {head: [] for head in chosen}
-    for number, batch in enumerate(map(arrays_of, batches), start=1):
-        baseline.append(fetch(_measure(program, extra, state, at, batch)))
+    for number, batch in enumerate(map(arrays_of, batches)):
+        baseline.append(_finite(fetch(_measure(program, extra, state, at, batch)), "the model", number))
         for head, measured in one_behind(
             (one, _measure(program, extra, state, variants[one], batch)) for one in chosen
         ):
-            ablated[head].append(fetch(measured))
+            ablated[head].append(_finite(fetch(measured), f"the ablation of {head}", number))
         if progress is not None:
-            progress(number, {})
+            progress(number + 1, {})
     return collect(mode, chosen, baseline, ablated)
+
+
+def _finite(measured: Measured, what: str, batch: int) -> Measured:
+    """Return values by example.
+
+    Raises:
+        HeadjaxError: One is not finite.
+    """
+    for name, values in measured.values.items():
+        if not np.isfinite(values).all():
+            worst = values[~np.isfinite(values)][0]
+            raise HeadjaxError(f"ablate: {name} of {what} is {worst} in batch {batch}, counted from 0")
+    return measured
 
 
 def _changed(site: AttentionSite, index: tuple[int, ...], at: Gates, mode: Mode) -> Gates:

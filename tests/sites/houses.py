@@ -55,12 +55,12 @@ class EinsumAttention(nnx.Module):
 class FlatAttention(nnx.Module):
     """Attention of flat linear maps beside num_heads and num_kv_heads, recomputed in the backward pass."""
 
-    def __init__(self, rngs: nnx.Rngs, heads: int = HEADS, kv: int = 2) -> None:
-        self.num_heads, self.num_kv_heads, self.head_dim = heads, kv, SIZE
-        self.wq = nnx.Linear(WIDTH, heads * SIZE, rngs=rngs)
-        self.wk = nnx.Linear(WIDTH, kv * SIZE, rngs=rngs)
-        self.wv = nnx.Linear(WIDTH, kv * SIZE, use_bias=False, rngs=rngs)
-        self.wo = nnx.Linear(heads * SIZE, WIDTH, rngs=rngs)
+    def __init__(self, rngs: nnx.Rngs, heads: int = HEADS, kv: int = 2, size: int = SIZE) -> None:
+        self.num_heads, self.num_kv_heads, self.head_dim = heads, kv, size
+        self.wq = nnx.Linear(WIDTH, heads * size, rngs=rngs)
+        self.wk = nnx.Linear(WIDTH, kv * size, rngs=rngs)
+        self.wv = nnx.Linear(WIDTH, kv * size, use_bias=False, rngs=rngs)
+        self.wo = nnx.Linear(heads * size, WIDTH, rngs=rngs)
 
     def attend(self, x: jax.Array) -> jax.Array:
         batch, length, _ = x.shape
