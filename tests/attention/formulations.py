@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
+import headjax
 from headjax.attention import (
     Attended,
     Attention,
+    AttentionModule,
     Call,
     Collaborative,
     Compressed,
@@ -24,7 +30,7 @@ from headjax.attention import (
 )
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
 from headjax.core.norms import RMSNorm
-from headjax.core.tensors import Normal, Params, initialize
+from headjax.core.tensors import Constant, Normal, Params, Zeros, map_tensors
 
 WIDTH = 16
 SUMS = WIDTH + 8 + 8 + 2 * 6 + 20
@@ -96,37 +102,77 @@ FORMULATIONS: dict[str, Attention] = {
     "gated_grouped": Gated(inner=Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves())),
 }
 
+KEPT = MultiHead(num_heads=3, head_dim=4, rotary=RotaryHalves(base=100.0, dim=8), frequencies=((0, 1), (1, 3), (0, 2)))
+"""Its heads turn at frequencies of their own."""
+
 
 def random_params(attention: Attention, width: int = WIDTH, seed: int = 0) -> Params:
-    """Parameters drawn at random, biases and norms included, large enough that attention is not flat."""
-    params = initialize(attention.tensors(width, width), jax.random.key(seed), Normal(0.5))
+    """Parameters drawn at random, biases and norms included, large enough that attention is not flat.
+
+    Drawn by NumPy where the initialiser is a normal or a constant one, because nothing has to be compiled for that.
+    """
     generator = np.random.default_rng(seed)
 
-    def noisy(leaf: jax.Array) -> Any:
-        return leaf + 0.3 * generator.standard_normal(leaf.shape).astype(np.float32)
+    def draw(path: str, tensor: nnx.Param) -> jax.Array:
+        init = tensor.init or Normal(0.5)
+        noise = generator.standard_normal(tensor.shape).astype(np.float32)
+        if isinstance(init, Normal):
+            return jnp.asarray((init.stddev + 0.3) * noise)
+        if isinstance(init, Zeros | Constant):
+            return jnp.asarray(getattr(init, "value", 0.0) + 0.3 * noise)
+        return init(jax.random.key(seed), tensor, jnp.float32) + 0.3 * noise
 
-    return jax.tree.map(noisy, params)
+    return map_tensors(draw, attention.tensors(width, width))
+
+
+def module(name: str, **options: Any) -> AttentionModule:
+    """The Flax module of one of these."""
+    config = FORMULATIONS[name]
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.init}
+    made: type[AttentionModule] = getattr(headjax, f"{type(config).__name__}Attention")
+    return made(WIDTH, params=random_params(config), **options, **fields)
+
+
+Arrays = tuple[Any, Any, Any, Any]
+"""Mask, bias, gates and positions of a call."""
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _attended(attention: Attention, kernel: str, params: Params, x: Any, memory: Any, places: Any, call: Arrays) -> Any:
+    mask, bias, gates, positions = call
+    module = attention.bind(params, x.shape[-1], memory.shape[-1])
+    given = Call(mask=mask, bias=bias, gates=gates, positions=positions, implementation=kernel)
+    return module.attend(x, module.key_values(memory, places), given)
 
 
 def attended_by(
     attention: Attention, params: Params, x: Any, call: Call = Call(), memory: Any = None, positions: Any = None
 ) -> Attended:
-    """Contexts of queries from `x`, with keys and values from `memory` or from `x` itself."""
+    """Contexts of queries from `x`, with keys and values from `memory` or from `x` itself; one program, no dropout."""
     memory = x if memory is None else memory
-    module = attention.bind(params, x.shape[-1], memory.shape[-1])
-    return module.attend(x, module.key_values(memory, positions), call)
+    arrays = (call.mask, call.bias, call.gates, call.positions)
+    return _attended(attention, call.implementation, params, x, memory, positions, arrays)
 
 
 def outputs_of(attention: Attention, params: Params, x: Any, call: Call = Call(), memory: Any = None) -> jax.Array:
     """Outputs of the same."""
-    module = attention.bind(params, x.shape[-1], x.shape[-1])
-    return module.combine(attended_by(attention, params, x, call, memory).context)
+    return _combined(attention, params, attended_by(attention, params, x, call, memory).context)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _combined(attention: Attention, params: Params, context: Any) -> jax.Array:
+    width = params["output"].shape[-1] if "output" in params else WIDTH
+    return attention.bind(params, width, width).combine(context)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _kept(attention: Attention, params: Params, heads: tuple[int, ...]) -> Params:
+    return attention.bind(params, WIDTH, WIDTH).keep_heads(heads).params
 
 
 def kept_heads(attention: Attention, params: Params, heads: Sequence[int]) -> tuple[Attention, Params]:
     """The formulation with these heads alone, and its parameters."""
-    module = attention.bind(params, WIDTH, WIDTH).keep_heads(heads)
-    return module.config, module.params
+    return attention.bind(params, WIDTH, WIDTH).left(heads), _kept(attention, params, tuple(heads))
 
 
 def random_inputs(batch: int = 2, length: int = 6, width: int = WIDTH, seed: int = 1) -> np.ndarray:

@@ -1,7 +1,8 @@
-"""`attend` against plain float64 NumPy."""
+"""`attend` and `Mask.array` against plain NumPy."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -12,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headjax.attention import Dropout, Mask, attend
-from headjax.attention.attend import default_scale
 from headjax.attention.kernels.choose import target
 from headjax.core.errors import KernelError
 from tests.closeness import assert_close
@@ -21,6 +21,12 @@ BATCH, QUERIES, KEYS, HEADS, DIM, VALUES = 2, 5, 7, 4, 6, 3
 SCALE = 0.37
 SUMS = DIM + 2 * KEYS
 """Terms on the way to a context: logits, softmax and context over the keys."""
+
+
+@functools.partial(jax.jit, static_argnames="implementation")
+def attended_by(query, key, value, mask=None, bias=None, gates=None, implementation="auto"):
+    """One program of each structure, which its tests share."""
+    return attend(query, key, value, scale=SCALE, mask=mask, bias=bias, gates=gates, implementation=implementation)
 
 
 def draw(shape: tuple[int, ...], seed: int) -> np.ndarray:
@@ -65,7 +71,7 @@ def test_agrees_with_numpy_for_shared_and_own_keys_and_values(key_heads, value_h
     query, key, value = inputs(key_heads, value_heads)
     present = np.arange(KEYS)[None] < np.array([[KEYS], [4]])
     bias = draw((1, HEADS, QUERIES, KEYS), 3)
-    attended = attend(query, key, value, scale=SCALE, mask=Mask(keys=jnp.asarray(present)), bias=jnp.asarray(bias))
+    attended = attended_by(query, key, value, Mask(keys=present), bias)
     context, probabilities = reference(query, key, value, SCALE, present[:, None, None], bias)
     assert_close(attended.context, context, sums=SUMS)
     assert_close(attended.probabilities, probabilities, sums=SUMS)
@@ -92,18 +98,8 @@ def test_agrees_with_numpy_under_every_mask(data, causal, padded, packed):
         allowed &= present[:, None]
     if segments is not None:
         allowed &= segments[:, :, None] == segments[:, None]
-    attended = attend(
-        query,
-        key,
-        value,
-        scale=SCALE,
-        mask=Mask(
-            causal=causal,
-            keys=None if present is None else jnp.asarray(present),
-            query_segments=None if segments is None else jnp.asarray(segments),
-            key_segments=None if segments is None else jnp.asarray(segments),
-        ),
-    )
+    mask = Mask(causal=causal, keys=present, query_segments=segments, key_segments=segments)
+    attended = attended_by(query, key, value, mask)
     # A query that may see nothing attends to all evenly.
     blind = ~allowed.any(axis=-1)
     context, probabilities = reference(query, key, value, SCALE, (allowed | blind[:, :, None])[:, None])
@@ -115,33 +111,32 @@ def test_agrees_with_numpy_under_every_mask(data, causal, padded, packed):
 
 def test_rows_without_keys_are_finite_and_so_are_their_gradients():
     query, key, value = inputs()
-    mask = Mask(keys=jnp.zeros((BATCH, KEYS), bool))
+    mask = Mask(keys=np.zeros((BATCH, KEYS), bool))
 
     def total(query: Any, key: Any, value: Any) -> Any:
-        return jnp.square(attend(query, key, value, scale=SCALE, mask=mask).context).sum()
+        return jnp.square(attended_by(query, key, value, mask).context).sum()
 
-    gradients = jax.grad(total, argnums=(0, 1, 2))(*map(jnp.asarray, (query, key, value)))
-    assert all(bool(jnp.isfinite(gradient).all()) for gradient in gradients)
+    gradients = jax.jit(jax.grad(total, argnums=(0, 1, 2)))(query, key, value)
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
     # Its logits do not reach its probabilities.
-    assert float(jnp.abs(gradients[0]).max()) == float(jnp.abs(gradients[1]).max()) == 0.0
+    assert float(np.abs(gradients[0]).max()) == float(np.abs(gradients[1]).max()) == 0.0
 
 
 def test_large_logits_neither_overflow_nor_lose_the_winner():
     query, key, value = inputs()
-    attended = attend(1e4 * query, 1e4 * key, value, scale=1.0)
+    attended = attended_by(1e4 * query, 1e4 * key, value)
     winner = np.einsum("bqhd,bkhd->bhqk", query.astype(np.float64), key).argmax(axis=-1)
-    assert bool(jnp.isfinite(attended.context).all())
-    np.testing.assert_array_equal(attended.probabilities.argmax(axis=-1), winner)
+    assert np.isfinite(attended.context).all()
+    np.testing.assert_array_equal(np.argmax(attended.probabilities, axis=-1), winner)
 
 
 @pytest.mark.parametrize("shape", [(HEADS,), (BATCH, HEADS), (BATCH, QUERIES, HEADS)])
 def test_gates_multiply_the_contexts_of_their_heads_examples_and_queries(shape):
     query, key, value = inputs()
     gates = draw(shape, 5)
-    plain = attend(query, key, value, scale=SCALE)
-    gated = attend(query, key, value, scale=SCALE, gates=jnp.asarray(gates))
+    plain, gated = attended_by(query, key, value), attended_by(query, key, value, gates=gates)
     full = {1: gates[None, None], 2: gates[:, None], 3: gates}[len(shape)]
-    assert_close(gated.context, plain.context * full[..., None], sums=SUMS)
+    assert_close(gated.context, np.asarray(plain.context) * full[..., None], sums=SUMS)
     np.testing.assert_array_equal(gated.probabilities, plain.probabilities)
 
 
@@ -151,10 +146,10 @@ def test_gradient_of_gates_is_exact():
     weights = draw((BATCH, QUERIES, HEADS, VALUES), 6)
 
     def weighted(gates: Any) -> Any:
-        return jnp.sum(weights * attend(query, key, value, scale=SCALE, gates=gates).context)
+        return jnp.sum(weights * attended_by(query, key, value, gates=gates).context)
 
     context, _ = reference(query, key, value, SCALE)
-    gradient = jax.grad(weighted)(jnp.ones((BATCH, HEADS)))
+    gradient = jax.jit(jax.grad(weighted))(np.ones((BATCH, HEADS), np.float32))
     assert_close(gradient, (weights * context).sum(axis=(1, 3)), sums=SUMS + QUERIES * VALUES)
 
 
@@ -162,8 +157,8 @@ def test_dropout_zeroes_at_its_rate_and_keeps_the_mean():
     """Identity values show the dropped probabilities themselves."""
     rate, draws = 0.25, 400
     query, key, _ = inputs()
-    value = jnp.broadcast_to(jnp.eye(KEYS)[None, :, None], (BATCH, KEYS, HEADS, KEYS))
-    probabilities = attend(query, key, value, scale=SCALE).context
+    value = np.broadcast_to(np.eye(KEYS, dtype=np.float32)[None, :, None], (BATCH, KEYS, HEADS, KEYS))
+    probabilities = np.asarray(attended_by(query, key, value).context)
 
     def dropped(key_: Any) -> Any:
         return attend(query, key, value, scale=SCALE, dropout=Dropout(rate, key_))
@@ -176,15 +171,14 @@ def test_dropout_zeroes_at_its_rate_and_keeps_the_mean():
     relative = (contexts / probabilities[None]).mean(axis=0) - 1
     assert np.abs(relative).max() < 5 * np.sqrt(rate / (1 - rate) / draws)
     # What is reported is what the softmax gave.
-    assert_close(attended.probabilities[0], jnp.swapaxes(probabilities, 1, 2), sums=SUMS)
+    assert_close(np.asarray(attended.probabilities)[0], np.swapaxes(probabilities, 1, 2), sums=SUMS)
 
 
 def test_softmax_stays_in_float32_for_bfloat16_inputs():
-    query, key, value = (jnp.asarray(array, jnp.bfloat16) for array in inputs())
-    attended = attend(query, key, value, scale=SCALE)
+    attended = attended_by(*(array.astype(jnp.bfloat16) for array in inputs()))
     assert attended.context.dtype == jnp.bfloat16
     assert attended.probabilities.dtype == jnp.float32
-    assert_close(attended.probabilities.sum(axis=-1), np.ones((BATCH, HEADS, QUERIES)), sums=2 * KEYS)
+    assert_close(np.sum(attended.probabilities, axis=-1), np.ones((BATCH, HEADS, QUERIES)), sums=2 * KEYS)
 
 
 def test_requests_that_cannot_be_met_say_why():
@@ -199,17 +193,60 @@ def test_requests_that_cannot_be_met_say_why():
         attend(query, key, value[:, :, :0], scale=SCALE)
 
 
-def test_default_scale():
-    assert default_scale(64) == 0.125
-
-
 @pytest.mark.parametrize("key_heads, value_heads", [(4, 4), (2, 2), (1, 4)])
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 def test_the_layout_that_a_platform_gets_changes_nothing(platform, key_heads, value_heads):
     """CPUs multiply matrices by head, TPUs and GPUs arrays as they come."""
     query, key, value = inputs(key_heads, value_heads)
     with target(platform):
-        found = attend(query, key, value, scale=SCALE, implementation="einsum")
+        found = jax.jit(functools.partial(attend, scale=SCALE, implementation="einsum"))(query, key, value)
     context, probabilities = reference(query, key, np.repeat(value, HEADS // value_heads, axis=2), SCALE)
     assert_close(found.context, context, sums=SUMS)
     assert_close(found.probabilities, probabilities, sums=SUMS)
+
+
+SEGMENTS = {"query_segments": np.array([[1, 1, 2], [1, 1, 1]]), "key_segments": np.array([[1, 2, 2, 2], [1, 1, 2, 1]])}
+PRESENT = np.array([[1, 1, 1, 1], [1, 0, 1, 0]])
+MASKS = {
+    "causal": Mask(causal=True),
+    "causal, all examples at one offset": Mask(causal=True, query_offset=2),
+    "causal, each example at its own": Mask(causal=True, query_offset=np.array([0, 3])),
+    "segments": Mask(**SEGMENTS),
+    "causal, keys and segments": Mask(causal=True, keys=PRESENT, **SEGMENTS),
+    "window": Mask(window=2, query_offset=np.array([0, 3])),
+    "causal window": Mask(causal=True, window=2, query_offset=np.array([0, 3])),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_are_their_definitions_entry_by_entry(name):
+    """Query i stands at position i + offset among the keys; all conditions hold together."""
+    mask = MASKS[name]
+    allowed = np.asarray(jax.jit(lambda mask: mask.array(3, 4))(mask))
+    offsets = np.broadcast_to(0 if mask.query_offset is None else mask.query_offset, 2)
+    expected = np.ones((2, 1, 3, 4), bool)
+    for b, _, i, j in np.ndindex(expected.shape):
+        place = i + offsets[b]
+        expected[b, 0, i, j] = (
+            (not mask.causal or j <= place)
+            and (mask.window is None or abs(place - j) < mask.window)
+            and (mask.keys is None or PRESENT[b, j] == 1)
+            and (mask.query_segments is None or mask.query_segments[b, i] == mask.key_segments[b, j])
+        )
+    assert allowed.dtype == bool
+    np.testing.assert_array_equal(np.broadcast_to(allowed, expected.shape), expected)
+
+
+def test_a_window_measures_distances_between_positions_where_they_are_given():
+    """Padding between two tokens takes an index and no position."""
+    positions = np.array([[0, 0, 1, 2]])
+    mask = Mask(causal=True, window=2, query_positions=positions, key_positions=positions)
+    rows = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 1, 1]]
+    assert np.asarray(jax.jit(lambda mask: mask.array(4, 4))(mask))[0, 0].astype(int).tolist() == rows
+
+
+def test_a_mask_is_a_tree_whose_causality_is_static_and_nothing_masked_is_no_array():
+    mask = Mask(causal=True, keys=PRESENT)
+    assert len(jax.tree.leaves(mask)) == 1
+    assert jax.tree.structure(mask) != jax.tree.structure(Mask(keys=PRESENT))
+    assert Mask().array(3, 4) is None

@@ -2,46 +2,75 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import pickle
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from headjax.attention import Attention, Call, Mask, NoHeads
+from headjax.attention import Attention, Call, Compressed, Mask, NoHeads
 from headjax.core import tensors as declared
 from headjax.core.serialize import from_data, kind_of, kinds_of, to_data
-from headjax.core.tensors import RULES
-from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, kept_heads, outputs_of, random_inputs, random_params
+from headjax.core.tensors import RULES, flatten
+from tests.attention.formulations import (
+    FORMULATIONS,
+    KEPT,
+    SUMS,
+    WIDTH,
+    module,
+    outputs_of,
+    random_inputs,
+    random_params,
+)
 from tests.closeness import assert_close
 
 BATCH, LENGTH = 2, 6
+WEIGHTS = np.random.default_rng(2).standard_normal((BATCH, LENGTH, WIDTH)).astype(np.float32)
 
-every = pytest.mark.parametrize("name", FORMULATIONS)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def run(attention: Attention, params: Any, x: Any, present: Any, gates: Any) -> Any:
-    """Outputs `[batch, length, width]` of causal self-attention with padding and gates."""
-    call = Call(mask=Mask(causal=True, keys=present), gates=gates)
-    return outputs_of(attention, params, x, call)
+EVERY = FORMULATIONS | {"own_frequencies": KEPT}
+every = pytest.mark.parametrize("name", EVERY)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def gradient(attention: Attention, params: Any, x: Any, present: Any, gates: Any, weights: Any) -> Any:
-    """Gradient of sum(weights * outputs) with respect to the inputs and the gates."""
+def run(attention: Attention, params: Any, x: Any, present: Any, gates: Any, weights: Any) -> Any:
+    """Outputs of causal self-attention with padding and gates; gradient of sum(weights * outputs) in x and gates.
+
+    One program of each formulation, which most tests of it call.
+    """
 
     def loss(x: Any, gates: Any) -> Any:
-        return jnp.sum(weights * run(attention, params, x, present, gates))
+        outputs = outputs_of(attention, params, x, Call(mask=Mask(causal=True, keys=present), gates=gates))
+        return jnp.sum(weights * outputs), outputs
 
-    return jax.grad(loss, argnums=(0, 1))(x, gates)
+    slopes, outputs = jax.grad(loss, argnums=(0, 1), has_aux=True)(x, gates)
+    return outputs, *slopes
 
 
 def everything(attention: Attention) -> tuple[Any, Any]:
     """No padding and gates of one."""
     return np.ones((BATCH, LENGTH), bool), np.ones((BATCH, LENGTH, attention.num_heads), np.float32)
+
+
+def removals(attention: Attention, params: Any, keep: list[int]) -> Any:
+    """Formulation and parameters with these heads, of those with the second alone, at once so, and without heads."""
+
+    @jax.jit
+    def removed(params):
+        whole = attention.bind(params, WIDTH, WIDTH)
+        pruned = whole.keep_heads(keep)
+        last = pruned.keep_heads([1])
+        found = (pruned, last, whole.keep_heads(keep[1:]), last.keep_heads([]))
+        configs.extend(module.config for module in found)
+        return [module.params for module in found]
+
+    configs: list[Attention] = []
+    kept = removed(params)
+    return zip(configs, kept, strict=True)
 
 
 def test_every_registered_kind_has_an_example():
@@ -50,107 +79,104 @@ def test_every_registered_kind_has_an_example():
 
 
 @every
-def test_every_axis_has_a_sharding_rule(name):
-    tensors = declared.flatten(FORMULATIONS[name].tensors(WIDTH, WIDTH)).values()
-    axes = {axis for tensor in tensors for axis in tensor.out_sharding}
+def test_is_saved_and_every_axis_has_a_sharding_rule(name):
+    attention = EVERY[name]
+    for saved in (attention, attention.with_heads([1])):
+        assert from_data(Attention, to_data(saved)) == saved
+    axes = {axis for tensor in flatten(attention.tensors(WIDTH, WIDTH)).values() for axis in tensor.out_sharding}
     assert axes - {None} <= set(RULES)
 
 
 @every
-def test_survives_json(name):
-    attention = FORMULATIONS[name]
-    assert from_data(Attention, to_data(attention)) == attention
-    assert from_data(Attention, to_data(attention.with_heads([1]))) == attention.with_heads([1])
-
-
-@every
 def test_a_gate_of_zero_is_removal(name):
-    attention = FORMULATIONS[name]
+    attention = EVERY[name]
     params, x = random_params(attention), random_inputs(BATCH, LENGTH)
     present, gates = everything(attention)
     keep = [attention.num_heads - 1, 0]
     gates[:, :, [head for head in range(attention.num_heads) if head not in keep]] = 0.0
-    masked = run(attention, params, x, present, gates)
+    masked, *_ = run(attention, params, x, present, gates, WEIGHTS)
 
-    pruned, kept = kept_heads(attention, params, keep)
+    (pruned, kept), (last, alone), (expected, directly), (none, bias) = removals(attention, params, keep)
     assert pruned.num_heads == 2
     assert pruned.ids == (attention.num_heads - 1, 0)
     declared.check(pruned.tensors(WIDTH, WIDTH), kept)
     assert declared.count(pruned.tensors(WIDTH, WIDTH)) < declared.count(attention.tensors(WIDTH, WIDTH))
-    removed = run(pruned, kept, x, present, everything(pruned)[1])
+    removed, *_ = run(pruned, kept, x, present, everything(pruned)[1], WEIGHTS)
     assert_close(removed, masked, sums=SUMS)
 
     # Removal composes: the heads of the pruned layer can go too, and a layer can lose all of them.
-    last, kept = kept_heads(pruned, kept, [1])
+    assert last == expected
     assert last.ids == (0,)
-    declared.check(last.tensors(WIDTH, WIDTH), kept)
-    gates[:, :, -1] = 0.0
-    masked = run(attention, params, x, present, gates)
-    assert_close(run(last, kept, x, present, everything(last)[1]), masked, sums=SUMS)
-    none, kept = kept_heads(last, kept, [])
+    jax.tree.map(np.testing.assert_array_equal, alone, directly)
     assert isinstance(none, NoHeads)
-    masked = run(attention, params, x, present, np.zeros_like(gates))
-    assert_close(np.broadcast_to(run(none, kept, x, present, gates[:, :, :0]), masked.shape), masked, sums=SUMS)
+    without, *_ = run(attention, params, x, present, np.zeros_like(gates), WEIGHTS)
+    assert_close(np.broadcast_to(outputs_of(none, bias, x), without.shape), without, sums=SUMS)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def with_gates(attention: Attention, params: Any, x: Any, given: list[Any]) -> list[Any]:
+    """Outputs of causal self-attention for each of these gates."""
+    return [outputs_of(attention, params, x, Call(mask=Mask(causal=True), gates=gates)) for gates in given]
 
 
 @every
 def test_gates_of_every_shape_and_their_gradient(name):
-    attention = FORMULATIONS[name]
+    attention = EVERY[name]
     params, x = random_params(attention), random_inputs(BATCH, LENGTH)
     present, ones = everything(attention)
-    generator = np.random.default_rng(3)
-    per_head = generator.uniform(size=(attention.num_heads,)).astype(np.float32)
+    per_head = np.random.default_rng(3).uniform(size=(attention.num_heads,)).astype(np.float32)
     per_query = np.broadcast_to(per_head, ones.shape)
-    expected = run(attention, params, x, present, per_query)
-    for gates in (per_head, per_query[:, 0]):
-        call = Call(mask=Mask(causal=True), gates=jnp.asarray(gates))
-        assert_close(outputs_of(attention, params, jnp.asarray(x), call), expected, sums=SUMS)
+    expected, _, slope = run(attention, params, x, present, per_query, WEIGHTS)
+    for outputs in with_gates(attention, params, x, [per_head, per_query[:, 0]]):
+        assert_close(outputs, expected, sums=SUMS)
 
     # Outputs are linear in the gates, so a finite difference is exact up to rounding.
-    weights = generator.standard_normal(x.shape).astype(np.float32)
-    _, slope = gradient(attention, params, x, present, per_query, weights)
     nudged = per_query.copy()
     nudged[1, 2, -1] += 1.0
-    change = np.sum(weights * (run(attention, params, x, present, nudged) - expected))
-    assert_close(slope[1, 2, -1], change, sums=2 * SUMS, scale=float(np.abs(weights * expected).sum()))
+    change = np.sum(WEIGHTS * (run(attention, params, x, present, nudged, WEIGHTS)[0] - expected))
+    assert_close(slope[1, 2, -1], change, sums=2 * SUMS, scale=float(np.abs(WEIGHTS * expected).sum()))
 
 
 @every
 def test_causality_and_padding_by_gradient(name):
-    attention = FORMULATIONS[name]
-    params, x = random_params(attention), random_inputs(BATCH, LENGTH)
+    attention = EVERY[name]
     present, gates = everything(attention)
     present[1, 1] = False
-    weights = np.zeros_like(x)
-    weights[:, 3] = np.random.default_rng(4).standard_normal((BATCH, WIDTH))
-    reached = np.abs(gradient(attention, params, x, present, gates, weights)[0]).max(axis=-1) > 1e-7
+    weights = np.zeros_like(WEIGHTS)
+    weights[:, 3] = WEIGHTS[:, 3]
+    _, slopes, _ = run(attention, random_params(attention), random_inputs(BATCH, LENGTH), present, gates, weights)
+    reached = np.abs(slopes).max(axis=-1) > 1e-7
     assert reached[0].tolist() == [True, True, True, True, False, False]
     assert reached[1].tolist() == [True, False, True, True, False, False]
 
 
 @every
 def test_decoding_from_a_cache_is_the_full_pass(name):
-    attention = FORMULATIONS[name]
-    params, x = random_params(attention), jnp.asarray(random_inputs(BATCH, LENGTH))
-    present, gates = everything(attention)
-    full = run(attention, params, x, present, gates)
-    module = attention.bind(params, WIDTH, WIDTH)
-    remember = jax.jit(module.key_values)
-    tokens = [remember(x[:, t : t + 1], jnp.full((1, 1), t)) for t in range(LENGTH)]
-    cache = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *tokens)
+    """Token by token, then one query at the place that the mask's offset says, without positions."""
+    attention = EVERY[name]
+    params, x = random_params(attention), random_inputs(BATCH, LENGTH)
+    full, *_ = run(attention, params, x, *everything(attention), WEIGHTS)
+
+    @jax.jit
+    def remember(token, position):
+        return attention.bind(params, WIDTH, WIDTH).key_values(token, position)
+
+    @jax.jit
+    def decode(query, cache, t):
+        module = attention.bind(params, WIDTH, WIDTH)
+        mask = Mask(causal=True, query_offset=t)
+        return module.combine(module.attend(query, cache, Call(mask=mask)).context)
+
+    tokens = [remember(x[:, t : t + 1], np.full((1, 1), t)) for t in range(LENGTH)]
+    cache = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *tokens)
     assert sum(leaf[0, 0].size for leaf in cache.values()) == attention.cache_size(WIDTH, WIDTH)
     t = LENGTH - 2
-    # Without positions the mask's offset says where the query stands.
-    mask = Mask(causal=True, query_offset=jnp.asarray(t))
-    decoded = module.combine(
-        jax.jit(lambda *arrays: module.attend(*arrays, Call(mask=mask)).context)(x[:, t : t + 1], cache)
-    )
-    assert_close(decoded[:, 0], full[:, t], sums=SUMS)
+    assert_close(decode(x[:, t : t + 1], cache, t)[:, 0], full[:, t], sums=SUMS)
 
 
-@every
+@pytest.mark.parametrize("name", FORMULATIONS)
 def test_flops_agree_with_xla(name):
-    attention = FORMULATIONS[name]
+    attention = EVERY[name]
     width, queries, keys = 512, 48, 64
     large = enlarge(attention)
     params = declared.abstract(large.tensors(width, width))
@@ -183,12 +209,52 @@ def enlarge(attention: Attention) -> Attention:
 
 @every
 def test_bfloat16_is_close(name):
-    attention = FORMULATIONS[name]
+    attention = EVERY[name]
     params, x = random_params(attention), random_inputs(BATCH, LENGTH)
-    present, gates = everything(attention)
-    expected = run(attention, params, x, present, gates)
-    half = run(
-        attention, jax.tree.map(lambda a: jnp.asarray(a, jnp.bfloat16), params), x.astype("bfloat16"), present, gates
-    )
+    expected, *_ = run(attention, params, x, *everything(attention), WEIGHTS)
+    rough = jax.tree.map(lambda array: np.asarray(array).astype(jnp.bfloat16), params)
+    half = with_gates(attention, rough, x.astype(jnp.bfloat16), [everything(attention)[1]])[0]
     assert half.dtype == jnp.bfloat16
     assert np.abs(np.asarray(half, np.float32) - expected).mean() < 0.03 * np.abs(expected).mean()
+
+
+@pytest.mark.parametrize("name", [name for name in FORMULATIONS if not hasattr(FORMULATIONS[name], "inner")])
+def test_every_weight_that_reads_a_latent_is_declared_so(name):
+    """Those are the ones that grow with the rank, of which compressed attention is told by their axes."""
+    small, large = (flatten(Compressed(inner=FORMULATIONS[name], rank=rank).tensors(WIDTH, WIDTH)) for rank in (11, 13))
+    grown = {path for path in small if small[path].shape != large[path].shape}
+    sizes = {path: zip(tensor.out_sharding, tensor.shape, strict=True) for path, tensor in small.items()}
+    assert grown == {path for path, pairs in sizes.items() if ("latent", 11) in pairs}
+
+
+@nnx.jit
+def of_module(layer, inputs, gates):
+    """Outputs of a Flax module and the gradient of their squares in its weights."""
+
+    def loss(layer):
+        outputs = layer(inputs, mask=Mask(causal=True), gates=gates)
+        return jnp.square(outputs).sum(), outputs
+
+    slopes, outputs = nnx.grad(loss, has_aux=True)(layer)
+    return outputs, slopes
+
+
+@pytest.mark.parametrize("name", FORMULATIONS)
+def test_its_module_is_split_merged_jitted_differentiated_copied_and_pickled(name):
+    attention, layer = FORMULATIONS[name], module(name)
+    params, x = random_params(attention), random_inputs(BATCH, LENGTH)
+    present, gates = everything(attention)
+    gates *= np.linspace(0.0, 2.0, attention.num_heads, dtype=np.float32)
+    assert type(layer).formulation is type(attention)
+    assert list(flatten(layer.params)) == list(flatten(attention.tensors(WIDTH, WIDTH)))
+    found, slopes = of_module(layer, x, gates)
+    assert_close(found, run(attention, params, x, present, gates, WEIGHTS)[0], sums=WIDTH)
+    for twin in (nnx.merge(*nnx.split(layer)), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        np.testing.assert_array_equal(of_module(twin, x, gates)[0], found)
+        assert twin.config == attention
+    state = nnx.to_pure_dict(nnx.state(layer, nnx.Param))
+    assert flatten(state).keys() == flatten(layer.params).keys()
+    sizes = [float(np.abs(slope).max()) for slope in jax.tree.leaves(slopes)]
+    assert [slope.shape for slope in jax.tree.leaves(slopes)] == [array.shape for array in jax.tree.leaves(state)]
+    assert np.isfinite(sizes).all()
+    assert max(sizes) > 0.0

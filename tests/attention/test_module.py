@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import functools
-import pickle
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,59 +12,15 @@ from flax.nnx import bridge
 from jax.sharding import NamedSharding, PartitionSpec
 
 import headjax
-from headjax.attention import AttentionModule, Call, Mask
-from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
+from headjax.attention import AttentionModule, Mask
+from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.core.tensors import flatten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
-from tests.attention.formulations import FORMULATIONS, WIDTH, outputs_of, random_inputs, random_params
+from tests.attention.formulations import WIDTH, module, random_inputs
 from tests.closeness import assert_close
 
 CAUSAL = Mask(causal=True)
-
-
-def module(name: str, **options) -> AttentionModule:
-    """The module of one of the shared examples."""
-    config = FORMULATIONS[name]
-    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.init}
-    made = getattr(headjax, f"{type(config).__name__}Attention")
-    return made(WIDTH, params=random_params(config), **options, **fields)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def computed(config, params, inputs, gates):
-    return outputs_of(config, params, inputs, Call(mask=CAUSAL, gates=gates))
-
-
-@nnx.jit
-def jitted(layer, inputs, gates):
-    return layer(inputs, mask=CAUSAL, gates=gates)
-
-
-@nnx.jit
-def slopes_of(layer, inputs):
-    return nnx.grad(lambda layer: jnp.square(layer(inputs)).sum())(layer)
-
-
-@pytest.mark.parametrize("name", FORMULATIONS)
-def test_every_formulation_has_a_module_that_flax_splits_merges_jits_differentiates_copies_and_pickles(name):
-    config, layer, inputs = FORMULATIONS[name], module(name), random_inputs()
-    assert type(layer).formulation is type(config)
-    assert list(flatten(layer.params)) == list(flatten(config.tensors(WIDTH, WIDTH)))
-    gates = jnp.linspace(0.0, 2.0, config.num_heads)
-    expected = computed(config, random_params(config), inputs, gates)
-    assert_close(layer(inputs, mask=CAUSAL, gates=gates), expected, sums=WIDTH)
-    found = jitted(layer, inputs, gates)
-    assert_close(found, expected, sums=WIDTH)
-    for twin in (nnx.merge(*nnx.split(layer)), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        np.testing.assert_array_equal(jitted(twin, inputs, gates), found)
-        assert twin.config == layer.config
-    state = nnx.to_pure_dict(nnx.state(layer, nnx.Param))
-    assert flatten(state).keys() == flatten(layer.params).keys()
-    slopes = jax.tree.leaves(slopes_of(layer, inputs))
-    assert [slope.shape for slope in slopes] == [array.shape for array in jax.tree.leaves(state)]
-    assert all(jnp.isfinite(slope).all() for slope in slopes)
-    assert max(float(jnp.abs(slope).max()) for slope in slopes) > 0.0
 
 
 @pytest.mark.whole
@@ -78,12 +29,13 @@ def test_every_formulation_has_a_module_that_flax_splits_merges_jits_differentia
 )
 def test_decoding_token_by_token_equals_one_causal_call(name):
     layer, inputs = module(name), random_inputs(length=5)
-    whole = layer(inputs, mask=CAUSAL, positions=jnp.arange(5)[None])
+    step = nnx.jit(lambda layer, inputs, cache: layer(inputs, cache=cache))
+    whole = nnx.jit(lambda layer, x: layer(x, mask=CAUSAL, positions=np.arange(5)[None]))(layer, inputs)
     cache, steps = layer.empty_cache(2, 7), []
     for start, stop in ((0, 2), (2, 3), (3, 5)):
-        outputs, cache = layer(inputs[:, start:stop], cache=cache)
+        outputs, cache = step(layer, inputs[:, start:stop], cache)
         steps.append(outputs)
-    assert_close(jnp.concatenate(steps, axis=1), whole, sums=WIDTH)
+    assert_close(np.concatenate(steps, axis=1), whole, sums=WIDTH)
     assert int(cache.used) == 5
 
 
@@ -273,21 +225,27 @@ def test_dropout_draws_from_the_rngs_and_only_with_them():
     np.testing.assert_array_equal(layer(inputs, rngs=nnx.Rngs(dropout=1)), first)
 
 
-def test_wrong_arguments_are_named():
-    with pytest.raises(ConfigError, match=r"num_heads: "):
-        headjax.MultiHeadAttention(WIDTH, num_heads=0, head_dim=4, rngs=nnx.Rngs(0))
-    with pytest.raises(HeadjaxError, match=r"rngs: "):
-        headjax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4)
-    with pytest.raises(ConfigError, match="dropout_rate"):
-        headjax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4, dropout_rate=1.0, rngs=nnx.Rngs(0))
-    with pytest.raises(ParameterError, match="query"):
-        headjax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4, params={"query": jnp.zeros((2, 2))})
-    with pytest.raises(ConfigError, match=r"kv_heads: "):
-        headjax.GroupedAttention(WIDTH, num_heads=2, rngs=nnx.Rngs(0))
-    with pytest.raises(ConfigError, match=r"head_dim: "):
-        headjax.MultiHeadAttention(WIDTH, num_heads=WIDTH - 1, rngs=nnx.Rngs(0))
-    with pytest.raises(ConfigError, match=r"^heads: "):
-        headjax.MultiHeadAttention(WIDTH, heads=2, rngs=nnx.Rngs(0))
+SEEDED = {"rngs": nnx.Rngs(0)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "field"),
+    [
+        ("MultiHead", SEEDED | {"num_heads": 0, "head_dim": 4}, "num_heads"),
+        ("MultiHead", {"num_heads": 2, "head_dim": 4}, "rngs"),
+        ("MultiHead", SEEDED | {"num_heads": 2, "head_dim": 4, "dropout_rate": 1.0}, "dropout_rate"),
+        ("MultiHead", {"num_heads": 2, "head_dim": 4, "params": {"query": np.zeros((2, 2))}}, ".*query"),
+        ("Grouped", SEEDED | {"num_heads": 2}, "kv_heads"),
+        ("MultiHead", SEEDED | {"num_heads": WIDTH - 1}, "head_dim"),
+        ("MultiHead", SEEDED | {"heads": 2}, "heads"),
+    ],
+)
+def test_wrong_arguments_are_named(kind, fields, field):
+    with pytest.raises(HeadjaxError, match=f"^{field}"):
+        getattr(headjax, f"{kind}Attention")(WIDTH, **fields)
+
+
+def test_a_layer_cannot_become_several():
     with pytest.raises(ConfigError, match="deep"):
         ours(1)[0].convert("deep")
 

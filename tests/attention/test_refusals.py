@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from headjax.attention import Grouped, Latent, MultiHead, RotaryHalves, RotaryInterleaved
+from headjax.attention import Concatenate, Grouped, Latent, MultiHead, RotaryHalves, RotaryInterleaved
+from headjax.attention.rotary import YarnScaling
 from headjax.core.errors import ConfigError
 from headjax.core.norms import LayerNorm, RMSNorm
-from tests.attention.formulations import FORMULATIONS
-from tests.attention.test_multi_head import KEPT
+from tests.attention.formulations import FORMULATIONS, KEPT
 
 MULTI_HEAD = MultiHead(num_heads=2, head_dim=4)
 GROUPED = Grouped(num_heads=4, kv_heads=4, head_dim=4)
@@ -35,6 +35,12 @@ COLLABORATIVE, SHARED = FORMULATIONS["collaborative"], FORMULATIONS["shared_rota
         (KEPT, {"frequencies": ((0, 1), (1, 2))}, "frequencies"),
         (KEPT, {"head_dim": 6}, "frequencies"),
         (KEPT, {"frequencies": ((0, 1), (1, 4), (0, 2))}, "frequencies"),
+        (MULTI_HEAD, {"head_dim": 7, "rotary": RotaryHalves()}, "head_dim"),
+        (MULTI_HEAD, {"rotary": RotaryHalves(dim=6)}, "head_dim"),
+        (RotaryHalves(), {"dim": 3}, "dim"),
+        (YarnScaling(factor=4.0, original_length=512), {"slow": 32.0}, "slow"),
+        (COLLABORATIVE, {"shared_dim": 6, "mixing_init": Concatenate()}, "shared_dim"),
+        (FORMULATIONS["tucker"], {"mixing_init": Concatenate()}, "query_rank"),
         (COLLABORATIVE, {"shared_dim": 0}, "shared_dim"),
         (COLLABORATIVE, {"value_dim": 0}, "value_dim"),
         (COLLABORATIVE, {"head_dim": 0}, "head_dim"),

@@ -6,10 +6,11 @@ import logging
 
 import pytest
 
-from headjax.attention import Grouped, MultiHead, explain
+from headjax.attention import Grouped, MultiHead, NoHeads, explain
 from headjax.attention.kernels import KERNELS, CallFacts, choose, refusal, target
 from headjax.attention.kernels.choose import _say_once
 from headjax.core.errors import KernelError
+from tests.attention.formulations import FORMULATIONS
 
 MULTI_HEAD = MultiHead(num_heads=4, head_dim=64)
 
@@ -90,3 +91,38 @@ def test_a_target_holds_only_within():
     with target("tpu"):
         assert explain(Grouped(num_heads=4, kv_heads=2, head_dim=8), query_length=128).implementation == "splash"
     assert explain(Grouped(num_heads=4, kv_heads=2, head_dim=8), query_length=128).implementation == "einsum"
+
+
+@pytest.mark.parametrize(
+    ("attention", "machine", "answer"),
+    [
+        (MULTI_HEAD, {"query_length": 100}, "einsum"),
+        (MULTI_HEAD, {"query_length": 256, "causal": True, "padding": True, "platform": "tpu"}, "splash"),
+        (MULTI_HEAD, {"query_length": 256, "platform": "tpu", "devices": 8}, "einsum"),
+        (MULTI_HEAD, {"query_length": 10, "dtype": "bfloat16", "bias": True, "platform": "gpu"}, "cudnn"),
+        (FORMULATIONS["collaborative"], {"query_length": 9, "platform": "tpu"}, "collaborative_pallas"),
+        (NoHeads(), {"query_length": 9}, "none"),
+        (
+            MultiHead(num_heads=1, head_dim=768),
+            {"query_length": 128, "dtype": "bfloat16", "implementation": "cudnn", "platform": "gpu"},
+            KernelError("qk_dim is 768, and its largest is 128"),
+        ),
+        (MULTI_HEAD, {"query_length": 128, "dropout": 0.1, "implementation": "xla"}, KernelError("no dropout")),
+        (
+            MULTI_HEAD,
+            {"query_length": 128, "segments": True, "bias": True, "implementation": "splash", "platform": "tpu"},
+            KernelError("it adds no bias to the logits"),
+        ),
+        (
+            FORMULATIONS["talking"],
+            {"query_length": 6, "implementation": "xla"},
+            KernelError("talking heads mix the weights of all heads, and it never holds"),
+        ),
+    ],
+)
+def test_explain_answers_for_any_machine(attention, machine, answer):
+    if isinstance(answer, KernelError):
+        with pytest.raises(KernelError, match=str(answer)):
+            explain(attention, **machine)
+    else:
+        assert explain(attention, **machine).implementation == answer

@@ -1,0 +1,239 @@
+"""Formulations that can be computed in two ways, what their caches hold, and what leaves with their heads."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import (
+    Call,
+    Collaborative,
+    Compressed,
+    Gated,
+    Grouped,
+    Latent,
+    Mask,
+    MultiHead,
+    NoHeads,
+    RotaryHalves,
+    SharedRotary,
+)
+from headjax.core.tensors import check, count, flatten
+from tests.attention.formulations import (
+    FORMULATIONS,
+    SUMS,
+    WIDTH,
+    attended_by,
+    kept_heads,
+    random_inputs,
+    random_params,
+)
+from tests.closeness import assert_close
+
+X = random_inputs()
+CAUSAL = Call(mask=Mask(causal=True))
+
+
+@pytest.mark.parametrize("name", ["latent", "latent_rotary"])
+def test_absorbed_and_expanded_latents_agree_with_gates_and_gradients(name, monkeypatch):
+    latent = FORMULATIONS[name]
+    params = random_params(latent)
+    gates = np.random.default_rng(0).uniform(size=(2, 6, 3)).astype(np.float32)
+
+    def loss(params):
+        module = latent.bind(params, WIDTH, WIDTH)
+        attended = module.attend(X, module.key_values(X, None), CAUSAL._replace(gates=gates))
+        return jnp.sum(jnp.sin(attended.context)), attended
+
+    results = []
+    for absorbs in (False, True):
+        monkeypatch.setattr(Latent, "absorbs", lambda *_, absorbs=absorbs: absorbs)
+        results.append(jax.jit(jax.grad(loss, has_aux=True))(params))
+    # Rounding a logit changes its probability by a share that grows with the logit.
+    probabilities = np.asarray(results[0][1].probabilities)
+    logit = -np.log(probabilities[probabilities > 0].min())
+    for expanded, absorbed in zip(*map(jax.tree.leaves, results), strict=True):
+        assert_close(absorbed, expanded, sums=2 * SUMS, scale=logit * np.abs(expanded).max())
+
+
+INNER = {
+    "grouped": Grouped(num_heads=6, kv_heads=2, head_dim=4, value_dim=3, projection_bias=True),
+    "unequal groups": FORMULATIONS["ragged_grouped"],
+    "own keys": MultiHead(num_heads=4, head_dim=4, value_dim=6, rotary=RotaryHalves(base=100.0)),
+    "a map across heads": FORMULATIONS["talking"],
+    "shared keys": FORMULATIONS["collaborative"],
+}
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_one_query_attends_to_a_compressed_latent_as_to_rebuilt_values(name):
+    """Where the latent is small, one query reads it; padding, gates, biases and unequal groups included."""
+    compressed = Compressed(inner=INNER[name], rank=3)
+    gates = np.linspace(0.5, 1.5, compressed.num_heads, dtype=np.float32)
+    present = np.arange(6)[None] < np.array([[6], [4]])
+    call = Call(mask=Mask(keys=present), positions=np.full((2, 1), 5), gates=gates)
+
+    @jax.jit
+    def both(params, x):
+        module = compressed.bind(params, WIDTH, WIDTH)
+        stored = module.key_values(x, None)
+        rebuilt = module.inner.key_values(stored["latent"], stored["position"])
+        ways = (module, stored), (module.inner, rebuilt)
+        return [way.attend(x[:, 5:], kept, call).context for way, kept in ways]
+
+    assert_close(*both(random_params(compressed), X), sums=4 * SUMS)
+
+
+def test_few_queries_meet_shared_components_and_many_meet_rebuilt_keys(monkeypatch):
+    """Both give the same; the layer's operations are those of the cheaper one."""
+    shared = FORMULATIONS["shared_rotary"]
+    assert [shared.rebuilds(length) for length in (1, 6)] == [False, True]
+    params = random_params(shared)
+    rebuilt = attended_by(shared, params, X, CAUSAL).context
+    fewer = shared.flops(64, 64, 6, 6)
+    monkeypatch.setattr(SharedRotary, "rebuilds", lambda *_: False)
+    module = shared.bind(params, WIDTH, WIDTH)
+    directly = jax.jit(lambda x: module.attend(x, module.key_values(x, None), CAUSAL).context)
+    assert_close(directly(X), rebuilt, sums=2 * SUMS)
+    assert fewer < shared.flops(64, 64, 6, 6)
+
+
+def test_decoding_with_compressed_attention_rebuilds_no_values():
+    compressed = Compressed(inner=INNER["grouped"], rank=5)
+    module = compressed.bind(random_params(compressed), WIDTH, WIDTH)
+    stored = {"latent": jnp.zeros((1, 100, 5)), "position": jnp.zeros((1, 100), jnp.int32)}
+    program = jax.jit(lambda x: module.attend(x, stored, Call()).context).lower(jnp.zeros((1, 1, WIDTH))).compile()
+    values = 2 * 100 * 5 * 2 * 3
+    assert compressed.saved(1, 100) == values + 2 * 100 * 6 * 3 - 2 * 6 * 5 * 3 - 2 * 100 * 6 * 5
+    assert (compressed.rebuilt_size(1, 100), compressed.rebuilt_size(100, 100)) == (2 * 4, 2 * (4 + 3))
+    assert program.cost_analysis()["flops"] < compressed.inner.flops(WIDTH, 5, 1, 100)
+    assert compressed.saved(100, 100) < 0
+
+
+def test_the_latent_counts_in_the_operations():
+    inner = MultiHead(num_heads=4, head_dim=4)
+    compressed = Compressed(inner=inner, rank=6)
+    assert compressed.flops(16, 16, 9, 9) == 2 * 9 * 16 * 6 + inner.flops(16, 6, 9, 9)
+    rebuilding, mapping = 9 * 6 * 4 * 4 + 9 * 4 * 4, 4 * 6 * 4 + 9 * 4 * 6
+    assert compressed.flops(16, 16, 1, 9) == 2 * 9 * 16 * 6 + inner.flops(16, 6, 1, 9) - 2 * (rebuilding - mapping)
+    # Of a latent layer the expanded keys and values would cost 2 * 16 * (512 * 64 * 128 + 512 * 128).
+    latent = Latent(num_heads=16, rank=64, head_dim=64)
+    decoding = latent.flops(256, 256, 1, 512) - latent.flops(256, 256, 1, 0) - 2 * 512 * 256 * 64
+    assert decoding < 2 * 16 * (512 * 64 * 128 + 512 * 128) / 50
+
+
+ROTARY = {"rotary_dim": 2, "rotary": RotaryHalves()}
+
+
+@pytest.mark.parametrize(
+    ("attention", "numbers"),
+    [
+        (FORMULATIONS["fixed_head_size"], 3 * (6 + 5)),
+        (Grouped(num_heads=8, kv_heads=1, head_dim=4), 8),
+        (Grouped(num_heads=8, kv_heads=2, head_dim=4), 16),
+        (Latent(num_heads=1, rank=6, head_dim=4, **ROTARY), 6 + 2),
+        (Latent(num_heads=8, rank=6, head_dim=4, **ROTARY), 6 + 2),
+        (Collaborative(num_heads=3, shared_dim=6, value_dim=5, head_dim=4), 6 + 3 * 5),
+        (FORMULATIONS["collaborative"], 8 + 4 * 4 + 4),
+        (FORMULATIONS["compressed"], 7 + 1),
+        (FORMULATIONS["shared_rotary"], 2 * (1 + 3 + 2) + 3 * 6),
+        (FORMULATIONS["shared_rotary_normalised"], 2 * (2 + 1) + 2 * 4 + 2),
+    ],
+    ids=lambda given: type(given).__name__ if not isinstance(given, int) else str(given),
+)
+def test_the_cache_holds_so_many_numbers_per_token(attention, numbers):
+    assert attention.cache_size(WIDTH, WIDTH) == numbers
+
+
+def test_caches_hold_positions_and_key_factors_exactly_in_any_type():
+    """bfloat16 counts to 256 alone."""
+    expected = {
+        "compressed": {"latent": (2, 6, 7), "position": (2, 6)},
+        "shared_rotary_normalised": {"key": (2, 6, 6), "value": (2, 6, 2, 4), "key_factor": (2, 6, 2)},
+    }
+    for name, shapes in expected.items():
+        rough = jax.tree.map(lambda array: np.asarray(array).astype(jnp.bfloat16), random_params(FORMULATIONS[name]))
+        module = FORMULATIONS[name].bind(rough, WIDTH, WIDTH)
+        kept = jax.jit(module.key_values)(X.astype(jnp.bfloat16), np.arange(1000, 1006)[None])
+        assert {entry: array.shape for entry, array in kept.items()} == shapes
+        if name == "compressed":
+            np.testing.assert_array_equal(kept["position"], [range(1000, 1006)] * 2)
+        else:
+            assert kept["key_factor"].dtype == jnp.float32
+
+
+def test_sizes_are_those_that_the_papers_count():
+    """The standard layer does not grow with its heads, that of a fixed head size does; shared ones have an M."""
+    standard = {count(MultiHead(num_heads=h, head_dim=16 // h).tensors(16, 16)) for h in (1, 2, 4, 8)}
+    assert standard == {4 * 16 * 16 + 4 * 16}
+    fixed = [count(MultiHead(num_heads=h, head_dim=8, output_bias=False).tensors(16, 16)) for h in (1, 2, 4)]
+    assert fixed == [fixed[0], 2 * fixed[0], 4 * fixed[0]]
+    lean = Collaborative(num_heads=4, shared_dim=6, value_dim=4, head_dim=4, value_bias=False, output_bias=False)
+    assert count(lean.tensors(WIDTH, WIDTH)) == 2 * WIDTH * 6 + 4 * 6 + 2 * WIDTH * WIDTH
+
+
+def test_queries_may_attend_to_another_sequence_of_another_width():
+    attention = FORMULATIONS["fixed_head_size"]
+    shapes = {name: tensor.shape for name, tensor in attention.tensors(WIDTH, 10).items()}
+    assert (shapes["query"], shapes["key"], shapes["value"]) == ((WIDTH, 3, 6), (10, 3, 6), (10, 3, 5))
+    generator = np.random.default_rng(0)
+    params = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    assert attended_by(attention, params, X, memory=random_inputs(length=9, width=10)).context.shape == (2, 6, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "heads", "fields", "read"),
+    [
+        ("fixed_head_size", [2, 0, 1], {"ids": (2, 0, 1)}, {"query": np.s_[:, [2, 0, 1]], "output": np.s_[[2, 0, 1]]}),
+        ("grouped", [3, 4, 5], {"kv_heads": 1, "kv_index": None}, {"key": np.s_[:, 1:], "output_bias": np.s_[:]}),
+        ("grouped", [0, 3, 4], {"kv_heads": 2, "kv_index": (0, 1, 1)}, {"key": np.s_[:]}),
+        ("grouped", [0, 4], {"kv_heads": 2, "kv_index": None, "ids": (0, 4)}, {"key": np.s_[:]}),
+        (
+            "collaborative",
+            [2],
+            {"ids": (2,), "shared_dim": 8},
+            {"query": np.s_[:], "mixing": np.s_[[2]], "content_bias": np.s_[:, [2]], "output": np.s_[[2]]},
+        ),
+        (
+            "shared_rotary",
+            [4, 0],
+            {"num_heads": 2, "ids": (4, 0), "components": (1, 3, 2), "inner.kv_heads": 2},
+            {"mixing": np.s_[:, [0, 2]]},
+        ),
+        ("compressed", [3], {"ids": (3,), "inner.kv_heads": 1, "rank": 7}, {"inner/key": np.s_[:, [1]]}),
+        ("gated", [2, 0], {"num_heads": 2, "ids": (2, 0), "inner.ids": (2, 0)}, {"gate": np.s_[:, [2, 0]]}),
+    ],
+)
+def test_what_only_the_removed_heads_read_goes_with_them(name, heads, fields, read):
+    attention = FORMULATIONS[name]
+    params = random_params(attention)
+    pruned, kept = kept_heads(attention, params, heads)
+    for path, expected in fields.items():
+        outer, _, field = path.rpartition(".")
+        assert getattr(getattr(pruned, outer) if outer else pruned, field) == expected, path
+    for path, index in read.items():
+        np.testing.assert_array_equal(flatten(kept)[path], np.asarray(flatten(params)[path])[index], path)
+
+
+def test_layers_without_heads_and_renumbered_ones():
+    for name in ("shared_rotary", "compressed"):
+        assert kept_heads(FORMULATIONS[name], random_params(FORMULATIONS[name]), []) == (NoHeads(output_bias=False), {})
+    for name in ("multi_head", "gated"):
+        none, kept = kept_heads(FORMULATIONS[name], random_params(FORMULATIONS[name]), [])
+        assert (none, set(kept)) == (NoHeads(), {"output_bias"})
+    gated = FORMULATIONS["gated"].with_heads([2, 0])
+    assert gated.structure() == Gated(inner=MultiHead(num_heads=2, head_dim=4))
+
+
+def test_fewer_key_heads_need_fewer_components():
+    shared = FORMULATIONS["shared_rotary"]
+    params = random_params(shared)
+    assert shared.without_spare(params) == (shared, params)
+    pruned, kept = kept_heads(shared, params, [0, 1, 4])
+    smaller, trimmed = pruned.without_spare(kept)
+    assert smaller.components == (1, 2, 2)
+    check(smaller.tensors(WIDTH, WIDTH), trimmed)
+    expected = attended_by(pruned, kept, X, CAUSAL).context
+    assert_close(attended_by(smaller, trimmed, X, CAUSAL).context, expected, sums=2 * SUMS)
