@@ -25,6 +25,17 @@ def write_model(path, texts=TEXTS, size=32, **options):
     return path
 
 
+def processor(path):
+    """The library's own tokenizer of a file."""
+    return sentencepiece.SentencePieceProcessor(model_file=str(path))
+
+
+def of_family(folder, family):
+    """The tokenizer of a directory that its config says is of this family."""
+    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    return read_tokenizer(folder)
+
+
 def lines(data_dir, count):
     """Real lines: news, an encyclopedia with foreign scripts, German, and a book."""
     files = ("lm/lm1b_heldout.dev.tokens", "lm/wikitext-2-raw/wiki.valid.raw", "mt/newstest/newstest2013.de")
@@ -37,11 +48,8 @@ def lines(data_dir, count):
 def test_real_lines_are_cut_as_the_library_cuts_them(data_dir, name):
     path = data_dir / "vocab" / name
     texts = lines(data_dir, 10_000)
-    library = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    pairs = zip(
-        library.encode(texts), (ids.tolist() for ids in sentencepiece_tokenizer(path).encode(texts)), strict=True
-    )
-    different = [(theirs, ours) for theirs, ours in pairs if theirs != ours]
+    found = [ids.tolist() for ids in sentencepiece_tokenizer(path).encode(texts)]
+    different = [each for each in zip(processor(path).encode(texts), found, strict=True) if each[0] != each[1]]
     assert len(different) <= 1
     for theirs, ours in different:  # a tie: m + mm or mm + m
         assert sorted(theirs) == sorted(ours)
@@ -51,16 +59,14 @@ def test_families_add_their_own(tmp_path):
     path = write_model(tmp_path / "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     plain = sentencepiece_tokenizer(path)
     assert dict(plain.special) == {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
-    t5 = read_tokenizer(tmp_path)
+    t5 = of_family(tmp_path, "t5")
     assert t5.vocab_size == plain.vocab_size + 100
     assert t5.backend.token_to_id("<extra_id_0>") == t5.vocab_size - 1
     ids = encode_sequences(t5, ["the cat"], ["sat"], max_length=16).ids[0].tolist()
     halves = [half.tolist() for half in plain.encode(["the cat", "sat"])]
     assert ids == [*halves[0], 1, *halves[1], 1]
     assert t5.decode(plain.encode(["the cat sat"])[0]) == "the cat sat"
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "marian"}))
-    assert read_tokenizer(tmp_path) is None
+    assert of_family(tmp_path, "marian") is None
 
 
 def test_albert_lowers_case_and_takes_commas_off_numbers(data_dir):
@@ -88,16 +94,11 @@ def test_a_vocabulary_is_learned_and_saved(tmp_path):
 ROBERTA_FILE = "sentencepiece.bpe.model"
 
 
-def of_family(folder, family):
-    (folder / "config.json").write_text(json.dumps({"model_type": family}))
-    return read_tokenizer(folder)
-
-
 @pytest.mark.parametrize(("family", "offset"), [("xlm-roberta", 1), ("camembert", 4)])
 def test_fairseqs_own_tokens_come_first(tmp_path, family, offset):
     path = write_model(tmp_path / ROBERTA_FILE)
     tokenizer = of_family(tmp_path, family)
-    library = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    library = processor(path)
     (cut,) = tokenizer.encode(["the cat, была"])
     expected = [number + offset if number else 3 for number in library.encode("the cat, была")]
     assert cut.tolist() == expected
@@ -124,7 +125,7 @@ def llama(tmp_path_factory):
 
 def test_llama_falls_back_to_bytes(llama):
     tokenizer = of_family(llama, "llama")
-    library = sentencepiece.SentencePieceProcessor(model_file=str(llama / "tokenizer.model"))
+    library = processor(llama / "tokenizer.model")
     texts = [*TEXTS, "  two  spaces ", "new\nlines\n\n", "была 🙂", "<0x0A> <s> </s>", "", "the79190rat"]
     assert [ids.tolist() for ids in tokenizer.encode(texts)] == library.encode(texts)
     assert [tokenizer.decode(ids) for ids in tokenizer.encode(texts)] == texts
@@ -188,9 +189,7 @@ def marian(tmp_path_factory):
     folder = tmp_path_factory.mktemp("marian")
     pieces = {}
     for name, texts in (("source.spm", TEXTS), ("target.spm", GERMAN)):
-        library = sentencepiece.SentencePieceProcessor(
-            model_file=str(write_model(folder / name, texts, 60, hard_vocab_limit=False))
-        )
+        library = processor(write_model(folder / name, texts, 60, hard_vocab_limit=False))
         pieces |= {library.id_to_piece(number): None for number in range(3, library.get_piece_size())}
     tokens = ["</s>", "<unk>", *reversed(pieces), ">>deu<<", "<pad>"]
     (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
@@ -200,17 +199,15 @@ def marian(tmp_path_factory):
 def test_marian_cuts_each_language_by_its_own_file(marian, tmp_path):
     tokenizer = of_family(marian, "marian")
     numbers = json.loads((marian / "vocab.json").read_text())
+    german = "die Katze saß"
     for name, one, text in (
         ("source.spm", tokenizer, "the cat sat, été"),
-        ("target.spm", tokenizer.for_targets, "die Katze saß"),
+        ("target.spm", tokenizer.for_targets, german),
     ):
-        library = sentencepiece.SentencePieceProcessor(model_file=str(marian / name))
-        expected = [numbers.get(piece, 1) for piece in library.encode(text, out_type=str)]
+        expected = [numbers.get(piece, 1) for piece in processor(marian / name).encode(text, out_type=str)]
         assert one.encode([text])[0].tolist() == expected
         assert tokenizer.decode(expected) == text
-    assert (
-        tokenizer.encode(["die Katze saß"])[0].tolist() != tokenizer.for_targets.encode(["die Katze saß"])[0].tolist()
-    )
+    assert tokenizer.encode(german).tolist() != tokenizer.for_targets.encode(german).tolist()
     coded = encode_sequences(tokenizer, [">>deu<< the cat"], max_length=32).ids[0].tolist()
     assert coded == [numbers[">>deu<<"], *tokenizer.encode(["the cat"])[0].tolist(), 0]
     tokenizer.save(tmp_path)
@@ -222,36 +219,26 @@ def test_marian_cuts_each_language_by_its_own_file(marian, tmp_path):
 
 
 @pytest.mark.parity
-def test_a_directory_is_read_as_transformers_reads_it(data_dir, tmp_path):
-    """T5's, with the numbers of special tokens that `transformers` takes for granted.
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+@pytest.mark.parametrize("family", ["T5", "XLMRoberta", "Camembert", "Llama", "Marian"])
+def test_directories_are_read_as_transformers_reads_them(llama, marian, tmp_path, data_dir, family):
+    """T5's has the numbers of special tokens that `transformers` takes for granted.
 
     Not ALBERT's: `transformers` 5 prefers other ways to cut at its punctuation than the library does.
     """
     import transformers
 
-    texts = lines(data_dir, 2000)
-    write_model(tmp_path / "spiece.model", texts, size=800, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
-    theirs = transformers.T5Tokenizer.from_pretrained(tmp_path)
-    found = encode_sequences(read_tokenizer(tmp_path), texts, max_length=100_000).ids
-    expected = theirs(texts)["input_ids"]
-    assert [text for text, ids, ours in zip(texts, expected, found, strict=True) if ids != ours.tolist()] == []
-
-
-@pytest.mark.parity
-@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
-@pytest.mark.parametrize("family", ["XLMRoberta", "Camembert", "Llama", "Marian"])
-def test_other_families_are_read_as_transformers_reads_them(llama, marian, tmp_path, family):
-    import transformers
-
     folder = {"Llama": llama, "Marian": marian}.get(family, tmp_path)
-    if folder is tmp_path:
+    texts = [*TEXTS, "the rat sat on  the dog"]
+    if family == "T5":
+        texts = lines(data_dir, 2000)
+        write_model(tmp_path / "spiece.model", texts, size=800, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    elif folder is tmp_path:
         write_model(tmp_path / ROBERTA_FILE)
     ours = of_family(folder, {"XLMRoberta": "xlm-roberta"}.get(family, family.lower()))
     started = {"add_bos_token": True} if family == "Llama" else {}
     theirs = getattr(transformers, f"{family}Tokenizer").from_pretrained(folder, **started)
-    texts = [text for text in [*TEXTS, "the rat sat on  the dog"] if text]
-    found = [ids.tolist() for ids in encode_sequences(ours, texts, max_length=1000).ids]
+    found = [ids.tolist() for ids in encode_sequences(ours, texts, max_length=100_000).ids]
     assert found == theirs(texts)["input_ids"]
     if family == "Marian":
         found = [[*ids.tolist(), 0] for ids in ours.for_targets.encode(GERMAN)]
