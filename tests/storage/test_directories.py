@@ -9,51 +9,10 @@ from pathlib import Path
 import pytest
 
 from headjax.core.errors import CheckpointError
-from headjax.storage import directories, files, integrity
-from headjax.storage.directories import (
-    UNFINISHED,
-    Layout,
-    check_target,
-    delete_directory,
-    replace_directory,
-    settle,
-    write_directory,
-)
+from headjax.storage import directories, files
+from headjax.storage.directories import UNFINISHED, check_target, delete_directory, replace_directory, settle
 from headjax.storage.folder import Folder, read_folder
-from headjax.storage.paths import path_of
-
-LAYOUT = Layout("history.json", frozenset({"config.json", "history.json", "checksums.json"}))
-
-
-def writer(version, recorded=True):
-    """A function that fills a folder with files of a version."""
-
-    def write(folder):
-        for name in ("config.json", "history.json"):
-            (folder / name).write_text(f"{version} " * 1000)
-        if recorded:
-            integrity.write_record(folder)
-
-    return write
-
-
-def version_of(path):
-    integrity.check(path)
-    texts = {(path / name).read_text() for name in ("config.json", "history.json")}
-    assert len(texts) == 1
-    return int(next(iter(texts)).split()[0])
-
-
-def save(path, version, renaming=False):
-    if renaming:
-        directories._renameat2 = lambda: None
-    write_directory(path, writer(version), LAYOUT)
-
-
-@pytest.fixture
-def path(tmp_path):
-    save(tmp_path / "model", 1)
-    return tmp_path / "model"
+from tests.storage.versions import LAYOUT, save, version_of, writer
 
 
 def only_entry(path):
@@ -130,7 +89,7 @@ def test_files_of_others_are_not_deleted(path, monkeypatch):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.storage.test_directories import save
+from tests.storage.versions import save
 calls = 0
 def kill(*arguments):
     global calls
@@ -143,41 +102,27 @@ save(Path(sys.argv[1]), 2, renaming=sys.argv[3] == "True")
 """
 
 
-def save_killed(path, after, renaming):
-    """Save version 2 in a process that dies before its file operation number `after`; return whether it came so far."""
-    command = [sys.executable, "-c", KILLED, str(path), str(after), str(renaming)]
-    done = subprocess.run(command, check=False, capture_output=True, cwd=Path(__file__).parents[2])
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode != 0
-
-
-def attack(path, moments, renaming):
-    """Kill a save at some of its file operations; return the number of kills. The directory is whole after each."""
+@pytest.mark.parametrize("renaming", [False, True])
+@pytest.mark.parametrize(
+    ("moments", "least"), [([2, 16, 20], 1), pytest.param(range(60), 20, marks=pytest.mark.attack)]
+)
+def test_a_save_that_is_killed_leaves_one_of_both(path, renaming, moments, least):
+    """Before a few file operations around the renames, in a process of its own; `make attack` goes through all."""
     kills = 0
     for after in moments:
-        killed = save_killed(path, after, renaming)
-        kills += killed
+        command = [sys.executable, "-c", KILLED, str(path), str(after), str(renaming)]
+        done = subprocess.run(command, check=False, capture_output=True, cwd=Path(__file__).parents[2])
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+        kills += done.returncode != 0
         found = read_folder(Folder(path), lambda folder: version_of(folder.path))
         assert found in (1, 2)
-        assert found == 2 or killed
+        assert found == 2 or done.returncode != 0
         assert only_entry(path)
         save(path, 1)
-    return kills
+    assert kills >= least
 
 
-@pytest.mark.parametrize("renaming", [False, True])
-def test_a_save_that_is_killed_leaves_one_of_both(path, renaming):
-    """A few moments around the renames; `make attack` goes through all of them."""
-    assert attack(path, [2, 16, 20], renaming) >= 1
-
-
-@pytest.mark.attack
-@pytest.mark.parametrize("renaming", [False, True])
-def test_a_save_that_is_killed_anywhere_leaves_one_of_both(path, renaming):
-    assert attack(path, range(60), renaming) >= 20
-
-
-def test_the_two_renames_are_undone_or_finished(path, tmp_path, monkeypatch):
+def test_the_two_renames_are_undone_or_finished(path, monkeypatch):
     """The state between them, and that after them, as another process left it."""
     monkeypatch.setattr(files, "_NONCE", "00000000")
     old, new = files.hidden(path, "old"), files.hidden(path, "new")
@@ -215,41 +160,28 @@ def test_what_a_living_writer_has_begun_is_left_alone(path, tmp_path):
     assert all(folder.is_dir() for folder in (ours, theirs, elsewhere, users))
 
 
-@pytest.fixture
-def far(bucket):
-    """A directory in a bucket."""
-    save(path_of(bucket) / "model", 1)
-    return path_of(bucket) / "model"
-
-
-def test_a_directory_of_a_bucket_is_replaced(far, bucket, tmp_path):
-    path = far
-    save(path, 2)
-    assert read_folder(Folder(path), lambda folder: version_of(folder.path)) == 2
-    assert sorted(file.name for file in path.rglob("*")) == ["checksums.json", "config.json", "history.json"]
-    replace_directory(path, path_of(bucket) / "other", LAYOUT)
-    assert not path.exists()
+def test_a_directory_of_a_bucket_is_replaced(far, home, tmp_path):
+    save(far, 2)
+    assert read_folder(Folder(far), lambda folder: version_of(folder.path)) == 2
+    assert sorted(file.name for file in far.rglob("*")) == ["checksums.json", "config.json", "history.json"]
+    replace_directory(far, home / "other", LAYOUT)
+    assert not far.exists()
     save(tmp_path / "new", 3)
-    replace_directory(tmp_path / "new", path_of(bucket) / "other", LAYOUT)
-    assert version_of(path_of(bucket) / "other") == 3
+    replace_directory(tmp_path / "new", home / "other", LAYOUT)
+    assert version_of(home / "other") == 3
     assert not (tmp_path / "new").exists()
 
 
-def test_a_bucket_keeps_what_is_not_headjaxs_own(bucket):
-    path = path_of(bucket) / "model"
-    (path / "notes.txt").write_text("mine")
-    with pytest.raises(CheckpointError, match=r"model: .*no history.json"):
-        save(path, 1)
-    (path / "notes.txt").unlink()
-    save(path, 1)
-    (path / "notes.txt").write_text("mine")
-    with pytest.raises(CheckpointError, match=r"model: .*notes\.txt"):
-        save(path, 2)
-    assert version_of(path) == 1
+def test_a_bucket_keeps_what_is_not_headjaxs_own(far, home):
+    (home / "mine" / "notes.txt").write_text("mine")
+    (far / "notes.txt").write_text("mine")
+    for path, said in ((home / "mine", "no history.json"), (far, r"notes\.txt")):
+        with pytest.raises(CheckpointError, match=f"{path.name}: .*{said}"):
+            save(path, 2)
+    assert version_of(far) == 1
 
 
 def test_an_upload_that_ends_early_is_no_directory_and_is_replaced(far, monkeypatch):
-    path = far
     copy, done = directories.copy_file, []
 
     def fails(file, target):
@@ -260,16 +192,16 @@ def test_an_upload_that_ends_early_is_no_directory_and_is_replaced(far, monkeypa
 
     monkeypatch.setattr(directories, "copy_file", fails)
     with pytest.raises(OSError, match="gone"):
-        save(path, 2)
+        save(far, 2)
     assert done[-1] != LAYOUT.marker
-    assert not (path / LAYOUT.marker).exists()
+    assert not (far / LAYOUT.marker).exists()
     with pytest.raises(CheckpointError, match="left unfinished by a process that was killed"):
-        Folder(path)
-    (path / "notes.txt").write_text("mine")
+        Folder(far)
+    (far / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointError, match=r"holds notes\.txt"):
-        save(path, 3)
-    (path / "notes.txt").unlink()
+        save(far, 3)
+    (far / "notes.txt").unlink()
     monkeypatch.setattr(directories, "copy_file", copy)
-    save(path, 3)
-    assert read_folder(Folder(path), lambda folder: version_of(folder.path)) == 3
-    assert not (path / UNFINISHED).exists()
+    save(far, 3)
+    assert read_folder(Folder(far), lambda folder: version_of(folder.path)) == 3
+    assert not (far / UNFINISHED).exists()

@@ -51,19 +51,15 @@ def test_links_are_followed(tmp_path):
     assert names(tmp_path) == ["dangling", "link", "new", "there"]
 
 
-def test_devices_are_written_to_and_not_replaced():
-    before = os.stat("/dev/full")
+def test_devices_and_pipes_are_written_to_and_not_replaced(tmp_path):
+    """Also pipes of a process: `--json /dev/stdout`, `--json >(jq .)`."""
+    before = [os.stat(device) for device in ("/dev/full", "/dev/null")]
     with pytest.raises(HeadjaxError, match=r"/dev/full: "):
         write_file("/dev/full", b"data")
     write_file("/dev/null", b"data")
-    after = os.stat("/dev/full")
-    assert stat.S_ISCHR(after.st_mode)
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    assert after.st_ino == before.st_ino
-
-
-def test_pipes_are_written_to(tmp_path):
-    """Also those of a process: `--json /dev/stdout`, `--json >(jq .)`."""
+    for device, was in zip(("/dev/full", "/dev/null"), before, strict=True):
+        assert stat.S_ISCHR(os.stat(device).st_mode)
+        assert os.stat(device).st_ino == was.st_ino
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     found = []
@@ -100,12 +96,6 @@ def test_what_a_killed_process_left_is_cleared(tmp_path, monkeypatch):
     assert names(tmp_path) == [ours.name, "x"]
 
 
-def test_processes_are_known_to_live():
-    assert files.process_lives(os.getpid())
-    assert files.process_lives(1)
-    assert not files.process_lives(2**22 + 1)
-
-
 @pytest.fixture
 def elsewhere(tmp_path):
     """A folder with a plain file and one that is linked to another folder."""
@@ -121,16 +111,13 @@ def elsewhere(tmp_path):
 def test_files_that_links_lead_out_of_a_folder_are_refused(elsewhere, name):
     (elsewhere / "folder").symlink_to("../theirs")
     (elsewhere / "dangling").symlink_to("/absent/file")
-    with pytest.raises(CheckpointError, match="leads out of the folder, to "):
-        check_links(elsewhere, ["plain", name])
-
-
-def test_links_within_a_folder_and_to_a_folder_are_followed(elsewhere):
     (elsewhere / "sub").mkdir()
     (elsewhere / "sub" / "inner").symlink_to("../plain")
     (elsewhere.parent / "link").symlink_to("ours")
-    check_links(elsewhere, ["plain", "sub/inner", "missing"])
+    check_links(elsewhere, ["plain", "sub/inner", "missing"])  # links within it, and one to it, are followed
     check_links(elsewhere.parent / "link", ["plain", "sub/inner"])
+    with pytest.raises(CheckpointError, match="leads out of the folder, to "):
+        check_links(elsewhere, ["plain", name])
 
 
 def test_a_snapshot_of_hugging_faces_cache_may_link_to_its_own_blobs_alone(tmp_path):

@@ -11,21 +11,8 @@ from headjax.cli import main
 from headjax.storage import folder as storage
 from headjax.storage import integrity
 from headjax.storage.folder import Folder, read_folder
-from headjax.storage.paths import path_of
 from tests.commands.language_folder import write_language_folder
-from tests.storage.test_directories import save, version_of, writer
-
-
-@pytest.fixture
-def path(tmp_path):
-    save(tmp_path / "model", 1)
-    return tmp_path / "model"
-
-
-@pytest.fixture
-def far(bucket):
-    save(path_of(bucket) / "model", 1)
-    return path_of(bucket) / "model"
+from tests.storage.versions import save, version_of, writer
 
 
 @pytest.mark.parametrize(("place", "replacements"), [("path", 1), ("path", 2), ("path", 3), ("far", 1)])
@@ -81,7 +68,9 @@ def test_readers_and_a_writer_for_long(path):
     assert version_of(path) == 299
 
 
-def test_reading_again_is_not_endless(path, monkeypatch):
+def test_reading_again_is_not_endless_and_an_error_is_the_readers_own(path, monkeypatch):
+    with pytest.raises(KeyError, match="missing"):
+        read_folder(Folder(path), lambda _: {}["missing"])
     count = iter(range(100))
     monkeypatch.setattr(storage, "_identity", lambda path: next(count))
     assert read_folder(Folder(path), lambda _: 5) == 5
@@ -92,20 +81,8 @@ def test_a_reader_between_the_two_renames_reads_again(path, monkeypatch):
     """The directory is away when the reader looks and while it reads."""
     seen = iter([None, (1, 1, 1), (1, 1, 1)])
     monkeypatch.setattr(storage, "_identity", lambda path: next(seen))
-    answers = iter([FileNotFoundError("config.json"), 7])
-
-    def read(_):
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    assert read_folder(Folder(path), read) == 7
-
-
-def test_an_error_of_a_reader_is_its_own(path):
-    with pytest.raises(KeyError, match="missing"):
-        read_folder(Folder(path), lambda _: {}["missing"])
+    answers = iter([(path / "nothing").read_text, lambda: 7])
+    assert read_folder(Folder(path), lambda _: next(answers)()) == 7
 
 
 DOCUMENTS = (
@@ -135,7 +112,6 @@ sys.addaudithook(lambda event, found: event == "open" and WATCHED and OPENED.upd
     [
         ("inspect model", ["checksums.json", "config.json"]),
         ("prune model out --remove 1 --by random", None),
-        ("convert model out --to grouped:kv_heads=1", None),
         ("export model out", None),
         pytest.param("prune model out --remove 1 --task text.txt --limit 8", None, marks=pytest.mark.whole),
         pytest.param("train --config directory.py --workdir out", None, marks=pytest.mark.whole),

@@ -97,9 +97,10 @@ def test_a_stale_lock_is_taken_over(fields, tmp_path):
     assert not (tmp_path / LOCK).exists()
 
 
-def test_a_living_process_of_this_host_keeps_its_lock(tmp_path):
-    write(tmp_path, host=socket.gethostname(), process=os.getppid())
-    with pytest.raises(HeadjaxError, match=f"in use by process {os.getppid()} of ann on"):
+@pytest.mark.parametrize("process", [1, os.getppid()], ids=["another user's", "an own one"])
+def test_a_living_process_of_this_host_keeps_its_lock(process, tmp_path):
+    write(tmp_path, host=socket.gethostname(), process=process)
+    with pytest.raises(HeadjaxError, match=f"in use by process {process} of ann on"):
         FolderLock(tmp_path).acquire()
 
 

@@ -1,0 +1,32 @@
+"""Directories of which each version is told from every other, that tests of replacing and of reading share."""
+
+from headjax.storage import directories, integrity
+from headjax.storage.directories import Layout, write_directory
+
+LAYOUT = Layout("history.json", frozenset({"config.json", "history.json", "checksums.json"}))
+
+
+def writer(version):
+    """A function that fills a folder with files of a version."""
+
+    def write(folder):
+        for name in ("config.json", "history.json"):
+            (folder / name).write_text(f"{version} " * 1000)
+        integrity.write_record(folder)
+
+    return write
+
+
+def version_of(path):
+    """The version of a folder, which is whole and of one version."""
+    integrity.check(path)
+    texts = {(path / name).read_text() for name in ("config.json", "history.json")}
+    assert len(texts) == 1
+    return int(next(iter(texts)).split()[0])
+
+
+def save(path, version, renaming=False):
+    """Write a version, maybe as on a system that does not let directories change places in one step."""
+    if renaming:
+        directories._renameat2 = lambda: None
+    write_directory(path, writer(version), LAYOUT)
