@@ -244,7 +244,12 @@ class SharedKeyAttention(AttentionModule):
 
 
 class CollaborativeAttention(SharedKeyAttention):
-    """Collaborative attention: the module of `Collaborative`."""
+    """Collaborative attention: the module of `Collaborative`.
+
+    >>> layer = headjax.CollaborativeAttention(16, num_heads=4, shared_dim=8, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((1, 3, 16))).shape
+    (1, 3, 16)
+    """
 
     formulation = Collaborative
     config: Collaborative
@@ -258,7 +263,12 @@ class CollaborativeAttention(SharedKeyAttention):
 
 
 class TuckerAttention(SharedKeyAttention):
-    """Collaborative attention with full mixing matrices: the module of `Tucker`."""
+    """Collaborative attention with full mixing matrices: the module of `Tucker`.
+
+    >>> layer = headjax.TuckerAttention(16, num_heads=4, query_rank=8, key_rank=8, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((1, 3, 16))).shape
+    (1, 3, 16)
+    """
 
     formulation = Tucker
     config: Tucker

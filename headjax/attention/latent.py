@@ -125,7 +125,12 @@ class Latent(Attention):
 
 
 class LatentAttention(AttentionModule):
-    """Multi-head latent attention: the module of `Latent`."""
+    """Multi-head latent attention: the module of `Latent`.
+
+    >>> layer = headjax.LatentAttention(16, num_heads=4, rank=8, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((1, 3, 16))).shape
+    (1, 3, 16)
+    """
 
     formulation = Latent
     config: Latent

@@ -165,6 +165,10 @@ def evaluation_batches(source: Source, batch_size: int) -> Iterator[dict[str, np
     The last batch is filled up with rows of zeros whose `attention_mask` is 0 and whose labels are -100 (NaN if they
     are real numbers): these rows carry no loss, and sums over labels are exact.
 
+        >>> examples = [{"input_ids": np.arange(4)}] * 3
+        >>> [batch["input_ids"].shape for batch in headjax.evaluation_batches(examples, batch_size=2)]
+        [(2, 4), (2, 4)]
+
     Args:
         source: any object with `__len__` and `__getitem__`.
         batch_size: number of examples of a batch.

@@ -221,6 +221,11 @@ def evaluate(
 ) -> Mapping[str, float]:
     """Return the model's loss on batches with labels.
 
+        >>> model = headjax.demo_model()
+        >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:"])
+        >>> sorted(headjax.evaluate(model, [batch]))
+        ['loss', 'perplexity', 'targets']
+
     Args:
         model: the model.
         batches: arrays by Hugging Face's names; equal shapes compile once.

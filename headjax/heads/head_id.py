@@ -25,6 +25,9 @@ class HeadId:
     layer's number, and the head prints as path and number: `HeadId("layers.*.attn", 3, 5)` as `layers.3.attn/5`. A path
     without a number is a stack of one layer.
 
+        >>> headjax.HeadId.parse("encoder/3/7")
+        HeadId(stack='encoder', layer=3, head=7)
+
     Attributes:
         stack: Head stack: `encoder`, `decoder` or `cross`, or the path of modules.
         layer: Layer within the stack.

@@ -23,6 +23,11 @@ from headjax.models.layer import ProbeFunction
 class Compute(Checked):
     """Options of one forward pass that change neither parameters nor, up to rounding, results.
 
+        >>> model = headjax.demo_model()
+        >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:"])
+        >>> model(batch, compute=headjax.Compute(dtype="bfloat16")).hidden.dtype
+        dtype(bfloat16)
+
     Attributes:
         dtype: type of activations and of the parameters as used; normalisations, softmax and losses stay in float32.
         attention: attention implementation, `auto` or a name in `headjax.attention.kernels.KERNELS`.

@@ -43,7 +43,11 @@ class Sampler(Checked, abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Greedy(Sampler):
-    """The most likely token."""
+    """The most likely token.
+
+    >>> headjax.generate(headjax.demo_model(), "for name in", sampler=headjax.Greedy(), max_new_tokens=4)
+    ' the name of the'
+    """
 
     def __call__(self, logits: jax.Array, key: jax.Array) -> jax.Array:
         return jnp.argmax(logits, axis=-1)

@@ -70,6 +70,9 @@ class ModelSummary(NamedTuple):
 def summarize(config: ModelConfig, length: int, compute: Compute = Compute()) -> ModelSummary:
     """Count a model's parameters, heads, operations and cache; no array is made.
 
+        >>> headjax.summarize(headjax.demo_model().config, length=64).parameters
+        1088256
+
     Args:
         config: the architecture.
         length: tokens of one example; of each side in encoder-decoders. Vision models have their own.

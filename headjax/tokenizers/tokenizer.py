@@ -56,6 +56,9 @@ def library_errors(place: str) -> Iterator[None]:
 class Tokenizer:
     """Text to token ids and back, computed by the Hugging Face `tokenizers` library for any of its algorithms.
 
+        >>> headjax.demo_model().tokenizer.backend.encode("for name in names:").tokens
+        ['for', 'Ġname', 'Ġin', 'Ġnames', ':']
+
     Attributes:
         vocabulary: text of a `tokenizer.json`.
         special: special tokens by role, in pairs of Hugging Face's role (`eos_token`, `pad_token`, ...) and token.

@@ -120,6 +120,9 @@ class TrainConfig(Checked):
 def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
     """Load a training run's config file, see `headjax.training.config_file.load_config_file`.
 
+        >>> headjax.load_config("configs/quickstart.py:steps=10", ["--config.batch_size=4"]).batch_size
+        4
+
     Args:
         spec: `FILE[:ARGS]`.
         overrides: `--config.FIELD=VALUE` each; they may set groups that the file leaves out.
@@ -135,5 +138,8 @@ def train_config(config: ConfigDict | dict[str, Any]) -> TrainConfig:
 
     Raises:
         ConfigError: an unknown or missing field, or a value it cannot have; the message starts with the field's path.
+
+        >>> headjax.train_config(headjax.load_config("configs/quickstart.py:steps=10")).steps
+        10
     """
     return from_data(TrainConfig, config)
