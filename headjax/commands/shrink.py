@@ -23,6 +23,7 @@ from headjax.commands.surgery import (
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Amount, Size, StepsOrNone
 from headjax.core.progress import Progress
+from headjax.report import numbers
 from headjax.report.tables import Table
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class Options(FineTuningOptions):
     calibrate: Size = option(512, "selection examples to repair on")
     measured: Size = option(128, "calibration examples to measure damages on")
     work: str | None = option(
-        None, "folder that keeps measurements: a stopped run goes on, another budget takes seconds", "D",
+        None, "folder that keeps measurements, and checkpoints of --recover: a stopped run goes on, another budget "
+        "takes seconds", "D",
         writes="folder",
     )  # fmt: skip
     fine_tune: StepsOrNone = option(
@@ -129,8 +131,11 @@ class Found(Changed):
 
     def message(self) -> str:
         told = self.predicted
-        damage = f"damage: {told['damage']:.3g} predicted, {self.measured['damage']:.3g} measured ({told['measure']})"
-        return "; ".join((damage, super().message()))
+        said = [f"damage: {told['damage']:.3g} predicted, {self.measured['damage']:.3g} measured ({told['measure']})"]
+        if self.seconds is not ABSENT:
+            times = {name: numbers.duration(seconds) for name, seconds in self.seconds.items()}
+            said.append("forward: {predicted} predicted, {measured} measured, {before} before".format(**times))
+        return "; ".join((*said, super().message()))
 
 
 def run(options: Options, progress: Progress) -> Found | Frontier:
@@ -164,7 +169,7 @@ def run(options: Options, progress: Progress) -> Found | Frontier:
         rivals += session.others(limits or {quantity: choice.costs[quantity]})
     smaller = built
     if lessons is not None:
-        smaller = fine_tune(built, model, examples.evaluation, lessons, options, progress)
+        smaller = fine_tune(built, model, examples.evaluation, lessons, options, progress, options.work)
     metrics = evaluate_each((model, smaller), examples.evaluation, options, progress)
     headline = examples.evaluation.headline
     story = story._replace(choice=choice, rivals=rivals, headline=(headline, metrics[0][headline]))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headjax.commands.examples import Examples, ExamplesOptions, printed_metrics
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from headjax.heads.reconstruction import Reconstruction
     from headjax.models.config import Batch
     from headjax.models.model import Model
+    from headjax.training.checkpoints import Checkpoints
     from headjax.training.distillation import Distillation
 
 
@@ -127,14 +129,40 @@ def fine_tune(
     settings: Distillation,
     options: FineTuningOptions,
     progress: Progress,
+    work: str | None = None,
 ) -> Model:
-    """Return the student after its lessons; it keeps the output that it had."""
+    """Return the student after its lessons; it keeps the output that it had.
+
+    With a folder `work` a run that was stopped goes on from its checkpoints there, which its end deletes.
+    """
     from headjax.training.distillation import distill
 
     batches = task.train_batches(options.batch_size, seed=options.seed, buckets=options.buckets)
-    with progress("fine-tuning", settings.steps, "step") as bar:
-        tuned = distill(task.fit(student), task.fit(teacher), batches, settings, progress=bar).model
+    models = task.fit(student), task.fit(teacher)
+    described = (settings, options.batch_size, options.buckets, task.name, [model.config for model in models])
+    with (
+        _checkpoints(work, described, [model.params for model in models]) as checkpoints,
+        progress("fine-tuning", settings.steps, "step") as bar,
+    ):
+        tuned = distill(*models, batches, settings, checkpoints=checkpoints, progress=bar).model
     return student.replace(params=tuned.params, history=tuned.history)
+
+
+@contextlib.contextmanager
+def _checkpoints(work: str | None, described: Any, arrays: Any) -> Iterator[Checkpoints | None]:
+    """Yield the checkpoints of a fine-tuning in a folder, deleted once it has ended well; None without a folder."""
+    if work is None:
+        yield None
+        return
+    from headjax.storage.directories import delete_directory
+    from headjax.storage.kept import key_of_study
+    from headjax.storage.paths import path_of
+    from headjax.training.checkpoints import Checkpoints
+
+    folder = path_of(work) / "recovery" / key_of_study(described, arrays)[:16]
+    with Checkpoints(folder, keep=1) as checkpoints:
+        yield checkpoints
+    delete_directory(folder)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -35,13 +35,17 @@ from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
 from headjax.models.tasks.text import cosines
+from headjax.training.checkpoints import Checkpoints
 from headjax.training.loop import run_steps
 from headjax.training.optimizer import AdamW, LinearDecay, Optimizer
-from headjax.training.state import TrainState, initial_state
+from headjax.training.state import TrainState, abstract_state, initial_state
 from headjax.training.step import Factor, Objective, StepMetrics, factor_at, train_step
 
 Term = Callable[[Output, Batch, Loss, jax.Array], Loss]
 """From a model's output, its batch, its own loss and the number of steps done to one term of an objective."""
+
+CHECKPOINT_EVERY = 100
+"""Steps between the checkpoints from which a distillation that was stopped goes on."""
 
 TEACHER = "teacher"
 """Name of the teacher's `Answers` in a student's batch."""
@@ -136,6 +140,7 @@ def distill(
     *,
     mesh: Mesh | None = None,
     compute: Compute = Compute(),
+    checkpoints: Checkpoints | None = None,
     progress: Update | None = None,
 ) -> Distilled:
     """Train a student on a task with the teacher's answers beside the labels.
@@ -151,10 +156,13 @@ def distill(
         settings: sources to learn from, and number of steps.
         mesh: devices to spread the batches over; None is the first device alone.
         compute: how to compute.
+        checkpoints: where the state is kept every `CHECKPOINT_EVERY` steps; those of the same run that are there are
+            gone on from, and the batches up to there are passed over. None keeps nothing.
         progress: called after every step with the number of steps done and the latest loss that the host knows, see
             `headjax.core.losses`.
 
     Raises:
+        CheckpointError: the checkpoints are of another run.
         DataError: the batches end early.
         HeadjaxError: the teacher's outputs have other shapes than the student's, or the loss is not finite.
     """
@@ -166,30 +174,47 @@ def distill(
     first = next(iterator, None)
     if first is None:
         raise DataError("batches: there is no example to learn from")
-    config = student.config
-    feed: Iterator[Batch] = (
-        put_batch(check_batch(config, batch), mesh) for batch in itertools.chain([first], iterator)
-    )
+    config, losses = student.config, Losses("distillation", settings.steps)
+    state = _begin(student, settings, mesh, checkpoints, losses)
+    done = int(state.step)
+    rest = itertools.islice(itertools.chain([first], iterator), done, None)
+    feed: Iterator[Batch] = (put_batch(check_batch(config, batch), mesh) for batch in rest)
     if teacher is not None:
         _check_outputs(student, teacher, first, settings)
         feed = _answered(feed, student, teacher, settings, mesh, compute)
-    losses = Losses("distillation", settings.steps)
 
     def after(number: int, state: TrainState, measured: StepMetrics) -> bool:
         losses.add(measured.loss)
+        if checkpoints is not None:
+            checkpoints.record_complete()
+            if number % CHECKPOINT_EVERY == 0 and number < settings.steps:
+                checkpoints.save(number, state, {"losses": losses.fetch().tolist()})
         if progress is not None:
             progress(number, losses.latest())
         return False
 
-    optimizer = settings.optimizer.build(config.tensors(), settings.steps)
-    state = initial_state(config, optimizer, mesh, settings.seed, student.params)
     step = _step(config, settings, mesh, compute)
-    state = run_steps(lambda _, state, batch: step(state, batch), state, feed, range(1, settings.steps + 1), after)
+    remaining = range(done + 1, settings.steps + 1)
+    state = run_steps(lambda _, state, batch: step(state, batch), state, feed, remaining, after)
     numbers = {name: getattr(settings, name) for name in ("task", "logits", "hidden", "attention", "temperature")}
     plain = {name: str(number) if isinstance(number, Ramp) else number for name, number in numbers.items()}
     entry = history.entry("distill", steps=settings.steps, **plain)
     params = on_this_process(state.params, mesh)
     return Distilled(student.replace(params=params, history=(*student.history, entry)), losses.fetch())
+
+
+def _begin(
+    student: Model, settings: Distillation, mesh: Mesh, checkpoints: Checkpoints | None, losses: Losses
+) -> TrainState:
+    """Return the state of the newest checkpoint, the losses up to there among the others; without one, the first."""
+    optimizer = settings.optimizer.build(student.config.tensors(), settings.steps)
+    if checkpoints is not None:
+        restored = checkpoints.restore_newest(abstract_state(student.config, optimizer, mesh))
+        if restored is not None:
+            state, position = restored
+            losses.fetched += position["losses"]
+            return state
+    return initial_state(student.config, optimizer, mesh, settings.seed, student.params)
 
 
 def distillation_objective(student: ModelConfig, settings: Distillation) -> Objective:

@@ -29,6 +29,7 @@ from headjax.models.model import Model
 from headjax.shrinking.build import build, decision
 from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose_if_any
 from headjax.shrinking.shrink import options_of
+from headjax.training.distillation import Distillation, distill
 from results.table import Row, write
 
 METHODS = {"shrink": (), "uniform": (), "heads": ("heads",), "units": ("units",), "sharing": ("sharing",)}
@@ -77,11 +78,15 @@ class Study:
         headline = self.task.measure.headline
         yield Row(share="100%", metric=headline, value=self.whole.metrics[headline])
         yield Row(metric="evaluation examples", value=float(self.whole.examples))
+        first: tuple[Sequence[Batch], Table] | None = None
         for draw in range(self.options.draws):
             begun = time.process_time()
             batches = self.selection.sample(self.options.calibrate, seed=draw, **self._shapes)
             work = f"{self.options.work}/{self.options.name}/{self.number}/{draw}"
-            table = options_of(self.model, batches, measured=self.options.measured, work=work)
+            table = options_of(
+                self.model, batches, measured=self.options.measured, labels=self.options.labels, work=work
+            )
+            first = first or (batches, table)
             one = Row(draw=str(draw), metric="calibration examples", value=float(self.options.calibrate))
             yield one._replace(seconds=time.process_time() - begun)
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -89,8 +94,8 @@ class Study:
             for quantity, share in self.options.budgets:
                 row = Row(setting=quantity, draw=str(draw), share=f"{share:.0%}")
                 yield from self.cells(row, batches, table, {quantity: share * table.whole(quantity)})
-            if draw == 0:
-                yield from self.predictions(batches, table)
+        if first is not None:
+            yield from self.predictions(*first)
 
     def cells(self, row: Row, batches: Sequence[Batch], table: Table, limits: Mapping[str, float]) -> Iterator[Row]:
         """Yield the numbers of all methods at one budget."""
@@ -102,7 +107,7 @@ class Study:
             if choice is None:
                 yield cell._replace(metric="no choice within the budget", value=1.0)
                 continue
-            built = build(self.model, batches, choice)
+            built = self.recovered(build(self.model, batches, choice))
             found = self.evaluate(built)
             yield cell._replace(metric=headline, value=found.metrics[headline], seconds=time.process_time() - begun)
             yield from self.damages(cell, choice, built)
@@ -112,6 +117,14 @@ class Study:
             else:
                 against = paired_test(found.outcomes, self.task.measure, RESAMPLES)[1]
                 yield self.tested(cell, f"{tested} gain", against(ours.outcomes))
+
+    def recovered(self, built: Model) -> Model:
+        """Return a built model after its recovery, with the whole as teacher and labels."""
+        settings = Distillation(steps=self.options.recover, logits=1.0) if self.options.recover else None
+        if settings is None:
+            return built
+        batches = self.task.train_batches(32, seed=0, buckets=self.options.buckets)
+        return distill(built, self.model, batches, settings).model
 
     def damages(self, row: Row, choice: Choice, built: Model) -> Iterator[Row]:
         """Yield the damage that was predicted of a choice, and that of the built model on evaluation examples."""
@@ -129,7 +142,7 @@ class Study:
         generator = np.random.default_rng(0)
         for number in range(self.options.decisions):
             choice = random_choice(table, generator)
-            row = Row(setting="random", order=str(number))
+            row = Row(setting="random", head=str(number))
             yield from self.damages(row, choice, build(self.model, batches, choice))
 
 
@@ -140,9 +153,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.add_argument(name)
     parser.add_argument("models", nargs="+")
     for name, default in (("draws", 3), ("calibrate", 512), ("measured", 128), ("limit", 0), ("decisions", 30),
-                          ("length", 0)):  # fmt: skip
+                          ("length", 0), ("recover", 0)):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--calibration", default="")
+    parser.add_argument("--labels", action="store_true")
     parser.add_argument("--buckets", type=int, nargs="*", default=())
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--budgets", nargs="+", default=["parameters=0.8", "parameters=0.6", "parameters=0.4"])

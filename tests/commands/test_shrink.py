@@ -7,8 +7,12 @@ import json
 import pytest
 
 import headjax
+from headjax import HeadjaxError
 from headjax.cli import main
 from headjax.heads.units import count_units
+from headjax.report import numbers
+from headjax.training import distillation
+from headjax.training.distillation import distill
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +25,8 @@ def shrink(folder, tmp_path_factory):
         result = made / f"{name}.json"
         model = [] if "--frontier" in more else [str(made / name)]
         command = ["shrink", str(folder / "model"), *model, *words, "--work", str(made / "work"), "--json", str(result)]
-        assert main([*command, *more]) == 0
-        return json.loads(result.read_text()), made / name
+        code = main([*command, *more])
+        return json.loads(result.read_text()) if code == 0 else code, made / name
 
     return run
 
@@ -41,15 +45,38 @@ def test_several_budgets_hold_at_once_and_the_model_is_trained_after(shrink):
     assert model.history[-2]["layers"].keys() == layers.keys()
 
 
+def test_a_stopped_recovery_finds_its_checkpoints_again(shrink, monkeypatch):
+    folders = []
+
+    def stopped_once(*args, checkpoints, **more):
+        folders.append(checkpoints.path.parent)
+        if len(folders) == 1:
+            raise HeadjaxError("stopped")
+        return distill(*args, checkpoints=checkpoints, **more)
+
+    monkeypatch.setattr(distillation, "distill", stopped_once)
+    assert shrink("stopped", "--parameters", "60%", "--recover", "2")[0] == 2
+    assert folders[0].is_dir()
+    found, _ = shrink("stopped", "--parameters", "60%", "--recover", "2")
+    assert folders[0] == folders[1]
+    assert not folders[0].exists()
+    shrink("other", "--parameters", "80%", "--recover", "2")
+    assert folders[2] != folders[1]
+    assert found["training"]
+
+
 def test_the_smallest_model_within_a_drop_is_found(shrink):
     found, _ = shrink("careless", "--max-drop", "100000%")
     least = min(point["costs"]["parameters"] for point in found["frontier"])
     assert found["budget"]["parameters"]["left"] == least
 
 
-def test_the_page_shows_the_decision_beside_others_and_time_is_measured(shrink, tmp_path):
+def test_the_page_shows_the_decision_beside_others_and_time_is_measured(shrink, tmp_path, capsys):
     page = tmp_path / "page.html"
     found, _ = shrink("shown", "--latency", "100%", "--parameters", "60%", "--out", str(page))
+    times = {name: numbers.duration(seconds) for name, seconds in found["seconds"].items()}
+    told = "forward: {predicted} predicted, {measured} measured, {before} before".format(**times)
+    assert told in capsys.readouterr().out
     assert set(found["seconds"]) == {"predicted", "measured", "before"}
     assert min(found["seconds"].values()) > 0.0
     rivals = [one["name"] for one in found["rivals"]]

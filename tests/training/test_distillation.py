@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from headjax.models.config import Output
 from headjax.models.encoder import Bert
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, Regression, Span
+from headjax.training.checkpoints import Checkpoints
 from headjax.training.distillation import (
     TEACHER,
     Distillation,
@@ -61,6 +63,28 @@ def test_a_pruned_model_comes_back_to_its_teacher(student, teacher, batches):
     assert found.model.history[-1]["logits"] == 1.0
     for name, array in student.params["embeddings"].items():  # the student that was given is still itself
         np.testing.assert_array_equal(array, before[name])
+
+
+@pytest.mark.parametrize("kept", [6, 39])
+def test_a_stopped_run_goes_on_from_its_checkpoint(student, teacher, batches, tmp_path, monkeypatch, kept):
+    """Bit for bit to the model and the losses of a run that was not stopped."""
+    monkeypatch.setattr("headjax.training.distillation.CHECKPOINT_EVERY", 3)
+    whole = distill(student, teacher, itertools.cycle(batches), SETTINGS)
+
+    def stop(number, values):
+        seen.append(number)
+        if number == kept + 1 and len(seen) == kept + 1:
+            raise KeyboardInterrupt
+
+    seen = []
+    with pytest.raises(KeyboardInterrupt), Checkpoints(tmp_path, 1) as checkpoints:
+        distill(student, teacher, itertools.cycle(batches), SETTINGS, checkpoints=checkpoints, progress=stop)
+    with Checkpoints(tmp_path, 1) as checkpoints:
+        found = distill(student, teacher, itertools.cycle(batches), SETTINGS, checkpoints=checkpoints, progress=stop)
+    assert seen[kept + 1] == kept + 1, "the first step after the checkpoint"
+    np.testing.assert_array_equal(found.losses, whole.losses)
+    for one, other in zip(jax.tree.leaves(found.model.params), jax.tree.leaves(whole.model.params), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_the_host_waits_for_the_device_only_when_losses_are_due(student, teacher, batches, monkeypatch):
