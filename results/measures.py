@@ -262,7 +262,10 @@ def _items(row: ClaimRow, data: str) -> dict[tuple[str, str, str], Sample]:
 
 
 def _correlation(row: ClaimRow) -> tuple[Estimate, str]:
-    """Return Pearson's r between heads' effects in two settings, of each seed; intervals are Fisher's over heads."""
+    """Return Pearson's r between items' numbers in two settings, of each seed; intervals are Fisher's over the items.
+
+    Items are told apart by their column `head`; a setting may name a metric of its own.
+    """
     if not isinstance(row.against, Mapping):
         raise TypeError(f"{row.setting}: a correlation is against one setting")
     pairs: dict[str, list[list[float]]] = {}
@@ -278,5 +281,6 @@ def _correlation(row: ClaimRow) -> tuple[Estimate, str]:
         ends = test.confidence_interval()
         found.append(Sample(float(test.statistic), float(ends.low), float(ends.high)))
     value, low, high = over_seeds_and_examples(found)
-    estimate = Estimate(value, low, high, f"{len(found)} seeds x {len(heads)} heads")
+    over = [f"{len(found)} seeds"] if len(found) > 1 else []
+    estimate = Estimate(value, low, high, " x ".join([*over, f"{len(heads)} {row.what or 'heads'}"]))
     return estimate, f"r = {interval(estimate, FORMS[row.form])}"

@@ -12,24 +12,33 @@ from results.table import Row, read, select
 
 Points = list[tuple[float, float]]
 
-REPAIRED = "reconstruction with repair"
+HEADS_OF_MINILM = 72 * (4 * 384 * 32 + 3 * 32)
+"""Parameters of MiniLM's heads: of each, columns of three projections with their biases, and rows of W_O."""
+
+LAYERS_OF_MINILM = 6 * (4 * (384 * 384 + 384) + 2 * 384 * 1536 + 1536 + 384)
+"""Parameters of attention and feed-forwards in MiniLM's layers."""
 
 
 def pruning() -> Plot:
-    """Return the accuracy of three MiniLMs against the share of heads removed."""
+    """Return the accuracy of three MiniLMs against the share of the layers' parameters removed."""
     rows = select(read("removals_sst2_seeds"), {"metric": "accuracy"})
     whole = [(0.0, row.value) for row in select(rows, {"share": "0%"})]
     ways = {
-        "random": {"order": "random", "repair": "none"},
-        "raw importance": {"order": "importance_raw", "repair": "none"},
-        "reconstruction, no repair": {"order": "reconstruction", "repair": "none"},
-        REPAIRED: {"order": "reconstruction", "repair": "feed_forward"},
+        "random heads": {"order": "random", "repair": "none"},
+        "heads by raw importance": {"order": "importance_raw", "repair": "none"},
+        "heads by reconstruction": {"order": "reconstruction", "repair": "none"},
+        "the same, repaired": {"order": "reconstruction", "repair": "feed_forward"},
     }
-    curves = {name: [*whole, *_points(select(rows, where), _share)] for name, where in ways.items()}
+    heads = HEADS_OF_MINILM / LAYERS_OF_MINILM
+    curves = {
+        name: [*whole, *_points(select(rows, where), lambda row: heads * _share(row))] for name, where in ways.items()
+    }
+    shrunk = select(read("shrink_sst2_seeds"), {"metric": "accuracy", "order": "shrink"})
+    curves["shrink: heads, sizes, sharing, units"] = [*whole, *_points(shrunk, lambda row: 1.0 - _share(row))]
     return line_plot(
         curves,
-        title="Heads of three MiniLMs removed, not trained",
-        x_label="Heads removed",
+        title="Three MiniLMs made smaller, not trained",
+        x_label="Parameters of the layers removed",
         y_label="Accuracy",
         x_format=percent,
     )
