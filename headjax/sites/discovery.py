@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from headjax.attention.module import AttentionModule
@@ -17,7 +15,8 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.modules import declared
 from headjax.core.tensors import flatten
 from headjax.models.model import Model
-from headjax.sites.site import ROOT, AttentionSite, Sites, View, at_path, output_matrix, parameters, size_of
+from headjax.sites.checks import check_alone, check_arrays, check_projection, layers_in_front
+from headjax.sites.site import ROOT, AttentionSite, Sites, View, at_path, parameters
 
 HEADS = ("num_heads", "num_query_heads", "num_attention_heads", "n_heads", "n_head", "heads")
 """Names by which attention layers say how many query heads they have."""
@@ -25,20 +24,33 @@ HEADS = ("num_heads", "num_query_heads", "num_attention_heads", "n_heads", "n_he
 KV_HEADS = ("num_kv_heads", "num_key_value_heads", "n_kv_heads", "kv_heads")
 """Names by which they say how many key and value heads."""
 
+CONFIGS = ("config", "cfg")
+"""Names by which layers hold their configs."""
+
+ENDS = (("in_features", "out_features"), ("in_features_shape", "out_features_shape"))
+"""Names of the sizes of a projection, which together are the shape of its weight."""
+
 KERNELS = ("kernel", "w", "weight")
 """Names of a projection's weight."""
 
 FLAT = {
-    "query": ("query", "q_proj", "q", "wq", "to_q", "query_proj"),
-    "key": ("key", "k_proj", "k", "wk", "to_k", "key_proj"),
-    "value": ("value", "v_proj", "v", "wv", "to_v", "value_proj"),
-    "output": ("out", "o_proj", "out_proj", "output", "wo", "to_out", "o", "output_proj", "proj", "dense"),
-}
-"""Names of projections whose weights are flat, `[width, heads * head_dim]`."""
+    "q": ("query", "q_proj", "q", "wq", "to_q", "query_proj"),
+    "k": ("key", "k_proj", "k", "wk", "to_k", "key_proj"),
+    "v": ("value", "v_proj", "v", "wv", "to_v", "value_proj"),
+    "kv": ("kv", "kv_proj", "wkv", "to_kv"),
+    "qkv": ("c_attn", "qkv", "qkv_proj", "wqkv", "Wqkv", "to_qkv", "in_proj", "query_key_value"),
+    "o": (
+        "out", "o_proj", "out_proj", "output", "wo", "Wo", "to_out", "o", "output_proj", "proj", "c_proj", "dense",
+    ),
+}  # fmt: skip
+"""Names of projections whose weights are flat, `[width, heads * head_dim]`, by the kinds of heads that they hold."""
+
+FORMS = (("q", "k", "v"), ("q", "kv"), ("qkv",))
+"""Flat projections that make up an attention layer, beside `o`."""
 
 LOOKED_FOR = (
     "modules of headjax, registered classes, nnx.MultiHeadAttention, einsum projections (BTNH,NHD->BTD), kernels "
-    "[heads, head_dim, width], and flat kernels beside a num_heads"
+    "[heads, head_dim, width], and flat kernels, apart or as one c_attn, beside a num_heads"
 )
 
 _REGISTRY: dict[type[nnx.Module], View] = {}
@@ -105,12 +117,18 @@ def _found(model: nnx.Module) -> Iterator[AttentionSite]:
         path = ".".join(map(str, parts)) or ROOT
         view = _view_of(layer)
         try:
-            site = _discovered(layer) if view is None else _viewed(view, layer)
+            site = _by_projections(layer) if view is None else _viewed(view, layer)
+            flat = site is None
+            site = _by_names(layer) if site is None else site
             if site is None:
                 continue
             site = dataclasses.replace(site, path=path)
-            site = dataclasses.replace(site, layers=_layers(layer, site))
-            _check(layer, site)
+            site = dataclasses.replace(site, layers=layers_in_front(layer, site))
+            if site.output:
+                check_arrays(layer, site)
+                check_projection(layer, site)
+            if flat:
+                check_alone(layer, site)
             if view is None:
                 _check_attributes(layer, site)
         except HeadjaxError as error:
@@ -173,6 +191,7 @@ class Projection(NamedTuple):
         shape: Shape of the weight, without an axis of layers.
         inputs: Whether it maps from heads.
         axis: Axis of the heads, counted from the last.
+        parts: Number of maps that lie along an axis of their own: `[3, heads, width, head_dim]` is three.
         letter: Letter of the heads in the einsum string; empty without one.
     """
 
@@ -181,11 +200,8 @@ class Projection(NamedTuple):
     shape: tuple[int, ...]
     inputs: bool
     axis: int
+    parts: int = 1
     letter: str = ""
-
-
-def _discovered(layer: nnx.Module) -> AttentionSite | None:
-    return _by_projections(layer) or _by_names(layer)
 
 
 def _by_projections(layer: nnx.Module) -> AttentionSite | None:
@@ -193,20 +209,24 @@ def _by_projections(layer: nnx.Module) -> AttentionSite | None:
     found = [one for name, child in vars(layer).items() if (one := _projection(name, child)) is not None]
     outputs = [projection for projection in found if projection.inputs]
     others = [projection for projection in found if not projection.inputs]
-    if len(outputs) != 1 or sum(_multiplicity(projection) for projection in others) < 3:
+    if len(outputs) != 1 or not others:
         return None
     output = outputs[0]
     heads, size = output.shape[output.axis], output.shape[output.axis + 1]
-    query, key = [(output.kernel, output.axis)], []
-    kv_heads = heads
+    held, parts, kv_heads = {output.kernel: (output.axis, "q")}, 0, heads
     for projection in others:
-        same = projection.shape[projection.axis] == heads
-        if same and (not output.letter or projection.letter == output.letter):
-            query.append((projection.kernel, projection.axis))
-        else:
-            key.append((projection.kernel, projection.axis))
-            kv_heads = projection.shape[projection.axis]
-    return _with_rest(layer, heads, kv_heads, size, output, query, key)
+        own = projection.shape[projection.axis]
+        if len(others) == 1 and projection.parts == 1:  # queries, keys and values in one
+            after, within = own > heads and (own - heads) % 2 == 0, projection.shape[-1] == 3 * size
+            kv_heads = (own - heads) // 2 if after else heads
+            held[projection.kernel] = (projection.axis, "qkv" if after else "q")
+            parts = 3 if after or within else 1
+            continue
+        same = own == heads and (not output.letter or projection.letter == output.letter)
+        held[projection.kernel] = (projection.axis, "q" if same else "k")
+        kv_heads = kv_heads if same else own
+        parts += projection.parts
+    return _with_rest(layer, (heads, kv_heads, size), output, held) if parts >= 3 else None
 
 
 def _projection(name: str, child: Any) -> Projection | None:
@@ -224,17 +244,24 @@ def _projection(name: str, child: Any) -> Projection | None:
         gone = "".join(letter for letter in own if letter in taken and letter not in made)
         new = [letter for letter in own if letter in made and letter not in taken]
         if len(gone) == 2 and len(new) == 1 and own.startswith(gone):
-            return Projection(name, path, shape, True, -3, gone[0])
+            return Projection(name, path, shape, True, -3, letter=gone[0])
         if len(gone) == 1 and len(new) >= 2 and made[-2] in new and made[-1] in new:
-            return Projection(name, path, shape, False, own.index(made[-2]) - len(own), made[-2])
+            sizes = dict(zip(own, shape, strict=False))
+            parts = math.prod(sizes.get(letter, 1) for letter in new if letter not in made[-2:])
+            return Projection(name, path, shape, False, own.index(made[-2]) - len(own), parts, made[-2])
         return None
-    inputs, outputs = getattr(child, "in_features", None), getattr(child, "out_features", None)
-    if not (isinstance(inputs, tuple) and isinstance(outputs, tuple)):
+    ends: list[Any] = [
+        next((vars(child)[name] for name in names if name in vars(child)), None) for names in zip(*ENDS, strict=True)
+    ]
+    if not (isinstance(ends[0], tuple) and isinstance(ends[1], tuple)):
         return None
-    shape = shape[-len(inputs) - len(outputs) :]
-    if (len(inputs), len(outputs)) == (2, 1):
-        return Projection(name, path, shape, True, -3)
-    return Projection(name, path, shape, False, -2) if (len(inputs), len(outputs)) == (1, 2) else None
+    shape = shape[-len(ends[0]) - len(ends[1]) :]
+    match [len(end) for end in ends]:
+        case [2, 1]:
+            return Projection(name, path, shape, True, -3)
+        case [1, 2 | 3]:
+            return Projection(name, path, shape, False, -2, math.prod(ends[1][:-2]))
+    return None
 
 
 def _weight(child: Any) -> str | None:
@@ -244,7 +271,7 @@ def _weight(child: Any) -> str | None:
     return next((name for name in KERNELS if isinstance(vars(child).get(name), nnx.Variable)), None)
 
 
-def _said(layer: nnx.Module, name: str) -> int | None:
+def _said(layer: Any, name: str) -> int | None:
     """Return the number that an attribute or a property says; None where there is none, or it cannot be computed."""
     try:
         value = getattr(layer, name, None)
@@ -253,136 +280,76 @@ def _said(layer: nnx.Module, name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _multiplicity(projection: Projection) -> int:
-    """Return how many maps to heads a projection holds: `[3, heads, width, head_dim]` is three."""
-    return projection.shape[0] if len(projection.shape) == 4 else 1
-
-
 def _by_names(layer: nnx.Module) -> AttentionSite | None:
     """Return the site of a layer with flat kernels under usual names, and the number of its heads beside them."""
-    found: dict[str, Projection] = {}
-    for role, names in FLAT.items():
-        for name in names:
-            child = vars(layer).get(name)
-            weight = _weight(child)
-            if weight is not None and isinstance(getattr(child, "in_features", 0), int):
-                shape = getattr(child, weight)[...].shape[-2:]
-                axis = -2 if role == "output" else -1
-                found[role] = Projection(name, f"{name}.{weight}", shape, role == "output", axis)
-                break
-    heads = next((value for name in HEADS if (value := _said(layer, name))), None) if len(found) == len(FLAT) else None
-    if heads is None:
+    found = {kinds: one for kinds, names in FLAT.items() if (one := _flat(layer, kinds, names)) is not None}
+    form = next((form for form in FORMS if {*form, "o"} <= found.keys()), None)
+    said = (_said(holder, name) for holder in _holders(layer) for name in HEADS)
+    heads = next((value for value in said if value), None)
+    if form is None or heads is None:
         return None
-    rows, columns = found["output"].shape[0], found["key"].shape[-1]
+    rows, columns = found["o"].shape[0], sum(found[kinds].shape[-1] for kinds in form)
     size = rows // heads
-    if rows % heads or columns % size:
+    kv_heads = (columns // max(size, 1) - heads) // 2
+    if rows % heads or kv_heads < 1 or columns != (heads + 2 * kv_heads) * size:
         raise HeadjaxError(f"{heads} heads do not divide its kernels of {rows} rows and {columns} columns")
-    query = [(found[role].kernel, found[role].axis) for role in ("output", "query")]
-    key = [(found[role].kernel, -1) for role in ("key", "value")]
-    return _with_rest(layer, heads, columns // size, size, found["output"], query, key)
+    held = {found["o"].kernel: (-2, "q")} | {found[kinds].kernel: (-1, kinds) for kinds in form}
+    return _with_rest(layer, (heads, kv_heads, size), found["o"], held)
 
 
-def _with_rest(
-    layer: nnx.Module,
-    heads: int,
-    kv_heads: int,
-    size: int,
-    output: Projection,
-    query: list[tuple[str, int]],
-    key: list[tuple[str, int]],
-) -> AttentionSite:
+def _holders(layer: nnx.Module) -> Iterator[Any]:
+    """Yield a layer, and its config."""
+    yield layer
+    yield from (vars(layer)[name] for name in CONFIGS if name in vars(layer))
+
+
+def _flat(layer: nnx.Module, kinds: str, names: Sequence[str]) -> Projection | None:
+    """Return the projection with a flat kernel under one of these names, None without one."""
+    for name in names:
+        child = vars(layer).get(name)
+        weight = _weight(child)
+        if weight is not None and isinstance(getattr(child, "in_features", 0), int):
+            shape = getattr(child, weight)[...].shape[-2:]
+            return Projection(name, f"{name}.{weight}", shape, kinds == "o", -2 if kinds == "o" else -1)
+    return None
+
+
+Held = dict[str, tuple[int, str]]
+"""Axis and kinds of heads by parameter."""
+
+
+def _with_rest(layer: nnx.Module, numbers: tuple[int, int, int], output: Projection, held: Held) -> AttentionSite:
     """Return the site with the biases of its projections, biases of the layer itself and a cache in its attributes."""
-    of_query, of_key = ({path.rpartition(".")[0] for path, _ in held} for held in (query, key))
-    known = dict((*query, *key))
+    site = _site(numbers, output, held)
+    weights = {path.rpartition(".")[0]: path for path in held}
+    rest: Held = {}
     for path, variable in parameters(layer):
         holder, _, name = path.rpartition(".")
         own = holder == "" and re.fullmatch("(q|k|v|query|key|value)_?bias", name) is not None
-        number, held = (heads, query) if holder in of_query or (own and name[0] == "q") else (kv_heads, key)
         if holder == "" and name in ("cached_key", "cached_value"):
-            key.append((path, -2))
-        elif path not in known and holder != output.name and (own or holder in of_query | of_key):
-            shape = variable[...].shape
-            axis = next(
-                (axis for axis, end in ((-2, (number, size)), (-1, (number * size,))) if shape[axis:] == end), None
-            )
-            if axis is not None:
-                held.append((path, axis))
+            rest[path] = (-2, "k")
+        elif path not in held and holder != output.name and (own or holder in weights):
+            axis, kinds = (-1, name[0]) if own else held[weights[holder]]
+            last = site.head_dim if axis == -1 else at_path(layer, weights[holder])[...].shape[-1]
+            number, shape = site.count(kinds), variable[...].shape
+            ends = ((-2, (number, last)), (-1, (number * site.head_dim,)))
+            place = next((axis for axis, end in ends if shape[axis:] == end), None)
+            rest |= {} if place is None else {path: (place, kinds)}
+    return _site(numbers, output, held | rest)
+
+
+def _site(numbers: tuple[int, int, int], output: Projection, held: Held) -> AttentionSite:
+    heads, kv_heads, size = numbers
     return AttentionSite(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=size,
         output=output.name,
         kernel=output.kernel,
-        query=tuple(query),
-        key=tuple(key),
+        query=tuple((path, axis) for path, (axis, kinds) in held.items() if kinds == "q"),
+        key=tuple((path, axis) for path, (axis, kinds) in held.items() if kinds in ("k", "v")),
+        fused=tuple((path, own) for path, own in held.items() if len(own[1]) > 1),
     )
-
-
-def _layers(layer: nnx.Module, site: AttentionSite) -> int | None:
-    """Return the length of the axis of layers in front of the parameters, None without one."""
-    if not site.output:
-        return None
-    shape = _parameter(layer, site.kernel).shape
-    axis = dict(site.query).get(site.kernel)
-    if axis is None:
-        raise HeadjaxError(f"its query parameters do not name {site.kernel}, which holds the rows of query heads")
-    if len(shape) == -axis:
-        return None
-    if len(shape) == -axis + 1:
-        return int(shape[0])
-    raise HeadjaxError(f"its {site.kernel} has shape {list(shape)}; the heads come first, or after an axis of layers")
-
-
-def _parameter(layer: nnx.Module, path: str) -> Any:
-    """Return the array at a path.
-
-    Raises:
-        HeadjaxError: there is none.
-    """
-    try:
-        return at_path(layer, path)[...]
-    except (KeyError, TypeError):
-        raise HeadjaxError(
-            f"it has no parameter {path}; it has {', '.join(name for name, _ in parameters(layer))}"
-        ) from None
-
-
-def _check(layer: nnx.Module, site: AttentionSite) -> None:
-    """Raise `HeadjaxError` unless parameters have so many heads and the heads' parts sum to the projection's result."""
-    if not site.output:
-        return
-    if min(site.heads, site.kv_heads, site.head_dim) < 1 or site.heads % site.kv_heads:
-        raise HeadjaxError(f"{site.heads} heads of {site.head_dim} do not form {site.kv_heads} groups")
-    for held, heads in ((site.query, site.heads), (site.key, site.kv_heads)):
-        for path, axis in held:
-            size_of(site, path, _parameter(layer, path).shape, axis, heads)
-    kernel, axis = _parameter(layer, site.kernel), dict(site.query)[site.kernel]
-    if kernel.shape[axis:-1] not in ((site.heads, site.head_dim), (site.heads * site.head_dim,)):
-        raise HeadjaxError(
-            f"its {site.kernel} has shape {list(kernel.shape)}, not {site.heads} heads of {site.head_dim}"
-        )
-    if not (callable(at_path(layer, site.output)) and site.kernel.startswith(f"{site.output}.")):
-        raise HeadjaxError(f"its {site.output} is no module that is called and holds {site.kernel}")
-    if not isinstance(kernel, jax.Array | np.ndarray) or isinstance(kernel, jax.core.Tracer):
-        return  # shapes alone, or within a trace
-    with jax.ensure_compile_time_eval():
-        projection = at_path(layer, site.output)
-        if site.layers is not None:
-            graph, state = nnx.split(projection, graph=True)
-            projection = nnx.merge(graph, jax.tree.map(lambda array: array[0], state))
-            kernel = kernel[:1]
-        matrix = np.asarray(output_matrix(site, kernel), np.float64).reshape(site.heads, site.head_dim, -1)
-        contexts = np.random.default_rng(0).normal(size=(1, 2, site.heads, site.head_dim))
-        shape = (1, 2, -1) if axis == -2 else contexts.shape
-        inputs = jnp.asarray(contexts.reshape(shape), kernel.dtype)
-        whole, nothing = (np.asarray(projection(array), np.float64) for array in (inputs, 0 * inputs))
-        parts = np.einsum("btnh,nhd->btd", contexts, matrix)
-        if whole.shape != parts.shape or np.abs(whole - nothing - parts).max() > ROUNDING * np.abs(parts).max():
-            raise HeadjaxError(f"the heads' parts of {site.kernel} do not sum to what {site.output} computes")
-
-
-ROUNDING = 0.03
-"""Largest difference of a sum over heads and a projection's result, as a share of it: bfloat16 rounds as coarsely."""
 
 
 def _check_attributes(layer: nnx.Module, site: AttentionSite) -> None:

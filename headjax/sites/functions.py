@@ -49,8 +49,9 @@ def score_heads(
     It is scored in evaluation mode, and stays as it is. Its heads are named by path and number, `layers.3.attn/5`.
 
     Args:
-        model: Model to score. A function of a tree of arrays (Linen) is `(apply, params, sites)`, with the
-            path of W_O in the tree and the axis of its heads for each site, `{"layer_0": ("layer_0/out/kernel", 0)}`;
+        model: Model to score. A function of a tree of arrays (Linen, Equinox) is `(apply, params, sites)`, with the
+            path of W_O in the tree and the axis of its heads for each site, `{"layer_0": ("layer_0/out/kernel", 0)}`,
+            and the number of heads where the axis holds `heads * head_dim` entries, `("attn/weight", 1, 12)`;
             loss gets `apply` with the tree filled in for its model. There dL/dxi_h = <dL/dW_O^h, W_O^h>, which takes
             memory for a gradient of W_O for every example of a batch.
         batches: Examples: arrays by Hugging Face's names with labels; for your loss, trees of arrays whose first axis

@@ -20,8 +20,11 @@ from headjax.sites.site import AttentionSite, Gates, Sites
 Loss = Callable[[Any, Any], Any]
 """Function of a model and a batch that returns the batch's losses, `[batch]`, or one number for the batch."""
 
-Applied = tuple[Callable[..., Any], Any, Mapping[str, tuple[str, int]]]
-"""Function of a tree of arrays, the tree, and by site the path of W_O in it and the axis of its heads."""
+Applied = tuple[Callable[..., Any], Any, Mapping[str, tuple[str, int] | tuple[str, int, int]]]
+"""Function of a tree of arrays, the tree, and by site the path of W_O in it and the axis of its heads.
+
+Where the axis holds `heads * head_dim` entries, the number of heads follows.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,9 +123,10 @@ class TreeProgram(Program):
             site = own.get(_path_of(path))
             if site is None:
                 return array
-            shape = [1] * array.ndim
-            shape[dict(site.query)[site.kernel]] = site.heads
-            return array * gates[site.path].reshape(shape).astype(array.dtype)
+            shape, axis = [1] * array.ndim, dict(site.query)[site.kernel]
+            shape[axis] = array.shape[axis]
+            along = jnp.repeat(gates[site.path], array.shape[axis] // site.heads)
+            return array * along.reshape(shape).astype(array.dtype)
 
         params = jax.tree_util.tree_map_with_path(scaled, state)
         return jnp.asarray(self.loss(functools.partial(self.apply, params), batch), jnp.float32)
@@ -148,13 +152,15 @@ def prepare(model: nnx.Module | Applied, loss: Loss | None) -> tuple[Program, An
         return ModuleProgram(attention_sites(model), loss, graph), state
     apply, params, places = model
     shapes = {_path_of(path): array.shape for path, array in jax.tree_util.tree_leaves_with_path(params)}
-    sites = tuple(_tree_site(name, str(path), axis, shapes) for name, (path, axis) in places.items())
+    sites = tuple(_tree_site(name, shapes, *place) for name, place in places.items())
     if not sites:
         raise HeadjaxError("model: no sites are given; each is its name, the path of W_O and the axis of its heads")
     return TreeProgram(sites, loss, apply), params
 
 
-def _tree_site(name: str, path: str, axis: int, shapes: Mapping[str, tuple[int, ...]]) -> AttentionSite:
+def _tree_site(
+    name: str, shapes: Mapping[str, tuple[int, ...]], path: str, axis: int, heads: int | None = None
+) -> AttentionSite:
     kernel = path.replace("/", ".")
     if kernel not in shapes:
         raise HeadjaxError(f"{name}: the tree has no array {path}; it has {', '.join(list(shapes)[:12])}")
@@ -162,9 +168,13 @@ def _tree_site(name: str, path: str, axis: int, shapes: Mapping[str, tuple[int, 
     if not -len(shape) <= axis < len(shape):
         raise HeadjaxError(f"{name}: {path} has shape {list(shape)}, and no axis {axis}")
     axis = axis % len(shape) - len(shape)
-    size = shape[axis + 1] if axis < -1 else 1
+    entries = shape[axis]
+    heads = entries if heads is None else heads
+    if heads < 1 or entries % heads:
+        raise HeadjaxError(f"{name}: {path} has {entries} entries along its axis, which do not form {heads} heads")
+    size = entries // heads if heads < entries else shape[axis + 1] if axis < -1 else 1
     named: dict[str, Any] = {"path": name.replace("/", "."), "output": "", "kernel": kernel}
-    return AttentionSite(heads=shape[axis], kv_heads=shape[axis], head_dim=size, query=((kernel, axis),), **named)
+    return AttentionSite(heads=heads, kv_heads=heads, head_dim=size, query=((kernel, axis),), **named)
 
 
 def arrays_of(batch: Any) -> Any:

@@ -12,8 +12,9 @@ from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId
+from headjax.sites.checks import check_pruned
 from headjax.sites.discovery import attention_sites
-from headjax.sites.site import AttentionSite, Sites, at_path, parameters, put_at, require_heads, size_of, without
+from headjax.sites.site import AttentionSite, Sites, at_path, kept_along, parameters, put_at, require_heads, without
 from headjax.sites.sizes import Numbers, resize_layer, resize_module, resize_projection
 
 
@@ -27,9 +28,12 @@ def prune_module(model: nnx.Module, heads: Iterable[HeadId | str], *, uniform: b
     pruned = nnx.clone(model, graph=True)
     for site in sites:
         if site.output:
-            _remove(at_path(pruned, site.path), site, plans[site.path])
+            layer, plan = at_path(pruned, site.path), plans[site.path]
+            if plan.numbers != Numbers.of(site):
+                _remove(layer, site, plan)
+                check_pruned(at_path(model, site.path), layer, site, plan.query[0])
         elif plans[site.path].numbers.heads < site.heads:
-            kept = at_path(pruned, site.path).keep_heads([int(head) for head in plans[site.path].query[0]])
+            kept = at_path(pruned, site.path).keep_heads(np.flatnonzero(plans[site.path].query[0]).tolist())
             if site.path == ".":
                 return kept
             put_at(pruned, site.path, kept)
@@ -42,8 +46,8 @@ class _Plan(NamedTuple):
     """What a site keeps.
 
     Attributes:
-        query: Kept query heads of every layer, `[layers, heads]`; one layer where the site has no axis of layers.
-        key: Kept key and value heads, `[layers, kv_heads]`.
+        query: Whether each query head is kept, `[layers, heads]`; one layer where the site has no axis of layers.
+        key: Whether each key and value head is kept, `[layers, kv_heads]`.
         numbers: Numbers of heads that are left.
     """
 
@@ -64,9 +68,7 @@ def _plan(site: AttentionSite, kept: np.ndarray) -> _Plan:
         if not row.any():
             raise HeadjaxError(f"{name}: all its heads are to be removed; the code of its class needs one")
     if not site.output:
-        return _Plan(
-            np.flatnonzero(layers[0])[None], np.zeros((1, 0), int), Numbers.of(site)._replace(heads=kept.sum())
-        )
+        return _Plan(layers, np.zeros((1, 0), bool), Numbers.of(site)._replace(heads=kept.sum()))
     groups = layers.reshape(len(layers), site.kv_heads, -1).sum(axis=-1)
     for name, row in zip(names, groups, strict=True):
         if len(set(row[row > 0].tolist())) > 1:
@@ -82,27 +84,21 @@ def _plan(site: AttentionSite, kept: np.ndarray) -> _Plan:
             f"{site.path}: its layers would keep {left} heads, and lie in one array; remove as many of each, or pass "
             "uniform=True"
         )
-    numbers = Numbers(*shapes.pop(), site.head_dim)
-    query, key = (np.stack([np.flatnonzero(row) for row in rows]) for rows in (layers, groups > 0))
-    return _Plan(query, key, numbers)
+    return _Plan(layers, groups > 0, Numbers(*shapes.pop(), site.head_dim))
 
 
 def _remove(layer: nnx.Module, site: AttentionSite, plan: _Plan) -> None:
     """Remove the heads of a layer of the copy."""
-    if plan.numbers == Numbers.of(site):
-        return
     _require_known(layer, site)
     scales = _float_properties(layer)
-    for held, heads, kept in ((site.query, site.heads, plan.query), (site.key, site.kv_heads, plan.key)):
-        for path, axis in held:
-            variable, holder = at_path(layer, path), at_path(layer, path.rpartition(".")[0])
-            old = variable[...]
-            entries = size_of(site, path, old.shape, axis, heads)
-            index = (kept[:, :, None] * entries + np.arange(entries)).reshape(len(kept), -1)
-            new = _taken(old, index, axis, site.layers is not None)
-            variable.set_value(new)
-            front = 0 if site.layers is None else 1
-            resize_projection(holder, old.shape[front:], new.shape[front:])
+    for path, axis, kinds in site.held():
+        variable, holder = at_path(layer, path), at_path(layer, path.rpartition(".")[0])
+        old = variable[...]
+        kept = [kept_along(site, path, old.shape, axis, kinds, *own) for own in zip(plan.query, plan.key, strict=True)]
+        new = _taken(old, [np.flatnonzero(entries) for entries in kept], axis, site.layers is not None)
+        variable.set_value(new)
+        front = 0 if site.layers is None else 1
+        resize_projection(holder, old.shape[front:], new.shape[front:])
     resize_layer(layer, site, plan.numbers)
     for name, value in _float_properties(layer).items():
         if value != scales.get(name, value):
@@ -111,7 +107,7 @@ def _remove(layer: nnx.Module, site: AttentionSite, plan: _Plan) -> None:
             )
 
 
-def _taken(array: jax.Array, index: np.ndarray, axis: int, stacked: bool) -> jax.Array:
+def _taken(array: jax.Array, index: Sequence[np.ndarray], axis: int, stacked: bool) -> jax.Array:
     if not stacked:
         return jnp.take(array, index[0], axis=axis)
     return jnp.stack([jnp.take(layer, own, axis=axis) for layer, own in zip(array, index, strict=True)])
@@ -119,7 +115,7 @@ def _taken(array: jax.Array, index: np.ndarray, axis: int, stacked: bool) -> jax
 
 def _require_known(layer: nnx.Module, site: AttentionSite) -> None:
     """Raise `HeadjaxError` for a parameter that may hold heads, and of which the site does not say so."""
-    known = dict((*site.query, *site.key))
+    known = {path for path, _, _ in site.held()}
     width = at_path(layer, site.kernel)[...].shape[-1]
     if site.heads in (1, site.head_dim, width, site.layers):
         return  # an axis of this length says nothing

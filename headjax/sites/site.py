@@ -21,6 +21,9 @@ ROOT = "."
 Axes = tuple[tuple[str, int], ...]
 """Parameters that hold heads: path within the layer, and the axis of the heads, counted from the last one."""
 
+Fused = tuple[tuple[str, tuple[int, str]], ...]
+"""Parameters that hold heads of several kinds: path, and their axis and the kinds along it, such as `qkv`."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionSite:
@@ -39,6 +42,8 @@ class AttentionSite:
         kernel: Path of the parameter W_O, `[heads, head_dim, width]` or `[heads * head_dim, width]`.
         query: Parameters that hold query heads, W_O among them, and their axes.
         key: Parameters that hold key and value heads, and their axes.
+        fused: Parameters that hold both, one kind after the other along one axis, `[width, 3 * heads * head_dim]`: the
+            axis and the kinds in their order, `{"c_attn.kernel": (-1, "qkv")}`.
         sizes: Static attributes that `prune` sets, by their path: `heads`, `kv_heads`, `heads // kv_heads` or
             `heads * head_dim`. Those with usual names (`num_heads`, `num_kv_heads`, `n_rep`, `qkv_features`, ...), and
             the shapes that projections hold, need not be listed.
@@ -54,13 +59,14 @@ class AttentionSite:
     kernel: str
     query: Axes
     key: Axes = ()
+    fused: Fused = ()
     sizes: tuple[tuple[str, str], ...] = ()
     path: str = ""
     layers: int | None = None
     ids: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("query", "key", "sizes"):
+        for name in ("query", "key", "fused", "sizes"):
             pairs = getattr(self, name)
             object.__setattr__(self, name, tuple(pairs.items()) if isinstance(pairs, Mapping) else tuple(pairs))
 
@@ -75,6 +81,16 @@ class AttentionSite:
     def shape(self) -> tuple[int, ...]:
         """Shape of the site's gates: `[heads]`, or `[layers, heads]`."""
         return (self.heads,) if self.layers is None else (self.layers, self.heads)
+
+    def held(self) -> Iterator[tuple[str, int, str]]:
+        """Yield every parameter that holds heads: its path, their axis, and the kinds of heads along it."""
+        yield from ((path, axis, "q") for path, axis in self.query)
+        yield from ((path, axis, "k") for path, axis in self.key)
+        yield from ((path, axis, kinds) for path, (axis, kinds) in self.fused)
+
+    def count(self, kinds: str) -> int:
+        """Return the number of heads of these kinds: `q` are query heads, `k` and `v` key and value heads."""
+        return sum(self.heads if kind == "q" else self.kv_heads for kind in kinds)
 
     def head_ids(self) -> tuple[HeadId, ...]:
         """Return the heads in the order of the entries of the site's gates."""
@@ -176,6 +192,14 @@ def size_of(site: AttentionSite, path: str, shape: Sequence[int], axis: int, hea
         return site.head_dim
     what = f"axis {axis} is not that of {heads} heads of {site.head_dim}"
     raise HeadjaxError(f"{site.path}: {path} has shape {list(shape)}, whose {what}")
+
+
+def kept_along(
+    site: AttentionSite, path: str, shape: Sequence[int], axis: int, kinds: str, query: np.ndarray, key: np.ndarray
+) -> np.ndarray:
+    """Return which entries along a parameter's axis belong to kept query heads `[heads]` and key heads `[kv_heads]`."""
+    entries = size_of(site, path, shape, axis, site.count(kinds))
+    return np.repeat(np.concatenate([query if kind == "q" else key for kind in kinds]), entries)
 
 
 def output_matrix(site: AttentionSite, kernel: jax.Array) -> jax.Array:

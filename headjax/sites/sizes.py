@@ -9,17 +9,14 @@ from typing import Any, NamedTuple
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError
-from headjax.sites.discovery import HEADS, KV_HEADS
+from headjax.sites.discovery import CONFIGS, ENDS, HEADS, KV_HEADS
 from headjax.sites.site import AttentionSite, at_path
 
 PER_GROUP = ("n_rep", "num_key_value_groups", "num_queries_per_kv", "queries_per_kv", "group_size")
 """Names of the number of query heads that read one key head."""
 
-PRODUCTS = ("qkv_features", "inner_dim")
+PRODUCTS = ("qkv_features", "inner_dim", "all_head_size")
 """Names of the number of query heads times their size."""
-
-ENDS = (("in_features", "out_features"), ("in_features_shape", "out_features_shape"))
-"""Names of the sizes of a projection, which together are the shape of its weight."""
 
 
 class Numbers(NamedTuple):
@@ -69,7 +66,7 @@ def resize_module(module: nnx.Module, before: Numbers, after: Numbers) -> None:
     for name, old in before.usual():
         if isinstance(vars(module).get(name), int) and vars(module)[name] == old:
             setattr(module, name, new[name])
-    for name in ("config", "cfg"):
+    for name in CONFIGS:
         config = vars(module).get(name)
         if dataclasses.is_dataclass(config) and not isinstance(config, type):
             setattr(module, name, _resized_config(config, before, after))

@@ -60,6 +60,22 @@ def ablate_module(
     return collect(mode, chosen, baseline, ablated)
 
 
+def mean_loss(program: Program, state: Any, gates: Gates, batches: Iterable[Any]) -> float:
+    """Return the mean loss of all examples at these gates.
+
+    Raises:
+        DataError: There are no examples.
+        HeadjaxError: A loss is not finite.
+    """
+    found = [
+        _finite(fetch(_measure(program, (), state, gates, arrays_of(batch))), "the model", number).values["loss"]
+        for number, batch in enumerate(batches)
+    ]
+    if not found:
+        raise DataError("batches: there is no example to take the loss of")
+    return float(np.concatenate(found).mean(dtype=np.float64))
+
+
 def _finite(measured: Measured, what: str, batch: int) -> Measured:
     """Return values by example.
 

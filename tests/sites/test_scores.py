@@ -308,9 +308,37 @@ def test_linen_and_nnx_have_the_same_scores(given):
     )
 
 
+@pytest.mark.parity
+@pytest.mark.parametrize("given", [loss, mean_loss])
+def test_equinox_has_the_scores_of_the_same_weights_in_flax(given):
+    equinox = pytest.importorskip("equinox", reason="needs Equinox")
+    attention = equinox.nn.MultiheadAttention(
+        HEADS, WIDTH, qk_size=SIZE, vo_size=SIZE, use_output_bias=True, use_query_bias=True, key=jax.random.key(0)
+    )
+    twin = NnxTwin(LinenTwin().init(jax.random.key(1), BATCHES[0]["x"])["params"])
+    for name, theirs in (("query", "query"), ("key", "key"), ("value", "value"), ("out", "output")):
+        linear, own = getattr(attention, f"{theirs}_proj"), getattr(twin.attn, name)
+        own.kernel.set_value(linear.weight.T.reshape(own.kernel.shape))
+        own.bias.set_value(jnp.zeros(own.bias.shape) if linear.bias is None else linear.bias.reshape(own.bias.shape))
+    params, static = equinox.partition(attention, equinox.is_array)
+
+    def apply(params, x):
+        layer = equinox.combine(params, static)
+        return twin.head(jax.vmap(lambda x: layer(x, x, x))(x).mean(axis=1))
+
+    found = headjax.score_heads((apply, params, {"attn": ("output_proj/weight", 1, HEADS)}), BATCHES, loss=given)
+    expected = headjax.score_heads(twin, BATCHES, loss=given)
+    for name, values in found.values.items():
+        assert_close(list(values.values()), list(expected.score(name).values()), sums=4 * SUMS)
+
+
 @pytest.mark.parametrize(
     "place, message",
-    [(("params/attn/output/kernel", 0), "params/attn/output/kernel"), (("params/attn/out/kernel", 3), "axis 3")],
+    [
+        (("params/attn/out/kernel", 0, 3), "3 heads"),
+        (("params/attn/output/kernel", 0), "params/attn/output/kernel"),
+        (("params/attn/out/kernel", 3), "axis 3"),
+    ],
 )
 def test_a_place_that_the_tree_lacks_is_refused(place, message):
     twin = LinenTwin()

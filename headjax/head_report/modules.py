@@ -1,0 +1,178 @@
+"""A page about the heads of any Flax model: where they lie, their scores, and the loss without them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Progress, silent
+from headjax.head_report.curves import CurvePoint, removable
+from headjax.head_report.sections import RELATIVE
+from headjax.heads.ordering import Order, by_ablation, by_scores
+from headjax.heads.pruning import PERCENTAGES, percent_steps
+from headjax.heads.scores import Scores
+from headjax.models.model import Model
+from headjax.plots import score_map
+from headjax.report import numbers
+from headjax.report.page import Picture, Section, write_page
+from headjax.report.presets import pruning_curves
+from headjax.report.tables import Column, Table
+from headjax.sites.program import Applied, Loss, Program, prepare
+from headjax.sites.scoring import score_module
+from headjax.sites.site import Sites, find_heads, without
+from headjax.sites.trials import ablate_module, mean_loss
+from headjax.version import __version__
+
+MAPS = {
+    "importance": (
+        "Importance",
+        "|dL/dξ|, in units of the loss",
+        "Mean over examples of |dL/dξ| (Michel et al. 2019).",
+    ),
+    "output_norm": ("Size of the output", "l2 norm", "Mean norm of what the head adds to its layer's output."),
+}
+"""Scores that are drawn where the model has them: title, unit, caption."""
+
+
+def report_heads(
+    model: nnx.Module | Applied,
+    batches: Sequence[Any],
+    out: str | os.PathLike[str],
+    *,
+    loss: Loss | None,
+    held_out: Sequence[Any] | None = None,
+    orders: Sequence[str] = ("importance", "fisher", "random"),
+    percentages: Sequence[int] = PERCENTAGES,
+    seeds: int = 3,
+    progress: Progress = silent,
+) -> Path:
+    """Write one HTML page about the heads of any Flax model: a map of each score, pruning curves, and its layers.
+
+    The page needs no other file. The model stays as it is, and nothing is trained.
+
+    Args:
+        model: Any module, or a function of a tree of arrays, as for `headjax.score_heads`.
+        batches: Examples that heads are scored and ordered on.
+        out: File of the page.
+        loss: Function of a model and a batch, as for `headjax.score_heads`.
+        held_out: Examples that the curves are measured on; None is `batches`, which the page says.
+        orders: Orders of removal: names of scores, `ablation`, or `random`.
+        percentages: Shares of the heads to remove.
+        seeds: Number of random orders.
+        progress: Shows how far it is.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        DataError: There are no examples.
+        HeadjaxError: There is no such order, the file cannot be written, or as for `headjax.score_heads`.
+    """
+    if isinstance(model, Model):
+        raise HeadjaxError("model: the page of a headjax model is written by headjax report")
+    started = time.perf_counter()
+    program, state = prepare(model, loss)
+    with progress("scoring", len(batches), "batch") as bar:
+        scores = score_module(model, batches, loss, progress=bar)
+    judged = batches if held_out is None else held_out
+    curves: dict[str, list[CurvePoint]] = {}
+    for name in orders:
+        found = _orders(name, model, batches, loss, scores, seeds)
+        curves[name] = list(_curve(program, state, judged, found, percentages))
+    baseline = mean_loss(program, state, without(program.sites, ()), judged)
+    seconds = time.perf_counter() - started
+    sections = [
+        _scores(scores),
+        _removal(curves, baseline, "other examples" if held_out is not None else "the same examples"),
+        Section("Where the heads lie", "", table=site_table(program.sites, scores)),
+    ]
+    best = max((removable(points, baseline, RELATIVE * abs(baseline), False) for points in curves.values()), default=0)
+    facts = {
+        "attention layers": numbers.count(sum(len(site.places) for site in program.sites)),
+        "heads": numbers.count(len(find_heads(program.sites))),
+        "mean loss": numbers.significant(baseline),
+        f"of the heads can go at {numbers.percent(RELATIVE)} more loss": numbers.percent(best),
+    }
+    summary = f"{_name(model)}: {scores.examples:,} examples score its heads. Nothing was trained."
+    footer = f"headjax {__version__}, jax {jax.__version__}, {numbers.duration(seconds)} in all."
+    return write_page(out, "Which heads matter", summary, sections, footer, facts)
+
+
+def _name(model: Any) -> str:
+    return type(model).__name__ if isinstance(model, nnx.Module) else "A function of a tree of arrays"
+
+
+def _orders(
+    name: str, model: Any, batches: Sequence[Any], loss: Loss | None, scores: Scores, seeds: int
+) -> list[Order]:
+    """Return the orders of one name: several of `random`."""
+    if name == "random":
+        heads = tuple(scores.score("importance"))
+        return [tuple(heads[at] for at in np.random.default_rng(seed).permutation(len(heads))) for seed in range(seeds)]
+    if name == "ablation":
+        return [by_ablation(ablate_module(model, batches, "each", loss))]
+    return [by_scores(scores, name)]
+
+
+def _curve(
+    program: Program, state: Any, batches: Sequence[Any], orders: Sequence[Order], percentages: Sequence[int]
+) -> Iterator[CurvePoint]:
+    """Yield the mean loss with more and more heads gated off."""
+    for seed, order in enumerate(orders):
+        for percentage, count in zip(percentages, percent_steps(len(order), percentages), strict=True):
+            value = mean_loss(program, state, without(program.sites, order[:count]), batches)
+            yield CurvePoint(percentage / 100.0, count, seed, value)
+
+
+def _scores(scores: Scores) -> Section:
+    pictures = []
+    for name, (title, unit, caption) in MAPS.items():
+        if name in scores.values:
+            more = {other: values for other, values in scores.values.items() if other != name}
+            plot = score_map(None, scores.score(name), title=title, unit=unit, more=more)
+            pictures.append(Picture(plot, caption))
+    return Section("What the scores say", "One pass over the examples gives every score.", tuple(pictures))
+
+
+def _removal(curves: Mapping[str, Sequence[CurvePoint]], baseline: float, judged: str) -> Section:
+    points = {
+        name: [(0.0, baseline), *((point.fraction, point.value) for point in found)] for name, found in curves.items()
+    }
+    plot = pruning_curves(points, metric="Mean loss", baseline=baseline, title="Loss against heads removed")
+    caption = (
+        f"Heads gated off in each order, without training afterwards, judged on {judged} as those that order them. A "
+        "band reaches from the best random order to the worst."
+    )
+    return Section("How many heads can go", "", (Picture(plot, caption),))
+
+
+def site_table(sites: Sites, scores: Scores) -> Table:
+    """Return the attention layers with their sizes, and with the importance of their heads."""
+    importance = scores.score("importance")
+    rows = []
+    for site in sites:
+        ids = site.head_ids()
+        for start in range(0, len(ids), site.heads):
+            own = ids[start : start + site.heads]
+            least = min(own, key=importance.__getitem__)
+            mean = float(np.mean([importance[head] for head in own]))
+            path = str(own[0]).rpartition("/")[0]
+            rows.append((path, site.heads, site.kv_heads, site.head_dim, mean, str(least), importance[least]))
+    columns = (
+        Column("Layer"),
+        Column("Heads", numbers.count),
+        Column("KV heads", numbers.count),
+        Column("head_dim", numbers.count),
+        Column("Mean importance", numbers.significant),
+        Column("Least important head"),
+        Column("Its importance", numbers.significant),
+    )
+    return Table(columns, rows)

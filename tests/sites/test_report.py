@@ -1,0 +1,81 @@
+"""The page about the heads of a model that knows nothing of headjax."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import numpy as np
+import pytest
+
+import headjax
+from headjax import HeadjaxError
+from tests.closeness import assert_close
+from tests.sites.houses import HOUSES, SUMS, batches, loss, snapshot
+from tests.sites.test_scores import gates_of, mean_loss, scaled
+
+BATCHES = batches(3)
+
+
+def cells(page):
+    """The rows of the page's table: text, or the value that it is sorted by."""
+    rows = re.findall(r"<tr>(.*?)</tr>", page[page.index("Where the heads lie") :], re.DOTALL)
+    found = [re.findall(r'<td[^>]*data-value="([^"]*)"', row) for row in rows]
+    return [[html.unescape(value) for value in row] for row in found if row]
+
+
+@pytest.mark.parametrize("name", ["einsum", "scanned"])
+def test_the_page_has_every_layer_and_its_numbers(name, tmp_path):
+    model = HOUSES[name]()
+    before = snapshot(model)
+    path = headjax.report_heads(
+        model, BATCHES[:2], tmp_path / "page.html", loss=loss, held_out=BATCHES[2:], percentages=(25, 50), seeds=2
+    )
+    assert snapshot(model)[0] == before[0]
+    page = path.read_text()
+    importance = headjax.score_heads(model, BATCHES[:2], loss=loss).score("importance")
+    rows = cells(page)
+    layers = {}
+    for head, value in importance.items():
+        layers.setdefault(str(head).rpartition("/")[0], {})[str(head)] = value
+    assert [row[0] for row in rows] == list(layers)
+    for row, own in zip(rows, layers.values(), strict=True):
+        assert [float(value) for value in row[1:4]] == [4, 2, 3]
+        assert float(row[4]) == np.mean(list(own.values()))
+        assert row[5] == min(own, key=own.get)
+        assert float(row[6]) == min(own.values())
+    for head in importance:
+        assert f"{head}\n" in html.unescape(page)
+    assert "other examples" in page
+
+
+def test_curves_are_the_loss_without_the_heads_of_the_order(tmp_path, monkeypatch):
+    model, drawn = HOUSES["flax"](), {}
+    from headjax.head_report import modules
+
+    plain = modules.pruning_curves
+    monkeypatch.setattr(
+        modules, "pruning_curves", lambda curves, **options: drawn.update(curves) or plain(curves, **options)
+    )
+    orders = ("importance", "ablation", "random")
+    headjax.report_heads(model, BATCHES[:1], tmp_path / "a.html", loss=loss, orders=orders, percentages=(50,), seeds=2)
+    assert [len(drawn[name]) for name in orders] == [2, 2, 3]
+    gates = gates_of(model)
+    assert_close(drawn["importance"][0][1], mean_loss(scaled(model, gates), BATCHES[0]), sums=SUMS)
+    for by in ("importance", "ablation"):
+        removed = headjax.order_heads(model, BATCHES[:1], by, loss=loss)[:4]
+        gates = {site: np.ones(4) for site in gates_of(model)}
+        for head in removed:
+            gates[f"layers.{head.layer}.attn"][head.head] = 0.0
+        assert_close(drawn[by][1][1], mean_loss(scaled(model, gates), BATCHES[0]), sums=SUMS)
+    assert "the same examples" in (tmp_path / "a.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [({"orders": ["importanse"]}, "importanse"), ({"loss": None}, "loss"), ({"held_out": []}, "batches")],
+)
+def test_what_has_no_page_is_one_line(options, message, tmp_path):
+    with pytest.raises(HeadjaxError, match=message):
+        headjax.report_heads(HOUSES["flax"](), BATCHES[:1], tmp_path / "a.html", **({"loss": loss} | options))
+    assert not (tmp_path / "a.html").exists()

@@ -1,0 +1,71 @@
+"""Heads of a model that knows nothing of headjax, chosen together for a budget of parameters."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+import headjax
+from headjax import HeadjaxError
+from headjax.sites.site import without
+from tests.closeness import assert_close
+from tests.sites.houses import HOUSES, SUMS, batches, mean_loss, scaled, snapshot
+
+BATCHES = batches(2)
+
+
+def attention_parameters(model):
+    layers = [one for path, one in nnx.iter_modules(model) if path and path[-1] == "attn"]
+    return sum(array.size for layer in layers for array in jax.tree.leaves(nnx.state(layer, nnx.Param)))
+
+
+@pytest.mark.parametrize("name", ["flax", "einsum", "scanned"])
+def test_the_choice_is_the_best_of_all_within_the_budget(name):
+    model = HOUSES[name]()
+    before = snapshot(model)
+    found = headjax.shrink_heads(model, BATCHES, 0.7, loss=mean_loss)
+    assert snapshot(model)[0] == before[0]
+    assert all((before[1][path] == array).all() for path, array in snapshot(model)[1].items())
+    whole = attention_parameters(model)
+    assert type(found.model) is type(model)
+    assert attention_parameters(found.model) == found.choice.costs["parameters"] <= 0.7 * whole
+    assert found.table.whole("parameters") == whole
+    every = itertools.product(*found.table.options.values())
+    sums = [sum(one.damage for one in own) for own in every if sum(one.parameters for one in own) <= 0.7 * whole]
+    assert abs(found.choice.damage - min(sums)) < 1e-6
+
+
+def test_damages_are_rises_of_the_loss_with_the_least_important_heads_gone():
+    model = HOUSES["flax"]()
+    found = headjax.shrink_heads(model, BATCHES, 0.9, loss=mean_loss, reconstruct=False)
+    importance = headjax.score_heads(model, BATCHES, loss=mean_loss).score("importance")
+    sites = headjax.attention_sites(model)
+    heads = sorted(sites[1].head_ids(), key=importance.__getitem__)
+    losses = [
+        np.mean([mean_loss(scaled(model, without(sites, gone)), batch) for batch in BATCHES])
+        for gone in ((), *(heads[:count] for count in (1, 2, 3)))
+    ]
+    options = found.table.options["layers.*.attn/1"]
+    assert [option.heads for option in options[1:]] == [tuple(sorted(h.head for h in heads[n:])) for n in (1, 2, 3)]
+    assert_close([option.damage for option in options], np.array(losses) - losses[0], sums=SUMS, scale=max(losses))
+    copies = [found.model, headjax.prune(model, found.removed)]
+    for copy in copies:
+        copy.eval()
+    assert (copies[0](BATCHES[0]["x"]) == copies[1](BATCHES[0]["x"])).all()
+
+
+def test_uniform_layers_keep_equal_numbers():
+    found = headjax.shrink_heads(HOUSES["flax"](), BATCHES, 0.6, loss=mean_loss, uniform=True)
+    assert len({site.heads for site in headjax.attention_sites(found.model)}) == 1
+
+
+@pytest.mark.parametrize(
+    "name, budget, message", [("flax", 0.01, "parameters"), ("flax", 0.0, "parameters"), ("own", 0.5, "model")]
+)
+def test_what_cannot_shrink_is_one_line(name, budget, message):
+    with pytest.raises(HeadjaxError, match=message):
+        headjax.shrink_heads(HOUSES[name](), BATCHES, budget, loss=mean_loss)
