@@ -7,13 +7,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, kind, to_data
 from headjax.data import tasks
 from headjax.data.forms import Encoded, SequenceForm
 from headjax.data.forms.form import text, tokenizer_of
 from headjax.data.loading import load_rows
-from headjax.data.local_files import local_rows, read_rows
+from headjax.data.local_files import local_rows
 from headjax.data.prepare import prepare
 from headjax.data.prepared import PreparedData
 from headjax.data.stream import evaluation_batches, train_iterator
@@ -96,10 +95,3 @@ def test_memory_and_shards_give_the_same_examples(file, tmp_path, monkeypatch):
     assert memory.info["labels"] == ["even", "odd"]
     assert measure_of(memory) == Classes(names=("even", "odd"))
     assert measure_of(stored) == Classes(names=("even", "odd"), chosen=("accuracy", "f1"))
-
-
-def test_a_row_that_cannot_be_used_is_an_error(tmp_path):
-    (tmp_path / "blank.tsv").write_text("text\nx\n \n")
-    rows = [*read_rows(SPEC, tmp_path / "blank.tsv")]
-    with pytest.raises(DataError, match=r"blank\.tsv: line 3: "):
-        load_rows(SPEC.form, {"train": rows, "validation": []}, byte_tokenizer(), {})

@@ -7,9 +7,9 @@ from headjax.core.errors import DataError
 from headjax.data.examples import encode_packed, encode_sequences, padding_id
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
-from tests.data.vocabulary import WORDS, write_vocabulary
+from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
 
-CLS, SEP = WORDS.index("[CLS]"), WORDS.index("[SEP]")
+SEP = WORDS.index("[SEP]")
 
 HARD = [
     "",
@@ -29,14 +29,19 @@ def texts(wordpiece, ids):
 
 
 def test_single_and_pair(wordpiece):
-    single = encode_sequences(wordpiece, ["the unhappy film", ""], max_length=8)
+    single = encode_sequences(wordpiece, ["the unhappy film", "", "a [SEP] film"], max_length=20)
     assert texts(wordpiece, single.ids[0]) == ["[CLS]", "the", "un", "##happy", "film", "[SEP]"]
     assert texts(wordpiece, single.ids[1]) == ["[CLS]", "[SEP]"]
+    assert list(single.ids[2]).count(SEP) == 1  # special tokens that are spelled out are text
     pair = encode_sequences(wordpiece, ["a film"], ["it was fun"], max_length=8)
     assert texts(wordpiece, pair.ids[0]) == ["[CLS]", "a", "film", "[SEP]", "it", "was", "fun", "[SEP]"]
     np.testing.assert_array_equal(pair.types[0], [0, 0, 0, 0, 1, 1, 1, 1])
     assert pair.ids[0].dtype == pair.types[0].dtype == np.int32
     assert padding_id(wordpiece) == WORDS.index("[PAD]")
+    packed = encode_packed(wordpiece, ["a good film"], ["fun"], max_length=4)
+    assert texts(wordpiece, packed["input_ids"][0]) == ["[CLS]", "a", "good", "[SEP]", "[CLS]", "fun", "[SEP]"]
+    np.testing.assert_array_equal(packed["segment_ids"][0], [1, 1, 1, 1, 2, 2, 2])
+    np.testing.assert_array_equal(packed["position_ids"][0], [0, 1, 2, 3, 0, 1, 2])
 
 
 def test_the_longer_sentence_is_cut_first(wordpiece):
@@ -45,26 +50,10 @@ def test_the_longer_sentence_is_cut_first(wordpiece):
     assert len(encode_sequences(wordpiece, ["a " * 20], max_length=5).ids[0]) == 5
     # Cutting changed a copy: the tokenizer itself still encodes whole texts.
     assert len(wordpiece.encode(["a " * 20])[0]) == 20
-
-
-def test_special_tokens_spelled_out_are_text(wordpiece):
-    (ids,) = encode_sequences(wordpiece, ["a [SEP] film"], max_length=20).ids
-    assert list(ids).count(SEP) == 1
-
-
-def test_packed_sentences(wordpiece):
-    packed = encode_packed(wordpiece, ["a good film"], ["fun"], max_length=4)
-    assert texts(wordpiece, packed["input_ids"][0]) == ["[CLS]", "a", "good", "[SEP]", "[CLS]", "fun", "[SEP]"]
-    np.testing.assert_array_equal(packed["segment_ids"][0], [1, 1, 1, 1, 2, 2, 2])
-    np.testing.assert_array_equal(packed["position_ids"][0], [0, 1, 2, 3, 0, 1, 2])
-
-
-def test_errors(wordpiece):
-    with pytest.raises(DataError, match=r"^tokenizer: "):
-        encode_sequences(byte_tokenizer(), ["a"], ["b"], max_length=8)
-    with pytest.raises(DataError, match=r"^max_length: "):
-        encode_sequences(wordpiece, ["a"], ["b"], max_length=3)
     assert [len(ids) for ids in encode_sequences(byte_tokenizer(), ["abc"], max_length=2).ids] == [2]
+    for tokenizer, length, field in ((byte_tokenizer(), 8, "tokenizer"), (wordpiece, 3, "max_length")):
+        with pytest.raises(DataError, match=f"^{field}: "):
+            encode_sequences(tokenizer, ["a"], ["b"], max_length=length)
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -82,9 +71,10 @@ def test_wordpiece_equals_the_reference(tmp_path, lowercase):
 
 def test_broken_vocabularies(tmp_path):
     path = tmp_path / "vocab.txt"
-    path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n")
-    with pytest.raises(DataError, match=r"vocab.txt: line 7: "):
-        wordpiece_tokenizer(path)
-    path.write_text("[PAD]\n[UNK]\n[CLS]\n[MASK]\na\n")
-    with pytest.raises(DataError, match=r"vocab.txt: .*\[SEP\]"):
-        wordpiece_tokenizer(path)
+    for text, said in (
+        ("[PAD] [UNK] [CLS] [SEP] [MASK] a a", "line 7: "),
+        ("[PAD] [UNK] [CLS] [MASK] a", r".*\[SEP\]"),
+    ):
+        write_lines(path, *text.split())
+        with pytest.raises(DataError, match=f"vocab.txt: {said}"):
+            wordpiece_tokenizer(path)

@@ -14,26 +14,20 @@ from headjax.storage.files import read_text
 from headjax.storage.paths import path_of
 
 
-@pytest.fixture
-def texts(tmp_path):
-    (tmp_path / "deep" / "er").mkdir(parents=True)
-    (tmp_path / ".hidden").mkdir()
-    (tmp_path / "b.txt").write_text("bee", encoding="utf-8")
-    (tmp_path / "a.MD").write_text("é", encoding="utf-8")
-    (tmp_path / "deep" / "er" / "c.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\n")
-    (tmp_path / "code.py").write_text("not text")
-    (tmp_path / ".hidden" / "d.txt").write_text("hidden")
-    return tmp_path
-
-
-def test_a_folder_is_searched(texts):
+def test_files_are_found_in_a_folder_by_name_and_by_pattern(tmp_path):
+    for name, data in (
+        ("b.txt", b"bee"),
+        ("a.MD", "é".encode()),
+        ("deep/er/c.txt", b"\xef\xbb\xbfone\r\ntwo\n"),
+        ("code.py", b"not text"),
+        (".hidden/d.txt", b"hidden"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
     expected = [("a.MD", "é"), ("b.txt", "bee"), ("deep/er/c.txt", "one\ntwo\n")]
-    assert text_files(texts) == [Document(str(texts / name), text) for name, text in expected]
-
-
-def test_files_of_any_name_and_patterns_none_twice(texts):
-    assert [document.text for document in text_files(texts / "code.py")] == ["not text"]
-    found = text_files([f"{texts}/*.txt", texts / "b.txt", f"{texts}/**/c.*"])
+    assert text_files(tmp_path) == [Document(str(tmp_path / name), text) for name, text in expected]
+    assert [document.text for document in text_files(tmp_path / "code.py")] == ["not text"]
+    found = text_files([f"{tmp_path}/*.txt", tmp_path / "b.txt", f"{tmp_path}/**/c.*"])  # none twice
     assert [document.text for document in found] == ["bee", "one\ntwo\n"]
 
 
@@ -80,15 +74,12 @@ def test_bad_files_are_named(tmp_path, content, place):
         list(read_lines(file))
 
 
-def test_paths_without_text_are_named(tmp_path):
+def test_paths_without_text_are_named(tmp_path, monkeypatch):
     for path in (tmp_path / "missing.txt", tmp_path / "*.txt", tmp_path):
         with pytest.raises(DataError, match=f"^{re.escape(str(path))}: "):
             text_files(path)
     with pytest.raises(DataError, match=r"^path: "):
         text_files([])
-
-
-def test_unreadable_file_is_named(tmp_path, monkeypatch):
     file = tmp_path / "secret.txt"
     file.write_text("text")
 
@@ -119,7 +110,13 @@ def test_texts_of_a_bucket_are_found_and_read(bucket):
 ROWS = [Row(f"file: line {i}", {"text": "x" * (i + 1), "label": i}) for i in range(5)]
 
 
-def test_chunks_are_consecutive_rows_of_about_one_size():
+def test_rows_are_read_again_by_number_and_in_chunks_of_about_one_size():
+    source = RowSource.of(ROWS)
+    assert list(source.rows()) == list(source.rows()) == ROWS
+    assert (source.count, source.at(3)) == (5, ROWS[3])
+    assert list(RowSource.by_number(ROWS.__getitem__, 2).rows()) == ROWS[:2]
+    with pytest.raises(TypeError, match="read in their order"):
+        RowSource(lambda: ROWS).at(0)
     assert [weight(row) for row in ROWS] == [2, 3, 4, 5, 6]
     assert [len(chunk) for chunk in chunks(ROWS, 5)] == [2, 2, 1]
     assert [row for chunk in chunks(ROWS, 5) for row in chunk] == ROWS
@@ -131,13 +128,3 @@ def test_the_fingerprint_is_that_of_names_and_values():
     assert fingerprint(elsewhere) == fingerprint(ROWS)
     assert fingerprint(ROWS[:4]) != fingerprint(ROWS)
     assert fingerprint([Row("", {"label": 1})]) != fingerprint([Row("", {"number": 1})])
-
-
-def test_rows_are_read_again_and_by_number():
-    source = RowSource.of(ROWS)
-    assert list(source.rows()) == list(source.rows()) == ROWS
-    assert (source.count, source.at(3)) == (5, ROWS[3])
-    numbered = RowSource.by_number(ROWS.__getitem__, 2)
-    assert list(numbered.rows()) == ROWS[:2]
-    with pytest.raises(TypeError, match="read in their order"):
-        RowSource(lambda: ROWS).at(0)

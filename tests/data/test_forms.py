@@ -6,13 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headjax.core.errors import DataError
-from headjax.data.forms import (
-    ImageForm,
-    LabelledForm,
-    LanguageForm,
-    SimilarityForm,
-    TranslationForm,
-)
+from headjax.data.forms import ImageForm, LabelledForm, LanguageForm, SimilarityForm, TranslationForm
 from headjax.data.forms.language import Translations, pack
 from headjax.data.rows import Row
 from tests import tiny
@@ -38,16 +32,13 @@ def test_every_example_is_in_one_row_that_it_fits(sizes):
     rows = pack(sizes, 9)
     assert sorted(number for row in rows for number in row) == list(range(len(sizes)))
     assert all((sizes[row].sum(axis=0) <= 9).all() for row in rows)
-
-
-def test_rows_are_full():
-    """Sentences of natural length leave next to nothing empty."""
-    sizes = np.random.default_rng(0).integers(4, 60, size=(2000, 1))
-    rows = pack(sizes, 256)
-    assert sizes.sum() / (256 * len(rows)) > 0.95
+    natural = np.random.default_rng(len(sizes)).integers(4, 60, size=(2000, 1))
+    assert natural.sum() / (256 * len(pack(natural, 256))) > 0.95  # sentences of natural length fill their rows
 
 
 def test_a_stream_is_blocks_of_ended_documents():
+    counts = LanguageForm(length=4).encode(BYTES, texts("one two three", "vier fünf"), "validation", (0,)).counts
+    assert (counts["documents"], counts["bytes"], counts["words"], counts["tokens"]) == (2, 23, 5, 25)
     source = train(LanguageForm(length=4), BYTES, texts("abc", " ", "defgh"))
     assert [source[i]["input_ids"].tolist() for i in range(len(source))] == [[97, 98, 99, END], [100, 101, 102, 103]]
 
@@ -104,13 +95,12 @@ def test_packed_translations_are_those_pairs():
     assert sorted(found) == sorted((row.values["source"], row.values["target"]) for row in pairs())
 
 
-def test_translations_to_evaluate_on_are_pairs_with_references():
-    form = TranslationForm(length=5)
-    encoded = form.encode(BYTES, pairs(), "validation", (0,))
-    held = examples(form, BYTES, encoded.records, "validation")
+def test_translations_to_evaluate_on_are_cut_pairs_with_references():
+    encoded = TranslationForm(length=5).encode(BYTES, pairs(), "validation", (0,))
+    held = examples(TranslationForm(length=5), BYTES, encoded.records, "validation")
     assert isinstance(held, Translations)
     assert held.references == tuple(row.values["target"] for row in pairs())
-    assert held[0]["labels"][:5].tolist() == [*map(ord, "EE E"), END]  # cut
+    assert held[0]["labels"][:5].tolist() == [*map(ord, "EE E"), END]
     assert encoded.counts["words"] == 6
     unpacked = train(TranslationForm(length=12, packed=False), BYTES, pairs())
     assert len(unpacked) == 5

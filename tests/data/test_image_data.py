@@ -46,20 +46,23 @@ def test_cifar(tmp_path, name):
     image = found.rows["train"].at(1).values["image"]
     assert (image.shape, image.dtype) == ((32, 32, 3), np.uint8)
     assert (image[2, 3, 0], image[2, 3, 2]) == (pixels[0, 1, 2 * 32 + 3], pixels[0, 1, 2048 + 2 * 32 + 3])
+    data = ImageFiles(path=str(tmp_path)).load()
+    assert data.train.draw(0, np.random.default_rng(0))["pixel_values"].shape == (3, 32, 32)
+    if name == "cifar10":
+        assert data.info["labels"][3] == "cat"
+        expected = (pixels[5, 2, 1024:2048].reshape(32, 32) / 255 - 0.4822) / 0.2435
+        assert_close(data.validation[2]["pixel_values"][1], expected, sums=4)
 
 
-def test_other_folders(tmp_path):
+def test_cifar_that_is_not_there_or_broken(tmp_path):
     assert find_cifar(tmp_path) is None
     with pytest.raises(DataError, match=r"data_batch_1.bin: no such file$"):
         cifar_rows(tmp_path, "cifar10")
-
-
-@pytest.mark.parametrize("data", [b"\x00" * 3074, b"", b"\x0a" + b"\x00" * 3072])
-def test_broken_binary_files(tmp_path, data):
     write_cifar(tmp_path, "cifar10")
-    (tmp_path / "data_batch_2.bin").write_bytes(data)
-    with pytest.raises(DataError, match=r"data_batch_2\.bin: "):
-        cifar_rows(tmp_path, "cifar10")
+    for data in (b"\x00" * 3074, b"", b"\x0a" + b"\x00" * 3072):
+        (tmp_path / "data_batch_2.bin").write_bytes(data)
+        with pytest.raises(DataError, match=r"data_batch_2\.bin: "):
+            cifar_rows(tmp_path, "cifar10")
 
 
 def png(width, height):
@@ -98,48 +101,41 @@ def write_mnist(folder, count=12, seed=0):
     return folder
 
 
-def test_pixels_and_labels(tmp_path):
-    write_mnist(tmp_path)
-    data = Mnist(path=str(tmp_path), mean=0.5, deviation=0.5).load()
+def test_mnist_is_pixels_and_labels_and_found_under_the_root(tmp_path, monkeypatch):
+    (tmp_path / "mnist").mkdir()
+    folder = write_mnist(tmp_path / "mnist")
+    monkeypatch.setenv("HEADJAX_DATA", str(tmp_path))
+    data = Mnist(mean=0.5, deviation=0.5).load()
     assert (len(data.train), len(data.validation)) == (12, 12)
     assert data.tokenizer is None
     assert Mnist().for_classes(("a", "b")) == Mnist()  # whose classes have no other order
     row = data.train[3]
-    pixels = read_idx(tmp_path / "train-images-idx3-ubyte.gz")
+    pixels = read_idx(folder / "train-images-idx3-ubyte.gz")
     assert (row["pixel_values"].shape, row["pixel_values"].dtype) == ((1, 4, 4), np.float32)
     assert_close(row["pixel_values"][0], pixels[3] / 127.5 - 1.0, sums=4)
-    assert row["labels"] == read_idx(tmp_path / "train-labels-idx1-ubyte.gz")[3]
+    assert row["labels"] == read_idx(folder / "train-labels-idx1-ubyte.gz")[3]
     assert data.info["labels"] == ["0", "1"]
-
-
-def test_found_under_the_root(tmp_path, monkeypatch):
-    (tmp_path / "mnist").mkdir()
-    write_mnist(tmp_path / "mnist")
-    monkeypatch.setenv("HEADJAX_DATA", str(tmp_path))
-    assert len(Mnist().load().train) == 12
     with pytest.raises(DataError, match=rf"^{tmp_path}: "):
         Mnist(path=str(tmp_path)).load()
+    with pytest.raises(ConfigError, match=r"^deviation: "):
+        Mnist(deviation=0.0)
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"text", b"\0\0\x08\x03\0\0", idx(np.zeros((2, 3), np.uint8))[:-1], idx(np.zeros((0, 3), np.uint8))],
+    ("name", "data", "said"),
+    [
+        *(
+            ("train-images-idx3-ubyte.gz", data, "")
+            for data in (b"text", b"\0\0\x08\x03\0\0", idx(np.zeros((2, 3), np.uint8))[:-1], idx(np.zeros((0, 3))))
+        ),
+        ("t10k-labels-idx1-ubyte", idx(np.zeros(3, np.uint8)), r".*\[12, 4, 4\] and \[3\]"),
+        ("t10k-labels-idx1-ubyte", idx(np.full(12, 7, np.uint8)), ".*label 7"),
+    ],
 )
-def test_broken_files(tmp_path, data):
-    path = tmp_path / "a-ubyte"
-    path.write_bytes(data)
-    with pytest.raises(DataError, match=rf"^{path}: "):
-        read_idx(path)
-
-
-def test_images_and_labels_must_be_as_many(tmp_path):
-    write_mnist(tmp_path)
-    for labels, said in ((np.zeros(3, np.uint8), r"\[12, 4, 4\] and \[3\]"), (np.full(12, 7, np.uint8), "label 7")):
-        (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(labels))
-        with pytest.raises(DataError, match=rf"t10k-.*{said}"):
-            Mnist(path=str(tmp_path)).load()
-    with pytest.raises(ConfigError, match=r"^deviation: "):
-        Mnist(deviation=0.0)
+def test_broken_files_of_mnist(tmp_path, name, data, said):
+    (write_mnist(tmp_path) / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    with pytest.raises(DataError, match=rf"^{tmp_path}/{name.removesuffix('labels-idx1-ubyte')}{said}"):
+        Mnist(path=str(tmp_path)).load()
 
 
 def test_real_files(data_dir):
@@ -182,30 +178,14 @@ def test_folders_of_images(folder):
     assert_close(green, -1, sums=4)
 
 
-def test_training_cuts_and_mirrors_at_random_and_the_same_each_time(folder):
-    def batches(flip):
-        data = ImageFiles(path=str(folder), size=14, flip=flip).load()
-        iterator = train_iterator(data.train, 6, 0)
-        return [next(iterator) for _ in range(4)]
+def test_training_cuts_and_mirrors_at_random(folder):
+    def edges(flip):
+        iterator = train_iterator(ImageFiles(path=str(folder), size=14, flip=flip).load().train, 6, 0)
+        found = [next(iterator)["pixel_values"][:, 0] for _ in range(4)]
+        return [np.concatenate([red[:, :, column].mean(axis=1) for red in found]) for column in (0, -1)]
 
-    first, again = batches(True), batches(True)
-    for one, two in zip(first, again, strict=True):
-        np.testing.assert_array_equal(one["pixel_values"], two["pixel_values"])
-    left = np.concatenate([batch["pixel_values"][:, 0, :, 0].mean(axis=1) for batch in first])
-    assert np.unique(left > 0).size == 2  # red on the left, or mirrored
-    plain = np.concatenate([batch["pixel_values"][:, 0, :, -1].mean(axis=1) for batch in batches(False)])
-    assert (plain < 0).all()
-
-
-def test_cifar_with_its_own_sizes(tmp_path):
-    pixels = write_cifar(tmp_path, "cifar10")
-    data = ImageFiles(path=str(tmp_path)).load()
-    assert (len(data.train), len(data.validation)) == (30, 6)
-    assert data.info["labels"][3] == "cat"
-    values = data.validation[2]["pixel_values"]
-    expected = (pixels[5, 2, 1024:2048].reshape(32, 32) / 255 - 0.4822) / 0.2435
-    assert_close(values[1], expected, sums=4)
-    assert data.train.draw(0, np.random.default_rng(0))["pixel_values"].shape == (3, 32, 32)
+    assert np.unique(edges(True)[0] > 0).size == 2  # red on the left, or mirrored
+    assert (edges(False)[1] < 0).all()
 
 
 def test_top1_and_top5(folder):

@@ -1,5 +1,6 @@
 """Preparation: what it writes, how it resumes, by one process or several, on one host or several."""
 
+import contextlib
 import dataclasses
 import errno
 import itertools
@@ -25,12 +26,10 @@ from headjax.data.prepare import prepare
 from headjax.data.prepared import MANIFEST, READ_AHEAD, Host, load_manifest, read_manifest
 from headjax.data.rows import Row, RowSource
 from headjax.data.stream import evaluation_batches, train_iterator
-from headjax.mesh.distributed import BatchShare
 from headjax.storage import files
 from headjax.storage.paths import path_of
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.films import FORM, SIZE, rows
-from tests.data.vocabulary import write_vocabulary
 
 
 def unfinish(folder):
@@ -72,6 +71,10 @@ def assert_same(folder, other):
 
 def test_examples_are_those_of_the_form(prepared_films, film_rows, wordpiece):
     data = PreparedData(path=str(prepared_films)).load()
+    iterator = train_iterator(PreparedData(path=str(prepared_films), buckets=(4, 8)).load().train, 5, 0)
+    lengths = {next(iterator)["input_ids"].shape[1] for _ in range(14)}
+    assert len(lengths) > 1
+    assert lengths <= {4, 8, 12}
     assert data.tokenizer == wordpiece
     assert len(data.train) == 70
     for index in (0, 13, 69):
@@ -90,33 +93,6 @@ def test_examples_are_those_of_the_form(prepared_films, film_rows, wordpiece):
     assert manifest.versions["headjax"]
     data = json.loads((prepared_films / "manifest.json").read_text())
     assert data["form"] == {"kind": "labelled", "length": 12, "pairs": False, "classes": ["bad", "good"]}
-
-
-def test_training_reads_every_example_once_an_epoch_and_resumes(prepared_films):
-    def read(iterator, count):
-        return [next(iterator)["input_ids"] for _ in range(count)]
-
-    source = PreparedData(path=str(prepared_films)).load().train
-    whole = read(train_iterator(source, 10, 0), 14)
-    epoch = np.concatenate(whole[:7])
-    everything = np.stack([source[index]["input_ids"] for index in range(70)])
-    assert sorted(map(tuple, epoch)) == sorted(map(tuple, everything))
-    halves = [train_iterator(source, 10, 0, share=BatchShare(index, 2), threads=2) for index in (0, 1)]
-    for half in halves:
-        read(half, 5)
-    again = [train_iterator(source, 10, 0, share=BatchShare(index, 5)) for index in range(5)]
-    for iterator in again:
-        iterator.set_state(halves[0].get_state())
-    parts = [np.concatenate([next(iterator)["input_ids"] for iterator in again]) for _ in range(9)]
-    np.testing.assert_array_equal(parts, whole[5:])
-
-
-def test_buckets_pad_less(prepared_films):
-    data = PreparedData(path=str(prepared_films), buckets=(4, 8)).load()
-    iterator = train_iterator(data.train, 5, 0)
-    lengths = {next(iterator)["input_ids"].shape[1] for _ in range(14)}
-    assert len(lengths) > 1
-    assert lengths <= {4, 8, 12}
 
 
 def test_prepared_again_nothing_is_written(prepared_films, run, monkeypatch):
@@ -192,26 +168,43 @@ def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films
     assert PreparedData(path=str(out)).load().train[0]["labels"] == 1
 
 
-ENDLESS = """
+READING = """
 import sys, time
 from headjax.data.prepare import prepare
+from headjax.data.prepared import Host
 from headjax.data.rows import RowSource
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 from tests.data.films import FORM, SIZE, rows
-from tests.data.vocabulary import write_vocabulary
+
+tokenizer, out, count, index, hosts, processes = sys.argv[1:]
 
 def reading():
-    yield from rows(40)
+    yield from rows(70)[:int(count)]
     print("reading", flush=True)
     while True:
         time.sleep(0.1)
 
+splits = {"train": RowSource(reading), "validation": RowSource.of(rows(15, seed=1))}
 try:
-    prepare("films", FORM, {"train": RowSource(reading)}, wordpiece_tokenizer(sys.argv[1]), sys.argv[2],
-            shard_bytes=SIZE, processes=2)
+    prepare("films", FORM, splits, Tokenizer.load(tokenizer), out, shard_bytes=SIZE,
+            host=Host(int(index), int(hosts)), processes=int(processes))
 except KeyboardInterrupt:
     sys.exit(130)
 """
+
+
+@contextlib.contextmanager
+def preparing_for_ever(prepared_films, *arguments):
+    """A process that prepares the films and waits for a row that never comes."""
+    command = [sys.executable, "-c", READING, str(prepared_films / "tokenizer"), *map(str, arguments)]
+    root, pipe = Path(__file__).parents[2], subprocess.PIPE
+    with subprocess.Popen(command, cwd=root, stdout=pipe, stderr=pipe, start_new_session=True) as first:
+        try:
+            assert first.stdout.readline() == b"reading\n"
+            yield first
+        except BaseException:
+            os.killpg(first.pid, signal.SIGKILL)  # without which the end of the block waits for them
+            raise
 
 
 def never_interrupted(worker):
@@ -229,22 +222,13 @@ def children(process):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_processes_end_with_the_one_that_started_them(number, prepared_films, run, tmp_path):
     """Ctrl-C, which reaches all of them, says nothing; a process that is killed takes the others along."""
-    out, vocabulary = tmp_path / "films", write_vocabulary(tmp_path)
-    command = [sys.executable, "-c", ENDLESS, str(vocabulary), str(out)]
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(
-        command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    ) as first:
-        try:
-            assert first.stdout.readline() == b"reading\n"
-            started = children(first)
-            assert len(started) >= 3  # two that encode, and Python's own that tracks resources
-            assert all(map(never_interrupted, started))
-            os.killpg(first.pid, number) if number == signal.SIGINT else first.send_signal(number)
-            _, said = first.communicate(timeout=60)  # which ends with the last of the processes
-        except BaseException:
-            os.killpg(first.pid, signal.SIGKILL)  # without which the end of the block waits for them
-            raise
+    out = tmp_path / "films"
+    with preparing_for_ever(prepared_films, out, 40, 0, 1, 2) as first:
+        started = children(first)
+        assert len(started) >= 3  # two that encode, and Python's own that tracks resources
+        assert all(map(never_interrupted, started))
+        os.killpg(first.pid, number) if number == signal.SIGINT else first.send_signal(number)
+        _, said = first.communicate(timeout=60)  # which ends with the last of the processes
     assert first.returncode == (130 if number == signal.SIGINT else -number)
     assert number != signal.SIGINT or said == b""
     end = time.monotonic() + 30
@@ -255,7 +239,9 @@ def test_processes_end_with_the_one_that_started_them(number, prepared_films, ru
     assert_same(out, prepared_films)
 
 
-def test_shards_are_written_while_rows_are_still_read(run, tmp_path):
+def test_several_processes_write_the_same_while_rows_are_still_read(prepared_films, run, tmp_path):
+    run(tmp_path / "several", processes=2)
+    assert_same(tmp_path / "several", prepared_films)
     shard, seen = tmp_path / "films" / "train-00000.array_record", []
 
     def reading():
@@ -265,11 +251,6 @@ def test_shards_are_written_while_rows_are_still_read(run, tmp_path):
 
     run(tmp_path / "films", train=RowSource(reading))
     assert 0 < seen.index(True) < 20
-
-
-def test_several_processes_write_the_same(prepared_films, run, tmp_path):
-    run(tmp_path / "films", processes=2)
-    assert_same(tmp_path / "films", prepared_films)
 
 
 def test_only_shards_whose_rows_changed_are_written_again(film_rows, run, tmp_path):
@@ -338,29 +319,9 @@ def test_hosts_write_at_the_same_time(run, prepared_films, tmp_path):
     assert_same(tmp_path / "more hosts than shards", prepared_films)
 
 
-INTERRUPTED = """
-import sys, time
-from headjax.data.prepare import prepare
-from headjax.data.prepared import Host
-from headjax.data.rows import RowSource
-from headjax.tokenizers.tokenizer import Tokenizer
-from tests.data.films import FORM, SIZE, rows
-
-def reading():
-    yield from rows(70)[:55]
-    print("reached", flush=True)
-    time.sleep(600)
-
-splits = {"train": RowSource(reading), "validation": RowSource.of(rows(15, seed=1))}
-prepare("films", FORM, splits, Tokenizer.load(sys.argv[1]), sys.argv[2], shard_bytes=SIZE, host=Host(1, 2))
-"""
-
-
 def test_a_killed_host_goes_on_and_the_others_never_notice(run, prepared_films, tmp_path):
     out = tmp_path / "films"
-    words = [sys.executable, "-c", INTERRUPTED, str(prepared_films / "tokenizer"), str(out)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as killed:
-        assert killed.stdout.readline() == "reached\n"
+    with preparing_for_ever(prepared_films, out, 55, 1, 2, 1) as killed:
         assert run(out, 0, 2).waiting == (1,)
         killed.send_signal(signal.SIGKILL)
     kept = {file: file.stat().st_mtime_ns for file in out.glob("*.array_record")}

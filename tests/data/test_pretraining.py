@@ -5,12 +5,9 @@ import pytest
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.data import PretrainingText
-from headjax.data.forms import (
-    PretrainingForm,
-)
+from headjax.data.forms import PretrainingForm
 from headjax.data.forms.pretraining import Masking, masking_vocabulary, next_sentence_pairs, sentences
 from headjax.data.stream import train_iterator
-from headjax.mesh.distributed import BatchShare
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.making import BYTES, texts, train
 from tests.data.vocabulary import SPECIAL, WORDS
@@ -41,28 +38,17 @@ def test_nothing_is_lost(data_dir):
     assert not any(one.endswith(("Mr.", "Mrs.")) for one in found)
 
 
-@pytest.fixture(scope="module")
-def documents():
+def test_second_parts_follow_or_are_of_another_document():
     """Twelve documents in which no token occurs twice, so that each says where it comes from: 100,000 d + place."""
     generator = np.random.default_rng(0)
-    found = []
+    documents = []
     for number in range(12):
         ends = np.cumsum(generator.integers(1, 30, size=100))
-        found.append(np.split(np.arange(ends[-1], dtype=np.int32) + 100_000 * number, ends[:-1]))
-    return found
-
-
-@pytest.fixture(scope="module")
-def pairs(documents):
+        documents.append(np.split(np.arange(ends[-1], dtype=np.int32) + 100_000 * number, ends[:-1]))
     generator = np.random.default_rng(1)
-    return [
-        (number, pair)
-        for number in range(len(documents))
-        for pair in next_sentence_pairs(documents, number, 61, 0.1, generator)
+    pairs = [
+        (number, pair) for number in range(12) for pair in next_sentence_pairs(documents, number, 61, 0.1, generator)
     ]
-
-
-def test_second_parts_follow_or_are_of_another_document(pairs):
     for number, pair in pairs:
         assert {*pair.first // 100_000} == {number}
         assert (np.diff(pair.first) == 1).all()
@@ -71,22 +57,16 @@ def test_second_parts_follow_or_are_of_another_document(pairs):
         assert (origin == number) == pair.follows
         if pair.follows and len(pair.first) + len(pair.second) < 61:
             assert pair.second[0] == pair.first[-1] + 1
-
-
-def test_lengths_and_shares_of_the_whole_text(pairs, documents):
     sizes = np.asarray([len(pair.first) + len(pair.second) for _, pair in pairs])
     assert sizes.max() == 61
     assert all(len(pair.first) and len(pair.second) for _, pair in pairs)
     assert 0.8 < np.mean(sizes > 40) < 1.0  # but for those made shorter at random and the ends of documents
-    follows = np.mean([pair.follows for _, pair in pairs])
     assert len(pairs) > 300
-    assert 0.35 < follows < 0.55  # a half, less those of one sentence, which nothing can follow
+    assert 0.35 < np.mean([pair.follows for _, pair in pairs]) < 0.55  # half, less those that nothing can follow
     # But for what was cut off to fit, every sentence is in some pair of its own document.
-    read = np.concatenate(
-        [part for number, pair in pairs for part in (pair.first, pair.second) if part[0] // 100_000 == number]
-    )
+    parts = [part for number, pair in pairs for part in (pair.first, pair.second) if part[0] // 100_000 == number]
     everything = np.concatenate([sentence for document in documents for sentence in document])
-    assert np.isin(everything, read).mean() > 0.8
+    assert np.isin(everything, np.concatenate(parts)).mean() > 0.8
 
 
 def test_one_sentence_each():
@@ -102,20 +82,17 @@ def vocabulary(wordpiece):
     return masking_vocabulary(wordpiece)
 
 
-def test_special_tokens_are_known(vocabulary):
+def test_special_tokens_are_known_and_not_predicted(vocabulary):
     assert np.flatnonzero(vocabulary.special).tolist() == list(range(len(SPECIAL)))
     assert vocabulary.ordinary.tolist() == list(range(len(SPECIAL), len(WORDS)))
     assert vocabulary.mask == WORDS.index("[MASK]")
     with pytest.raises(DataError, match="mask_token"):
         masking_vocabulary(byte_tokenizer())
-
-
-@pytest.mark.parametrize("tokens, most, wanted", [(3, 20, 1), (10, 20, 2), (100, 20, 15), (200, 20, 20), (200, 80, 30)])
-def test_how_many_are_predicted(vocabulary, tokens, most, wanted):
-    ids = np.full(tokens, 7, np.int32)
-    ids[0], ids[-1] = 2, 3
-    masked = Masking(max_predictions=most)(ids, vocabulary, np.random.default_rng(0))
-    assert len(masked.positions) == len(masked.labels) == (1 if tokens == 3 else wanted)
+    for tokens, most, wanted in ((3, 20, 1), (10, 20, 2), (100, 20, 15), (200, 20, 20), (200, 80, 30)):
+        ids = np.full(tokens, 7, np.int32)
+        ids[0], ids[-1] = 2, 3
+        masked = Masking(max_predictions=most)(ids, vocabulary, np.random.default_rng(0))
+        assert len(masked.positions) == len(masked.labels) == wanted
 
 
 def test_what_stands_there_instead(vocabulary):
@@ -145,15 +122,17 @@ def test_what_stands_there_instead(vocabulary):
 CLS, SEP, MASK = (WORDS.index(word) for word in ("[CLS]", "[SEP]", "[MASK]"))
 
 
-def sentence(generator):
-    """Words of the vocabulary with a full stop."""
-    words = generator.choice(["good", "bad", "film", "the", "was", "it", "dull", "fun"], generator.integers(2, 9))
-    return " ".join(words).capitalize() + "."
+WORDS_OF_TEXT = ["good", "bad", "film", "the", "was", "it", "dull", "fun"]
 
 
 def documents_of(documents=20, sentences=40):
+    """Texts of sentences, each of a few words of the vocabulary and a full stop."""
     generator = np.random.default_rng(0)
-    return texts(*(" ".join(sentence(generator) for _ in range(sentences)) for _ in range(documents)))
+    found = [
+        [" ".join(generator.choice(WORDS_OF_TEXT, generator.integers(2, 9))).capitalize() for _ in range(sentences)]
+        for _ in range(documents)
+    ]
+    return texts(*(". ".join(each) + "." for each in found))
 
 
 @pytest.mark.parametrize("masking", ["static", "dynamic"])
@@ -192,24 +171,11 @@ def test_copies_differ(wordpiece):
     assert all("positions" in record for record in held)
 
 
-def test_dynamic_masks_are_drawn_anew_and_resume_exactly(wordpiece):
-    form = PretrainingForm(length=32, max_predictions=5)
-    source = train(form, wordpiece, documents_of(6, 12))
-
-    def labels(iterator, count):
-        return [next(iterator)["labels"] for _ in range(count)]
-
-    size = len(source)
-    whole = labels(train_iterator(source, 2, 7), size)
-    first, second = np.concatenate(whole)[:size], np.concatenate(whole)[size:]
-    assert not {row.tobytes() for row in first} <= {row.tobytes() for row in second}
-    started = train_iterator(source, 2, 7, threads=2)
-    labels(started, 3)
-    halves = [train_iterator(source, 2, 7, share=BatchShare(i, 2)) for i in (0, 1)]
-    for half in halves:
-        half.set_state(started.get_state())
-    rest = [np.concatenate(parts) for parts in zip(*(labels(half, size - 3) for half in halves), strict=True)]
-    np.testing.assert_array_equal(rest, whole[3:])
+def test_dynamic_masks_are_drawn_anew_in_each_epoch(wordpiece):
+    source = train(PretrainingForm(length=32, max_predictions=5), wordpiece, documents_of(6, 12))
+    iterator = train_iterator(source, len(source), 7)
+    first, second = ({row.tobytes() for row in next(iterator)["labels"]} for _ in range(2))
+    assert not first <= second
 
 
 def test_pretraining_of_one_document_or_none(wordpiece):

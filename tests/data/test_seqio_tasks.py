@@ -81,15 +81,14 @@ def vocabulary(tmp_path):
     return str(write_vocabulary(tmp_path))
 
 
-def fits(value, what, spec):
-    """Whether a field holds what it should."""
-    return {
-        "text": lambda: isinstance(value, str),
-        "texts": lambda: isinstance(value, tuple) and all(isinstance(one, str) for one in value),
-        "integer": lambda: isinstance(value, int),
-        "label": lambda: isinstance(value, int if spec.form.label_names else float),
-        "image": lambda: value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] == len(spec.form.mean),
-    }[what]()
+FITS = {
+    "text": lambda value, spec: isinstance(value, str),
+    "texts": lambda value, spec: isinstance(value, tuple) and all(isinstance(one, str) for one in value),
+    "integer": lambda value, spec: isinstance(value, int),
+    "label": lambda value, spec: isinstance(value, int if spec.form.label_names else float),
+    "image": lambda value, spec: value.dtype == np.uint8 and value.shape[2:] == (len(spec.form.mean),),
+}
+"""Whether a field holds what it should."""
 
 
 @pytest.mark.whole
@@ -114,7 +113,7 @@ def test_every_task_reads_its_data_sets(mocked):
     assert {name for name, _ in read} == {*CATALOG}
 
 
-def test_rows_of_tfds_are_rows_of_the_form(mocked):
+def test_rows_of_tfds_are_rows_of_the_form_and_their_number_is_known_or_an_error(mocked):
     from headjax.data.seqio_tasks import tfds_rows
 
     for name in ("mrpc", "stsb", "squad", "mtnt_enfr", "cifar10"):
@@ -122,23 +121,17 @@ def test_rows_of_tfds_are_rows_of_the_form(mocked):
         with mocked(2):
             rows = list(tfds_rows(spec)["validation"].rows())
         assert len(rows) == 2
-        for what in spec.form.wanted.items():
-            assert fits(rows[0].values[what[0]], what[1], spec), (name, what)
+        for field, what in spec.form.wanted.items():
+            assert FITS[what](rows[0].values[field], spec), (name, field)
         assert rows[1].place.endswith("example 1")
-    with pytest.raises(DataError, match="multi30k: TensorFlow Datasets has no data set of it; name local files"):
-        tfds_rows(find_task("multi30k"))
-
-
-def test_the_number_of_rows_is_known_or_said_not_to_be(mocked):
-    """Data that is there but cannot be counted is an error, not an unknown number."""
-    from headjax.data.seqio_tasks import tfds_rows
-
     spec = find_task("mrpc")
+    source = dataclasses.replace(spec.sources[0], splits={"validation": "nowhere"})
     with mocked(2):
         assert tfds_rows(spec)["train"].count == 10_000
-        source = dataclasses.replace(spec.sources[0], splits={"validation": "nowhere"})
         with pytest.raises(DataError, match=r"^glue/mrpc:2.0.0: nowhere: cannot be read from TFDS"):
             tfds_rows(dataclasses.replace(spec, sources=(source,)))
+    with pytest.raises(DataError, match="multi30k: TensorFlow Datasets has no data set of it; name local files"):
+        tfds_rows(find_task("multi30k"))
 
 
 def test_no_data_set_and_no_network(tfds, tmp_path, monkeypatch):
@@ -160,22 +153,19 @@ def test_no_data_set_and_no_network(tfds, tmp_path, monkeypatch):
         seqio.set_tfds_data_dir_override(None)
 
 
-def test_class_numbers_are_those_of_tfds(tfds):
+def test_class_numbers_and_subsets_are_those_of_tfds(tfds):
+    """WMT14 validates on newstest2013 and tests on newstest2014, which the tasks of these names rely on."""
     for name, task in GLUE.items():
         label = tfds.builder(f"glue/{name}").info.features["label"]
         assert getattr(label, "names", []) == [*task.form.label_names]
     for name in ("mnist:3.0.1", "cifar10:3.0.2", "cifar100:3.0.2", "imagenet2012:5.1.0"):
         (spec,) = (spec for spec in TASKS.values() if any(source.name == name for source in spec.sources))
         assert tfds.builder(name).info.features["label"].num_classes == len(spec.form.classes)
-
-
-def test_newstest(tfds):
-    """WMT14 validates on newstest2013 and tests on newstest2014, which the tasks of these names rely on."""
-    builder = tfds.builder(find_task("wmt14_ende").sources[0].name)
-    assert "newstest2013" in builder.subsets[tfds.Split.VALIDATION]
-    assert [*builder.subsets[tfds.Split.TEST]] == ["newstest2014"]
-    assert find_task("newstest2013_ende").sources[0].splits == {"validation": "validation"}
-    assert find_task("newstest2014_ende").sources[0].splits == {"validation": "test"}
+    subsets = tfds.builder(find_task("wmt14_ende").sources[0].name).subsets
+    assert "newstest2013" in subsets[tfds.Split.VALIDATION]
+    assert [*subsets[tfds.Split.TEST]] == ["newstest2014"]
+    for year, split in (("2013", "validation"), ("2014", "test")):
+        assert find_task(f"newstest{year}_ende").sources[0].splits == {"validation": split}
 
 
 def test_prepare_from_tfds(mocked, vocabulary, tmp_path, capsys):
@@ -239,7 +229,7 @@ def test_every_registered_task_gives_token_ids(mocked):
         assert len(task.metric_fns) == len(TASKS[name.removeprefix("headjax_")].metrics)
 
 
-def test_another_vocabulary(mocked):
+def test_another_vocabulary():
     import seqio
 
     from headjax.data.seqio_tasks import text_task
@@ -248,32 +238,33 @@ def test_another_vocabulary(mocked):
     assert task.output_features["targets"].vocabulary.extra_ids == 10
     assert [metric.__name__ for metric in task.metric_fns] == ["spearman", "pearson"]
     assert [task.postprocess_fn(text) for text in ("2.8", "much")] == [2.8, -1]
+    assert {"seqio", "tensorflow"} <= sys.modules.keys()  # the names that tests of what training imports look for
     with pytest.raises(DataError, match=r"^mnist: "):
         text_task(find_task("mnist"), seqio.ByteVocabulary())
 
 
-def test_rows_as_text():
+PAIR = {"text": "a", "second": "b"}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "written"),
+    [
+        ("mrpc", PAIR | {"label": 1}, ["mrpc sentence1: a sentence2: b", "equivalent"]),
+        ("stsb", PAIR | {"label": 2.89}, ["stsb sentence1: a sentence2: b", "2.8"]),
+        ("cola", {"text": "a", "label": 0}, ["cola sentence1: a", "unacceptable"]),
+        (
+            "squad",
+            {"question": "q?", "context": "c", "answers": ["x", "y"], "start": 0},
+            ["question: q? context: c", "x"],
+        ),
+        ("lm1b", {"text": "a"}, ["a"]),
+    ],
+)
+def test_rows_as_text(name, row, written):
     from headjax.data.seqio_tasks import as_text
 
-    rows = {
-        "mrpc": {"text": "a", "second": "b", "label": 1},
-        "stsb": {"text": "a", "second": "b", "label": 2.89},
-        "cola": {"text": "a", "label": 0},
-        "squad": {"question": "q?", "context": "c", "answers": ["x", "y"], "start": 0},
-        "lm1b": {"text": "a"},
-    }
-    written = {name: [*map(text_of, as_text(find_task(name), row).values())] for name, row in rows.items()}
-    assert written == {
-        "mrpc": ["mrpc sentence1: a sentence2: b", "equivalent"],
-        "stsb": ["stsb sentence1: a sentence2: b", "2.8"],
-        "cola": ["cola sentence1: a", "unacceptable"],
-        "squad": ["question: q? context: c", "x"],
-        "lm1b": ["a"],
-    }
-
-
-def text_of(value):
-    return value if isinstance(value, str) else value.numpy().decode()
+    found = as_text(find_task(name), row).values()
+    assert [value if isinstance(value, str) else value.numpy().decode() for value in found] == written
 
 
 def write_tfrecord(path, *examples):
@@ -283,8 +274,6 @@ def write_tfrecord(path, *examples):
     def feature(value):
         if isinstance(value, bytes):
             return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-        if isinstance(value, float):
-            return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
         return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
 
     with tf.io.TFRecordWriter(str(path)) as writer:
@@ -325,8 +314,3 @@ def test_real_tfrecords(data_dir):
     rows = {split: list(source.rows()) for split, source in spec.local(spec, [data_dir / "lm" / "c4"]).items()}
     assert (len(rows["train"]), len(rows["validation"])) == (1000, 200)
     assert all(row.values["text"] for row in rows["validation"])
-
-
-def test_tensorflow_was_imported_here():
-    """What the test that training imports none compares with."""
-    assert {"seqio", "tensorflow"} <= sys.modules.keys()

@@ -9,28 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headjax.core.errors import ConfigError, DataError
+from headjax.data import PreparedData
 from headjax.data.examples import TokenBlocks, sequences
+from headjax.data.forms import ImageForm, PretrainingForm
+from headjax.data.forms.images import AugmentedImages
+from headjax.data.rows import Row
 from headjax.data.stream import LengthBuckets, evaluation_batches, train_iterator
 from headjax.mesh.distributed import BatchShare
 from tests import tiny
 from tests.closeness import assert_close
+from tests.data.making import DEIT, train
 
 
 def test_blocks_are_consecutive_and_whole():
     blocks = TokenBlocks(np.arange(11), 3)
-    assert len(blocks) == 3
-    assert [blocks[i]["input_ids"].tolist() for i in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert [blocks[i]["input_ids"].tolist() for i in range(len(blocks))] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     assert blocks[0]["input_ids"].dtype == np.int32
-
-
-@pytest.mark.parametrize(
-    "tokens, field", [(np.arange(3), "length"), (np.zeros(8), "tokens"), (np.zeros((2, 8), int), "tokens")]
-)
-def test_no_blocks(tokens, field):
-    with pytest.raises(DataError, match=f"^{field}: "):
-        TokenBlocks(tokens, 4)
-    with pytest.raises(ConfigError, match=r"^length: "):
-        TokenBlocks(np.arange(9), 1)
 
 
 class Numbers:
@@ -69,19 +63,65 @@ def test_epochs_and_seeds_differ():
     assert list(range(40)) not in epochs
 
 
-@pytest.mark.parametrize("threads", [0, 2])
-def test_resumes_exactly_within_and_across_epochs(threads):
-    """22 examples in batches of 4: epochs end within batches 5, 11 and 16."""
-    whole = take(train_iterator(Numbers(22), 4, 3), 20)
-    for stop in (0, 2, 5, 6, 11, 17):
-        first = train_iterator(Numbers(22), 4, 3, threads=threads)
-        assert take(first, stop) == whole[:stop]
+@pytest.fixture(scope="module")
+def buckets():
+    generator = np.random.default_rng(0)
+    ids = [np.full(generator.integers(1, 33), number + 1, np.int32) for number in range(60)]
+    rows = sequences({"input_ids": ids}, {"labels": np.arange(60)})
+    return LengthBuckets(rows, (8, 16), window=3)
+
+
+@pytest.fixture(scope="module")
+def sources(buckets, prepared_films, wordpiece):
+    """Sources of examples; the last two draw an example anew each time."""
+    text = "It was not very dull. The film was good. It was fun. "
+    rows = [Row(f"text {i}", {"text": text * (2 + i)}) for i in range(6)]
+    names = tuple(map(str, range(4)))
+    form = ImageForm(size=16, stored=20, mean=(0.5,) * 3, deviation=(0.25,) * 3, classes=names)
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 20, 20, 3)).astype(np.uint8)
+    images = [{"image": image, "labels": np.asarray([i % 4], np.int32)} for i, image in enumerate(pixels)]
+    return {
+        "numbers": Numbers(22),
+        "buckets": buckets,
+        "shards": PreparedData(path=str(prepared_films)).load().train,
+        "masks": train(PretrainingForm(length=32, max_predictions=5), wordpiece, rows),
+        "images": AugmentedImages(images, form, DEIT),
+    }
+
+
+@pytest.mark.parametrize("name", ["numbers", "buckets", "shards", "masks", "images"])
+def test_the_position_alone_decides(sources, name):
+    """Exactly the same batches, within and across epochs, of threads and processes, and of an iterator set back."""
+    source = sources[name]
+
+    def started(**options):
+        return train_iterator(source, 4, 3, **options)
+
+    def batches(iterator, count):
+        return [next(iterator) for _ in range(count)]
+
+    whole = batches(started(), 20)
+    assert not same(whole, batches(train_iterator(source, 4, 4), 20))
+    stops = ((0, 2), (2, 0), (5, 2), (6, 0), (11, 2), (17, 0)) if name == "numbers" else ((5, 2), (11, 0))
+    for stop, threads in stops:
+        first, again = started(threads=threads), started(threads=threads)
+        assert same(batches(first, stop), whole[:stop])
         state = json.loads(json.dumps(first.get_state()))
-        again = train_iterator(Numbers(22), 4, 3, threads=threads)
-        take(again, 1)  # a used iterator may be set back too
+        next(again)  # a used iterator may be set back too
         again.set_state(state)
-        assert take(again, 20 - stop) == whole[stop:]
-        assert take(first, 20 - stop) == whole[stop:]
+        halves = [started(share=BatchShare(index, 2)) for index in (0, 1)]
+        for half in halves:
+            half.set_state(state)
+        parts = zip(*(batches(half, 20 - stop) for half in halves), strict=True)
+        joined = [{key: np.concatenate([part[key] for part in both]) for key in both[0]} for both in parts]
+        for found in (batches(again, 20 - stop), batches(first, 20 - stop), joined):
+            assert same(found, whole[stop:])
+
+
+def same(batches, others):
+    """Whether batches are equal in every array."""
+    pairs = zip(batches, others, strict=True)
+    return all(one.keys() == two.keys() and all(np.array_equal(one[k], two[k]) for k in one) for one, two in pairs)
 
 
 @pytest.mark.parametrize("counts", [(1,), (2,), (4,), (1, 2, 4), (4, 1), (2, 4, 1)])
@@ -106,23 +146,36 @@ def test_an_epoch_over_processes_whose_number_changes(counts):
     assert len({tuple(epoch) for epoch in epochs}) == 4
 
 
-def test_impossible_requests():
-    numbers = Numbers(8)
-    for field, arguments in [
-        ("batch_size", {"batch_size": 0}),
-        ("batch_size", {"share": BatchShare(0, 4)}),
-        ("seed", {"seed": -1}),
-        ("seed", {"seed": 2**32}),
-        ("threads", {"threads": -1}),
-        ("share", {"share": BatchShare(2, 2)}),
-    ]:
-        with pytest.raises(ConfigError, match=f"^{field}: "):
-            train_iterator(numbers, **{"batch_size": 6, "seed": 0} | arguments)
-    for call in (lambda: train_iterator(Numbers(0), 1, 0), lambda: evaluation_batches(Numbers(0), 1)):
-        with pytest.raises(DataError, match=r"^source: "):
-            call()
-    with pytest.raises(ConfigError, match=r"^batch_size: "):
-        evaluation_batches(numbers, 0)
+@pytest.mark.parametrize(
+    ("kind", "field", "call"),
+    [
+        *(
+            (
+                ConfigError,
+                field,
+                lambda fields=fields: train_iterator(Numbers(8), **{"batch_size": 6, "seed": 0} | fields),
+            )
+            for field, fields in (
+                ("batch_size", {"batch_size": 0}),
+                ("batch_size", {"share": BatchShare(0, 4)}),
+                ("seed", {"seed": -1}),
+                ("seed", {"seed": 2**32}),
+                ("threads", {"threads": -1}),
+                ("share", {"share": BatchShare(2, 2)}),
+            )
+        ),
+        (ConfigError, "batch_size", lambda: evaluation_batches(Numbers(8), 0)),
+        (DataError, "source", lambda: train_iterator(Numbers(0), 1, 0)),
+        (DataError, "source", lambda: evaluation_batches(Numbers(0), 1)),
+        (ConfigError, "length", lambda: TokenBlocks(np.arange(9), 1)),
+        (DataError, "length", lambda: TokenBlocks(np.arange(3), 4)),
+        (DataError, "tokens", lambda: TokenBlocks(np.zeros(8), 4)),
+        (DataError, "tokens", lambda: TokenBlocks(np.zeros((2, 8), int), 4)),
+    ],
+)
+def test_impossible_requests(kind, field, call):
+    with pytest.raises(kind, match=f"^{field}: "):
+        call()
 
 
 @settings(max_examples=20)
@@ -168,51 +221,20 @@ def test_padding_changes_no_loss():
     assert_close(padded, single, sums=tiny.SUMS)
 
 
-EXAMPLES = 60
+def test_batches_of_one_length_bucket_have_little_padding(buckets):
+    def epoch(source, start):
+        iterator = train_iterator(source, 4, 5)
+        return [next(iterator) for _ in range(start + 15)][start:]
 
-
-@pytest.fixture(scope="module")
-def source():
-    generator = np.random.default_rng(0)
-    ids = [np.full(generator.integers(1, 33), number + 1, np.int32) for number in range(EXAMPLES)]
-    rows = sequences({"input_ids": ids}, {"labels": np.arange(EXAMPLES)})
-    return LengthBuckets(rows, (8, 16), window=3)
-
-
-def batches(source, count, seed=5, **options):
-    iterator = train_iterator(source, 4, seed, **options)
-    return [next(iterator) for _ in range(count)]
-
-
-def test_every_example_once_an_epoch_with_little_padding(source):
-    epoch = batches(source, 15)
-    labels = np.concatenate([batch["labels"] for batch in epoch])
-    np.testing.assert_array_equal(np.sort(labels), np.arange(EXAMPLES))
-    for batch in epoch:
+    first, again = epoch(buckets, 0), epoch(buckets, 15)
+    labels, later = (np.concatenate([batch["labels"] for batch in batches]) for batches in (first, again))
+    assert sorted(labels) == sorted(later) == list(range(60))
+    assert (later != labels).any()
+    for batch in first:
         np.testing.assert_array_equal(batch["input_ids"][:, 0], batch["labels"] + 1)
         length, longest = batch["input_ids"].shape[1], batch["attention_mask"].sum(axis=1).max()
         assert length == min(end for end in (8, 16, 32) if end >= longest)
-    padded = sum(batch["input_ids"].size for batch in epoch)
-    plain = sum(batch["input_ids"].size for batch in batches(source.rows, 15))
+    padded, plain = (sum(batch["input_ids"].size for batch in batches) for batches in (first, epoch(buckets.rows, 0)))
     assert padded < 0.8 * plain
-    again = np.concatenate([batch["labels"] for batch in batches(source, 30)[15:]])
-    np.testing.assert_array_equal(np.sort(again), np.arange(EXAMPLES))
-    assert (again != labels).any()
-
-
-def test_position_alone_decides(source):
-    whole = batches(source, 8)
-    iterator = train_iterator(source, 4, 5, threads=2)
-    for _ in range(5):
-        next(iterator)
-    fresh = train_iterator(source, 4, 5)
-    fresh.set_state(iterator.get_state())
-    for expected in whole[5:]:
-        np.testing.assert_array_equal(next(fresh)["input_ids"], expected["input_ids"])
-    halves = [batches(source, 8, share=BatchShare(index, 2)) for index in range(2)]
-    for expected, *parts in zip(whole, *halves, strict=True):
-        joined = np.concatenate([part["input_ids"] for part in parts])
-        np.testing.assert_array_equal(joined, expected["input_ids"])
-
     with pytest.raises(ConfigError, match=r"^buckets: "):
-        LengthBuckets(source.rows, (0, 8))
+        LengthBuckets(buckets.rows, (0, 8))

@@ -25,6 +25,7 @@ def counts(name, *paths):
 
 
 def test_every_task_has_a_form_that_a_manifest_keeps():
+    assert {type(TASKS[name].form) for name in ONE_OF_EACH_FORM} == {type(spec.form) for spec in TASKS.values()}
     for name, spec in TASKS.items():
         assert spec.name == name
         assert from_data(type(spec.form), to_data(spec.form)) == spec.form
@@ -122,15 +123,15 @@ def test_rows_become_a_tasks_data(wordpiece):
 
 
 def test_choices_that_do_not_suit_the_examples(wordpiece):
-    form = LabelledForm(length=8, classes=("bad", "good"))
-    rows = {"train": films("bad"), "validation": films("good")}
-    with pytest.raises(DataError, match=r"^config.data.augmentation: "):
-        load_rows(form, rows, wordpiece, {}, Reading(augmentation=Augmentation()))
-    texts = {split: [Row("a", {"text": "some text"})] for split in ("train", "validation")}
-    with pytest.raises(DataError, match=r"^config.data.buckets: "):
-        load_rows(LanguageForm(length=4), texts, byte_tokenizer(), {}, Reading(buckets=(2,)))
-    with pytest.raises(DataError, match=r"^length: the train text has 10 tokens"):
-        load_rows(LanguageForm(length=64), texts, byte_tokenizer(), {})
+    labelled = (LabelledForm(length=8, classes=("bad", "good")), films("bad"), wordpiece)
+    text = [Row("a", {"text": "some text"})]
+    for (form, rows, tokenizer), reading, field in (
+        (labelled, Reading(augmentation=Augmentation()), "config.data.augmentation"),
+        ((LanguageForm(length=4), text, byte_tokenizer()), Reading(buckets=(2,)), "config.data.buckets"),
+        ((LanguageForm(length=64), text, byte_tokenizer()), Reading(), "length"),
+    ):
+        with pytest.raises(DataError, match=f"^{field}: "):
+            load_rows(form, {"train": rows, "validation": rows}, tokenizer, {}, reading)
 
 
 def test_totals_add_up_over_shards():
@@ -157,10 +158,6 @@ def test_examples_have_the_asked_length_and_are_the_same_every_time(name):
         assert data.tokenizer.vocab_size <= 320
     assert len(data.validation) >= 8
     data.validation[len(data.validation) - 1]
-
-
-def test_there_are_rows_for_every_task():
-    assert {type(TASKS[name].form) for name in ONE_OF_EACH_FORM} == {type(spec.form) for spec in TASKS.values()}
 
 
 def test_labels_follow_from_the_examples():

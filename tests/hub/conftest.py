@@ -1,5 +1,7 @@
 """Models and directories that the tests of the hub share."""
 
+import shutil
+
 import pytest
 
 from headjax.heads.pruning import prune
@@ -27,7 +29,5 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def folder(made, tmp_path):
-    import shutil
-
     shutil.copytree(made[1], tmp_path / "bert")
     return tmp_path / "bert"

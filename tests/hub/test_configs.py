@@ -1,5 +1,6 @@
 """What a `config.json` means: one line for each way to say it and each way to be refused, in every family."""
 
+import functools
 import math
 
 import pytest
@@ -7,10 +8,9 @@ import pytest
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves, YarnScaling
 from headjax.core.errors import ConfigError
 from headjax.core.norms import OffsetRMSNorm
-from headjax.hub.families.entries import classifier, common, labelled
 from headjax.hub.fields import Fields
 from headjax.models.residuals import SandwichNorm
-from headjax.models.tasks import Classification, Regression, TokenClassification
+from headjax.models.tasks import Classification, Regression
 from tests.hub.directories import BERT, CONFIGS, family
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -28,6 +28,7 @@ LLAMA3 = {
 SCALED = RotaryHalves(base=5e5, scaling=LinearScaling(8.0))
 ROBERTA = {"architectures": ["RobertaModel"], "pad_token_id": 2}
 NAMED = {"id2label": {"0": "no", "1": "maybe", "2": "yes"}}
+LABELLED = functools.partial(Classification, dropout=0.1)
 POOLER = ("pooler.dense.weight",)
 
 
@@ -89,12 +90,7 @@ READ = [
     ("llama", {"max_position_embeddings": 80, "rope_scaling": YARN}, reach, 80),
     ("llama", {"max_position_embeddings": 16, "rope_scaling": LINEAR}, reach, 16),
     ("llama", {"rope_scaling": LINEAR | {"rope_type": None, "type": "linear"}}, scaling, LinearScaling(8.0)),
-    (
-        "llama",
-        {"rope_parameters": LINEAR | {"rope_theta": 5e5}},
-        rotary,
-        [SCALED] * 2,
-    ),
+    ("llama", {"rope_parameters": LINEAR | {"rope_theta": 5e5}}, rotary, [SCALED] * 2),
     ("llama", {"rope_theta": 5e5, "rope_scaling": LINEAR}, rotary, [SCALED] * 2),
     ("llama", {"rope_scaling": YARN}, scaling, YarnScaling(4.0, 16)),
     ("llama", {"rope_scaling": YARN | {"attention_factor": 1.5}}, scaling, YarnScaling(4.0, 16, attention_factor=1.5)),
@@ -157,6 +153,11 @@ READ = [
         output,
         Classification(classes=3, dropout=0.1, names=("no", "maybe", "yes")),
     ),
+    ("xlm-roberta", {"num_labels": None}, output, LABELLED(classes=2)),
+    ("xlm-roberta", {}, output, LABELLED(classes=3)),
+    ("xlm-roberta", {"num_labels": 1, "problem_type": "single_label_classification"}, output, LABELLED(classes=1)),
+    ("xlm-roberta", {"problem_type": "regression"}, output, Regression(outputs=3, dropout=0.1)),
+    ("xlm-roberta", {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, output, LABELLED(classes=2)),
 ]
 
 
@@ -185,6 +186,8 @@ def test_a_config_is_read_and_written(kind, fields, part, expected):
         ("qwen3", WINDOWS, {"layer_types": TYPES[::-1], "use_sliding_window": True, "sliding_window": 3}),
         ("qwen3", {}, {"layer_types": [FULL] * 2, "use_sliding_window": False, "sliding_window": None}),
         ("roberta", ROBERTA, {"max_position_embeddings": 10, "pad_token_id": 2}),
+        ("camembert", NAMED, NAMED | {"label2id": {"no": 0, "maybe": 1, "yes": 2}}),
+        ("camembert", {"num_labels": 2}, {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}),
     ],
 )
 def test_fields_that_are_written(kind, fields, written):
@@ -264,31 +267,3 @@ def test_pretraining_under_the_name_of_one_task():
     both = read("bert", architectures=["BertForPreTraining"])
     assert read("bert", ("cls.seq_relationship.weight",), architectures=["BertForMaskedLM"]) == both
     assert family("bert").read(Fields(BERT)) != both
-
-
-@pytest.mark.parametrize(
-    ("fields", "found"),
-    [
-        ({}, Classification(classes=2, dropout=0.5)),
-        ({"num_labels": 3}, Classification(classes=3, dropout=0.5)),
-        ({"num_labels": 1, "problem_type": "single_label_classification"}, Classification(classes=1, dropout=0.5)),
-        ({"num_labels": 3, "problem_type": "regression"}, Regression(outputs=3, dropout=0.5)),
-        ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, Classification(classes=2, dropout=0.5)),
-    ],
-)
-def test_classifiers_there_and_back(fields, found):
-    entry = classifier(0.5)
-    assert entry.read(Fields(fields)) == found
-    assert entry.read(Fields(entry.write(found, "output"))) == found
-
-
-def test_names_of_labels_are_written_as_they_are():
-    entry = labelled(TokenClassification, dropout=0.0)
-    written = entry.write(TokenClassification(classes=3, dropout=0.0, names=("no", "maybe", "yes")), "output")
-    assert written == NAMED | {"label2id": {"no": 0, "maybe": 1, "yes": 2}}
-    unnamed = entry.write(TokenClassification(classes=2, dropout=0.0), "output")
-    assert unnamed["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
-
-
-def test_of_fields_that_differ_the_first_layers_count():
-    assert common([{"a": 1}, {"a": 2, "b": 3}]) == {"a": 1, "b": 3}

@@ -131,25 +131,18 @@ def test_bad_requests(bert, ragged, tmp_path):
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "model"), "--overwrite"]) == 2
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "bart", "vit"])
-def test_example_batches_fit_the_model(name):
+@pytest.mark.parametrize(("name", "most"), [("bert", 10), ("llama", 2048), ("bart", 10), ("vit", None)])
+def test_example_batches_fit_the_model(name, most):
     model = model_of(CONFIGS[name])
+    assert longest(model) == most
     batch = example_batch(model)
     assert all(len(array) == 2 for array in batch.values())
     output = model(batch)
     assert np.all(np.isfinite(output.hidden))
-    if "attention_mask" in batch:
-        length = batch["input_ids"].shape[1]
+    if most is not None:
+        length = min(most, LENGTH)
         assert batch["attention_mask"].sum(1).tolist() == [length, length // 2]
-
-
-def test_lengths():
-    bert, llama = model_of(BERT), model_of(LLAMA)
-    assert (longest(bert), longest(llama), longest(model_of(CONFIGS["vit"]))) == (10, 2048, None)
-    assert longest(model_of(LLAMA | {"max_position_embeddings": None})) is None
-    assert example_batch(bert)["input_ids"].shape == (2, 10)
-    assert example_batch(llama)["input_ids"].shape == (2, LENGTH)
-    assert example_batch(llama, 6)["input_ids"].shape == (2, 6)
+        assert example_batch(model, 6)["input_ids"].shape == (2, 6)
 
 
 def test_a_changed_tensor_is_a_difference(tmp_path):
@@ -184,30 +177,21 @@ def check_onnx(model, folder):
     assert_close(logits, expected.logits, sums=tiny.SUMS)
 
 
-def test_a_full_disk_is_told_with_the_path_of_the_export(tmp_path, monkeypatch):
-    """Another failure of the converter is told as one of the layout. The libraries need not be there."""
-    found = {}
-    converter = types.SimpleNamespace(to_onnx=lambda *arguments, **options: found["fail"]())
-    monkeypatch.setitem(sys.modules, "jax2onnx", converter)
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [(OSError(errno.ENOSPC, "No space left"), "{out}: no space left"), (None, "layout onnx: no such operation")],
+)
+def test_a_failure_of_the_converter_is_told_with_its_path_or_layout(error, line, tmp_path, monkeypatch):
+    """The libraries need not be there."""
+
+    def fails(*arguments, **options):
+        raise RuntimeError("no such operation") from error
+
+    monkeypatch.setitem(sys.modules, "jax2onnx", types.SimpleNamespace(to_onnx=fails))
     monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
-
-    def full():
-        try:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        except OSError as error:
-            raise RuntimeError("cannot write the model") from error
-
-    def unable():
-        raise RuntimeError("no such operation")
-
-    for fail, line in (
-        (full, f"{tmp_path}/out: no space left on device"),
-        (unable, "layout onnx: no such operation"),
-    ):
-        found["fail"] = fail
-        with pytest.raises(HeadjaxError, match=f"^{line}$"):
-            to_onnx(model_of(BERT), tmp_path / "out", length=6)
-        assert not list(tmp_path.iterdir())
+    with pytest.raises(HeadjaxError, match=f"^{line.format(out=tmp_path / 'out')}$"):
+        to_onnx(model_of(BERT), tmp_path / "out", length=6)
+    assert not list(tmp_path.iterdir())
 
 
 @needs_onnx
@@ -220,18 +204,21 @@ def test_onnx_of_every_architecture(name, tmp_path):
     check_onnx(model, tmp_path / "out")
 
 
-@needs_onnx
-def test_onnx_of_models_without_a_name(tmp_path):
-    model = replaced(
-        BERT,
+NAMELESS = {
+    "talking, latent": (
         Talking(num_heads=3, logit_heads=4, softmax_heads=4, head_dim=2),
         Latent(num_heads=2, rank=3, head_dim=2),
-    )
-    to_onnx(model, tmp_path / "one", length=6)
-    check_onnx(model, tmp_path / "one")
-    model = replaced(BERT, *[Collaborative(num_heads=4, shared_dim=5, content_bias=True, **SIZES)] * 2)
-    to_onnx(model, tmp_path / "two", length=6)
-    check_onnx(model, tmp_path / "two")
+    ),
+    "collaborative": [Collaborative(num_heads=4, shared_dim=5, content_bias=True, **SIZES)] * 2,
+}
+
+
+@needs_onnx
+@pytest.mark.parametrize("name", NAMELESS)
+def test_onnx_of_models_without_a_name(name, tmp_path):
+    model = replaced(BERT, *NAMELESS[name])
+    to_onnx(model, tmp_path / "out", length=6)
+    check_onnx(model, tmp_path / "out")
 
 
 @needs_onnx

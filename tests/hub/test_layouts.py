@@ -19,9 +19,7 @@ from headjax.heads.scores import score_heads
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import max_difference
 from headjax.hub.exporting import imported_from, layout_of_export
-from headjax.hub.padding import pad_heads
 from headjax.models.outputs import Pooler
-from headjax.models.stack import LayerGroup
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import (
@@ -31,7 +29,6 @@ from tests.hub.directories import (
     RAGGED,
     SIZES,
     T5,
-    family,
     model_of,
     refused_export,
     replaced,
@@ -103,6 +100,26 @@ def test_pruned_heads_keep_shapes_and_numbers(fields, removed, tmp_path):
 
 GROUPED = Grouped(num_heads=4, kv_heads=2, head_dim=2, projection_bias=True)
 HEADS = MultiHead(num_heads=4, head_dim=2)
+PAIR = MultiHead(num_heads=2, head_dim=2)
+
+
+def of_blocks():
+    """A full-rank collaborative layer, each head reading its own block of the shared dimensions, is multi-head."""
+    attention = Collaborative(num_heads=4, shared_dim=8, mixing_init=Concatenate(), **SIZES)
+    model = replaced(BERT, attention, attention)
+    blocks = np.kron(np.eye(4, dtype=np.float32), np.ones((1, 2), np.float32))
+    params = model.params
+    params["encoder"]["layers_0_1"]["attention"]["mixing"] = np.stack([blocks, 2 * blocks])
+    return model.replace(params=params)
+
+
+def scaled(name, *scales):
+    """Queries of another scale, which goes into their norm: before it, it would be undone."""
+    like = model_of(CONFIGS[name]).config.decoder.layers
+    own = [dataclasses.replace(each.attention, scale=scale) for each, scale in zip(like, scales, strict=True)]
+    return replaced(CONFIGS[name], *own, stack="decoder")
+
+
 FORMULATIONS = {
     "smaller heads of another scale": MultiHead(num_heads=4, head_dim=1, value_dim=2),
     "grouped": GROUPED,
@@ -114,12 +131,19 @@ FORMULATIONS = {
     "collaborative": Collaborative(num_heads=4, shared_dim=2, projection_bias=True, **SIZES),
     "collaborative content": Collaborative(num_heads=4, shared_dim=1, content_bias=True, **SIZES),
 }
+AS_HEADS = {
+    **{name: ("bert", lambda own=own: replaced(BERT, own, PAIR)) for name, own in FORMULATIONS.items()},
+    "shared dimensions that no head reads": ("bert", of_blocks),
+    "a scale of one layer": ("qwen3", lambda: scaled("qwen3", 0.3, None)),
+    "a scale of both layers": ("gemma3_text", lambda: scaled("gemma3_text", 0.3, 0.3)),
+}
 
 
-@pytest.mark.parametrize("name", FORMULATIONS)
+@pytest.mark.parametrize("name", AS_HEADS)
 def test_formulations_that_are_multi_head_attention(name, tmp_path):
-    model = replaced(BERT, FORMULATIONS[name], MultiHead(num_heads=2, head_dim=2))
-    assert to_huggingface(model, tmp_path / "out").layout == "padded"
+    kind, make = AS_HEADS[name]
+    model = make()
+    assert to_huggingface(model, tmp_path / "out", family=kind).layout == "padded"
     assert max_difference(model, tmp_path / "out") < rounding(model)
 
 
@@ -133,28 +157,6 @@ def test_heads_of_any_size_fit_a_t5(biased, tmp_path):
         return
     assert to_huggingface(model, tmp_path / "out", family="t5").layout == "padded"
     assert json.loads((tmp_path / "out" / "config.json").read_text())["d_kv"] == 6
-    assert max_difference(model, tmp_path / "out") < rounding(model)
-
-
-def test_shared_dimensions_that_no_head_reads_are_dropped(tmp_path):
-    """A full-rank collaborative layer, each head reading its own block of the shared dimensions, is multi-head."""
-    attention = Collaborative(num_heads=4, shared_dim=8, mixing_init=Concatenate(), **SIZES)
-    model = replaced(BERT, attention, attention)
-    blocks = np.kron(np.eye(4, dtype=np.float32), np.ones((1, 2), np.float32))
-    params = model.params
-    params["encoder"]["layers_0_1"]["attention"]["mixing"] = np.stack([blocks, 2 * blocks])
-    model = model.replace(params=params)
-    assert to_huggingface(model, tmp_path / "out").layout == "padded"
-    assert max_difference(model, tmp_path / "out") < rounding(model)
-
-
-@pytest.mark.parametrize(("name", "scales"), [("qwen3", (0.3, None)), ("gemma3_text", (0.3, 0.3))])
-def test_another_scale_goes_into_the_norm_of_the_queries(name, scales, tmp_path):
-    """Before the norm it would be undone."""
-    like = model_of(CONFIGS[name]).config.decoder.layers
-    own = [dataclasses.replace(each.attention, scale=scale) for each, scale in zip(like, scales, strict=True)]
-    model = replaced(CONFIGS[name], *own, stack="decoder")
-    assert to_huggingface(model, tmp_path / "out", family=name).layout == "padded"
     assert max_difference(model, tmp_path / "out") < rounding(model)
 
 
@@ -240,65 +242,28 @@ def test_what_a_layout_cannot_say_is_refused_with_a_way_out(name, layout, make, 
     assert all(each in message for each in said), message
 
 
-def test_padding_stacks_the_attention_once_and_nothing_else(monkeypatch):
-    """To look at the heads is no reason to write all parameters anew: one pass over each attention does."""
-    stacked = []
-    restack = LayerGroup.restack
-
-    def counted(self, layers):
-        stacked.append({name for layer in layers for name in layer})
-        return restack(self, layers)
-
-    monkeypatch.setattr(LayerGroup, "restack", counted)
-    for fields, attentions in ((BERT, 1), (T5, 3)):
-        stacked.clear()
-        pad_heads(model_of(fields), family(fields["model_type"]))
-        assert len(stacked) == attentions
-        assert all("query" in names for names in stacked)
-
-
-TOKENS = {"input_ids": np.arange(11)[None]}
-
-
-@pytest.fixture(scope="module")
-def gemma():
-    return model_of(CONFIGS["gemma3_text"])
-
-
-def test_a_window_is_a_mask_and_limits_no_length():
-    model, whole = (model_of(CONFIGS["mistral"] | fields) for fields in ({}, {"sliding_window": None}))
-    tokens = {"input_ids": np.arange(14)[None] % 20}
-    logits, others = (np.asarray(each(tokens).logits) for each in (model, whole))
-    assert_close(logits[:, :6], others[:, :6], sums=tiny.SUMS)
-    assert np.abs(logits[:, 6:] - others[:, 6:]).max(axis=-1).min() > 1e-3
-
-
-def test_a_sequence_beyond_the_models_positions():
+def test_a_sequence_beyond_the_models_positions_which_a_window_is_not():
     model = model_of(LLAMA | {"max_position_embeddings": 6})
     model({"input_ids": np.ones((1, 6), np.int32)})
     with pytest.raises(DataError, match="7 tokens"):
         model({"input_ids": np.ones((1, 7), np.int32)})
     with pytest.raises(DataError, match=r"^position_ids: 6 at \[0, 1\]"):
         model({"input_ids": np.ones((1, 2), np.int32), "position_ids": np.asarray([[0, 6]])})
+    model_of(CONFIGS["mistral"])({"input_ids": np.ones((1, 14), np.int32)})
 
 
-def test_removed_heads_are_gates_of_zero(gemma):
+def test_layers_of_two_windows_and_bases_are_gated_scored_and_converted():
+    """Keys of a latent are rebuilt, normalised with 1 + weight and turned by the layer's own base, under its window."""
+    gemma, tokens = model_of(CONFIGS["gemma3_text"]), {"input_ids": np.arange(11)[None]}
     smaller = prune(gemma, ["decoder/0/1", "decoder/1/0", "decoder/1/1"])
     gates = jnp.ones((2, 4)).at[jnp.asarray([0, 1, 1]), jnp.asarray([1, 0, 1])].set(0.0)
-    assert_close(smaller(TOKENS).logits, gemma(TOKENS, {"decoder": gates}).logits, sums=tiny.SUMS)
-
-
-def test_heads_are_scored_under_their_window(gemma):
+    assert_close(smaller(tokens).logits, gemma(tokens, {"decoder": gates}).logits, sums=tiny.SUMS)
     scores = score_heads(gemma, [{"input_ids": np.arange(80).reshape(2, 40) % 20}], statistics=("distance",))
     places = [HeadId("decoder", layer, head) for layer in (0, 1) for head in range(4)]
     assert sorted(scores.score("importance")) == places
     assert min(scores.score("importance").values()) > 0.0
     distances = [scores.score("distance")[place] for place in places]
     assert max(distances[:4]) < 3.0 < max(distances[4:])  # a window of 4, and 40 tokens
-
-
-def test_a_latent_of_full_rank_is_the_same_model(gemma):
-    """Keys are rebuilt, normalised with 1 + weight and turned by the layer's own base, under the layer's window."""
     converted = convert(gemma, "latent:rank=8").model
     assert [layer.window for layer in converted.config.decoder.layers] == [4, None]
-    assert_close(converted(TOKENS).logits, gemma(TOKENS).logits, sums=20 * tiny.SUMS)
+    assert_close(converted(tokens).logits, gemma(tokens).logits, sums=20 * tiny.SUMS)

@@ -239,7 +239,7 @@ def loaded(model_class, folder):
     return model.eval()
 
 
-PRUNED = [
+RAGGED = [
     "BertForSequenceClassification",
     "DistilBertForMaskedLM",
     "RobertaForMaskedLM",
@@ -256,41 +256,43 @@ PRUNED = [
 ]
 
 
-@pytest.mark.parametrize("case", PRUNED, indirect=True)
-def test_a_ragged_model_loads_there_padded(case, tmp_path):
-    theirs, folder = case
-    model = from_huggingface(folder)
-    stack = next(iter(model.config.attentions()))
-    rest = [] if theirs.config.model_type == "albert" else [f"{stack}/1/2", f"{stack}/1/3"]
-    rest += ["decoder/0/0", "cross/0/1"] if theirs.config.is_encoder_decoder else []
-    smaller = prune(model, [f"{stack}/0/1", f"{stack}/1/0", *rest])
-    exported = to_huggingface(smaller, tmp_path / "ours")
-    assert exported.layout == "padded"
-    inputs = batch(theirs.config)
-    again = loaded(type(theirs), tmp_path / "ours")
-    assert again.config.num_attention_heads == 4
-    assert_same(smaller(inputs), outputs(again, inputs), inputs)
-
-
-REMOVABLE = [
-    name for name in PRUNED if name.split("For")[0] in ("Bert", "DistilBert", "Roberta", "GPT2LMHeadModel", "ViT")
+EVEN = {
+    "LlamaForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
+    "Qwen2ForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
+    # The heads left keep their columns of the position bias.
+    "T5ForConditionalGeneration": [
+        f"{each}/{i}" for each in ("encoder/0", "encoder/1", "decoder/0", "cross/0") for i in (1, 3)
+    ],
+}
+PRUNED = [
+    *((name, "padded") for name in RAGGED),
+    *((name, "native") for name in EVEN),
+    *(
+        (name, "pruned_heads")
+        for name in RAGGED
+        if name.startswith(("BertFor", "DistilBertFor", "RobertaFor", "GPT2LMHeadModel", "ViTFor"))
+    ),
 ]
 
 
-@pytest.mark.parametrize("case", REMOVABLE, indirect=True)
-def test_transformers_4_loads_pruned_heads(case, tmp_path):
-    """Needs an environment of its own, since the parity extra has transformers 5, which cannot remove heads."""
+@pytest.mark.parametrize(("case", "layout"), PRUNED, indirect=["case"])
+def test_a_pruned_model_loads_there(case, layout, tmp_path):
+    """Ragged ones padded, those of equal counts in their own shapes; `pruned_heads` is read by transformers 4 alone."""
     import transformers
 
-    if int(transformers.__version__.split(".")[0]) > 4:
+    if layout == "pruned_heads" and int(transformers.__version__.split(".")[0]) > 4:
         pytest.skip("transformers 5 does not read pruned_heads")
     theirs, folder = case
-    model = from_huggingface(folder)
+    model, inputs = from_huggingface(folder), batch(theirs.config)
     stack = next(iter(model.config.attentions()))
-    smaller = prune(model, [f"{stack}/0/1", f"{stack}/1/0", f"{stack}/1/2"])
-    to_huggingface(smaller, tmp_path / "ours", "pruned_heads")
-    inputs = batch(theirs.config)
-    assert_same(smaller(inputs), outputs(loaded(type(theirs), tmp_path / "ours"), inputs), inputs)
+    removed = [f"{stack}/0/1", f"{stack}/1/0"]
+    removed += [] if theirs.config.model_type == "albert" else [f"{stack}/1/2", f"{stack}/1/3"]
+    removed += ["decoder/0/0", "cross/0/1"] if theirs.config.is_encoder_decoder else []
+    smaller = prune(model, EVEN[type(theirs).__name__] if layout == "native" else removed)
+    assert to_huggingface(smaller, tmp_path / "ours", layout if layout == "pruned_heads" else "auto").layout == layout
+    again = loaded(type(theirs), tmp_path / "ours")
+    assert again.config.num_attention_heads == (2 if layout == "native" else 4)
+    assert_same(smaller(inputs), outputs(again, inputs), inputs)
 
 
 DECODERS = [name for name in CASES if "ForCausalLM" in name or name == "GPT2LMHeadModel"]
@@ -333,25 +335,6 @@ def test_with_and_without_a_cache_behind_left_padding(case):
         assert_close(np.asarray(logits)[here], whole[:, start:stop][here], sums=tiny.SUMS)
 
 
-T5_HEADS = [f"{layer}/{head}" for layer in ("encoder/0", "encoder/1", "decoder/0", "cross/0") for head in (1, 3)]
-EVEN = {
-    "LlamaForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
-    "Qwen2ForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
-    "T5ForConditionalGeneration": T5_HEADS,  # the heads left keep their columns of the position bias
-}
-
-
-@pytest.mark.parametrize("case", EVEN, indirect=True)
-def test_equal_counts_load_there_in_their_own_shapes(case, tmp_path):
-    theirs, folder = case
-    smaller = prune(from_huggingface(folder), EVEN[type(theirs).__name__])
-    assert to_huggingface(smaller, tmp_path / "ours").layout == "native"
-    inputs = batch(theirs.config)
-    again = loaded(type(theirs), tmp_path / "ours")
-    assert again.config.num_attention_heads == 2
-    assert_same(smaller(inputs), outputs(again, inputs), inputs)
-
-
 @pytest.mark.parametrize("whole_groups", [False, True])
 @pytest.mark.parametrize("case", ["LlamaForCausalLM", "Qwen3ForCausalLM"], indirect=True)
 def test_a_uniformly_pruned_decoder_generates_the_same_there(case, whole_groups, tmp_path):
@@ -380,16 +363,6 @@ def test_a_uniformly_pruned_decoder_generates_the_same_there(case, whole_groups,
     assert ours.tolist() == tokens[:, prompt["input_ids"].shape[1] :].tolist()
 
 
-def test_layers_of_different_counts_have_no_native_layout_yet():
-    """`per_layer_config` exists, but no family here reads it; when one does, `native` can write it."""
-    import transformers
-
-    config = transformers.LlamaConfig(**GROUPED, head_dim=4)
-    config.per_layer_config = {"1": {"num_attention_heads": 2, "num_key_value_heads": 1}}
-    with pytest.raises(RuntimeError, match="num_"):
-        transformers.LlamaForCausalLM(config)
-
-
 def test_shards_and_half_precision(tmp_path):
     import torch
 
@@ -416,52 +389,40 @@ def minilm():
     return Path(spec.origin).parent / "model"
 
 
-def test_trained_weights_on_real_sentences(minilm, data_dir):
+def test_trained_weights_on_real_sentences(minilm, data_dir, tmp_path):
     """100 sentences of STS-B: hidden states and mean-pooled sentence vectors as PyTorch computes them."""
-    import torch
-    import transformers
-
-    from headjax.data.examples import text_batch
-
-    sentences = sts_sentences(data_dir, 100)
     ours = from_huggingface(minilm)
-    theirs = transformers.AutoModel.from_pretrained(minilm).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
-    inputs = text_batch(ours.tokenizer, sentences)
-    reference = tokenizer(sentences, padding="max_length", max_length=inputs["input_ids"].shape[1], return_tensors="np")
-    for name in ("input_ids", "attention_mask", "token_type_ids"):
-        np.testing.assert_array_equal(inputs[name], reference[name])
-    with torch.no_grad():
-        found = theirs(**{name: torch.from_numpy(np.asarray(array)) for name, array in reference.items()})
-    computed, mask = ours(inputs), inputs["attention_mask"]
-    expected = {"hidden": found.last_hidden_state.numpy(), "pooled": found.pooler_output.numpy()}
+    inputs, expected = read_there(ours, minilm, sts_sentences(data_dir, 100))
+    computed = ours(inputs)
     assert_same(computed, expected, inputs, sums=MINILM_SUMS)
-    vectors = [means(np.asarray(hidden), mask) for hidden in (computed.hidden, expected["hidden"])]
+    vectors = [means(np.asarray(hidden), inputs["attention_mask"]) for hidden in (computed.hidden, expected["hidden"])]
     assert_close(*vectors, sums=MINILM_SUMS)
+    # As a user of `transformers` reads an export: the second text of a pair has types of its own.
+    sentences = sts_sentences(data_dir, 16)
+    to_huggingface(ours, tmp_path / "out")
+    inputs, expected = read_there(ours, tmp_path / "out", sentences[::2], sentences[1::2])
+    assert inputs["token_type_ids"].any()
+    assert_same(ours(inputs), expected, inputs, sums=MINILM_SUMS)
 
 
-def test_pairs_of_texts_are_read_with_the_exported_tokenizer(minilm, data_dir, tmp_path):
-    """As a user of `transformers` reads an export: the second text of a pair has types of its own."""
+def read_there(model, folder, *texts):
+    """Our batch of texts, which a directory's own tokenizer gives too, and what `transformers` computes of it."""
     import torch
     import transformers
 
     from headjax.data.examples import text_batch
 
-    sentences = sts_sentences(data_dir, 16)
-    ours = from_huggingface(minilm)
-    to_huggingface(ours, tmp_path / "out")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    theirs = transformers.AutoModel.from_pretrained(tmp_path / "out").eval()
-    inputs = text_batch(ours.tokenizer, sentences[::2], sentences[1::2])
+    inputs = text_batch(model.tokenizer, *texts)
     length = inputs["input_ids"].shape[1]
-    reference = tokenizer(sentences[::2], sentences[1::2], padding="max_length", max_length=length, return_tensors="np")
-    assert reference["token_type_ids"].any()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    reference = tokenizer(*texts, padding="max_length", max_length=length, return_tensors="np")
     assert set(reference) == set(inputs)
     for name, array in inputs.items():
         np.testing.assert_array_equal(array, reference[name])
+    theirs = transformers.AutoModel.from_pretrained(folder).eval()
     with torch.no_grad():
         found = theirs(**{name: torch.from_numpy(np.asarray(array)) for name, array in reference.items()})
-    assert_same(ours(inputs), {"hidden": found.last_hidden_state.numpy()}, inputs, sums=MINILM_SUMS)
+    return inputs, {"hidden": found.last_hidden_state.numpy(), "pooled": found.pooler_output.numpy()}
 
 
 def sts_sentences(data_dir, count):

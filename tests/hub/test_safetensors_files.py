@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from headjax.core.errors import CheckpointError, ParameterError
-from headjax.hub.safetensors_files import SafetensorsFiles, copy_into, shorten, write_safetensors
+from headjax.hub.safetensors_files import SafetensorsFiles, copy_into, write_safetensors
 
 ARRAYS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -140,8 +140,3 @@ def test_integers_are_no_weights(tmp_path):
     save_file({"a": np.arange(3)}, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match="a is of type I64; readable: F32, F16, BF16"):
         SafetensorsFiles(tmp_path).read("a")
-
-
-def test_lists_are_shortened():
-    assert shorten("abc") == "a, b, c"
-    assert shorten("abcdefgh") == "a, b, c, d, e, f and 2 more"
