@@ -69,7 +69,7 @@ _LAZY = {
     "save": "headjax.models.model",
     "score_heads": "headjax.sites.functions",
     "shrink": "headjax.shrinking.shrink",
-    "shrink_heads": "headjax.sites.shrinking",
+    "shrink_heads": "headjax.shrinking.foreign",
     "split_task": "headjax.evaluation.selection",
     "summarize": "headjax.models.summary",
     "text_batch": "headjax.data.examples",
