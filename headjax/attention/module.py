@@ -281,9 +281,8 @@ class AttentionModule(nnx.Module, abc.ABC):
             ConfigError: the layer cannot become the target.
         """
         # Conversions are made of formulations, so that formulations do not know them.
-        convert_layer = importlib.import_module("headjax.conversion.model").convert_layer
-        sizes = {"width": self.width, "memory_width": self.memory_width}
-        return self.like(*convert_layer(self.config, self.params, to, **sizes, seed=seed))
+        converted: AttentionModule = importlib.import_module("headjax.conversion.model").convert_layer(self, to, seed)
+        return converted
 
     def like(self, config: Attention, params: Params) -> AttentionModule:
         """Return a module of another formulation with this one's sizes and options."""

@@ -12,8 +12,8 @@ import numpy as np
 
 from headjax.attention.attend import Call
 from headjax.attention.formulation import KeyValues, Wrapping
-from headjax.attention.module import Rngs, WrappingAttention
-from headjax.attention.multi_head import Grouped
+from headjax.attention.module import AttentionModule, Rngs, WrappingAttention
+from headjax.attention.multi_head import Grouped, GroupedAttention
 from headjax.attention.operands import Attended
 from headjax.attention.projections import bias_weight, into_heads
 from headjax.attention.rotary import Rotary, positions_or_count
@@ -109,18 +109,6 @@ class SharedRotary(Wrapping):
         """Number of multiply-adds for each key token where keys are rebuilt."""
         return 4 * self.inner.kv_heads * self.total + query_length * self.num_heads * self.inner.head_dim
 
-    def as_grouped(self, params: Params) -> Params:
-        """Return the key weights of the layer inside with the components multiplied out; the rest as it is.
-
-        Normalised keys come back divided by no root mean square, and times the learned scale.
-        """
-        key = rebuilt_pairs(self.components, params["mixing"], params["key"][None])[0]
-        found = params["inner"] | {"key": self.rotary.join(key[..., 0, :], key[..., 1, :])}
-        if "key_bias" in params:
-            bias = rebuilt_pairs(self.components, params["mixing"], params["key_bias"][None, None])[0, 0]
-            found["key_bias"] = self.rotary.join(bias[..., 0, :], bias[..., 1, :])
-        return found
-
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         inner, heads = self.inner, self.num_heads
         queries = query_length * width * heads * inner.head_dim
@@ -130,30 +118,6 @@ class SharedRotary(Wrapping):
         pairs = key_length * (cost(query_length) + query_length * heads * inner.values)
         outputs = query_length * heads * inner.values * width
         return 2 * (queries + stored + pairs + outputs)
-
-    def without_spare(self, params: Params) -> tuple[SharedRotary, Params]:
-        """Return the same function with at most as many components of a frequency as there are key heads.
-
-        Where heads were removed, the pairs of the remaining key heads are fewer components, and exact.
-        """
-        kv_heads, owners = self.inner.kv_heads, self.owners
-        if max(self.components) <= kv_heads:
-            return self, params
-        mixing = _complex(params["mixing"], axis=0)
-        parts: dict[str, list[np.ndarray]] = {name: [] for name in ("key", "key_bias", "mixing") if name in params}
-        for frequency, count in enumerate(self.components):
-            own = owners == frequency
-            spare = count > kv_heads
-            parts["mixing"].append(np.eye(kv_heads, dtype=mixing.dtype) if spare else mixing[:, own])
-            for name in parts.keys() - {"mixing"}:
-                shared = _complex(params[name], axis=-2)[..., own]
-                parts[name].append(shared @ mixing[:, own].T if spare else shared)
-        found = {
-            name: _real(np.concatenate(pieces, axis=-1), axis=0 if name == "mixing" else -2, like=params[name])
-            for name, pieces in parts.items()
-        }
-        components = tuple(min(count, kv_heads) for count in self.components)
-        return dataclasses.replace(self, components=components), params | found
 
 
 class SharedRotaryAttention(WrappingAttention):
@@ -212,6 +176,45 @@ class SharedRotaryAttention(WrappingAttention):
         if "key_factor" in key_values:
             key = (key * key_values["key_factor"][..., None]).astype(key.dtype)
         return key
+
+    def as_grouped(self) -> GroupedAttention:
+        """Return the layer inside with the components multiplied out for its keys.
+
+        Normalised keys come back divided by no root mean square, and times the learned scale.
+        """
+        components, join = self.config.components, self.config.rotary.join
+        key = rebuilt_pairs(components, self.mixing[...], self.key[...][None])[0]
+        found = self.inner.params | {"key": join(key[..., 0, :], key[..., 1, :])}
+        if self.key_bias is not None:
+            bias = rebuilt_pairs(components, self.mixing[...], self.key_bias[...][None, None])[0, 0]
+            found["key_bias"] = join(bias[..., 0, :], bias[..., 1, :])
+        grouped: GroupedAttention = self.inner.like(dataclasses.replace(self.config.inner, key_norm=None), found)
+        return grouped
+
+    def without_spare(self) -> AttentionModule:
+        """Return the same function with at most as many components of a frequency as there are key heads.
+
+        Where heads were removed, the pairs of the remaining key heads are fewer components, and exact.
+        """
+        config, params = self.config, self.params
+        kv_heads, owners = config.inner.kv_heads, config.owners
+        if max(config.components) <= kv_heads:
+            return self
+        mixing = _complex(params["mixing"], axis=0)
+        parts: dict[str, list[np.ndarray]] = {name: [] for name in ("key", "key_bias", "mixing") if name in params}
+        for frequency, count in enumerate(config.components):
+            own = owners == frequency
+            spare = count > kv_heads
+            parts["mixing"].append(np.eye(kv_heads, dtype=mixing.dtype) if spare else mixing[:, own])
+            for name in parts.keys() - {"mixing"}:
+                shared = _complex(params[name], axis=-2)[..., own]
+                parts[name].append(shared @ mixing[:, own].T if spare else shared)
+        found = {
+            name: _real(np.concatenate(pieces, axis=-1), axis=0 if name == "mixing" else -2, like=params[name])
+            for name, pieces in parts.items()
+        }
+        components = tuple(min(count, kv_heads) for count in config.components)
+        return self.like(dataclasses.replace(config, components=components), params | found)
 
 
 def _complex(array: jax.Array, axis: int) -> np.ndarray:

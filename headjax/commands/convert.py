@@ -197,7 +197,7 @@ def _told(export: Mapping[str, str | None] | None) -> list[str]:
 def _is_by_layer(to: str) -> bool:
     """Return whether a conversion changes attention alone, so that all other arrays go from file to file."""
     from headjax.conversion import Restructuring, Target
-    from headjax.conversion.model import TARGETS
+    from headjax.conversion.named import TARGETS
 
     return issubclass(TARGETS.get(to.partition(":")[0], Restructuring), Target)
 

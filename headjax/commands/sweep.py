@@ -297,7 +297,7 @@ class Conversions(Tuned):
 
 def run(options: Options, progress: Progress) -> Conversions | Removals:
     """Converts a model to every size of every target, or removes heads in many ways, and evaluates each once."""
-    from headjax.conversion.model import parse_target
+    from headjax.conversion.named import parse_target
     from headjax.trials.conversions import BUCKETS, Trial, expand, prepare_trials
 
     if options.remove:

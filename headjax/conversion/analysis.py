@@ -11,25 +11,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Attention, Collaborative, Gated, Grouped, MultiHead, NoHeads
+from headjax.attention import Collaborative, Gated, GroupedAttention, NoHeadsAttention
+from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import collect
 from headjax.conversion.collaborative import roots, scaled_query_key, shared_key_fields, weighted
 from headjax.conversion.decomposition import head_svd
-from headjax.conversion.products import Products
+from headjax.conversion.products import Products, in_float32
 from headjax.conversion.target import (
     HeadLayer,
     Site,
     as_multi_head,
     find_layers,
     inside_gates,
-    layer_params,
+    layers_at,
     multi_head_of,
 )
 from headjax.core import history, tensors
 from headjax.core.blas import one_blas_thread
 from headjax.core.errors import ConfigError, DataError, require
-from headjax.core.tensors import Params
-from headjax.heads.surgery import map_attention
+from headjax.heads.surgery import LayerModule, map_attention
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.model import Model
@@ -187,13 +187,13 @@ def _multi_head_sites(
     model: Model, stacks: Collection[str] | None, layers: Collection[int] | None
 ) -> dict[HeadLayer, Site]:
     sites = {}
-    for place, (attention, params) in layer_params(model, find_layers(model, stacks, layers)).items():
-        inner, weights = inside_gates(attention, params)
+    for place, module in layers_at(model, find_layers(model, stacks, layers)).items():
+        inner = in_float32(inside_gates(module))
         try:
-            multi_head_of(inner)
+            multi_head_of(inner.config)
         except ConfigError as error:
             raise ConfigError(f"{place[0]}/{place[1]}: {error}") from None
-        sites[place] = Site(*as_multi_head(inner, weights), None)
+        sites[place] = Site(as_multi_head(inner))
     return sites
 
 
@@ -267,12 +267,15 @@ def _zeroed(
     stacks: Collection[str] | None,
     layers: Collection[int] | None,
 ) -> Model:
-    def zero(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
-        if isinstance(attention, NoHeads):
-            return attention, params
-        if not isinstance(attention, MultiHead | Grouped) or not attention.projection_bias:
-            raise ConfigError(f"{stack}/{layer}: attention: the split needs per-head queries and keys with biases")
-        return attention, params | {name: jnp.zeros_like(params[name]) for name in names}
+    def zero(found: LayerModule) -> AttentionModule:
+        module: AttentionModule = found.module
+        if isinstance(module, NoHeadsAttention):
+            return module
+        if not isinstance(module, GroupedAttention) or not module.config.projection_bias:
+            where = f"{found.stack}/{found.layer}"
+            raise ConfigError(f"{where}: attention: the split needs per-head queries and keys with biases")
+        params = module.params
+        return module.like(module.config, params | {name: jnp.zeros_like(params[name]) for name in names})
 
     changed = map_attention(model, zero, stacks, layers)
     return changed.replace(history=(*model.history, history.entry(action)))

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention import Attention, Collaborative, MultiHead, Tucker
+from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import Root, covariance_root
 from headjax.conversion.decomposition import CP, Search, decompose
 from headjax.conversion.products import Products, gram
 from headjax.conversion.shared_rotary import check_shared, share_keys
 from headjax.conversion.target import (
     Choice,
-    Converted,
     Site,
     Target,
     bias_or_zeros,
@@ -71,14 +71,14 @@ class ToCollaborative(Target):
         few = () if least == self else (Choice(least),)
         return Choice(self), Choice(self, plain=True), *few
 
-    def prepare(self, attention: Attention, params: Params) -> tuple[Attention, Params]:
-        return (attention, params) if turns(attention) else super().prepare(attention, params)
+    def prepare(self, module: AttentionModule) -> AttentionModule:
+        return module if turns(module.config) else super().prepare(module)
 
-    def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
+    def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
         still = iter(self._decomposed([site for site in sites if not turns(site.attention)], seed))
         return [share_keys(site, self.shared_dim) if turns(site.attention) else next(still) for site in sites]
 
-    def _decomposed(self, sites: Sequence[Site], seed: int) -> list[Converted]:
+    def _decomposed(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
         found: dict[int, CP] = {}
         for members in same_shapes(sites):
             full = self.shared_dim == sites[members[0]].params["query"][0].size
@@ -99,14 +99,14 @@ class ToCollaborative(Target):
             for factor, weight in zip(factors, weights, strict=True)
         ]
 
-    def _layer(self, site: Site, factors: CP) -> Converted:
+    def _layer(self, site: Site, factors: CP) -> AttentionModule:
         source = site.multi_head
         exact = self.shared_dim == source.num_heads * source.head_dim
         approximation = None if exact else factors.products()
         fields = shared_key_fields(source, content_bias=has_content_bias(site, approximation))
         params = shared_key_params(site, approximation)
         params |= {"query": factors.left, "key": factors.right, "mixing": factors.mixing}
-        return Converted(Collaborative(shared_dim=self.shared_dim, **fields), params)
+        return site.becoming(Collaborative(shared_dim=self.shared_dim, **fields), params)
 
 
 def same_shapes(sites: Sequence[Site]) -> list[list[int]]:
@@ -242,10 +242,10 @@ class ToTucker(Target):
         for field, rank, inputs in zip(("rank", "key_rank"), self.ranks, (width, memory_width), strict=True):
             require_rank(field, rank, min(inputs, size), "min(width, num_heads * head_dim)")
 
-    def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
+    def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
         return [self._layer(site) for site in sites]
 
-    def _layer(self, site: Site) -> Converted:
+    def _layer(self, site: Site) -> AttentionModule:
         weights = roots(site)
         found = tucker(weighted(scaled_query_key(site), weights), *self.ranks, self.sweeps)
         if weights is not None:
@@ -254,7 +254,7 @@ class ToTucker(Target):
         fields = shared_key_fields(site.multi_head, content_bias=has_content_bias(site, approximation))
         config = Tucker(query_rank=self.ranks[0], key_rank=self.ranks[1], **fields)
         params = shared_key_params(site, approximation)
-        return Converted(config, params | {"query": found.left, "mixing": found.core, "key": found.right})
+        return site.becoming(config, params | {"query": found.left, "mixing": found.core, "key": found.right})
 
 
 class TuckerFactors(NamedTuple):

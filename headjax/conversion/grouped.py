@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention import Attention, Grouped, MultiHead
+from headjax.attention.module import AttentionModule
 from headjax.attention.rotary import Rotary
 from headjax.conversion.calibration import covariance_root
 from headjax.conversion.shared_rotary import fit_turning, turning_losses
@@ -30,10 +31,8 @@ from headjax.conversion.sharing import (
 )
 from headjax.conversion.target import (
     Choice,
-    Converted,
     Site,
     Target,
-    as_multi_head,
     bias_or_zeros,
     copied_keys,
     multi_head_of,
@@ -101,16 +100,17 @@ class ToGrouped(Target):
             return Choice(fitted), plain
         return Choice(fitted), Choice(aligned), plain, Choice(aligned, plain=True)
 
-    def prepare(self, attention: Attention, params: Params) -> tuple[Attention, Params]:
+    def prepare(self, module: AttentionModule) -> AttentionModule:
+        attention = module.config
         if not (isinstance(attention, Grouped) and _normalises(attention)):
-            return as_multi_head(attention, params)
+            return super().prepare(module)
         alone = dataclasses.replace(attention, kv_heads=attention.num_heads, kv_index=None)
-        return alone, copied_keys(attention, params)
+        return module.like(alone, copied_keys(module))
 
-    def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
+    def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
         return [self._layer(site, seed + i) for i, site in enumerate(sites)]
 
-    def _layer(self, site: Site, seed: int) -> Converted:
+    def _layer(self, site: Site, seed: int) -> AttentionModule:
         source = _source(site)
         groups = self._groups(site, seed)
         order = [head for group in groups for head in group]
@@ -132,7 +132,7 @@ class ToGrouped(Target):
             **norms,
         )
         declared = config.tensors(params["query"].shape[0], params["key"].shape[0])
-        return Converted(config, {name: params[name] for name in declared})
+        return site.becoming(config, {name: params[name] for name in declared})
 
     def _groups(self, site: Site, seed: int) -> Partition:
         heads = site.attention.num_heads
@@ -186,7 +186,7 @@ def _fitted(site: Site, groups: Groups, seed: int) -> Params:
         weights, sizes = _weights(site), _sizes(site)[:, None]
         sizes /= sizes.mean()  # beside the norm's epsilon keys stay as large as they were
         alike = {"key": weights["key"] / sizes[None], "key_bias": weights["key_bias"] / sizes}
-        return _mean(site._replace(params=site.params | alike), groups, seed) | values
+        return _averaged(weights | alike, groups) | values
     if turns(source):
         keys = fit_turning(site, groups) if turns_whole(source) else _aligned(site, groups, seed)
         return keys | values
@@ -197,33 +197,30 @@ def _fitted(site: Site, groups: Groups, seed: int) -> Params:
 def _aligned(site: Site, groups: Groups, seed: int) -> Params:
     turn_keys = _rotations(_keys(site), groups, align_keys(site))
     turn_values = _rotations(_values(site), groups, orthogonal)
-    turned = {
-        name: jnp.einsum("...hi,hij->...hj", array, turn_keys if name.startswith(("query", "key")) else turn_values)
-        for name, array in _weights(site).items()
-        if not name.startswith("output")
-    }
-    turned["output"] = jnp.einsum("hij,hid->hjd", turn_values, site.params["output"])
-    site = site._replace(params=site.params | turned)
-    pooled = _mean(site, groups, seed)
+    weights = _weights(site)
+    for name in ("query", "key", "value", "query_bias", "key_bias", "value_bias"):
+        turn = turn_values if name.startswith("value") else turn_keys
+        weights[name] = jnp.einsum("...hi,hij->...hj", weights[name], turn)
+    weights["output"] = jnp.einsum("hij,hid->hjd", turn_values, weights["output"])
+    pooled = _averaged(weights, groups)
     for name in ("key", "value"):
-        size = jnp.stack([_norms(site.params[name])[jnp.asarray(group)].mean() for group in groups])
+        size = jnp.stack([_norms(weights[name])[jnp.asarray(group)].mean() for group in groups])
         factor = (size / jnp.maximum(_norms(pooled[name]), 1e-30))[:, None]
         pooled |= {name: pooled[name] * factor[None], f"{name}_bias": pooled[f"{name}_bias"] * factor}
     return pooled
 
 
 def _mean(site: Site, groups: Groups, seed: int) -> Params:
-    index = jnp.asarray(groups)
-    return _pooled(site, groups, lambda array, axis: jnp.take(array, index, axis=axis).mean(axis=axis + 1))
+    return _averaged(_weights(site), groups)
 
 
 def _first(site: Site, groups: Groups, seed: int) -> Params:
-    return _pick(site, groups, [group[0] for group in groups])
+    return _picked(_weights(site), groups, [group[0] for group in groups])
 
 
 def _random(site: Site, groups: Groups, seed: int) -> Params:
     generator = np.random.default_rng(seed)
-    return _pick(site, groups, [int(generator.choice(group)) for group in groups])
+    return _picked(_weights(site), groups, [int(generator.choice(group)) for group in groups])
 
 
 POOLINGS: dict[str, Pool] = {
@@ -236,14 +233,18 @@ POOLINGS: dict[str, Pool] = {
 """Pooling methods by name."""
 
 
-def _pick(site: Site, groups: Groups, chosen: Sequence[int]) -> Params:
-    return _pooled(site, groups, lambda array, axis: jnp.take(array, jnp.asarray(chosen), axis=axis))
+def _averaged(weights: Params, groups: Groups) -> Params:
+    index = jnp.asarray(groups)
+    return _pooled(weights, groups, lambda array, axis: jnp.take(array, index, axis=axis).mean(axis=axis + 1))
 
 
-def _pooled(site: Site, groups: Groups, pool: Callable[[jax.Array, int], jax.Array]) -> Params:
+def _picked(weights: Params, groups: Groups, chosen: Sequence[int]) -> Params:
+    return _pooled(weights, groups, lambda array, axis: jnp.take(array, jnp.asarray(chosen), axis=axis))
+
+
+def _pooled(weights: Params, groups: Groups, pool: Callable[[jax.Array, int], jax.Array]) -> Params:
     """Return queries and outputs in the order of the groups, and keys and values pooled over their head axis."""
     order = jnp.asarray([head for group in groups for head in group])
-    weights = _weights(site)
     params = {name: weights[name] for name in ("output_bias",) if name in weights}
     params |= {name: jnp.take(weights[name], order, axis=weights[name].ndim - 2) for name in ("query", "query_bias")}
     params["output"] = jnp.take(weights["output"], order, axis=0)

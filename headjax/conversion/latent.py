@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention import Attention, Compressed, Grouped, Latent, MultiHead
+from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import Moments, Root, covariance_root
 from headjax.conversion.products import gain, gram
 from headjax.conversion.target import (
     Choice,
-    Converted,
     Site,
     Target,
     bias_or_zeros,
@@ -76,10 +76,10 @@ class ToLatent(Target):
         logits, keys = (dataclasses.replace(self, error=error) for error in ("logits", "keys"))
         return Choice(logits), Choice(keys), Choice(logits, plain=True)
 
-    def prepare(self, attention: Attention, params: Params) -> tuple[Attention, Params]:
-        return (attention, params) if must_rebuild(attention) else super().prepare(attention, params)
+    def prepare(self, module: AttentionModule) -> AttentionModule:
+        return module if must_rebuild(module.config) else super().prepare(module)
 
-    def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
+    def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
         seen = [site._replace(moments=self._moments(site)) for site in sites]
         return [self._rebuilt(site) if must_rebuild(site.attention) else self._layer(site) for site in seen]
 
@@ -92,7 +92,7 @@ class ToLatent(Target):
         size = np.sqrt(np.diag(site.moments.key_covariance) + np.square(site.moments.key_mean))
         return site.moments._replace(key_mean=np.zeros_like(size), key_covariance=np.diag(size))
 
-    def _layer(self, site: Site) -> Converted:
+    def _layer(self, site: Site) -> AttentionModule:
         source = site.multi_head
         weights = None
         if self.error in ("auto", "logits"):
@@ -109,14 +109,14 @@ class ToLatent(Target):
             projection_bias=biased,
             output_bias=source.output_bias,
         )
-        kept = {name: site.params[name] for name in ("query", "output", "output_bias") if name in site.params}
+        kept = {name: array for name, array in site.params.items() if name in ("query", "output", "output_bias")}
         params: Params = kept | {"latent": down, "key": up_key, "value": up_value}
         if biased:
             value_bias = bias_or_zeros(site, "value") + _lost_mean(site, "value", down, up_value)
             params |= {"query_bias": bias_or_zeros(site, "query"), "value_bias": value_bias}
-        return Converted(config, params)
+        return site.becoming(config, params)
 
-    def _rebuilt(self, site: Site) -> Converted:
+    def _rebuilt(self, site: Site) -> AttentionModule:
         """Return the layer as `Compressed`, with the formulation that it has inside."""
         source, params = site.attention, site.params
         if not must_rebuild(source):
@@ -138,7 +138,7 @@ class ToLatent(Target):
             for name, rebuilt in (("key", up_key), ("value", up_value)):
                 inner[f"{name}_bias"] = bias_or_zeros(site, name) + _lost_mean(site, name, down, rebuilt)
         config = Compressed(inner=dataclasses.replace(source, projection_bias=biased), rank=self.rank)
-        return Converted(config, {"latent": down, "inner": inner})
+        return site.becoming(config, {"latent": down, "inner": inner})
 
 
 def must_rebuild(attention: Attention) -> TypeGuard[MultiHead | Grouped]:
@@ -156,12 +156,12 @@ def _turned_grams(source: MultiHead | Grouped, site: Site) -> jax.Array:
     """
     query = _read(site)
     if isinstance(source, Grouped) and source.query_norm is not None:
-        query = query / _root_mean_square(query) * gain(source.query_norm, site.params["query_norm"])
+        query = query / _root_mean_square(query) * gain(site.module.query_norm)
     if isinstance(source, Grouped) and source.key_norm is not None:
         key = site.params["key"]
         key = key if site.moments is None else jnp.tensordot(_key_root(site.moments).root, key, 1)
         size = jnp.take(_root_mean_square(key), jnp.asarray(source.groups), axis=1)
-        factor = gain(source.key_norm, site.params["key_norm"]) / size
+        factor = gain(site.module.key_norm) / size
     else:
         factor = jnp.ones((1, 1, 1))
     grams = gram(jnp.swapaxes(query, 0, 1))

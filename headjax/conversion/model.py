@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Attention, Gated
+from headjax.attention import GatedAttention
+from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import Calibration, Moments, calibrate, covariance_root
-from headjax.conversion.collaborative import ToCollaborative, ToTucker
-from headjax.conversion.deep import ToDeep
-from headjax.conversion.grouped import ToGrouped
-from headjax.conversion.latent import ToLatent
-from headjax.conversion.per_head import ToFixed, ToGated
+from headjax.conversion.named import describe, parse_target
 from headjax.conversion.products import Products, query_key, relative_distance, value_output
 from headjax.conversion.target import (
     Choice,
-    Converted,
     HeadLayer,
     LayerError,
     Restructuring,
     Site,
     Target,
     find_layers,
-    inside_gates,
-    layer_params,
+    layers_at,
 )
 from headjax.core import history
 from headjax.core.blas import one_blas_thread
 from headjax.core.errors import ConfigError
-from headjax.core.serialize import unknown_name
-from headjax.core.tensors import Params
 from headjax.heads import reconstruction
 from headjax.heads.agreement import agreements
-from headjax.heads.surgery import map_attention
+from headjax.heads.surgery import LayerModule, map_attention
 from headjax.models.config import Batch
 from headjax.models.model import Model
 
@@ -100,14 +91,7 @@ def convert(
     calibration = _calibration(model, batches)
     if reconstruct and not calibration.batches:
         raise ConfigError("reconstruct: needs calibration batches")
-    choices = _choices(model, targets, plain)
-    divergences: dict[str, float] = {}
-    if len(choices) > 1 and calibration.judged:
-        tried = [_build(model, choice, calibration.fitted, seed)[0] for choice in choices]
-        found = agreements(model, [(other, None) for other in tried], calibration.judged)
-        divergences = {_described(choice): each.apart for choice, each in zip(choices, found, strict=True)}
-        choices = [min(zip(choices, found, strict=True), key=lambda pair: pair[1].apart)[0]]
-    chosen = choices[0]
+    chosen, divergences = _chosen(model, _choices(model, targets, plain), calibration, seed)
     changed, errors = _build(model, chosen, calibration.moments, seed)
     entry = history.entry(
         "convert",
@@ -121,6 +105,18 @@ def convert(
     if reconstruct:
         changed = reconstruction.reconstruct(model, calibration.batches, (), converted=changed).model
     return Conversion(changed, errors)
+
+
+def _chosen(
+    model: Model, choices: Sequence[Mapping[HeadLayer, Choice]], calibration: Calibration, seed: int
+) -> tuple[Mapping[HeadLayer, Choice], dict[str, float]]:
+    """Return the choice that agrees best on the judged batches, and how far apart each is, by its text."""
+    if len(choices) == 1 or not calibration.judged:
+        return choices[0], {}
+    tried = [_build(model, choice, calibration.fitted, seed)[0] for choice in choices]
+    found = agreements(model, [(other, None) for other in tried], calibration.judged)
+    divergences = {_described(choice): each.apart for choice, each in zip(choices, found, strict=True)}
+    return min(zip(choices, found, strict=True), key=lambda pair: pair[1].apart)[0], divergences
 
 
 def _build(
@@ -138,10 +134,10 @@ def _build(
         )
         jax.block_until_ready([layer.params for layer in converted.values()])
 
-    def put(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
-        if (stack, layer) not in converted:
-            return attention, params
-        return _put_back(attention, params, converted[stack, layer])
+    def put(found: LayerModule) -> AttentionModule:
+        new = converted.get((found.stack, found.layer))
+        module: AttentionModule = found.module
+        return module if new is None else _put_back(module, new)
 
     return map_attention(model, put), errors
 
@@ -151,9 +147,7 @@ def _choices(model: Model, targets: Mapping[HeadLayer, Target], plain: bool) -> 
     attentions = model.config.attentions()
     by_layer: dict[HeadLayer, tuple[Choice, ...]] = {}
     for (stack, layer), target in targets.items():
-        attention = attentions[stack][layer]
-        inner = attention.inner if isinstance(attention, Gated) and target.of_multi_head else attention
-        found = target.choices(inner)
+        found = target.choices(target.source(attentions[stack][layer]))
         by_layer[stack, layer] = (found[0]._replace(plain=True),) if plain else found
     most = max(map(len, by_layer.values()), default=0)
     return [{place: found[min(n, len(found) - 1)] for place, found in by_layer.items()} for n in range(most)] or [{}]
@@ -165,22 +159,12 @@ def _described(choices: Mapping[HeadLayer, Choice]) -> str:
     return "; ".join(dict.fromkeys(texts))
 
 
-def convert_layer(
-    attention: Attention,
-    params: Params,
-    to: Target | str,
-    *,
-    width: int,
-    memory_width: int | None = None,
-    seed: int = 0,
-) -> tuple[Attention, Params]:
+def convert_layer(module: AttentionModule, to: Target | str, seed: int = 0) -> AttentionModule:
     """Return one layer as another formulation, converted from its weights alone.
 
     Args:
-        attention, params: Layer to convert.
+        module: Layer to convert.
         to: Target, as for `convert`.
-        width: Size of the residual stream.
-        memory_width: Size of the inputs of keys and values; None is `width`.
         seed: Seed of random starts and choices.
 
     Raises:
@@ -189,15 +173,10 @@ def convert_layer(
     target = parse_target(to) if isinstance(to, str) else to
     if isinstance(target, Restructuring):
         raise ConfigError(f"{target.name}: replaces the layers of a model; convert a whole model to it")
-    inner = attention.inner if isinstance(attention, Gated) and target.of_multi_head else attention
-    target.check(inner, width, width if memory_width is None else memory_width)
-    floats = jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), params)
-    prepared = (attention, floats)
-    if target.of_multi_head:
-        prepared = target.prepare(*inside_gates(attention, floats))
+    target.check(target.source(module.config), module.width, module.memory_width)
     with one_blas_thread():
-        (converted,) = target.convert([Site(*prepared, None)], seed)
-    return _put_back(attention, params, converted)
+        (converted,) = target.convert([Site(target.start(module))], seed)
+    return _put_back(module, converted)
 
 
 def _targets(
@@ -216,9 +195,8 @@ def _targets(
         target = parse_target(asked) if isinstance(asked, str) else asked
         if isinstance(target, Restructuring):
             raise ConfigError(f"{place[0]}/{place[1]}: {target.name} replaces layers; convert to it alone")
-        inner = attention.inner if isinstance(attention, Gated) and target.of_multi_head else attention
         try:
-            target.check(inner, width, width)
+            target.check(target.source(attention), width, width)
         except ConfigError as error:
             raise ConfigError(f"{place[0]}/{place[1]}: {error}") from None
         targets[place] = target
@@ -241,9 +219,9 @@ def _calibration(
 
 def _converted(
     sites: Mapping[HeadLayer, Site], choices: Mapping[HeadLayer, Choice], seed: int
-) -> dict[HeadLayer, Converted]:
+) -> dict[HeadLayer, AttentionModule]:
     """Return every converted layer; layers of one target go together, so that one call decomposes them all."""
-    converted: dict[HeadLayer, Converted] = {}
+    converted: dict[HeadLayer, AttentionModule] = {}
     for choice in dict.fromkeys(choices.values()):
         places = [place for place in sites if choices[place] == choice]
         given = [sites[place]._replace(moments=None) if choice.plain else sites[place] for place in places]
@@ -255,32 +233,26 @@ def _prepare(
     model: Model, choices: Mapping[HeadLayer, Choice], moments: Mapping[HeadLayer, Moments]
 ) -> dict[HeadLayer, Site]:
     """Return the layers in the form that their targets start from."""
-    sites: dict[HeadLayer, Site] = {}
-    for place, found in layer_params(model, choices).items():
-        target = choices[place].target
-        prepared = target.prepare(*inside_gates(*found)) if target.of_multi_head else found
-        sites[place] = Site(*prepared, moments.get(place))
-    return sites
+    layers = layers_at(model, choices).items()
+    return {place: Site(choices[place].target.start(module), moments.get(place)) for place, module in layers}
 
 
-def _put_back(attention: Attention, params: Params, converted: Converted) -> tuple[Attention, Params]:
+def _put_back(module: AttentionModule, converted: AttentionModule) -> AttentionModule:
     """Return the converted layer in the original's type, inside its gates if it has some."""
-    dtype = jax.tree.leaves(params)[0].dtype
-    new = jax.tree.map(lambda array: array.astype(dtype), converted.params)
-    if not isinstance(attention, Gated) or isinstance(converted.attention, Gated):
-        return converted.attention, new
-    order = jnp.asarray([attention.ids.index(head) for head in converted.attention.ids])
-    gates = {
-        "gate": jnp.take(params["gate"], order, axis=1),
-        "gate_bias": jnp.take(params["gate_bias"], order, axis=0),
-    }
-    return dataclasses.replace(attention, inner=converted.attention), {"inner": new, **gates}
+    dtype = jax.tree.leaves(module)[0].dtype
+    new = jax.tree.map(lambda array: array.astype(dtype), converted)
+    if not isinstance(module, GatedAttention) or isinstance(converted, GatedAttention):
+        return new
+    order = jnp.asarray([module.config.ids.index(head) for head in converted.config.ids])
+    gate, bias = jnp.take(module.gate[...], order, axis=1), jnp.take(module.gate_bias[...], order, axis=0)
+    around = dataclasses.replace(module.config, inner=converted.config)
+    return module.like(around, {"inner": new.params, "gate": gate, "gate_bias": bias})
 
 
-def _error(place: HeadLayer, site: Site, converted: Converted) -> LayerError:
-    order = [converted.attention.ids.index(head) for head in site.attention.ids]
-    old, new = query_key(site.attention, site.params), _reordered(query_key(*converted), order)
-    values = value_output(site.attention, site.params), _reordered(value_output(*converted), order)
+def _error(place: HeadLayer, site: Site, converted: AttentionModule) -> LayerError:
+    order = [converted.config.ids.index(head) for head in site.attention.ids]
+    old, new = query_key(site.module), _reordered(query_key(converted), order)
+    values = value_output(site.module), _reordered(value_output(converted), order)
     logit_error = None
     if site.moments is not None:
         weights = (covariance_root(site.moments.query_covariance), covariance_root(site.moments.key_within))
@@ -295,73 +267,3 @@ def _error(place: HeadLayer, site: Site, converted: Converted) -> LayerError:
 def _reordered(products: Products, order: list[int]) -> Products:
     index = np.asarray(order)
     return Products(products.left[:, index], products.right[:, index])
-
-
-TARGETS: dict[str, type[Target | Restructuring]] = {
-    target.name: target for target in (ToCollaborative, ToDeep, ToFixed, ToGated, ToGrouped, ToLatent, ToTucker)
-}
-"""Conversions by name."""
-
-
-def parse_target(text: str) -> Target | Restructuring:
-    """Return the conversion that `name` or `name:option=value,...` names.
-
-    Raises:
-        ConfigError: The name or an option is unknown, or an option is missing, given twice or of the wrong type.
-    """
-    name, _, options = text.partition(":")
-    if name not in TARGETS:
-        raise ConfigError(f"to: {unknown_name('formulation', name, TARGETS)}")
-    cls = TARGETS[name]
-    hints = typing.get_type_hints(cls)
-    scalars = {f.name: f for f in dataclasses.fields(cls) if _scalar(hints[f.name]) is not None}  # type: ignore[arg-type]
-    values: dict[str, Any] = {}
-    for part in options.split(",") if options else ():
-        option, equals, value = part.partition("=")
-        if option not in scalars:
-            raise ConfigError(f"to: {name}: {_unknown(option, scalars)}")
-        if not equals or option in values:
-            raise ConfigError(f"to: {name}: {option}: expected once, as {option}=VALUE")
-        values[option] = _read(f"to: {name}: {option}", hints[option], value)
-    for option, field in scalars.items():
-        if field.default is dataclasses.MISSING and option not in values:
-            raise ConfigError(f"to: {name}: {option}: missing; write {name}:{option}=VALUE")
-    return cls(**values)
-
-
-def describe(target: Target) -> str:
-    """Return the text that `parse_target` reads, with every option that text can hold."""
-    hints = typing.get_type_hints(type(target))
-    options = [
-        f"{field.name}={getattr(target, field.name)}"
-        for field in dataclasses.fields(target)  # type: ignore[arg-type]
-        if _scalar(hints[field.name]) is not None and getattr(target, field.name) is not None
-    ]
-    return f"{target.name}:{','.join(options)}" if options else target.name
-
-
-def _unknown(option: str, known: dict[str, Any]) -> str:
-    return unknown_name("option", option, known) if known else f"unknown option {option!r}; it takes none"
-
-
-def _scalar(hint: Any) -> Any:
-    """Return the type that text is read as: int, float or a Literal; None for fields that text cannot set."""
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        inner = [_scalar(option) for option in typing.get_args(hint) if option is not type(None)]
-        return inner[0] if len(inner) == 1 else None
-    if hint in (int, float) or typing.get_origin(hint) is typing.Literal:
-        return hint
-    return None
-
-
-def _read(where: str, hint: Any, text: str) -> Any:
-    scalar = _scalar(hint)
-    if typing.get_origin(scalar) is typing.Literal:
-        choices = typing.get_args(scalar)
-        if text not in choices:
-            raise ConfigError(f"{where}: {unknown_name('choice', text, choices)}")
-        return text
-    try:
-        return scalar(text)
-    except ValueError:
-        raise ConfigError(f"{where}: expected {scalar.__name__}, got {text!r}") from None

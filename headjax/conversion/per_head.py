@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention import Attention, Gated, MultiHead, NoHeads
+from headjax.attention.module import AttentionModule
 from headjax.conversion.shared_rotary import keep_frequencies
 from headjax.conversion.sharing import fit_query_key, fit_value_output
-from headjax.conversion.target import Converted, Site, Target, multi_head_of
+from headjax.conversion.target import Site, Target, multi_head_of
 from headjax.conversion.turning import turns, turns_whole
 from headjax.core.errors import require
 from headjax.core.fields import Size
@@ -60,10 +61,10 @@ class ToFixed(Target):
             needed = _FLOAT32 * source.num_heads * size * (width + memory_width)
             check_memory(field, needed, there, f"{source.num_heads} heads of {size:,} dimensions")
 
-    def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
+    def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
         return [self._layer(site) for site in sites]
 
-    def _layer(self, site: Site) -> Converted:
+    def _layer(self, site: Site) -> AttentionModule:
         source = site.multi_head
         rotary = source.rotary
         if rotary is not None and rotary.dim is None:
@@ -91,7 +92,7 @@ class ToFixed(Target):
         )
         padded = _padded(params, self.head_dim, self.values)
         declared = config.tensors(params["query"].shape[0], params["key"].shape[0])
-        return Converted(config, {name: _given(padded, name, shape=tensor.shape) for name, tensor in declared.items()})
+        return site.becoming(config, {name: _given(padded, name, shape=one.shape) for name, one in declared.items()})
 
     def _shrinks(self, source: MultiHead) -> bool:
         return self.head_dim < source.head_dim or self.values < source.values
@@ -134,18 +135,18 @@ class ToGated(Target):
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
         require(not isinstance(attention, Gated), "attention", "is gated already")
 
-    def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
+    def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
         return [self._layer(site) for site in sites]
 
-    def _layer(self, site: Site) -> Converted:
+    def _layer(self, site: Site) -> AttentionModule:
         if isinstance(site.attention, NoHeads):
-            return Converted(site.attention, site.params)
-        heads = site.attention.num_heads
-        output = site.params["output"] / jax.nn.sigmoid(self.bias)
-        return Converted(
+            return site.module
+        heads, params = site.attention.num_heads, site.params
+        output = params["output"] / jax.nn.sigmoid(self.bias)
+        return site.becoming(
             Gated(inner=site.attention, bias_init=Constant(self.bias)),
             {
-                "inner": site.params | {"output": output},
+                "inner": params | {"output": output},
                 "gate": jnp.zeros((output.shape[-1], heads)),
                 "gate_bias": jnp.full((heads,), self.bias),
             },

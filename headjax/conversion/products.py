@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from headjax.attention import (
-    Attention,
-    Collaborative,
-    Compressed,
-    Gated,
-    Grouped,
-    Latent,
-    MultiHead,
-    SharedRotary,
-    Tucker,
+    CollaborativeAttention,
+    CompressedAttention,
+    GatedAttention,
+    GroupedAttention,
+    LatentAttention,
+    SharedRotaryAttention,
+    TuckerAttention,
 )
-from headjax.attention.collaborative import SharedKey
+from headjax.attention.collaborative import SharedKeyAttention
+from headjax.attention.module import AttentionModule
 from headjax.core.errors import ConfigError
-from headjax.core.norms import Norm
+from headjax.core.norms import Normalisation
 from headjax.core.serialize import kind_of
-from headjax.core.tensors import Params
+
+Tree = TypeVar("Tree")
 
 
 class Products(NamedTuple):
@@ -119,7 +119,12 @@ def qr_of_both(left: jax.Array, right: jax.Array) -> tuple[tuple[jax.Array, jax.
     return (q[:heads, :rows], r[:heads]), (q[heads:, :columns], r[heads:])
 
 
-def query_key(attention: Attention, params: Params) -> Products:
+def in_float32(tree: Tree) -> Tree:
+    """Return a module, or any tree of arrays, with arrays in float32."""
+    return jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), tree)
+
+
+def query_key(module: AttentionModule) -> Products:
     """Return the bilinear forms of the logits, x T_h y^T: T_h = scale * W_Q^h W_K^hT or its counterpart.
 
     Biases are left out. With rotary embeddings the form is the one between equal positions. Of the normalisation of
@@ -131,11 +136,10 @@ def query_key(attention: Attention, params: Params) -> Products:
     Raises:
         ConfigError: The formulation has no such form.
     """
-    found = _query_key(attention, _float32(params))
-    return Products(jnp.asarray(found.left), jnp.asarray(found.right))
+    return _query_key(in_float32(module))
 
 
-def value_output(attention: Attention, params: Params) -> Products:
+def value_output(module: AttentionModule) -> Products:
     """Return the linear maps from inputs to outputs of heads, y T_h: T_h = W_V^h W_O^h, without biases.
 
     Returns:
@@ -144,90 +148,102 @@ def value_output(attention: Attention, params: Params) -> Products:
     Raises:
         ConfigError: The formulation has no such form.
     """
-    params = _float32(params)
-    if isinstance(attention, Gated):
-        inner = value_output(attention.inner, params["inner"])
-        gate = jax.nn.sigmoid(params["gate_bias"])
-        return inner._replace(left=inner.left * gate[None, :, None])
-    if isinstance(attention, Compressed):
-        inner = value_output(attention.inner, params["inner"])
-        return inner._replace(left=jnp.einsum("mr,rhv->mhv", params["latent"], inner.left))
-    if isinstance(attention, SharedRotary):
-        return value_output(attention.inner, params["inner"])
-    output = jnp.moveaxis(params["output"], 2, 0)
-    if isinstance(attention, Grouped):
-        return Products(params["value"][:, jnp.asarray(attention.groups)], output)
-    if isinstance(attention, Latent):
-        return Products(jnp.einsum("mr,rhv->mhv", params["latent"], params["value"]), output)
-    if isinstance(attention, MultiHead | SharedKey):
-        return Products(params["value"], output)
-    raise ConfigError(f"attention: {kind_of(attention)} has no products of values and outputs")
+    module = in_float32(module)
+    return Products(_values(module), jnp.moveaxis(module.output_matrices(), 2, 0))
 
 
 @functools.singledispatch
-def _query_key(attention: Attention, params: Params) -> Products:
-    raise ConfigError(f"attention: {kind_of(attention)} has no products of queries and keys")
+def _query_key(module: AttentionModule) -> Products:
+    raise ConfigError(f"attention: {kind_of(module.config)} has no products of queries and keys")
+
+
+@functools.singledispatch
+def _values(module: AttentionModule) -> jax.Array:
+    """Return W_V^h of every head, `[memory width, heads, value_dim]`."""
+    raise ConfigError(f"attention: {kind_of(module.config)} has no products of values and outputs")
 
 
 @_query_key.register
-def _(attention: MultiHead, params: Params) -> Products:
-    return Products(params["query"] * attention.logit_scale, params["key"])
+def _(module: GroupedAttention) -> Products:
+    query, key = module.query[...], module.key[...]
+    if module.query_norm is not None:
+        query = query * gain(module.query_norm)
+    if module.key_norm is not None:
+        key = key * gain(module.key_norm)
+    return Products(query * module.config.logit_scale, key[:, jnp.asarray(module.config.groups)])
 
 
-@_query_key.register
-def _(attention: Grouped, params: Params) -> Products:
-    query, key = params["query"], params["key"]
-    if attention.query_norm is not None and "query_norm" in params:
-        query = query * gain(attention.query_norm, params["query_norm"])
-    if attention.key_norm is not None and "key_norm" in params:
-        key = key * gain(attention.key_norm, params["key_norm"])
-    return Products(query * attention.logit_scale, key[:, jnp.asarray(attention.groups)])
+@_values.register
+def _(module: GroupedAttention) -> jax.Array:
+    return module.value[:, jnp.asarray(module.config.groups)]
 
 
-def gain(norm: Norm, params: Params) -> jax.Array:
+def gain(norm: Normalisation) -> jax.Array:
     """Return gamma `[1, 1, size]` of a norm of heads."""
-    found: jax.Array = norm.bind(params, params["scale"].shape[0]).gain()
-    return found[None, None]
+    return norm.gain()[None, None]
 
 
 @_query_key.register
-def _(attention: SharedRotary, params: Params) -> Products:
-    return _query_key(attention.inner, attention.as_grouped(params))
+def _(module: SharedRotaryAttention) -> Products:
+    return _query_key(module.as_grouped())
+
+
+@_values.register
+def _(module: SharedRotaryAttention) -> jax.Array:
+    return _values(module.inner)
 
 
 @_query_key.register
-def _(attention: Latent, params: Params) -> Products:
-    if attention.query_rank is not None or attention.rotary is not None or attention.latent_norm is not None:
+def _(module: LatentAttention) -> Products:
+    config = module.config
+    if config.query_rank is not None or config.rotary is not None or config.latent_norm is not None:
         raise ConfigError("attention: latent attention with norms, rotary parts or a query latent has no such products")
-    return Products(params["query"] * attention.logit_scale, jnp.einsum("mr,rhd->mhd", params["latent"], params["key"]))
+    key = jnp.einsum("mr,rhd->mhd", module.latent[...], module.key[...])
+    return Products(module.query[...] * config.logit_scale, key)
+
+
+@_values.register
+def _(module: LatentAttention) -> jax.Array:
+    return jnp.einsum("mr,rhv->mhv", module.latent[...], module.value[...])
 
 
 @_query_key.register
-def _(attention: Collaborative, params: Params) -> Products:
-    left = params["query"][:, None, :] * params["mixing"][None]
-    return _shared(attention, left, params["key"])
+def _(module: CollaborativeAttention) -> Products:
+    return _shared(module, module.query[:, None, :] * module.mixing[...][None])
 
 
 @_query_key.register
-def _(attention: Tucker, params: Params) -> Products:
-    return _shared(attention, jnp.einsum("dr,hrk->dhk", params["query"], params["mixing"]), params["key"])
+def _(module: TuckerAttention) -> Products:
+    return _shared(module, jnp.einsum("dr,hrk->dhk", module.query[...], module.mixing[...]))
+
+
+@_values.register
+def _(module: SharedKeyAttention) -> jax.Array:
+    return module.value[...]
 
 
 @_query_key.register
-def _(attention: Compressed, params: Params) -> Products:
-    inner = _query_key(attention.inner, params["inner"])
-    return inner._replace(right=jnp.einsum("mr,rhd->mhd", params["latent"], inner.right))
+def _(module: CompressedAttention) -> Products:
+    inner = _query_key(module.inner)
+    return inner._replace(right=jnp.einsum("mr,rhd->mhd", module.latent[...], inner.right))
+
+
+@_values.register
+def _(module: CompressedAttention) -> jax.Array:
+    return jnp.einsum("mr,rhv->mhv", module.latent[...], _values(module.inner))
 
 
 @_query_key.register
-def _(attention: Gated, params: Params) -> Products:
-    return _query_key(attention.inner, params["inner"])
+def _(module: GatedAttention) -> Products:
+    return _query_key(module.inner)
 
 
-def _shared(attention: SharedKey, left: jax.Array, key: jax.Array) -> Products:
+@_values.register
+def _(module: GatedAttention) -> jax.Array:
+    return _values(module.inner) * jax.nn.sigmoid(module.gate_bias[...])[None, :, None]
+
+
+def _shared(module: SharedKeyAttention, left: jax.Array) -> Products:
+    key = module.key[...]
     right = jnp.broadcast_to(key[:, None, :], (key.shape[0], *left.shape[1:]))
-    return Products(left / attention.head_dim**0.5, right)
-
-
-def _float32(params: Params) -> Params:
-    return jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), params)
+    return Products(left / module.config.head_dim**0.5, right)

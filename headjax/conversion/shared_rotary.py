@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention import Grouped, MultiHead, SharedRotary
+from headjax.attention.module import AttentionModule
 from headjax.attention.shared_rotary import FOLDED
 from headjax.conversion.sharing import Groups
-from headjax.conversion.target import Converted, Site
+from headjax.conversion.target import Site
 from headjax.conversion.turning import (
     TINY,
     Turning,
@@ -64,7 +65,7 @@ def check_shared(attention: Grouped | MultiHead, field: str, size: int) -> None:
     require(fits, field, f"must be from head_dim = {least} to {which} * head_dim = {most} where keys turn, got {size}")
 
 
-def share_keys(site: Site, size: int) -> Converted:
+def share_keys(site: Site, size: int) -> AttentionModule:
     """Return a layer whose keys turn as `SharedRotary` with `size` numbers of components a token."""
     source = grouped_of(site.attention)
     shared = best_components(turning_keys(site), size // 2)
@@ -76,7 +77,7 @@ def share_keys(site: Site, size: int) -> Converted:
     }
     if source.projection_bias:
         params["key_bias"] = _real(shared.rows[-1], axis=0)
-    return Converted(SharedRotary(inner=source, components=shared.components), params)
+    return site.becoming(SharedRotary(inner=source, components=shared.components), params)
 
 
 def best_components(turning: Turning, total: int) -> Shared:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Collection, Iterable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from headjax.attention import Attention, Gated, Grouped, MultiHead, NoHeads
+from headjax.attention import Attention, Gated, GatedAttention, Grouped, MultiHead, NoHeads
+from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import Moments
-from headjax.conversion.products import Products
+from headjax.conversion.products import Products, in_float32
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Checked
 from headjax.core.serialize import kind_of
@@ -46,14 +47,29 @@ class Site(NamedTuple):
     """One layer to convert.
 
     Attributes:
-        attention: Formulation, written as multi-head attention where the conversion asks for that.
-        params: Parameters in float32.
+        module: Layer with weights in float32, written as multi-head attention where the conversion asks for that.
         moments: Moments of the inputs; None without calibration batches.
     """
 
-    attention: Attention
-    params: Params
-    moments: Moments | None
+    module: Any
+    moments: Moments | None = None
+
+    @property
+    def attention(self) -> Attention:
+        """Formulation of the layer."""
+        attention: Attention = self.module.config
+        return attention
+
+    @property
+    def params(self) -> Params:
+        """The layer's arrays as a nested dict."""
+        params: Params = self.module.params
+        return params
+
+    def becoming(self, attention: Attention, params: Params) -> AttentionModule:
+        """Return a layer of another formulation, with these arrays, in the place of this one."""
+        module: AttentionModule = self.module.like(attention, params)
+        return module
 
     @property
     def multi_head(self) -> MultiHead:
@@ -61,13 +77,6 @@ class Site(NamedTuple):
         if not isinstance(self.attention, MultiHead):
             raise TypeError(f"expected multi-head attention, got {kind_of(self.attention)}")
         return self.attention
-
-
-class Converted(NamedTuple):
-    """A converted layer."""
-
-    attention: Attention
-    params: Params
 
 
 class Choice(NamedTuple):
@@ -105,13 +114,22 @@ class Target(Checked, abc.ABC):
         """
         return (Choice(self),)
 
-    def prepare(self, attention: Attention, params: Params) -> tuple[Attention, Params]:
-        """Return the layer in the form that the conversion starts from, where that is multi-head attention."""
-        return as_multi_head(attention, params)
+    def source(self, attention: Attention) -> Attention:
+        """Return the formulation that the conversion starts from: the one inside of gates, where it leaves them on."""
+        return attention.inner if self.of_multi_head and isinstance(attention, Gated) else attention
+
+    def start(self, module: AttentionModule) -> AttentionModule:
+        """Return a layer with float32 weights in the form that the conversion starts from, out of its gates."""
+        module = in_float32(module)
+        return self.prepare(inside_gates(module)) if self.of_multi_head else module
+
+    def prepare(self, module: AttentionModule) -> AttentionModule:
+        """Return a layer of the formulation `source` in the form that the conversion starts from."""
+        return as_multi_head(module)
 
     @abc.abstractmethod
-    def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
-        """Return the layers' new formulations and float32 parameters, in order."""
+    def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
+        """Return the layers in their new formulations, with weights in float32, in order."""
 
 
 class Restructuring(Checked, abc.ABC):
@@ -139,18 +157,18 @@ class Restructuring(Checked, abc.ABC):
         """
 
 
-def as_multi_head(attention: Attention, params: Params) -> tuple[Attention, Params]:
+def as_multi_head(module: AttentionModule) -> AttentionModule:
     """Return the layer as multi-head attention: every query head of a grouped layer gets a copy of key and value."""
-    if not isinstance(attention, Grouped):
-        return attention, params
-    return multi_head_of(attention), copied_keys(attention, params)
+    attention = module.config
+    return module.like(multi_head_of(attention), copied_keys(module)) if isinstance(attention, Grouped) else module
 
 
-def copied_keys(attention: Grouped, params: Params) -> Params:
+def copied_keys(module: AttentionModule) -> Params:
     """Return the parameters of a grouped layer with a copy of its key and value for every query head."""
-    index, shared = jnp.asarray(attention.groups), ("key", "key_bias", "value", "value_bias")
+    index, shared = jnp.asarray(module.config.groups), ("key", "key_bias", "value", "value_bias")
     return {
-        name: jnp.take(array, index, axis=array.ndim - 2) if name in shared else array for name, array in params.items()
+        name: jnp.take(array, index, axis=array.ndim - 2) if name in shared else array
+        for name, array in module.params.items()
     }
 
 
@@ -232,18 +250,13 @@ def find_layers(
     }
 
 
-def layer_params(model: Model, places: Iterable[HeadLayer]) -> dict[HeadLayer, tuple[Attention, Params]]:
-    """Return the formulations of these layers and their parameters in float32."""
-    layers = {(layer.stack, layer.layer): layer for layer in attention_layers(model)}
-    return {
-        place: (
-            layers[place].config,
-            jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), layers[place].params),
-        )
-        for place in places
-    }
+def layers_at(model: Model, places: Iterable[HeadLayer]) -> dict[HeadLayer, AttentionModule]:
+    """Return the attention modules of these layers."""
+    layers = {(found.stack, found.layer): found.module for found in attention_layers(model)}
+    return {place: layers[place] for place in places}
 
 
-def inside_gates(attention: Attention, params: Params) -> tuple[Attention, Params]:
+def inside_gates(module: Any) -> AttentionModule:
     """Return the inner layer of a gated layer; any other layer as it is."""
-    return (attention.inner, params["inner"]) if isinstance(attention, Gated) else (attention, params)
+    inner: AttentionModule = module.inner if isinstance(module, GatedAttention) else module
+    return inner

@@ -134,15 +134,13 @@ def turning_keys(site: Site) -> Turning:
     query, key = (in_pairs(rotary, weights_and_bias(site, name)) for name in ("query", "key"))
     asked = np.einsum("ahd,ab,bhe->hde", query, _second(site, "query"), query, optimize=True)
     if source.query_norm is not None:
-        norm = source.query_norm.bind(site.params["query_norm"], source.head_dim)
-        gain = in_pairs(rotary, np.asarray(norm.gain(), np.float64))
+        gain = in_pairs(rotary, np.asarray(site.module.query_norm.gain(), np.float64))
         asked = asked * gain[:, None] * gain / _mean_square(asked)[:, None, None]
     second, within = _second(site, "key"), _within(site)
     if source.key_norm is not None:
         made = np.einsum("agd,ab,bgd->g", key, second, key, optimize=True) / source.head_dim
         asked = asked / np.maximum(made, TINY)[np.asarray(source.groups)][:, None, None]
-        norm = source.key_norm.bind(site.params["key_norm"], source.head_dim)
-        key = key * in_pairs(rotary, np.asarray(norm.gain(), np.float64))
+        key = key * in_pairs(rotary, np.asarray(site.module.key_norm.gain(), np.float64))
     costs = np.zeros((2, source.kv_heads, source.head_dim, source.head_dim))
     for matrix, found in zip(costs, _turned(rotary, asked), strict=True):
         np.add.at(matrix, np.asarray(source.groups), found)

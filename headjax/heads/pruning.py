@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Collaborative, SharedRotary, Tucker
+from headjax.attention import Collaborative, SharedRotaryAttention, Tucker
 from headjax.attention.formulation import Attention
 from headjax.attention.module import AttentionModule
 from headjax.core import history
@@ -17,7 +17,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId, position, tied_heads
 from headjax.heads.ordering import Order
-from headjax.heads.surgery import LayerModule, kept_heads, map_attention_modules
+from headjax.heads.surgery import LayerModule, kept_heads, map_attention
 from headjax.models.model import Model
 
 PERCENTAGES = tuple(range(5, 101, 5))
@@ -64,7 +64,7 @@ def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
         module: AttentionModule = found.module
         return module if kept is None else drop_unused(module.keep_heads(kept))
 
-    pruned = map_attention_modules(model, keep, {head.stack for head in removed})
+    pruned = map_attention(model, keep, {head.stack for head in removed})
     entry = history.entry("prune", removed=[str(head) for head in sorted(removed)])
     return pruned.replace(history=(*model.history, entry))
 
@@ -119,8 +119,8 @@ def drop_unused(module: AttentionModule) -> AttentionModule:
     """
     attention, params = module.config, module.params
     smaller: Attention
-    if isinstance(attention, SharedRotary):
-        return module.like(*attention.without_spare(params))
+    if isinstance(module, SharedRotaryAttention):
+        return module.without_spare()
     if isinstance(attention, Collaborative):
         queries = keys = _used(params, (0,))
         smaller = dataclasses.replace(attention, shared_dim=len(keys))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Update
@@ -266,14 +267,15 @@ class _Measure:
         output = found.outputs[count]
         lost = (found.outputs[0] - output).reshape(len(mean), -1)
 
-        def change(stack: str, number: int, attention: Any, params: Params) -> tuple[Any, Params]:
+        def change(solved: LayerModule) -> nnx.Module:
+            params = solved.params
             own = dict(output_params(params))
             own["output"] = jnp.asarray(output, own["output"].dtype)
             if "output_bias" in own:
                 own["output_bias"] = jnp.asarray(
                     np.asarray(fetch(own["output_bias"])) + mean @ lost, own["output"].dtype
                 )
-            return attention, params | {"inner": own} if "inner" in params else own
+            return solved.holding(params | {"inner": own} if "inner" in params else own)
 
         config = self._model.config
         site = config.site(layer.stack, layer.layer)

@@ -20,7 +20,7 @@ from headjax.heads import gates as head_gates
 from headjax.heads.head_id import HeadId, tied_heads
 from headjax.heads.layer_sums import SubLayer, TwoModels, spread
 from headjax.heads.refit import RefitSums
-from headjax.heads.surgery import LayerModule, map_attention_modules
+from headjax.heads.surgery import LayerModule, map_attention
 from headjax.mesh.distributed import fetch
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates
@@ -147,7 +147,7 @@ def fold_gates(model: Model, gates: Gates) -> Model:
             raise HeadjaxError(f"{stack} layer {layer}: shares its parameters with layers that have other gates")
         return _with_scaled_outputs(module, gates[stack][layer, : module.config.num_heads])
 
-    folded = map_attention_modules(model, fold, list(gates))
+    folded = map_attention(model, fold, list(gates))
     values = {str(head): value for head, value in head_gates.to_values(model.config, gates).items()}
     return folded.replace(history=(*model.history, history.entry("fold_gates", gates=values)))
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 
-from headjax.attention.formulation import Attention
 from headjax.core.deferred import held
 from headjax.core.modules import arrays, bind
 from headjax.core.tensors import Params, abstract
@@ -17,9 +16,6 @@ from headjax.models.config import HEAD_STACKS, ModelConfig
 from headjax.models.layerwise import FEED_FORWARD
 from headjax.models.model import Model
 from headjax.models.stack import Stack
-
-Change = Callable[[str, int, Attention, Params], tuple[Attention, Params]]
-"""Function of (head stack, layer, formulation, parameters) that returns the new formulation and parameters."""
 
 
 class LayerModule(NamedTuple):
@@ -65,45 +61,31 @@ def feed_forward_layers(model: Model) -> Iterator[LayerModule]:
 
 
 def map_attention(
-    model: Model, function: Change, stacks: Collection[str] | None = None, layers: Collection[int] | None = None
+    model: Model,
+    change: Callable[[LayerModule], nnx.Module],
+    stacks: Collection[str] | None = None,
+    layers: Collection[int] | None = None,
 ) -> Model:
-    """Return the model with every chosen attention layer replaced by the result of `function`.
+    """Return the model with every chosen attention layer replaced by the module that `change` returns for it.
 
     Everything else about the model (other parameters, history, tokenizer) stays as it is. Of deferred arrays those of
     attention in the chosen head stacks are made, and the others stay deferred. Layers are grouped into runs anew, so
-    that any mixture of formulations and head counts is an ordinary model. Layers that share their parameters change
-    together: `function` is called for the first of them, and all take its result.
+    that any mixture of formulations and head counts is an ordinary model. Arrays that a layer keeps are shared with the
+    model as far as the groups of its layers stay. Layers that share their parameters change together: `change` is
+    called for the first of them, and all take its result.
 
     Args:
         model: Model to change.
-        function: Called once per chosen layer, in order, as `function(stack, layer, attention, params)`.
+        change: Called once per chosen layer, in order; returns the layer's own module where nothing changes.
         stacks: Head stacks (`encoder`, `decoder`, `cross`) to change; None changes all of the model.
         layers: Layers to change, counted from 0; None changes all.
 
     Raises:
         HeadjaxError: The model has no such head stack.
     """
-
-    def change(found: LayerModule) -> nnx.Module:
-        attention, params = function(found.stack, found.layer, found.config, found.params)
-        return attention.bind(params, model.config.width, model.config.width)
-
-    return map_attention_modules(model, change, stacks, layers)
-
-
-def map_attention_modules(
-    model: Model,
-    change: Callable[[LayerModule], nnx.Module],
-    head_stacks: Collection[str] | None = None,
-    layers: Collection[int] | None = None,
-) -> Model:
-    """Return what `map_attention` does, of a function from each attention layer to the module in its place.
-
-    Arrays that a layer keeps are shared with the model as far as the groups of its layers stay.
-    """
-    for head_stack in head_stacks or ():
+    for head_stack in stacks or ():
         require_stack(model.config, head_stack)
-    chosen = [name for name in model.config.attentions() if head_stacks is None or name in head_stacks]
+    chosen = [name for name in model.config.attentions() if stacks is None or name in stacks]
     return _mapped(model, change, {name: HEAD_STACKS[name] for name in chosen}, layers)
 
 

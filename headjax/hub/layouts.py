@@ -14,8 +14,7 @@ from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.core.deferred import held
 from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
 from headjax.core.serialize import kind_of
-from headjax.core.tensors import Params
-from headjax.heads.surgery import LayerModule, map_attention, map_attention_modules
+from headjax.heads.surgery import LayerModule, map_attention
 from headjax.heads.units import pad_units
 from headjax.hub.family import Family, HeadShape
 from headjax.hub.fields import Fields
@@ -171,14 +170,15 @@ def _with_biases(attention: Attention | None) -> Attention | None:
     return attention
 
 
-def _with_zero_biases(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
-    biased = _with_biases(attention) or attention
-    width = params["output"].shape[-1] if biased is not attention else 0
-    declared = biased.tensors(width, width) if biased != attention else {}
-    missing = {
-        name: jnp.zeros(tensor.shape, params["output"].dtype) for name, tensor in declared.items() if name not in params
-    }
-    return biased, params | missing
+def _with_zero_biases(found: LayerModule) -> AttentionModule:
+    module: AttentionModule = found.module
+    biased = _with_biases(module.config)
+    if biased is None or biased == module.config:
+        return module
+    params = module.params
+    declared = biased.tensors(module.width, module.memory_width).items()
+    missing = {name: jnp.zeros(one.shape, params["output"].dtype) for name, one in declared if name not in params}
+    return module.like(biased, params | missing)
 
 
 def _write(config: ModelConfig, family: Family) -> dict[str, Any]:
@@ -268,4 +268,4 @@ def _in_order(model: Model) -> Model:
         order = sorted(range(module.config.num_heads), key=lambda head: module.config.ids[head])
         return module if order == list(range(len(order))) else module.keep_heads(order)
 
-    return map_attention_modules(model, sort)
+    return map_attention(model, sort)

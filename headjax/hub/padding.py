@@ -10,21 +10,21 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention.collaborative import Collaborative, SharedKey, Tucker
-from headjax.attention.compressed import Compressed
+from headjax.attention.collaborative import CollaborativeAttention, SharedKeyAttention, TuckerAttention
+from headjax.attention.compressed import CompressedAttention
 from headjax.attention.formulation import Attention, Wrapping
-from headjax.attention.latent import Latent
-from headjax.attention.module import NoHeads
-from headjax.attention.multi_head import Grouped, MultiHead
-from headjax.attention.shared_rotary import SharedRotary
+from headjax.attention.latent import LatentAttention
+from headjax.attention.module import AttentionModule, NoHeadsAttention
+from headjax.attention.multi_head import Grouped, GroupedAttention, MultiHead, MultiHeadAttention
+from headjax.attention.shared_rotary import SharedRotaryAttention
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, flatten, nested
-from headjax.heads.surgery import attention_layers, map_attention
+from headjax.heads.surgery import LayerModule, attention_layers, map_attention
 from headjax.hub.family import Family
 from headjax.hub.table import InexpressibleError
 from headjax.models.config import HEAD_STACKS
@@ -49,50 +49,51 @@ class PlainHeads(NamedTuple):
 
 
 @functools.singledispatch
-def as_grouped(attention: Attention, params: Params) -> PlainHeads:
+def as_grouped(module: AttentionModule) -> PlainHeads:
     """Return a layer as grouped heads, which compute the same function up to rounding.
 
     Raises:
         InexpressibleError: the formulation is not multi-head attention with other weights; the message says why.
     """
-    raise InexpressibleError(f"{kind_of(attention)} attention cannot be written as multi-head attention")
+    raise InexpressibleError(f"{kind_of(module.config)} attention cannot be written as multi-head attention")
 
 
 @as_grouped.register
-def _(attention: NoHeads, params: Params) -> PlainHeads:
-    return PlainHeads(None, _arrays(params))
+def _(module: NoHeadsAttention) -> PlainHeads:
+    return PlainHeads(None, _arrays(module))
 
 
 @as_grouped.register
-def _(attention: MultiHead, params: Params) -> PlainHeads:
-    if attention.frequencies is not None:
+def _(module: MultiHeadAttention) -> PlainHeads:
+    if module.config.frequencies is not None:
         raise InexpressibleError(
             "heads that turn at frequencies of their own cannot be written as multi-head attention"
         )
-    weights = _arrays(params)
-    return PlainHeads(_one_key_each(attention, weights, attention.logit_scale), weights)
+    weights = _arrays(module)
+    return PlainHeads(_one_key_each(module.config, weights, module.config.logit_scale), weights)
 
 
 @as_grouped.register
-def _(attention: Grouped, params: Params) -> PlainHeads:
-    return PlainHeads(attention, _arrays(params))
+def _(module: GroupedAttention) -> PlainHeads:
+    grouped: Any = module.config
+    return PlainHeads(grouped, _arrays(module))
 
 
 @as_grouped.register
-def _(attention: Collaborative, params: Params) -> PlainHeads:
+def _(module: CollaborativeAttention) -> PlainHeads:
     """q_h = (x W_Q + b_Q) diag(m_h), k_h = y W_K + b_K."""
-    return _shared_key(attention, params, [np.diag(mixing) for mixing in np.asarray(params["mixing"])])
+    return _shared_key(module, [np.diag(mixing) for mixing in np.asarray(module.mixing[...])])
 
 
 @as_grouped.register
-def _(attention: Tucker, params: Params) -> PlainHeads:
+def _(module: TuckerAttention) -> PlainHeads:
     """q_h = (x W_Q + b_Q) M_h, k_h = y W_K + b_K."""
-    return _shared_key(attention, params, list(np.asarray(params["mixing"])))
+    return _shared_key(module, list(np.asarray(module.mixing[...])))
 
 
-def _shared_key(attention: SharedKey, params: Params, mixing: Sequence[np.ndarray]) -> PlainHeads:
+def _shared_key(module: SharedKeyAttention, mixing: Sequence[np.ndarray]) -> PlainHeads:
     """Drop dimensions of the key that a head's mixing never reads; a head's content bias is one dimension more."""
-    weights = _arrays(params)
+    attention, weights = module.config, _arrays(module)
     query, key = weights["query"], weights["key"]
     query_bias = weights.get("query_bias", np.zeros(query.shape[1], query.dtype))
     key_bias = weights.get("key_bias", np.zeros(key.shape[1], key.dtype))
@@ -116,12 +117,13 @@ def _shared_key(attention: SharedKey, params: Params, mixing: Sequence[np.ndarra
 
 
 @as_grouped.register
-def _(attention: Latent, params: Params) -> PlainHeads:
+def _(module: LatentAttention) -> PlainHeads:
     """k_h = y (W_C W_UK^h), v_h = y (W_C W_UV^h) + b_V^h, q_h = x (W_Z W_Q^h) + b_Q^h."""
+    attention = module.config
     for field in ("latent_norm", "query_norm", "rotary"):
         if getattr(attention, field) is not None:
             raise InexpressibleError(f"latent attention with a {field} cannot be written as multi-head attention")
-    weights = _arrays(params)
+    weights = _arrays(module)
     latent = weights.pop("latent")
     weights |= {name: _product(latent, weights[name]) for name in ("key", "value")}
     if attention.query_rank is not None:
@@ -130,19 +132,19 @@ def _(attention: Latent, params: Params) -> PlainHeads:
 
 
 @as_grouped.register
-def _(attention: Compressed, params: Params) -> PlainHeads:
+def _(module: CompressedAttention) -> PlainHeads:
     """Return the heads inside with W_C W_K^g and W_C W_V^g for keys and values."""
-    inner, weights = as_grouped(attention.inner, params["inner"])
-    latent = np.asarray(params["latent"])
+    inner, weights = as_grouped(module.inner)
+    latent = np.asarray(module.latent[...])
     return PlainHeads(inner, weights | {name: _product(latent, weights[name]) for name in ("key", "value")})
 
 
 @as_grouped.register
-def _(attention: SharedRotary, params: Params) -> PlainHeads:
+def _(module: SharedRotaryAttention) -> PlainHeads:
     """Return the heads inside with the components multiplied out for their keys."""
-    if attention.inner.key_norm is not None:
+    if module.config.inner.key_norm is not None:
         raise InexpressibleError("shared components of normalised keys cannot be written as grouped attention")
-    return as_grouped(attention.inner, attention.as_grouped(params))
+    return as_grouped(module.as_grouped())
 
 
 def _one_key_each(attention: Attention, weights: Mapping[str, np.ndarray], scale: float) -> Grouped:
@@ -158,8 +160,8 @@ def _one_key_each(attention: Attention, weights: Mapping[str, np.ndarray], scale
     )
 
 
-def _arrays(params: Params) -> dict[str, np.ndarray]:
-    return {path: np.asarray(array) for path, array in flatten(params).items()}
+def _arrays(module: AttentionModule) -> dict[str, np.ndarray]:
+    return {path: np.asarray(array) for path, array in flatten(module.params).items()}
 
 
 def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -193,17 +195,18 @@ def pad_heads(model: Model, family: Family) -> Model:
     plain: dict[Place, PlainHeads] = {}
     for found in attention_layers(model):
         with _located(found.stack, found.layer):
-            plain[found.stack, found.layer] = as_grouped(found.config, found.params)
+            plain[found.stack, found.layer] = as_grouped(found.module)
     targets: dict[Place, Attention] = {}
     for group in family.head_groups:
         own = {place: heads for place, heads in plain.items() if place[0] in group}
         targets |= _targets(model, family, own, group)
     width, dtype = model.config.width, np.dtype(jnp.result_type(*(a.dtype for a in flatten(model.params).values())))
 
-    def fill(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
-        target = targets[stack, layer]
-        with _located(stack, layer):
-            return target, _fill(plain[stack, layer], target, width, dtype)
+    def fill(found: LayerModule) -> AttentionModule:
+        place = found.stack, found.layer
+        with _located(*place):
+            module: AttentionModule = found.module
+            return module.like(targets[place], _fill(plain[place], targets[place], width, dtype))
 
     return map_attention(model, fill)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 from headjax.attention import Attention
-from headjax.conversion.model import parse_target
+from headjax.conversion.named import parse_target
 from headjax.conversion.target import Target
 from headjax.conversion.turning import turns
 from headjax.core.errors import ConfigError, require

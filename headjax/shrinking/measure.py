@@ -10,7 +10,7 @@ import numpy as np
 
 from headjax.attention.formulation import Attention
 from headjax.conversion.calibration import collect
-from headjax.conversion.model import describe
+from headjax.conversion.named import describe
 from headjax.conversion.target import Target
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Update

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import Any
 
@@ -200,7 +199,7 @@ def compressed() -> tuple[Pair, Pair]:
 def shared_rotary() -> tuple[Pair, Pair]:
     source = FORMULATIONS["shared_rotary"]
     params = random_params(source)
-    return (source, params), (source.inner, source.as_grouped(params))
+    return (source, params), (source.inner, source.bind(params, WIDTH, WIDTH).as_grouped().params)
 
 
 def own_frequencies() -> tuple[Pair, Pair]:
@@ -314,7 +313,7 @@ def test_mixing_of_shared_rotary_components_is_a_product_of_complex_numbers():
     )
     key, mixing = key[0] + 1j * key[1], mixing[0] + 1j * mixing[1]
     starts = np.cumsum([0, *shared.components])
-    found = np.asarray(shared.as_grouped(params)["key"])
+    found = np.asarray(shared.bind(params, WIDTH, WIDTH).as_grouped().key[...])
     for frequency, (start, end) in enumerate(itertools.pairwise(starts)):
         expected = np.einsum("wr,gr->wg", key[:, start:end], mixing[:, start:end])
         assert_close(found[:, :, frequency], expected.real, sums=8)
@@ -326,11 +325,10 @@ def test_normalised_shared_keys_are_divided_by_the_root_mean_square_of_the_origi
     params, call = random_params(normalised), Call(mask=CAUSAL)
     original = np.einsum("bnw,wgd->bngd", X, params["inner"]["key"])
     size = np.sqrt(np.square(original).mean(axis=-1, keepdims=True) + normalised.inner.key_norm.epsilon)
-    plain = dataclasses.replace(normalised.inner, key_norm=None)
 
     @jax.jit
     def divided(params, x, size):
-        module = plain.bind(normalised.as_grouped(params), WIDTH, WIDTH)
+        module = normalised.bind(params, WIDTH, WIDTH).as_grouped()
         stored = module.key_values(x, None)
         return module.attend(x, stored | {"key": stored["key"] / size}, call).context
 

@@ -230,9 +230,11 @@ def test_layers_without_heads_and_renumbered_ones():
 def test_fewer_key_heads_need_fewer_components():
     shared = FORMULATIONS["shared_rotary"]
     params = random_params(shared)
-    assert shared.without_spare(params) == (shared, params)
+    whole = shared.bind(params, WIDTH, WIDTH)
+    assert whole.without_spare() is whole
     pruned, kept = kept_heads(shared, params, [0, 1, 4])
-    smaller, trimmed = pruned.without_spare(kept)
+    module = pruned.bind(kept, WIDTH, WIDTH).without_spare()
+    smaller, trimmed = module.config, module.params
     assert smaller.components == (1, 2, 2)
     check(smaller.tensors(WIDTH, WIDTH), trimmed)
     expected = attended_by(pruned, kept, X, CAUSAL).context

@@ -12,6 +12,7 @@ from headjax.attention import Call, Grouped, Mask, MultiHead
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGated, ToGrouped, ToLatent, ToTucker
 from headjax.conversion.decomposition import Search, Solver
+from headjax.conversion.model import convert_layer
 from headjax.conversion.products import Products
 from headjax.core.norms import OffsetRMSNorm, RMSNorm
 from headjax.core.tensors import Normal
@@ -20,7 +21,7 @@ from headjax.models.encoder_decoder import T5, Translation
 from headjax.models.residuals import PreNorm
 from headjax.models.sublayers import Dense, GatedDense
 from tests import tiny
-from tests.attention.formulations import outputs_of, random_inputs
+from tests.attention.formulations import WIDTH, outputs_of, random_inputs
 
 MASK = np.array([[1] * 10, [1] * 7 + [0] * 3])
 PADDED = tiny.tokens() | {"attention_mask": MASK}
@@ -105,6 +106,12 @@ TURNING = {
     "multi_head": MultiHead(num_heads=3, head_dim=4, value_dim=3, scale=0.3, rotary=RotaryInterleaved()),
 }
 """Layers whose keys turn."""
+
+
+def converted_layer(attention, params, to):
+    """Return a layer's new formulation and its arrays."""
+    module = convert_layer(attention.bind(params, WIDTH, WIDTH), to)
+    return module.config, module.params
 
 
 def output(attention, params, inputs=None):

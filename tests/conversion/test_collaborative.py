@@ -43,8 +43,8 @@ def test_the_query_bias_and_the_original_scale_stay_exact_at_half_the_size() -> 
     bound = 4.0 * errors[0].relative_error * np.abs(expected).max()
     assert np.abs(hidden(converted, PADDED) - expected).max() < bound
 
-    def at_half(stack, layer, attention, params):
-        return dataclasses.replace(attention, head_dim=attention.head_dim // 2), params
+    def at_half(found):
+        return found.module.like(dataclasses.replace(found.config, head_dim=found.config.head_dim // 2), found.params)
 
     halved = map_attention(converted, at_half)
     assert np.abs(hidden(halved, PADDED) - expected).max() > 3.0 * bound, "another scale is seen"

@@ -9,12 +9,11 @@ import pytest
 
 from headjax.attention import Grouped, RotaryHalves
 from headjax.conversion import ToGrouped, convert
-from headjax.conversion.model import convert_layer
 from headjax.core.errors import ConfigError
 from tests import tiny
-from tests.attention.formulations import WIDTH, random_params
+from tests.attention.formulations import random_params
 from tests.closeness import assert_close
-from tests.conversion.cases import PADDED, TURNING, attentions, hidden, output
+from tests.conversion.cases import PADDED, TURNING, attentions, converted_layer, hidden, output
 
 
 def test_fitting_beats_aligning_beats_averaging(model) -> None:
@@ -68,13 +67,13 @@ def test_normalised_keys_are_pooled_before_their_norm(pooling: str) -> None:
         "key": params["key"].at[:, 1].set(3.0 * params["key"][:, 0]),
         "value": params["value"].at[:, 1].set(params["value"][:, 0]),
     }
-    found, weights = convert_layer(QWEN3, alike, ToGrouped(kv_heads=1, pooling=pooling), width=WIDTH)
+    found, weights = converted_layer(QWEN3, alike, ToGrouped(kv_heads=1, pooling=pooling))
     assert isinstance(found, Grouped)
     assert (found.kv_heads, found.key_norm, found.query_norm) == (1, QWEN3.key_norm, QWEN3.query_norm)
     assert_close(output(found, weights), output(QWEN3, alike), sums=4 * tiny.SUMS)
-    whole = convert_layer(QWEN3, params, ToGrouped(kv_heads=4, pooling=pooling), width=WIDTH)
+    whole = converted_layer(QWEN3, params, ToGrouped(kv_heads=4, pooling=pooling))
     assert_close(output(*whole), output(QWEN3, params), sums=4 * tiny.SUMS)
-    pooled = convert_layer(QWEN3, params, ToGrouped(kv_heads=1, pooling=pooling), width=WIDTH)
+    pooled = converted_layer(QWEN3, params, ToGrouped(kv_heads=1, pooling=pooling))
     assert float(jnp.abs(output(*pooled) - output(QWEN3, params)).max()) > 1e-2
 
 
@@ -85,7 +84,7 @@ def test_fitted_pooling_of_normalised_keys_counts_heads_alike() -> None:
     params |= {"key": jnp.stack([first, long], axis=1)}
 
     def pooled(pooling: str) -> jax.Array:
-        key = convert_layer(QWEN3, params, ToGrouped(kv_heads=1, pooling=pooling), width=WIDTH)[1]["key"][:, 0]
+        key = converted_layer(QWEN3, params, ToGrouped(kv_heads=1, pooling=pooling))[1]["key"][:, 0]
         return key / jnp.linalg.norm(key)
 
     for pooling, mean in (("fitted", direction(first) + direction(long)), ("mean", first + long)):
@@ -94,7 +93,7 @@ def test_fitted_pooling_of_normalised_keys_counts_heads_alike() -> None:
 
 def test_normalised_keys_are_not_aligned() -> None:
     with pytest.raises(ConfigError, match=r"^pooling:"):
-        convert_layer(QWEN3, random_params(QWEN3), ToGrouped(kv_heads=1, pooling="aligned"), width=WIDTH)
+        converted_layer(QWEN3, random_params(QWEN3), ToGrouped(kv_heads=1, pooling="aligned"))
 
 
 def direction(matrix: jax.Array) -> jax.Array:

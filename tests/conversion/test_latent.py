@@ -11,13 +11,12 @@ from headjax.attention.rotary import RotaryInterleaved
 from headjax.conversion import convert
 from headjax.conversion.calibration import Moments
 from headjax.conversion.latent import DISTANCES, ToLatent, _turned_grams, low_rank
-from headjax.conversion.model import convert_layer
 from headjax.conversion.target import Site
 from headjax.core.errors import ConfigError
 from tests import tiny
 from tests.attention.formulations import WIDTH, random_inputs, random_params
 from tests.closeness import assert_close
-from tests.conversion.cases import TURNING
+from tests.conversion.cases import TURNING, converted_layer
 from tests.hub.directories import LLAMA, model_of
 
 PART = MultiHead(num_heads=2, head_dim=6, value_dim=3, rotary=RotaryInterleaved(dim=4))
@@ -27,7 +26,7 @@ def test_a_key_s_error_costs_its_logits_over_all_distances() -> None:
     """Of queries drawn from the site's distribution, turned one position at a time."""
     source = TURNING["llama"]
     params = random_params(source)
-    grams = np.asarray(_turned_grams(source, Site(source, params, None)), np.float64)
+    grams = np.asarray(_turned_grams(source, Site(source.bind(params, WIDTH, WIDTH))), np.float64)
     error = np.random.default_rng(3).standard_normal(4)
     for head in range(source.num_heads):
         total = 0.0
@@ -59,7 +58,7 @@ def test_weighing_keys_by_their_logits_beats_plain_factors_and_the_error_falls(n
     def error(attention, weights):
         return float(jnp.square(logits(attention, weights) - logits(source, params)).sum())
 
-    errors = [error(*convert_layer(source, params, ToLatent(rank=rank), width=WIDTH)) for rank in (4, 8, 12)]
+    errors = [error(*converted_layer(source, params, ToLatent(rank=rank))) for rank in (4, 8, 12)]
     assert errors == sorted(errors, reverse=True)
     both = jnp.concatenate([params["key"].reshape(WIDTH, -1), params["value"].reshape(WIDTH, -1)], axis=1)
     left, right = low_rank(both, 8)
@@ -93,7 +92,7 @@ def test_each_error_is_least_where_it_is_minimised(source) -> None:
     seen = {"keys": np.linalg.cholesky(covariance).T, "magnitudes": np.diag(np.sqrt(size)), "weights": np.eye(WIDTH)}
 
     def costs(error: str) -> dict[str, float]:
-        (found,) = ToLatent(rank=4, error=error).convert([Site(source, params, moments)], seed=0)
+        (found,) = ToLatent(rank=4, error=error).convert([Site(source.bind(params, WIDTH, WIDTH), moments)], seed=0)
         inner = found.params.get("inner", found.params)
         total = dict.fromkeys(seen, 0.0)
         for name in ("key", "value"):

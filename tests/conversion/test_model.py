@@ -9,7 +9,7 @@ import pytest
 from headjax.attention import NoHeads
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent, ToTucker, convert, parse_target
 from headjax.conversion.decomposition import Search, Solver
-from headjax.conversion.model import describe
+from headjax.conversion.named import describe
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
 from headjax.heads.pruning import prune

@@ -10,12 +10,11 @@ import pytest
 
 from headjax.attention import Collaborative, Gated, MultiHead, RotaryHalves
 from headjax.conversion import ToCollaborative, ToFixed, ToGrouped, convert
-from headjax.conversion.model import convert_layer
 from headjax.core.errors import ConfigError
 from tests import tiny
 from tests.attention.formulations import WIDTH, outputs_of, random_inputs, random_params
 from tests.closeness import assert_close
-from tests.conversion.cases import PADDED, attentions, hidden
+from tests.conversion.cases import PADDED, attentions, converted_layer, hidden
 
 
 def test_smaller_heads_come_back_from_larger_ones(model, outputs) -> None:
@@ -52,7 +51,7 @@ def test_smaller_heads_that_turn_keep_the_frequencies_of_their_logits() -> None:
     for head, pair in enumerate(kept):
         mask[head, [*pair, *(number + 3 for number in pair)]] = 1.0
     params |= {"key": params["key"] * mask[None], "key_bias": params["key_bias"] * mask}
-    found, weights = convert_layer(TURNING, params, ToFixed(head_dim=4, value_dim=4), width=WIDTH)
+    found, weights = converted_layer(TURNING, params, ToFixed(head_dim=4, value_dim=4))
     assert (found.head_dim, found.frequencies, found.rotary.dim) == (4, kept, 6)
 
     def output(attention, params):

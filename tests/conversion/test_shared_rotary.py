@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from headjax.attention import Grouped, MultiHead
 from headjax.attention.rotary import RotaryHalves
 from headjax.conversion import ToCollaborative, ToGrouped, convert
-from headjax.conversion.model import convert_layer
 from headjax.conversion.shared_rotary import turning_losses
 from headjax.conversion.target import Site
 from headjax.conversion.turning import LEAST_SEEN, turning_keys
@@ -24,7 +23,7 @@ from headjax.models.model import load, save
 from tests import tiny
 from tests.attention.formulations import WIDTH, random_inputs, random_params
 from tests.closeness import assert_close
-from tests.conversion.cases import TURNING, output
+from tests.conversion.cases import TURNING, converted_layer, output
 from tests.hub.directories import CONFIGS, LLAMA, model_of
 
 
@@ -41,7 +40,7 @@ def test_keys_that_are_complex_multiples_share_without_loss(name) -> None:
             pairs = factor * (one * scale)[..., :2] + 1j * factor * (one * scale)[..., 2:]
             other = np.concatenate([pairs.real, pairs.imag], axis=-1) / scale
             params[part] = jnp.asarray(np.stack([one, other], axis=-2), jnp.float32)
-    found, weights = convert_layer(source, params, ToCollaborative(shared_dim=4), width=WIDTH)
+    found, weights = converted_layer(source, params, ToCollaborative(shared_dim=4))
     assert found.components == (1, 1)
     assert_close(output(found, weights, inputs), output(source, params, inputs), sums=8 * tiny.SUMS)
 
@@ -77,19 +76,24 @@ def test_more_components_never_cost_more(seed) -> None:
     params = cancelling(seed)
     errors = []
     for size in range(8, 33, 2):
-        found, weights = convert_layer(SLOW, params, ToCollaborative(shared_dim=size), width=WIDTH)
-        errors.append(logit_error(SLOW, params, found.as_grouped(weights)["key"]))
+        found, weights = converted_layer(SLOW, params, ToCollaborative(shared_dim=size))
+        errors.append(logit_error(SLOW, params, multiplied_key(found, weights)))
     assert np.all(np.diff(errors) <= 1e-6 * errors[0])
     assert errors[-1] <= 1e-9 * errors[0]
 
 
 def test_no_small_change_of_the_components_makes_the_error_smaller() -> None:
     params = cancelling(0)
-    found, weights = convert_layer(SLOW, params, ToCollaborative(shared_dim=16), width=WIDTH)
-    best, generator = logit_error(SLOW, params, found.as_grouped(weights)["key"]), np.random.default_rng(0)
+    found, weights = converted_layer(SLOW, params, ToCollaborative(shared_dim=16))
+    best, generator = logit_error(SLOW, params, multiplied_key(found, weights)), np.random.default_rng(0)
     for name in ("key", "mixing") * 5:
         changed = weights[name] + 0.01 * generator.standard_normal(weights[name].shape).astype(np.float32)
-        assert logit_error(SLOW, params, found.as_grouped(weights | {name: changed})["key"]) > best
+        assert logit_error(SLOW, params, multiplied_key(found, weights | {name: changed})) > best
+
+
+def multiplied_key(shared, weights):
+    """Return the key weights with the components multiplied out."""
+    return shared.bind(weights, WIDTH, WIDTH).as_grouped().key[...]
 
 
 def test_a_key_that_all_tokens_have_counts_at_fast_frequencies_alone() -> None:
@@ -97,7 +101,7 @@ def test_a_key_that_all_tokens_have_counts_at_fast_frequencies_alone() -> None:
     source = dataclasses.replace(TURNING["qwen2"], rotary=RotaryHalves(base=1e9))
     params = random_params(source)
     params["key"] = jnp.zeros_like(params["key"])
-    size = np.real(np.trace(turning_keys(Site(source, params, None)).by_frequency(), axis1=1, axis2=2))
+    size = np.real(np.trace(turning_keys(Site(source.bind(params, WIDTH, WIDTH))).by_frequency(), axis1=1, axis2=2))
     assert size[1] < 2 * LEAST_SEEN * size[0]
 
 
@@ -148,7 +152,7 @@ def test_one_fitted_key_per_group_beats_aligned_and_mean_ones() -> None:
 
     def error(pooling) -> float:
         target = ToGrouped(kv_heads=2, pooling=pooling, grouping="consecutive")
-        difference = logits(*convert_layer(source, params, target, width=WIDTH)) - logits(source, params)
+        difference = logits(*converted_layer(source, params, target)) - logits(source, params)
         return float(jnp.square(difference - difference.mean(axis=-1, keepdims=True)).sum())
 
     assert error("fitted") < 0.9 * error("aligned") < error("mean")
@@ -157,7 +161,7 @@ def test_one_fitted_key_per_group_beats_aligned_and_mean_ones() -> None:
 def test_groups_are_those_whose_keys_cost_least_to_share() -> None:
     """The cost of a pair is what its best shared component leaves at every frequency."""
     source = TURNING["multi_head"]
-    site = Site(source, random_params(source), None)
+    site = Site(source.bind(random_params(source), WIDTH, WIDTH))
     weighted, losses = turning_keys(site).by_frequency(), turning_losses(site)
     pair = np.array([0, 2])
     expected = np.linalg.eigvalsh(weighted[:, pair[:, None], pair])[:, 0].sum()

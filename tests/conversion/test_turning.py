@@ -8,13 +8,12 @@ import pytest
 from headjax.attention import Compressed, MultiHead, SharedRotary
 from headjax.attention.rotary import RotaryInterleaved
 from headjax.conversion import convert
-from headjax.conversion.model import convert_layer
 from headjax.heads.pruning import prune
 from headjax.models.generation import Greedy, generate
 from tests import tiny
 from tests.attention.formulations import WIDTH, random_params
 from tests.closeness import assert_close
-from tests.conversion.cases import TURNING, output
+from tests.conversion.cases import TURNING, converted_layer, output
 from tests.hub.directories import CONFIGS, LLAMA, model_of
 
 PART = MultiHead(num_heads=2, head_dim=6, value_dim=3, rotary=RotaryInterleaved(dim=4))
@@ -28,7 +27,7 @@ def test_a_layer_comes_back_at_full_size(name, source) -> None:
     if name != "part":  # of which some dimensions alone turn
         targets[f"collaborative:shared_dim={4 * kv_heads}"] = SharedRotary
     for target, kind in targets.items():
-        found, weights = convert_layer(source, params, target, width=WIDTH)
+        found, weights = converted_layer(source, params, target)
         assert isinstance(found, kind)
         assert getattr(found, "components", (kv_heads,) * 2) == (kv_heads,) * 2
         assert_close(output(found, weights), output(source, params), sums=4 * tiny.SUMS)

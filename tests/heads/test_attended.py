@@ -48,11 +48,12 @@ def test_a_head_made_to_look_at_itself_has_that_role():
     """Keys equal to queries, scaled up: with nearly orthogonal tokens the diagonal wins."""
     config = tiny.decoder_config(tiny.layer(tiny.multi_head(2, 16)), tiny.layer(NoHeads()))
 
-    def look_at_self(stack, layer, attention, params):
+    def look_at_self(found):
+        params = found.params
         query = params["query"].at[:, 1].set(8.0 * jnp.eye(16))
         key = params["key"].at[:, 1].set(8.0 * jnp.eye(16))
         biases = {name: params[name].at[1].set(0.0) for name in ("query_bias", "key_bias")}
-        return attention, params | {"query": query, "key": key} | biases
+        return found.holding({"query": query, "key": key} | biases)
 
     model = map_attention(tiny.model(config), look_at_self, layers=[0])
     mask = {"attention_mask": np.ones((4, 10), np.int32)}

@@ -51,9 +51,9 @@ def task():
     """A model five of whose heads add nothing, and batches on which it is right."""
     ragged = [tiny.layer(tiny.multi_head(4)), tiny.layer(tiny.multi_head(2)), tiny.layer(tiny.multi_head(2))]
 
-    def silence(stack, layer, attention, params):
-        kept = [float(HeadId(stack, layer, h) in USEFUL) for h in range(attention.num_heads)]
-        return attention, params | {"output": 3.0 * params["output"] * np.array(kept)[:, None, None]}
+    def silence(found):
+        kept = [float(HeadId(found.stack, found.layer, h) in USEFUL) for h in range(found.config.num_heads)]
+        return found.holding({"output": 3.0 * found.params["output"] * np.array(kept)[:, None, None]})
 
     model = map_attention(tiny.model(tiny.decoder_config(*ragged)), silence)
     given = tiny.tokens(8, 8)

@@ -108,11 +108,11 @@ def shared(request):
     """Every head has four shared dimensions of its own; head 1 also reads one of head 0's."""
     fresh = tiny.model(tiny.decoder_config(tiny.layer(LAYERS[request.param]), tiny.layer()))
 
-    def own(stack, layer, attention, params):
+    def own(found):
         blocks = np.repeat(np.eye(4), 4, axis=1) * np.arange(1.0, 17.0)[None, :]
         blocks[1, 2] = 0.5
-        mixing = blocks if isinstance(attention, Collaborative) else blocks[:, :, None] * np.eye(16)[None]
-        return attention, params | {"mixing": np.asarray(mixing, np.float32)}
+        mixing = blocks if isinstance(found.config, Collaborative) else blocks[:, :, None] * np.eye(16)[None]
+        return found.holding({"mixing": np.asarray(mixing, np.float32)})
 
     return map_attention(fresh, own, layers=[0])
 

@@ -46,11 +46,11 @@ def model():
 def twinned(model):
     """Head 3 of layer 0 reads as head 1 does, and writes something else."""
 
-    def twin(stack, number, attention, params):
-        axes = {name: head_axis(tensor) for name, tensor in attention.tensors(16, 16).items()}
+    def twin(found):
+        axes = {name: head_axis(tensor) for name, tensor in found.config.tensors(16, 16).items()}
         index = np.array([0, 1, 2, 1])
-        own = {name: array for name, array in params.items() if not name.startswith("output")}
-        return attention, params | {name: jnp.take(array, index, axis=axes[name]) for name, array in own.items()}
+        own = {name: array for name, array in found.params.items() if not name.startswith("output")}
+        return found.holding({name: jnp.take(array, index, axis=axes[name]) for name, array in own.items()})
 
     return map_attention(model, twin, layers=[0])
 

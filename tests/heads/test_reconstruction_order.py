@@ -98,11 +98,11 @@ def model():
 def test_a_twin_goes_first_without_labels(model):
     """Head 2 of layer 1 reads as head 0 does, so the other can write for both, whatever it writes."""
 
-    def twin(stack, number, attention, params):
-        names = [name for name in params if not name.startswith("output")]
-        axes = {name: head_axis(attention.tensors(16, 16)[name]) for name in names}
+    def twin(found):
+        names = [name for name in found.params if not name.startswith("output")]
+        axes = {name: head_axis(found.config.tensors(16, 16)[name]) for name in names}
         index = np.array([0, 1, 0, 3])
-        return attention, params | {name: jnp.take(params[name], index, axis=axes[name]) for name in names}
+        return found.holding({name: jnp.take(found.params[name], index, axis=axes[name]) for name in names})
 
     order = reconstruction_order(map_attention(model, twin, layers=[1]), BATCHES)
     assert order[0] in {HeadId("decoder", 1, 0), HeadId("decoder", 1, 2)}
@@ -112,8 +112,8 @@ def test_a_twin_goes_first_without_labels(model):
 def test_a_layer_that_the_output_hardly_depends_on_goes_first(model):
     """Errors of layer 0 are the larger ones, but the feed-forward and the stream drown them."""
 
-    def loud(stack, number, attention, params):
-        return attention, params | {"output": params["output"] * (1e-3 if number else 1.0)}
+    def loud(found):
+        return found.holding({"output": found.params["output"] * (1e-3 if found.layer else 1.0)})
 
     order = reconstruction_order(map_attention(model, loud), BATCHES)
     assert [head.layer for head in order[:4]] == [1] * 4

@@ -51,13 +51,13 @@ def errors(model, at):
 def test_a_twin_takes_over_the_removed_heads_part(model):
     """Head 3 of layer 0 made equal to head 1: without it, head 1 has to count twice, and nothing is lost."""
 
-    def twin(stack, layer, attention, params):
+    def twin(found):
         twins = {}
-        for name, tensor in attention.tensors(16, 16).items():
+        for name, tensor in found.config.tensors(16, 16).items():
             axis = head_axis(tensor)
-            array = params[name]
+            array = found.params[name]
             twins[name] = array if axis is None else jax.numpy.take(array, np.array([0, 1, 2, 1]), axis=axis)
-        return attention, twins
+        return found.holding(twins)
 
     twinned = map_attention(model, twin, layers=[0])
     got = rescale(twinned, BATCHES, [HeadId("decoder", 0, 3)])
@@ -69,8 +69,8 @@ def test_a_twin_takes_over_the_removed_heads_part(model):
 def changed_attention(model, layer, **arrays):
     """The model with other parameters in one attention layer, computed from its own."""
 
-    def change(stack, number, attention, params):
-        return attention, params | {name: function(params[name]) for name, function in arrays.items()}
+    def change(found):
+        return found.holding({name: function(found.params[name]) for name, function in arrays.items()})
 
     return map_attention(model, change, layers=[layer])
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -12,7 +13,6 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
 from headjax.heads.surgery import attention_layers, config_after, map_attention, without_heads
 from tests import tiny
-from tests.attention.formulations import kept_heads
 from tests.closeness import assert_close
 
 
@@ -23,7 +23,7 @@ def model():
 
 
 def test_the_identity_changes_nothing(model):
-    same = map_attention(model, lambda stack, layer, attention, params: (attention, params))
+    same = map_attention(model, lambda found: found.module)
     assert same.config == model.config
     assert same.history == model.history
     assert same.tokenizer == "tokens"
@@ -33,16 +33,18 @@ def test_the_identity_changes_nothing(model):
 def test_only_the_chosen_layers_are_visited_and_runs_are_formed_anew(model):
     visited = []
 
-    def rescale(stack, layer, attention, params):
-        visited.append((stack, layer))
-        return dataclasses.replace(attention, scale=2.0), params | {"query": params["query"] / 4.0}
+    def rescale(found):
+        visited.append((found.stack, found.layer))
+        params = found.params | {"query": found.params["query"] / 4.0}
+        return found.module.like(dataclasses.replace(found.config, scale=2.0), params)
 
     changed = map_attention(model, rescale, stacks=["decoder"], layers=[1])
     assert visited == [("decoder", 1)]
     assert [group.name for group in changed.config.decoder.groups] == ["layers_0_0", "layers_1_1", "layers_2_2"]
     batch = tiny.tokens()
     # head_dim 4: scale 1/2 became 2, and queries without bias a quarter as large.
-    without_bias = map_attention(model, lambda s, i, a, p: (a, p | {"query_bias": p["query_bias"] * 0.0}), layers=[1])
+    zero = jax.numpy.zeros((4, 4))
+    without_bias = map_attention(model, lambda found: found.holding(found.params | {"query_bias": zero}), layers=[1])
     expected = without_bias(batch).logits
     got = map_attention(without_bias, rescale, layers=[1])(batch).logits
     assert_close(got, expected, sums=tiny.SUMS)
@@ -50,12 +52,12 @@ def test_only_the_chosen_layers_are_visited_and_runs_are_formed_anew(model):
 
 def test_an_unknown_head_stack_is_an_error(model):
     with pytest.raises(HeadjaxError, match="no head stack 'encoder'; it has decoder"):
-        map_attention(model, lambda *given: given[2:], stacks=["encoder"])
+        map_attention(model, lambda found: found.module, stacks=["encoder"])
 
 
 def test_the_layers_are_read_as_they_are_visited(model):
     visited = []
-    map_attention(model, lambda stack, layer, attention, params: (visited.append((stack, layer)) or attention, params))
+    map_attention(model, lambda found: visited.append((found.stack, found.layer)) or found.module)
     layers = list(attention_layers(model))
     assert [(entry.stack, entry.layer) for entry in layers] == visited
     for entry in layers:
@@ -67,8 +69,8 @@ def test_the_layers_are_read_as_they_are_visited(model):
 def test_of_deferred_arrays_attention_alone_is_made(model):
     """The others stay deferred, also where layers are grouped anew, and have the same numbers in the end."""
 
-    def fewer(stack, layer, attention, params):
-        return kept_heads(attention, params, [0, 2] if layer else [1, 2, 3])
+    def fewer(found):
+        return found.module.keep_heads([0, 2] if found.layer else [1, 2, 3])
 
     made = []
 
@@ -103,6 +105,7 @@ def test_what_does_not_change_is_shared(model):
 
 def test_a_surgery_of_shapes_gives_the_architecture(model):
     removed = ["decoder/0/1", "decoder/2/0"]
-    layers = config_after(model.config, lambda given: map_attention(given, lambda s, i, a, p: kept_heads(a, p, [1, 2])))
+    fewer = functools.partial(map_attention, change=lambda found: found.module.keep_heads([1, 2]))
+    layers = config_after(model.config, fewer)
     assert [layer.attention.ids for layer in layers.decoder.layers] == [(1, 2)] * 3
     assert without_heads(model.config, map(HeadId.parse, removed)) == prune(model, removed).config

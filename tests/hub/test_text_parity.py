@@ -88,10 +88,11 @@ DECODERS = {
 def with_biases(model, batches):
     """The model with biases of queries, keys and values, which calibrated conversions may add."""
 
-    def add(stack, layer, attention, params):
-        biased = dataclasses.replace(attention, projection_bias=True)
+    def add(found):
+        biased = dataclasses.replace(found.config, projection_bias=True)
         shapes = {name: tensor.shape for name, tensor in biased.tensors(8, 8).items() if name.endswith("_bias")}
-        return biased, {name: jnp.full(shape, 0.1) for name, shape in shapes.items()} | params
+        biases = {name: jnp.full(shape, 0.1) for name, shape in shapes.items()}
+        return found.module.like(biased, biases | found.params)
 
     return map_attention(model, add)
 
