@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Collection, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call
+from headjax.conversion.products import in_float32
 from headjax.conversion.target import LayerError, Restructuring, find_layers
 from headjax.core.errors import require
 from headjax.core.fields import Size
+from headjax.core.modules import arrays
 from headjax.core.tensors import Params
 from headjax.heads.deepen import after_norm, deepen, part_counts
-from headjax.models.layer import Layer, LayerCall
+from headjax.models.layer import Layer, LayerCall, TransformerLayer
 from headjax.models.model import Model
 
 EXAMPLES, LENGTH = 4, 32
@@ -45,45 +48,38 @@ class ToDeep(Restructuring):
         deep = deepen(model, self.heads, chosen)
         errors = []
         for name, stack in model.config.stacks().items():
-            old = stack.unstack(model.params[name])
-            new_layers, new = deep.config.stacks()[name].layers, deep.config.stacks()[name].unstack(deep.params[name])
-            first = 0
-            for i, parts in enumerate(counts[name]):
-                there = slice(first, first + parts)
-                if parts > 1:
-                    gap = layer_gap(stack.layers[i], old[i], new_layers[there], new[there], model.config.width, seed)
-                    errors.append(LayerError(name, i, gap, None))
-                first += parts
+            old = stack.modules(model.params[name], model.config.width)
+            new = iter(deep.config.stacks()[name].modules(deep.params[name], model.config.width))
+            for i, count in enumerate(counts[name]):
+                parts = list(itertools.islice(new, count))
+                if count > 1:
+                    errors.append(LayerError(name, i, layer_gap(old[i], parts, seed), None))
         return deep, tuple(errors)
 
 
-def layer_gap(
-    whole: Layer, params: Params, parts: Sequence[Layer], parts_params: Sequence[Params], width: int, seed: int = 0
-) -> float:
+def layer_gap(whole: TransformerLayer, parts: Sequence[TransformerLayer], seed: int = 0) -> float:
     """Return ||y - y'|| / ||y|| of the outputs y of a layer and y' of the layers in its place.
 
     Inputs are standard normal vectors, normalised as the layer's own outputs are (post-norm). The encoder output that
     cross-attention reads is drawn in the same way. Attention is not masked.
 
     Args:
-        whole, params: The layer.
-        parts, parts_params: The layers in its place, in order.
-        width: Size of the residual stream.
+        whole: The layer.
+        parts: The layers in its place, in order.
         seed: Seed of the inputs.
     """
-    inputs, memory = jax.random.normal(jax.random.key(seed), (2, EXAMPLES, LENGTH, width))
-    norm = whole.residual.norm
-    if norm is not None and after_norm(whole.residual):
-        normalise = norm.bind(params["feed_forward_residual"]["norm"], width)
-        inputs, memory = normalise(inputs), normalise(memory)
-    expected = _apply([whole], [params], inputs, memory)
-    found = _apply(parts, parts_params, inputs, memory)
+    inputs, memory = jax.random.normal(jax.random.key(seed), (2, EXAMPLES, LENGTH, whole.attention.width))
+    residual: Any = whole.feed_forward_residual
+    if residual.norm is not None and after_norm(whole.config.residual):
+        inputs, memory = residual.norm(inputs), residual.norm(memory)
+    expected = _apply([whole], inputs, memory)
+    found = _apply(parts, inputs, memory)
     return float(jnp.linalg.norm(found - expected) / jnp.linalg.norm(expected))
 
 
-def _apply(layers: Sequence[Layer], params: Sequence[Params], x: jax.Array, memory: jax.Array) -> jax.Array:
-    for layer, weights in zip(layers, params, strict=True):
-        x = _forward(layer.structure(), jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), weights), x, memory)
+def _apply(layers: Sequence[TransformerLayer], x: jax.Array, memory: jax.Array) -> jax.Array:
+    for layer in layers:
+        x = _forward(layer.config.structure(), in_float32(arrays(layer)), x, memory)
     return x
 
 

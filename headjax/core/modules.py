@@ -87,6 +87,11 @@ def arrays(module: nnx.Module) -> Params:
     return found
 
 
+def copied(module: Any) -> Any:
+    """Return a module with variables of its own, which hold the same arrays."""
+    return jax.tree.map(lambda leaf: leaf, module)
+
+
 def bind(module: Any, params: Mapping[str, Any]) -> Any:
     """Put arrays into a module that was made for them, and return it.
 
@@ -97,7 +102,7 @@ def bind(module: Any, params: Mapping[str, Any]) -> Any:
     for name, value in params.items():
         entry = vars(module).get(name)
         if isinstance(value, list):
-            layers = [bind(jax.tree.map(lambda leaf: leaf, entry), one) for one in value]
+            layers = [bind(copied(entry), one) for one in value]
             setattr(module, name, nnx.List(layers))
         elif isinstance(entry, nnx.Module):
             bind(entry, value)

@@ -113,8 +113,8 @@ def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | N
     counts = part_counts(config, heads, chosen)
     stacks = {}
     for name, stack in config.stacks().items():
-        unstacked = zip(stack.layers, stack.unstack(params[name]), counts[name], strict=True)
-        split = [new for layer, own, n in unstacked for new in split_layer(layer.bind(own, width, width), n)]
+        whole = zip(stack.modules(params[name], width), counts[name], strict=True)
+        split = [new for layer, parts in whole for new in split_layer(layer, parts)]
         stacks[name] = dataclasses.replace(stack, layers=tuple(new.config for new in split))
         params[name] = stacks[name].restack([arrays(new) for new in split], params[name])
     entry = history.entry("deepen", heads=heads, layers=counts)

@@ -45,8 +45,7 @@ def fold_shortcuts(model: Model) -> Model:
         norms = [layer.residual.norm for layer in stack.layers if isinstance(layer.residual, ScaledPostNorm)]
         if len(norms) < len(stack.layers):
             raise ConfigError(f"{name}.layers: not all are scaled_post_norm; there is nothing to fold")
-        unstacked = zip(stack.layers, stack.unstack(params[name]), strict=True)
-        layers = [layer.bind(weights, width, width) for layer, weights in unstacked]
+        layers = stack.modules(params[name], width)
         before = _embeddings_norm(config, name)
         norm: Any = None if before is None else _embeddings(config, name).norm.bind(params[before]["norm"], width)
         _fold(layers, norm, width)

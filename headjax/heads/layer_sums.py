@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from headjax.core.modules import arrays
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.agreement import counted_tokens
@@ -22,6 +23,7 @@ from headjax.mesh.rules import ShardingConfig, shardings
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig, Options, head_stack_at
 from headjax.models.inputs import check_batch, device_batch
+from headjax.models.layer import TransformerLayer
 from headjax.models.layerwise import (
     Place,
     Stream,
@@ -111,7 +113,7 @@ class TwoModels:
 
     Attributes:
         config, own_config: Architectures of the whole model and of the one in repair.
-        teacher, student: Parameters of every layer of the whole and of the repaired model, by stack.
+        teacher, student: Modules of every layer of the whole and of the repaired model, by stack.
         gates: Gates of the repaired model, `[layers, max_heads]` by head stack.
         apart: Whether the student differs from the teacher in a layer that has been passed, or is about to be.
     """
@@ -124,10 +126,8 @@ class TwoModels:
         self._params, self._batches = placed
         self.gates, self._whole = dict(gates), head_gates.ones(config)
         self._compute = compute
-        self.teacher = {name: stack.unstack(self._params[name]) for name, stack in config.stacks().items()}
-        own = self.teacher
-        if converted is not None:
-            own = {name: stack.unstack(converted.params[name]) for name, stack in self.own_config.stacks().items()}
+        self.teacher = _modules(config, self._params)
+        own = self.teacher if converted is None else _modules(converted.config, converted.params)
         self.student = {name: list(layers) for name, layers in own.items()}
         self._name = ""
         self._streams: list[_Streams] = []
@@ -188,7 +188,7 @@ class TwoModels:
         tokens = 0
         configs = (self.config, self.own_config)
         places = (place_of(self.config, self._name, layer), place_of(self.own_config, self._name, layer))
-        weights = (self.teacher[self._name][layer], self.student[self._name][layer])
+        weights = (arrays(self.teacher[self._name][layer]), arrays(self.student[self._name][layer]))
         for number, (batch, pair) in enumerate(zip(self._batches, streams, strict=True)):
             sums, teacher = layer_sums(
                 configs, self._params, batch, places, slot, self._compute, layer, weights, pair,
@@ -225,10 +225,14 @@ class TwoModels:
                 for config in (self.config, self.own_config)
                 for place in (place_of(config, self._name, layer),)
             )
-            teacher = known[number] if known else run(self.teacher[self._name][layer], pair.teacher, self._whole)
-            own = self.student[self._name][layer]
+            whole, own = (arrays(layers[self._name][layer]) for layers in (self.teacher, self.student))
+            teacher = known[number] if known else run(whole, pair.teacher, self._whole)
             found.append(_Streams(teacher, own_run(own, pair.student, self.gates) if self.apart else teacher))
         return found
+
+
+def _modules(config: ModelConfig, params: Params) -> dict[str, list[TransformerLayer]]:
+    return {name: stack.modules(params[name], config.width) for name, stack in config.stacks().items()}
 
 
 def _blocks(stack: Stack) -> list[tuple[int, ...]]:

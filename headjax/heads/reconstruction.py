@@ -12,6 +12,7 @@ import numpy as np
 
 from headjax.core import history
 from headjax.core.errors import DataError, HeadjaxError, require
+from headjax.core.modules import arrays, copied
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
@@ -20,11 +21,12 @@ from headjax.heads.head_id import HeadId, all_heads, tied_heads
 from headjax.heads.layer_sums import SubLayer, TwoModels, spread
 from headjax.heads.pruning import prune
 from headjax.heads.refit import RIDGES, Change, RefitSums, centred, least_needed, refit, without_rows
-from headjax.heads.surgery import output_params
+from headjax.heads.surgery import output_map
 from headjax.heads.units import Place, prune_units, silenced, units_to_remove
 from headjax.mesh.distributed import fetch
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
+from headjax.models.layer import TransformerLayer
 from headjax.models.layerwise import FEED_FORWARD
 from headjax.models.model import Model
 
@@ -181,7 +183,7 @@ def _returned(model: Model, placed: Params, models: TwoModels) -> Params:
     """Return the student's parameters, each where the model's own lie."""
     params = dict(model.params)
     for name, stack in model.config.stacks().items():
-        solved = stack.restack(models.student[name], placed[name])
+        solved = stack.restack([arrays(layer) for layer in models.student[name]], placed[name])
         with jax.set_mesh(None):  # where one is set, new arrays would lie on all of its devices
             params[name] = jax.tree.map(_beside, solved, model.params[name])
     return params
@@ -229,35 +231,28 @@ class _Walk:
         """Yield the repairs of all stacks."""
         models = self.models
         for at in models.walk():
-            layer = self.config.stacks()[at.stack].layers[at.block[0]]
+            module = getattr(models.student[at.stack][at.block[0]], at.slot)
             if at.slot == FEED_FORWARD:
-                kept = np.full(layer.feed_forward.hidden, self._feed_forward)
+                kept = np.full(module.config.hidden, self._feed_forward)
                 models.apart |= self._lost.get((at.stack, at.block[0]), 0) > 0
             else:
-                kept = self._kept(at)
+                names = [HeadId(at.head_stack, at.block[0], head) for head in module.config.ids]
+                heads = np.array([name not in self._gone for name in names], bool)
+                kept = np.repeat(heads, module.output_matrices().shape[1])  # [heads * value_dim]
                 models.apart |= not kept.all()
-            bias = map_names(at.slot)[1] in output_params(models.student[at.stack][at.block[0]][at.slot])
-            if models.apart and (kept.any() or (bias and at.slot != FEED_FORWARD)):
+            biased = output_map(module).bias is not None
+            if models.apart and (kept.any() or (biased and at.slot != FEED_FORWARD)):
                 yield self._repair(at, kept)
-
-    def _kept(self, at: SubLayer) -> np.ndarray:
-        """Return which features of an attention layer remain, `[heads * value_dim]`."""
-        layer = at.block[0]
-        attention = getattr(self.config.stacks()[at.stack].layers[layer], at.slot)
-        heads = np.array([HeadId(at.head_stack, layer, head) not in self._gone for head in attention.ids], bool)
-        width = self.config.width
-        module = attention.bind(self.models.student[at.stack][layer][at.slot], width, width)
-        return np.repeat(heads, module.output_matrices().shape[1])
 
     def _repair(self, at: SubLayer, kept: np.ndarray) -> LayerRepair:
         """Solve one map, put it into the student, and say how well it did."""
         name, block, slot = at
         title = f"{name}/{block[0]}/{slot}" if slot == FEED_FORWARD else f"{at.head_stack}/{block[0]}"
         student = self.models.student[name]
-        holder = output_params(student[block[0]][slot])
-        matrix, bias = map_names(slot)
-        if len(kept) and matrix not in holder:
-            kind = type(getattr(self.config.stacks()[name].layers[block[0]], slot)).__name__
+        module = getattr(student[block[0]], slot)
+        weight, bias = output_map(module)
+        if len(kept) and weight is None:
+            kind = type(module.config).__name__
             raise HeadjaxError(f"reconstruction: {title}: {kind} has no output projection to solve")
         sums, scale = self.models.sums(block, slot)
         if not all(np.isfinite(array).all() for array in sums):
@@ -269,43 +264,34 @@ class _Walk:
             raise DataError("calibration: one example is too few, the ridge is chosen on another than it is solved on")
         if slot == FEED_FORWARD and self._lost.get((name, block[0])):
             sums, kept = self._without_units(name, block, sums)
-        found = refit(sums, kept, bias=bias in holder, scale=scale, ridges=self._ridges)
+        found = refit(sums, kept, bias=bias is not None, scale=scale, ridges=self._ridges)
         if found.helps:
-            changed = with_change(student[block[0]], slot, matrix, bias, found.change)
+            changed = with_change(student[block[0]], slot, found.change)
             for layer in block:
                 student[layer] = changed
         return LayerRepair(title, sums.tokens, found.unknowns, found.ridge, found.held_out, found.helps)
 
     def _without_units(self, name: str, block: Sequence[int], sums: RefitSums) -> tuple[RefitSums, np.ndarray]:
         """Remove units of a feed-forward from the student; return the sums without them, and which units are left."""
-        params = self.models.student[name][block[0]]
-        weight = np.asarray(fetch(params[FEED_FORWARD]["down"]), np.float64)
-        units = least_needed(centred(sums, "down_bias" in params[FEED_FORWARD]), weight, self._lost[name, block[0]])
+        layer = self.models.student[name][block[0]]
+        weight = np.asarray(fetch(layer.feed_forward.down[...]), np.float64)
+        units = least_needed(centred(sums, layer.feed_forward.config.bias), weight, self._lost[name, block[0]])
         kept = np.ones(len(weight), bool)
         kept[units] = False
         self.units[name, block[0]] = tuple(sorted(int(unit) for unit in units))
-        left = params | {FEED_FORWARD: silenced(params[FEED_FORWARD], self.units[name, block[0]])}
-        for layer in block:
-            self.models.student[name][layer] = left
+        left = copied(layer)
+        left.feed_forward = silenced(layer.feed_forward, self.units[name, block[0]])
+        for number in block:
+            self.models.student[name][number] = left
         return without_rows(sums, weight, units), kept
 
 
-def map_names(slot: str) -> tuple[str, str]:
-    """Return the names of a sub-layer's last map and of its bias among the parameters."""
-    return ("down", "down_bias") if slot == FEED_FORWARD else ("output", "output_bias")
-
-
-def with_change(params: Params, slot: str, matrix: str, bias: str, change: Change) -> Params:
-    """Return a layer's parameters with another map in a slot."""
-
-    def added(holder: Params) -> Params:
-        new = dict(holder)
-        for name, array in ((matrix, change.weight), (bias, change.bias)):
-            if name in holder:
-                own = holder[name]
-                sum_ = np.asarray(fetch(own), np.float64) + array.reshape(own.shape)
-                new[name] = _beside(jnp.asarray(sum_, own.dtype), own)
-        return new
-
-    own = params[slot]
-    return params | {slot: own | {"inner": added(own["inner"])} if "inner" in own else added(own)}
+def with_change(layer: TransformerLayer, slot: str, change: Change) -> TransformerLayer:
+    """Return a layer with another output map in a slot."""
+    changed: TransformerLayer = copied(layer)
+    for variable, array in zip(output_map(getattr(changed, slot)), change, strict=True):
+        if variable is not None:
+            own = variable.get_raw_value()
+            total = np.asarray(fetch(own), np.float64) + array.reshape(own.shape)
+            variable.set_raw_value(_beside(jnp.asarray(total, own.dtype), own))
+    return changed

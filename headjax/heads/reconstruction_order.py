@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError
+from headjax.core.modules import copied
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
@@ -23,7 +24,7 @@ from headjax.heads.ordering import Order
 from headjax.heads.prefix import Recorded, record, resume
 from headjax.heads.refit import damped_inverse, without_features
 from headjax.heads.statistics import sum_over
-from headjax.heads.surgery import LayerModule, attention_layers, map_attention, output_params
+from headjax.heads.surgery import LayerModule, attention_layers, map_attention, output_map
 from headjax.mesh.distributed import fetch
 from headjax.mesh.mesh import by_example
 from headjax.models.compute import Compute
@@ -186,7 +187,7 @@ def _removals(
     if not np.isfinite(sums).all():
         raise HeadjaxError(f"reconstruction: {layer.stack}/{layer.layer}: second moments of contexts are not finite")
     tokens = max(float(sums[-1, -1]), 1.0)
-    mean = sums[-1, :-1] / tokens * ("output_bias" in output_params(layer.params))
+    mean = sums[-1, :-1] / tokens * (output_map(layer.module).bias is not None)
     second = sums[:-1, :-1] / tokens - np.outer(mean, mean)
     groups: dict[int, Positions] = {}
     for place, group in enumerate(layer.config.groups if whole_groups else range(layer.config.num_heads)):
@@ -268,14 +269,13 @@ class _Measure:
         lost = (found.outputs[0] - output).reshape(len(mean), -1)
 
         def change(solved: LayerModule) -> nnx.Module:
-            params = solved.params
-            own = dict(output_params(params))
-            own["output"] = jnp.asarray(output, own["output"].dtype)
-            if "output_bias" in own:
-                own["output_bias"] = jnp.asarray(
-                    np.asarray(fetch(own["output_bias"])) + mean @ lost, own["output"].dtype
-                )
-            return solved.holding(params | {"inner": own} if "inner" in params else own)
+            module = copied(solved.module)
+            weight, bias = output_map(module)
+            weight.set_raw_value(jnp.asarray(output, weight.get_raw_value().dtype))
+            if bias is not None:
+                shifted = np.asarray(fetch(bias.get_raw_value())) + mean @ lost
+                bias.set_raw_value(jnp.asarray(shifted, weight.get_raw_value().dtype))
+            return module
 
         config = self._model.config
         site = config.site(layer.stack, layer.layer)

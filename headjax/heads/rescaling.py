@@ -98,8 +98,7 @@ def rescale(
 
 def _solve(models: TwoModels, at: SubLayer, kept: Sequence[int]) -> np.ndarray:
     """Return the gates of the kept heads of a layer."""
-    attention, width = getattr(models.config.stacks()[at.stack].layers[at.block[0]], at.slot), models.config.width
-    matrices = attention.bind(models.student[at.stack][at.block[0]][at.slot], width, width).output_matrices()
+    matrices = getattr(models.student[at.stack][at.block[0]], at.slot).output_matrices()
     sums, _ = models.sums(at.block, at.slot, mended=False)
     if not all(np.isfinite(array).all() for array in sums):
         raise HeadjaxError(f"gates: {at.head_stack}/{at.block[0]}: sums over the examples are not finite")

@@ -8,14 +8,16 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 
+from headjax.attention.module import WrappingAttention
 from headjax.core.deferred import held
-from headjax.core.modules import arrays, bind
+from headjax.core.modules import arrays, bind, copied
 from headjax.core.tensors import Params, abstract
 from headjax.heads.head_id import HeadId, require_stack, tied_heads
 from headjax.models.config import HEAD_STACKS, ModelConfig
 from headjax.models.layerwise import FEED_FORWARD
 from headjax.models.model import Model
 from headjax.models.stack import Stack
+from headjax.models.sublayers import DenseFeedForward
 
 
 class LayerModule(NamedTuple):
@@ -43,7 +45,7 @@ class LayerModule(NamedTuple):
 
     def holding(self, params: Params) -> nnx.Module:
         """Return a module of the same kind that holds these arrays."""
-        module: nnx.Module = bind(jax.tree.map(lambda leaf: leaf, self.module), params)
+        module: nnx.Module = bind(copied(self.module), params)
         return module
 
 
@@ -132,10 +134,25 @@ def without_heads(config: ModelConfig, removed: Iterable[HeadId]) -> ModelConfig
     return config.replace_stacks({name: stack.with_fields(left[name]) for name, stack in stacks.items()})
 
 
-def output_params(params: Params) -> Params:
-    """Return the parameters of a formulation with its output projection, those inside of one that wraps another."""
-    inner: Params = params.get("inner", params)
-    return inner
+class OutputMap(NamedTuple):
+    """The linear map that a sub-layer ends with.
+
+    Attributes:
+        weight: `nnx.Param` of W_O `[heads, value_dim, width]` or W_2 `[hidden, width]`; None where a formulation has no
+            such weight.
+        bias: `nnx.Param` of b_O or b_2 `[width]`, or None.
+    """
+
+    weight: Any
+    bias: Any
+
+
+def output_map(module: Any) -> OutputMap:
+    """Return the last map of an attention or a feed-forward; setting its variables changes the module."""
+    while isinstance(module, WrappingAttention):
+        module = module.inner
+    name = "down" if isinstance(module, DenseFeedForward) else "output"
+    return OutputMap(getattr(module, name, None), getattr(module, f"{name}_bias"))
 
 
 def _mapped(

@@ -12,8 +12,8 @@ from flax import nnx
 
 from headjax.core import history
 from headjax.core.errors import HeadjaxError
-from headjax.core.modules import declared
-from headjax.core.tensors import Params, map_tensors
+from headjax.core.modules import copied, declared
+from headjax.core.tensors import map_tensors
 from headjax.heads.surgery import LayerModule, config_after, map_feed_forward
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
@@ -91,15 +91,17 @@ def prune_units(model: Model, removed: Mapping[Place, Collection[int]]) -> Model
 def mask_units(model: Model, removed: Mapping[Place, Collection[int]]) -> Model:
     """Return the model with the rows of W_2 of some units at 0: it computes as `prune_units` of them does."""
 
-    def silence(found: LayerModule) -> nnx.Module:
-        return found.holding(silenced(found.params, removed.get((found.stack, found.layer), ())))
+    def silence(found: LayerModule) -> DenseFeedForward:
+        return silenced(found.module, removed.get((found.stack, found.layer), ()))
 
     return map_feed_forward(model, silence) if any(removed.values()) else model
 
 
-def silenced(params: Params, units: Collection[int]) -> Params:
-    """Return the parameters of a feed-forward with the rows of W_2 of some units at 0."""
-    return params | {"down": jnp.asarray(params["down"]).at[jnp.asarray(sorted(units), int)].set(0.0)}
+def silenced(module: DenseFeedForward, units: Collection[int]) -> DenseFeedForward:
+    """Return a feed-forward with the rows of W_2 of some units at 0."""
+    silent: DenseFeedForward = copied(module)
+    silent.down.set_raw_value(jnp.asarray(module.down.get_raw_value()).at[jnp.asarray(sorted(units), int)].set(0.0))
+    return silent
 
 
 def pad_units(model: Model) -> Model:

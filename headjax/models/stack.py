@@ -326,6 +326,10 @@ class Stack(Spec):
         stacked = [group for group in self.groups if not isinstance(params[group.name], list)]
         return params | {group.name: group.unstack(params[group.name]) for group in stacked}
 
+    def modules(self, params: Params, width: int) -> list[TransformerLayer]:
+        """Return each layer as a module with its own arrays."""
+        return [layer.bind(own, width, width) for layer, own in zip(self.layers, self.unstack(params), strict=True)]
+
     def restack(self, layers: Sequence[Params], params: Params) -> Params:
         """Invert `unstack` for this stack's groups; parameters that belong to no layer are taken from `params`."""
         stacked: Params = {group.name: group.restack(layers[group.start : group.stop]) for group in self.groups}

@@ -13,18 +13,19 @@ from headjax.conversion.calibration import collect
 from headjax.conversion.named import describe
 from headjax.conversion.target import Target
 from headjax.core.errors import HeadjaxError
+from headjax.core.modules import arrays
 from headjax.core.progress import Update
-from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.effect import LossRise, OutputChange
 from headjax.heads.layer_sums import Placed, TwoModels, spread
-from headjax.heads.reconstruction import map_names, with_change
+from headjax.heads.reconstruction import with_change
 from headjax.heads.reconstruction_order import batches_for, layer_removals
 from headjax.heads.refit import Change, RefitSums, centred, least_needed, refit, without_rows
-from headjax.heads.surgery import output_params
+from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
+from headjax.models.layer import TransformerLayer
 from headjax.models.model import Model
 from headjax.shrinking.costs import costs_of
 from headjax.shrinking.damage import Damage
@@ -239,21 +240,21 @@ class _Run:
     def _repaired(self, models: TwoModels, place: Place, config: ModelConfig) -> float:
         """Return the damage of a layer in another form."""
         at = place.at
-        layer, (matrix, bias) = models.student[at.stack][place.layer], map_names(at.slot)
+        layer = models.student[at.stack][place.layer]
         sums, scale = models.sums(at.block, at.slot, mended=False)
         left = np.ones(sums.gram.shape[-1] - 1, bool)
-        found = refit(sums, left, bias=bias in output_params(layer[at.slot]), scale=scale)
+        found = refit(sums, left, bias=output_map(getattr(layer, at.slot)).bias is not None, scale=scale)
         if found.helps:
-            layer = with_change(layer, at.slot, matrix, bias, found.change)
-        return self.damage()(config, at.stack, place.layer, layer)
+            layer = with_change(layer, at.slot, found.change)
+        return self.damage()(config, at.stack, place.layer, arrays(layer))
 
     def _removing(self, models: TwoModels, place: Place) -> _Removing:
         sums, scale = models.sums(place.at.block, place.at.slot, mended=False)
         layer = models.teacher[place.at.stack][place.layer]
         return _Removing(place, layer, sums, scale, functools.partial(self._damage_of, place))
 
-    def _damage_of(self, place: Place, weights: Params) -> float:
-        return self.damage()(self.model.config, place.at.stack, place.layer, weights)
+    def _damage_of(self, place: Place, layer: TransformerLayer) -> float:
+        return self.damage()(self.model.config, place.at.stack, place.layer, arrays(layer))
 
     def _at(self, at: object) -> Place:
         return next(place for place in self.places if place.at == at)
@@ -281,16 +282,20 @@ class _Removing:
     """Removals of heads or units of one sub-layer, from its sums in the whole model."""
 
     def __init__(
-        self, place: Place, layer: Params, sums: RefitSums, scale: np.ndarray, damage: Callable[[Params], float]
+        self,
+        place: Place,
+        layer: TransformerLayer,
+        sums: RefitSums,
+        scale: np.ndarray,
+        damage: Callable[[TransformerLayer], float],
     ) -> None:
         self._place, self._layer, self._sums, self._scale, self._damage = place, layer, sums, scale, damage
-        self._matrix, self._bias = map_names(place.at.slot)
-        holder = output_params(layer[place.at.slot])
-        if self._matrix not in holder:
+        weight, bias = output_map(getattr(layer, place.at.slot))
+        if weight is None:
             raise HeadjaxError(f"{place.name}: its formulation has no output projection to solve")
-        own = np.asarray(fetch(holder[self._matrix]), np.float64)
+        own = np.asarray(fetch(weight[...]), np.float64)
         self._weight = own.reshape(-1, own.shape[-1])
-        self._biased = self._bias in holder
+        self._biased = bias is not None
         self._moments = centred(sums, self._biased)
 
     def order(self) -> list[int]:
@@ -310,7 +315,7 @@ class _Removing:
         weight, bias = found.change if found.helps else (np.zeros(self._weight.shape), np.zeros(len(self._scale)))
         weight[gone] = -self._weight[gone]
         change = Change(weight, bias)
-        return self._damage(with_change(self._layer, self._place.at.slot, self._matrix, self._bias, change))
+        return self._damage(with_change(self._layer, self._place.at.slot, change))
 
     def _gone(self, level: Level, order: Sequence[int]) -> np.ndarray:
         """Return the features that go."""

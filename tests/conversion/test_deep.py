@@ -37,8 +37,8 @@ def test_conversion_reports_how_far_each_layer_is(model):
 
 
 def test_the_gap_of_equal_layers_is_none(model):
-    layer, params = model.config.decoder.layers[0], model.config.decoder.unstack(model.params["decoder"])[0]
-    assert layer_gap(layer, params, [layer], [params], tiny.WIDTH) == 0.0
+    layer = model.layer("decoder", 0)
+    assert layer_gap(layer, [layer]) == 0.0
 
 
 def test_pre_norm_layers_compose_to_their_sum_to_first_order():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError
+from headjax.core.modules import arrays
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import TwoModels, layer_sums, spread
@@ -63,7 +64,7 @@ def test_examples_stay_spread_and_every_device_has_the_sums(model, mesh):
         place = place_of(model.config, "decoder", 0)
         (sums, scale), after = layer_sums(
             (model.config,) * 2, placed.params, placed.batches[0], (place,) * 2, "attention", Compute(), 0,
-            (models.teacher["decoder"][0], models.student["decoder"][0]), pair,
+            (arrays(models.teacher["decoder"][0]), arrays(models.student["decoder"][0])), pair,
             (gates.ones(model.config), gates.without(model.config, REMOVED)), 0, 1.0,
         )  # fmt: skip
     assert all(array.sharding.is_fully_replicated and len(array.devices()) == 8 for array in (*sums, scale))
