@@ -4,8 +4,6 @@ import base64
 import hashlib
 import html.parser
 import re
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -14,9 +12,10 @@ from headjax.core.errors import HeadjaxError
 from headjax.report import numbers
 from headjax.report.maps import head_map
 from headjax.report.page import Picture, Section, render_page, write_page
-from headjax.report.presets import learning_curves, pruning_curves
-from headjax.report.style import GRID, INK, PAPER
+from headjax.report.presets import learning_curves
+from headjax.report.style import GRID, INK, PAPER, Plot
 from headjax.report.tables import Column, Table
+from tests.report.browser import CHROMIUM, browse, write_probed
 
 HOSTILE = "</title><script>alert('1')</script><img src=x onerror=alert(1)> & \"quoted\" {{ 7*7 }}"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -48,6 +47,9 @@ class Tree(html.parser.HTMLParser):
     def all(self, tag):
         return [attrs for name, attrs in self.tags if name == tag]
 
+    def policy(self):
+        return next(attrs["content"] for attrs in self.all("meta") if "http-equiv" in attrs)
+
 
 @pytest.fixture(scope="module")
 def sections():
@@ -76,9 +78,12 @@ def test_hostile_text_stays_text(page):
     assert "49" not in "".join(word for word in tree.words if "7*7" in word)
 
 
-def test_the_page_asks_for_nothing_else(page):
-    policy = next(attrs["content"] for attrs in Tree(page).all("meta") if "http-equiv" in attrs)
+def test_the_page_asks_for_nothing_else_and_runs_the_script_of_its_policy_alone(page):
+    policy = Tree(page).policy()
     assert policy.startswith("default-src 'none'")
+    (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
     inlined = re.sub(r'"data:image/png;base64,[^"]*"', '""', page)
     assert not re.search(r"https?:|//\w|@import", inlined)
     for _, attrs in Tree(page).tags:
@@ -97,16 +102,14 @@ def test_identifiers_are_unique_and_references_meet_them(page):
     assert {name for found in references for name in found if name} <= set(names)
 
 
-def test_figures_have_words_numbers_and_captions(page):
+def test_figures_have_words_numbers_and_captions_and_cells_what_tables_sort_by(page):
     tree = Tree(page)
     figures = tree.all("svg")
     assert len(figures) == len(tree.all("figcaption")) == 3
     assert all(attrs["role"] == "img" and attrs["aria-label"] for attrs in figures)
-    assert [word for word in tree.words if re.fullmatch(r"Figure \d\.", word)] == [
-        "Figure 1.",
-        "Figure 2.",
-        "Figure 3.",
-    ]
+    numbered = [word for word in tree.words if re.fullmatch(r"Figure \d\.", word)]
+    assert numbered == ["Figure 1.", "Figure 2.", "Figure 3."]
+    assert {"1.0", "2.0", "b"} <= {attrs["data-value"] for attrs in tree.all("td")}
 
 
 def test_figures_take_their_theme_from_the_page(page):
@@ -120,46 +123,27 @@ def test_figures_take_their_theme_from_the_page(page):
         assert f"--{name}:" in dark
 
 
-def test_text_has_paragraphs_and_code():
+def test_text_has_paragraphs_and_code_and_what_is_absent_leaves_nothing_behind():
     page = render_page("t", "One `code <b>` span.\n\nA lone ` stays.", [])
     assert "<p>One <code>code &lt;b&gt;</code> span.</p>" in page
     assert "<p>A lone ` stays.</p>" in page
-
-
-def test_parts_that_are_absent_leave_nothing_behind():
     page = render_page("Title", "", [Section("Empty")])
     assert not {"table", "figure", "dl", "nav", "footer", "p"} & {tag for tag, _ in Tree(page).tags}
     assert not {"section", "h2"} & {tag for tag, _ in Tree(render_page("Title", "", [])).tags}
 
 
-def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_a_page_is_written_whole_or_not_at_all(sections, tmp_path, monkeypatch):
     path = tmp_path / "new" / "report.html"
-    assert write_page(path, "First", "", []) == path
-    first = path.read_bytes()
-    broken = pruning_curves({"a": [(0.0, 1.0), (1.0, 2.0)]})
-    monkeypatch.setattr(type(broken), "svg", lambda self: 1 / 0)
+    assert write_page(path, "broken \udcff bytes", "", []) == path
+    first = path.read_text(encoding="utf-8")
+    assert "broken \\udcff bytes" in first
+    monkeypatch.setattr(Plot, "svg", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        write_page(path, "Second", "", [Section("s", figures=[Picture(broken, "c")])])
-    assert path.read_bytes() == first
+        write_page(path, "Second", "", sections)
+    assert path.read_text(encoding="utf-8") == first
     assert [entry.name for entry in path.parent.iterdir()] == ["report.html"]
-
-
-def test_text_that_utf8_cannot_hold_is_spelled_out(tmp_path):
-    path = write_page(tmp_path / "page.html", "broken \udcff bytes", "", [])
-    assert "broken \\udcff bytes" in path.read_text(encoding="utf-8")
-
-
-def test_a_place_that_cannot_be_written_is_a_one_line_error(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(HeadjaxError, match=r"page.html: cannot be written \("):
-        write_page(tmp_path / "file" / "page.html", "t", "", [])
-
-
-def test_the_one_script_is_the_one_that_the_policy_names(page):
-    policy = next(attrs["content"] for attrs in Tree(page).all("meta") if "http-equiv" in attrs)
-    (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"script-src 'sha256-{digest}'" in policy
+    with pytest.raises(HeadjaxError, match=r"page\.html: "):
+        write_page(path / "page.html", "t", "", [])
 
 
 def test_heads_tell_their_name_and_their_scores():
@@ -178,15 +162,7 @@ def test_heads_tell_their_name_and_their_scores():
     assert "decoder/1/0\nnats: 0.250\nnorm: 7.00" in labels
 
 
-def test_cells_carry_the_numbers_that_tables_sort_by(page):
-    values = [attrs["data-value"] for attrs in Tree(page).all("td")]
-    assert {"1.0", "2.0", "b"} <= set(values)
-
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
 PROBE = """
-<script>
 addEventListener("error", (event) => { document.title = `error: ${event.message}`; });
 addEventListener("load", () => {
   const wide = document.documentElement.scrollWidth - innerWidth;
@@ -198,40 +174,27 @@ addEventListener("load", () => {
   const told = document.querySelector(".tip").textContent.split("\\n")[0];
   parent.postMessage([innerWidth, wide, getComputedStyle(document.body).backgroundColor, sorted, told].join("|"), "*");
 });
-</script>
 """
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("scheme", "paper"), [(1, "rgb(254, 254, 254)"), (0, "rgb(18, 22, 27)")])
 @pytest.mark.parametrize("width", [380, 800, 1400])
-def test_a_browser_shows_the_page_without_overflow_or_message(sections, tmp_path, width, dark):
-    longest = Section(
-        "Text", listings=[("def a_rather_long_line(of_program_text, that_does, not_break):\n", "    x = 1\n" * 3)]
-    )
-    page = render_page(
-        "A page with a rather long title, to see it wrap", "Text.", [*sections[1:], longest], "", {"a": "1"}
-    )
-    # The probe is a script of its own, which the page's policy would refuse.
-    probed = re.sub(r"script-src '[^']*'", "script-src 'unsafe-inline'", page).replace("</body>", f"{PROBE}</body>")
-    (tmp_path / "page.html").write_text(probed)
+def test_a_browser_shows_the_page_without_overflow_or_message(sections, tmp_path, width, scheme, paper):
+    listing = ("def a_rather_long_line(of_program_text, that_does, not_break):\n", "    x = 1\n" * 3)
+    shown = [*sections[1:], Section("Text", listings=[listing])]
+    page = render_page("A page with a rather long title, to see it wrap", "Text.", shown, "", {"a": "1"})
+    write_probed(page, PROBE, tmp_path / "page.html")
     (tmp_path / "frame.html").write_text(
         f'<body><iframe src="page.html" width="{width}" height="900" style="border:0"></iframe>'
         "<script>addEventListener('message', (event) => { document.body.dataset.found = event.data; });</script></body>"
     )
-    scheme = ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
-    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
-    command += [*scheme, f"--user-data-dir={tmp_path}/profile", "--virtual-time-budget=5000"]
-    command += [f"--window-size={width + 100},1000"]
-    shown = subprocess.run(
-        [*command, f"file://{tmp_path}/frame.html"], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert "CONSOLE" not in shown.stderr
-    found = re.search(r'data-found="([^"]*)"', shown.stdout)
-    assert found, shown.stdout[-500:]
+    options = (f"--blink-settings=preferredColorScheme={scheme}", f"--window-size={width + 100},1000")
+    became = browse(tmp_path / "frame.html", *options)
+    found = re.search(r'data-found="([^"]*)"', became)
+    assert found, became[-500:]
     inner, wide, background, sorted_first, told = found[1].split("|")
-    assert int(inner) == width
+    assert (int(inner), background) == (width, paper)
     assert int(wide) <= 0
-    assert background == ("rgb(18, 22, 27)" if dark else "rgb(254, 254, 254)")
     assert sorted_first == "2"  # sorted twice: the largest number first
     assert told == "decoder/0/0"

@@ -1,27 +1,25 @@
-"""Plots show the values they are given."""
+"""Plots show the values they are given, and refuse what they cannot show by the name of its series."""
+
+import functools
 
 import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
 from headjax.report import numbers
-from headjax.report.curves import line_plot
 from headjax.report.presets import (
     depth_curves,
     importance_transfer,
     learning_curves,
     pruning_curves,
+    sharing_curves,
     trade_off,
     variance_curves,
 )
 
 
-def drawn(axes):
-    return {line.get_color(): line for line in axes.get_lines()}
-
-
-def texts(legend):
-    return [text.get_text() for text in legend.get_texts()]
+def legend(plot):
+    return [text.get_text() for text in plot.figure.legends[0].get_texts()]
 
 
 def test_learning_curves_have_title_units_and_every_model():
@@ -31,31 +29,27 @@ def test_learning_curves_have_title_units_and_every_model():
         title="Loss",
     )
     axes = plot.figure.axes[0]
-    assert axes.get_title(loc="left") == "Loss"
-    assert axes.get_ylabel() == "Loss (nats per token)"
+    assert (axes.get_title(loc="left"), axes.get_ylabel()) == ("Loss", "Loss (nats per token)")
     assert plot.figure.axes[-1].get_xlabel() == "Training step"
-    assert texts(plot.figure.legends[0]) == ["standard", "fixed", "validation", "training"]
+    assert legend(plot) == ["standard", "fixed", "validation", "training"]
     assert "fixed ends at 1.90" in plot.alt
 
 
 def test_late_differences_get_a_panel_of_their_own():
     steps = np.arange(0, 1001, 50)
     flat = {name: [(s, 2 + shift + 5 * np.exp(-s / 80)) for s in steps] for name, shift in (("a", 0.0), ("b", 0.05))}
-    plot = learning_curves(flat)
-    assert len(plot.figure.axes) == 2
-    low, high = plot.figure.axes[1].get_ylim()
+    _, enlarged = learning_curves(flat).figure.axes
+    low, high = enlarged.get_ylim()
     assert low < 2.0 < 2.05 < high < 2.2
-    straight = {"a": [(s, 10 - s / 200) for s in steps]}
-    assert len(learning_curves(straight).figure.axes) == 1
+    assert len(learning_curves({"a": [(s, 10 - s / 200) for s in steps]}).figure.axes) == 1
 
 
 def test_many_training_points_are_averaged_and_the_legend_says_so():
-    train = [(step, float(step % 2)) for step in range(3000)]
-    plot = learning_curves({"a": [(0, 1.0), (3000, 0.5)]}, {"a": train})
+    plot = learning_curves({"a": [(0, 1.0), (3000, 0.5)]}, {"a": [(step, float(step % 2)) for step in range(3000)]})
     line = plot.figure.axes[0].get_lines()[0]
     assert len(line.get_xdata()) == 300
     np.testing.assert_allclose(line.get_ydata(), 0.5)
-    assert texts(plot.figure.legends[0])[-1] == "training, mean of 10 points"
+    assert legend(plot)[-1] == "training, mean of 10 points"
 
 
 def test_a_value_that_is_not_finite_leaves_a_gap():
@@ -66,26 +60,21 @@ def test_a_value_that_is_not_finite_leaves_a_gap():
 
 
 def test_repeats_of_a_fraction_become_a_mean_and_a_band():
-    points = [(0.0, 10.0), (1.0, 90.0), (0.5, 20.0), (0.5, 40.0), (0.5, 30.0)]
-    plot = pruning_curves({"random": points}, baseline=10.0, title="Pruning")
+    repeated = [(0.0, 10.0), (1.0, 90.0), (0.5, 20.0), (0.5, 40.0), (0.5, 30.0)]
+    plot = pruning_curves({"random": repeated}, baseline=10.0, title="Pruning")
     axes = plot.figure.axes[0]
     line = axes.get_lines()[0]
     np.testing.assert_allclose(line.get_xdata(), [0.0, 0.5, 1.0])
     np.testing.assert_allclose(line.get_ydata(), [10.0, 30.0, 90.0])
     corners = {tuple(corner) for corner in axes.collections[0].get_paths()[0].vertices}
     assert {(0.5, 20.0), (0.5, 40.0)} <= corners
-    assert axes.get_xlabel() == "Heads removed (% of all heads)"
+    assert (axes.get_title(loc="left"), axes.get_xlabel()) == ("Pruning", "Heads removed (% of all heads)")
     assert axes.get_ylabel() == "Perplexity, lower is better"
-    assert axes.get_title(loc="left") == "Pruning"
-    assert texts(plot.figure.legends[0]) == ["random", "all heads: 10.0"]
-    assert axes.xaxis.get_major_formatter()(0.5) == "50"
-    assert axes.xaxis.get_major_formatter()(1.0) == "100"
-
-
-def test_a_single_run_has_no_band():
-    plot = pruning_curves({"importance": [(0.0, 90.0), (1.0, 50.0)]}, metric="Accuracy (%)", better="higher")
-    assert not plot.figure.axes[0].collections
-    assert plot.figure.axes[0].get_ylabel() == "Accuracy (%), higher is better"
+    assert legend(plot) == ["random", "all heads: 10.0"]
+    assert [axes.xaxis.get_major_formatter()(share) for share in (0.5, 1.0)] == ["50", "100"]
+    (single,) = pruning_curves({"a": [(0.0, 90.0), (1.0, 50.0)]}, metric="Accuracy (%)", better="higher").figure.axes
+    assert not single.collections
+    assert single.get_ylabel() == "Accuracy (%), higher is better"
 
 
 @pytest.mark.parametrize("high", [12.0, 30.0, 5000.0])
@@ -94,82 +83,30 @@ def test_a_logarithmic_axis_has_plain_numbers_however_narrow(high):
     plot.svg()
     axis = plot.figure.axes[0].yaxis
     low, top = plot.figure.axes[0].get_ylim()
-    shown = [
-        text.get_text() for text, at in zip(axis.get_ticklabels(), axis.get_ticklocs(), strict=True) if low <= at <= top
-    ]
+    marks = zip(axis.get_ticklabels(), axis.get_ticklocs(), strict=True)
+    shown = [text.get_text() for text, at in marks if low <= at <= top]
     assert len(shown) >= 3
     assert all(text.replace(",", "").replace(".", "").isdigit() for text in shown)
 
 
-@pytest.mark.parametrize("call", [learning_curves, pruning_curves])
-@pytest.mark.parametrize(
-    ("curves", "message"),
-    [
-        ({}, "none to draw"),
-        ({"random": []}, r"\['random'\]: no finite points to draw"),
-        ({"random": [(0.0, np.nan)]}, r"\['random'\]: no finite points to draw"),
-        ({"random": [(0.0, 1.0), (np.nan, 1.0)]}, r"\['random'\]: a horizontal position is not finite"),
-    ],
-)
-def test_nothing_to_draw_is_a_one_line_error(call, curves, message):
-    with pytest.raises(DataError, match=message) as caught:
-        call(curves)
-    assert "\n" not in str(caught.value)
-
-
-def test_what_the_axes_cannot_show_is_an_error():
-    with pytest.raises(DataError, match=r"curves\['a'\]: fractions removed must lie between 0 and 1"):
-        pruning_curves({"a": [(0.0, 1.0), (40.0, 2.0)]})
-    with pytest.raises(DataError, match=r"curves\['a'\]: a logarithmic axis cannot show"):
-        pruning_curves({"a": [(0.0, 0.0), (1.0, 2.0)]}, scale="log")
-    with pytest.raises(DataError, match=r"train\['a'\]: no finite points"):
-        learning_curves({"a": [(0, 1.0)]}, {"a": []})
-
-
 def test_captured_variance_draws_layers_and_their_mean():
-    plot = variance_curves({"keys": [[0.2, 0.6, 1.0], [0.4, 0.8, 1.0]]})
-    axes = plot.figure.axes[0]
+    axes = variance_curves({"keys": [[0.2, 0.6, 1.0], [0.4, 0.8, 1.0]]}).figure.axes[0]
     np.testing.assert_allclose(axes.get_lines()[-1].get_ydata(), [0.3, 0.7, 1.0])
     assert len(axes.get_lines()) == 3
-    assert axes.get_ylabel() == "Variance captured (%)"
-    assert axes.get_title(loc="left")
-    assert axes.get_xlabel() == "Dimensions kept"
-
-
-@pytest.mark.parametrize(
-    "curves", [{}, {"a": [0.1, 1.0]}, {"a": [[0.1, 1.2]]}, {"a": [[np.nan, 1.0]]}, {"a": np.zeros((0, 4))}]
-)
-def test_captured_variance_checks_its_values(curves):
-    with pytest.raises(DataError, match=r"^curves"):
-        variance_curves(curves)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("Dimensions kept", "Variance captured (%)")
 
 
 def test_depths_of_different_stacks_share_the_axis():
-    plot = depth_curves({"shallow": [1.0, 2.0], "deep": [[1.0, 1.0, 2.0, 4.0], [1.0, 3.0, 2.0, 8.0]]})
-    shallow, deep = plot.figure.axes[0].get_lines()
+    plot = depth_curves({"shallow": [1.0, 2.0], "deep": [[1.0, 1.0, 2.0, 4.0], [1.0, 3.0, 2.0, 8.0]]}, y_label="Nats")
+    (axes,) = plot.figure.axes
+    shallow, deep = axes.get_lines()
     np.testing.assert_allclose(shallow.get_xdata(), [0.5, 1.0])
     np.testing.assert_allclose(deep.get_xdata(), [0.25, 0.5, 0.75, 1.0])
     np.testing.assert_allclose(deep.get_ydata(), [1.0, 2.0, 2.0, 6.0])
-    assert len(plot.figure.axes[0].collections) == 1  # a band where repeats differ
+    assert len(axes.collections) == 1  # a band where repeats differ
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("Depth (share of the stack)", "Nats")
+    assert legend(plot) == ["shallow", "deep"]
     assert "deep goes from 1.00 to 6.00" in plot.alt
-    with pytest.raises(DataError, match="a logarithmic axis cannot show"):
-        depth_curves({"zero": [0.0, 1.0]}, scale="log")
-
-
-def test_a_line_plot_has_its_labels_units_and_repeats():
-    plot = line_plot(
-        {"fit": [(8, 0.5), (32, 0.001), (8, 0.7)], "bound": [(8, 0.4), (32, 0.0005)]},
-        title="Fits",
-        x_label="Head size (dimensions)",
-        y_label="Divergence (nats a row)",
-        scale="log",
-    )
-    axes = plot.figure.axes[0]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("Head size (dimensions)", "Divergence (nats a row)")
-    np.testing.assert_allclose(axes.get_lines()[0].get_ydata(), [0.6, 0.001])
-    assert len(axes.collections) == 1
-    assert texts(plot.figure.legends[0]) == ["fit", "bound"]
-    assert "fit goes from 0.600 to 0.00100" in plot.alt
 
 
 def test_trade_off_orders_points_by_cost():
@@ -184,40 +121,53 @@ def test_trade_off_orders_points_by_cost():
     assert trade_off({"a": [(1.0, 2.0)]}, cost_format=numbers.size, scale="log").svg()
 
 
+transfer = functools.partial(importance_transfer, x_label="A (nats)", y_label="B (nats)")
+
+
 def test_importance_transfer_computes_pearson_over_all_heads():
     rng = np.random.default_rng(0)
     x, y = rng.random(20), rng.random(20)
-    plot = importance_transfer(
-        {"encoder": (x[:8], y[:8]), "cross": (x[8:], y[8:])}, x_label="A (nats)", y_label="B (nats)"
-    )
-    axes = plot.figure.axes[0]
+    axes = transfer({"encoder": (x[:8], y[:8]), "cross": (x[8:], y[8:])}).figure.axes[0]
     assert axes.texts[0].get_text() == f"Pearson r = {np.corrcoef(x, y)[0, 1]:.2f}"
     assert sum(len(line.get_xdata()) for line in axes.get_lines()) == 20
     assert {line.get_linestyle() for line in axes.get_lines()} == {"None"}
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("A (nats)", "B (nats)")
-    assert axes.get_title(loc="left")
+    constant = transfer({"encoder": ([1.0, 1.0], [1.0, 2.0])}).figure.axes[0]
+    assert constant.texts[0].get_text() == f"Pearson r = {numbers.MISSING}"
 
 
-def test_constant_importance_has_no_correlation():
-    plot = importance_transfer({"encoder": ([1.0, 1.0], [1.0, 2.0])}, x_label="A", y_label="B")
-    assert plot.figure.axes[0].texts[0].get_text() == f"Pearson r = {numbers.MISSING}"
+FINE = [(0.0, 1.0), (1.0, 2.0)]
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("plot", "field"),
     [
-        ({}, "values: no heads"),
-        ({"encoder": ([], [])}, "values: no heads"),
-        ({"encoder": ([1.0], [1.0, 2.0])}, r"values\['encoder'\]: 1 heads on the first"),
-        ({"encoder": ([np.nan], [1.0])}, r"values\['encoder'\]: an importance is not finite"),
+        (lambda: learning_curves({}), "validation"),
+        (lambda: learning_curves({"a": []}), "validation['a']"),
+        (lambda: learning_curves({"a": [(0.0, 1.0), (np.nan, 1.0)]}), "validation['a']"),
+        (lambda: learning_curves({"a": FINE}, {"a": []}), "train['a']"),
+        (lambda: pruning_curves({}), "curves"),
+        (lambda: pruning_curves({"a": [(0.0, np.nan)]}), "curves['a']"),
+        (lambda: pruning_curves({"a": [(0.0, 1.0), (40.0, 2.0)]}), "curves['a']"),
+        (lambda: pruning_curves({"a": [(0.0, 0.0), (1.0, 2.0)]}, scale="log"), "curves['a']"),
+        (lambda: depth_curves({"zero": [0.0, 1.0]}, scale="log"), "curves['zero']"),
+        (lambda: variance_curves({}), "curves"),
+        (lambda: variance_curves({"a": [0.1, 1.0]}), "curves['a']"),
+        (lambda: variance_curves({"a": [[0.1, 1.2]]}), "curves['a']"),
+        (lambda: variance_curves({"a": [[np.nan, 1.0]]}), "curves['a']"),
+        (lambda: variance_curves({"a": np.zeros((0, 4))}), "curves['a']"),
+        (lambda: trade_off({}), "series"),
+        (lambda: trade_off({"a": []}), "series['a']"),
+        (lambda: trade_off({"a": [(1.0, np.nan)]}), "series['a']"),
+        (lambda: sharing_curves({}, baseline=1.0, metric="loss"), "panels"),
+        (lambda: transfer({}), "values"),
+        (lambda: transfer({"a": ([], [])}), "values"),
+        (lambda: transfer({"a": ([1.0], [1.0, 2.0])}), "values['a']"),
+        (lambda: transfer({"a": ([np.nan], [1.0])}), "values['a']"),
     ],
 )
-def test_transfer_checks_its_values(values, message):
-    with pytest.raises(DataError, match=f"^{message}"):
-        importance_transfer(values, x_label="A", y_label="B")
-
-
-@pytest.mark.parametrize("series", [{}, {"a": []}, {"a": [(1.0, np.nan)]}])
-def test_trade_off_needs_points(series):
-    with pytest.raises(DataError, match=r"^series"):
-        trade_off(series)
+def test_what_cannot_be_drawn_is_one_line_about_its_series(plot, field):
+    with pytest.raises(DataError) as caught:
+        plot()
+    assert str(caught.value).startswith(f"{field}: ")
+    assert "\n" not in str(caught.value)
