@@ -32,6 +32,8 @@ def test_the_documentation_lists_them_all_and_no_others():
     assert sorted(listed) == sorted(NAMES)
     with pytest.raises(AttributeError, match="no attribute 'atention'"):
         headjax.atention  # noqa: B018
+    assert all(hasattr(headjax.plots, name) for name in headjax.plots.__all__)
+    assert callable(headjax.gates.without)
 
 
 def test_a_map_of_scores_tells_each_head_that_has_one():
@@ -44,11 +46,6 @@ def test_a_map_of_scores_tells_each_head_that_has_one():
     assert {spot.text.splitlines()[0] for spot in plot.spots} == {str(head) for head in scores}
     assert {spot.text.splitlines()[2] for spot in plot.spots} == {"output norm: 7.00"}
     assert "<svg" in plot.svg()
-
-
-def test_every_name_that_is_promised_is_there():
-    assert all(hasattr(headjax.plots, name) for name in headjax.plots.__all__)
-    assert callable(headjax.gates.without)
 
 
 def test_the_entry_point_names_the_adapter():

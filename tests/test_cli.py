@@ -15,23 +15,7 @@ from headjax import __version__
 from headjax.cli import COMMANDS, main
 from headjax.commands.results import Result, found
 from headjax.report.tables import Column, Table
-
-CONFIG = """
-from ml_collections import ConfigDict
-
-def get_config(arg=""):
-    return ConfigDict({
-        "model": {
-            "kind": "language_model", "vocab_size": 300, "max_length": 16, "width": 16, "num_layers": 2,
-            "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 8},
-            "feed_forward": {"kind": "dense", "hidden": 16},
-        },
-        "data": {"kind": "language", "path": "", "length": 16, "tokenizer": "bytes"},
-        "batch_size": 8, "steps": 2,
-        "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 0.001}},
-        "tensorboard": False,
-    })
-"""
+from tests import tiny
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,15 +40,21 @@ class Shown(Result):
 @pytest.fixture
 def config(tmp_path):
     path = tmp_path / "config.py"
-    path.write_text(CONFIG)
+    path.write_text(tiny.config_file())
     return str(path)
 
 
 @pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}." for i in range(400)))
-    return str(path)
+def inspect(config, monkeypatch):
+    """Runs `headjax inspect` with this in its place; returns the exit code."""
+
+    def inspect(run, *more):
+        monkeypatch.setattr("headjax.commands.inspect.run", lambda options, progress: run())
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            return main(["inspect", "--config", config, *more])
+
+    return inspect
 
 
 def error_of(capsys, *arguments):
@@ -94,60 +84,69 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys):
     assert error_of(capsys, "inspekt").startswith("COMMAND: ")
 
 
-def test_what_cannot_fit_is_refused_before_it_is_built(config, text, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("HEADJAX_MEMORY", "100M")
-    train = ("train", "--config", config, "--workdir", str(tmp_path / "run"), f"--config.data.path={text}")
-    for override, field in (
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
         ("batch_size=1000000000", "config.batch_size: 1,000,000,000 examples"),
         ("model.num_layers=10000", "config.model: "),
         ("model.num_layers=1000000000", "config.model.num_layers: "),
-    ):
-        assert error_of(capsys, *train, f"--config.{override}").startswith(field)
+    ],
+)
+def test_what_cannot_fit_is_refused_before_it_is_built(override, field, config, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HEADJAX_MEMORY", "100M")
+    (tmp_path / "text.txt").write_text("\n\n".join(f"Paragraph {i} says {i * i}." for i in range(2000)))
+    train = ("train", "--config", config, "--workdir", str(tmp_path / "run"))
+    data = f"--config.data.path={tmp_path / 'text.txt'}"
+    assert error_of(capsys, *train, data, f"--config.{override}").startswith(field)
     assert not (tmp_path / "run").exists()
 
 
-def test_json_has_the_seconds_of_the_command_and_null_for_numbers_that_are_not_finite(config, tmp_path, monkeypatch):
-    import headjax.commands.inspect as inspect
-
-    def run(options, progress):
-        return Numbers(loss=float("nan"), losses=[np.float32("inf"), 1.5], heads=np.arange(2))
-
-    monkeypatch.setattr(inspect, "run", run)
+def test_json_has_the_seconds_of_the_command_and_null_for_numbers_that_are_not_finite(inspect, tmp_path):
+    numbers = Numbers(loss=float("nan"), losses=[np.float32("inf"), 1.5], heads=np.arange(2))
     path = tmp_path / "result.json"
-    assert main(["inspect", "--config", config, "--json", str(path)]) == 0
+    assert inspect(lambda: numbers, "--json", str(path)) == 0
     data = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert 0 <= data.pop("command_seconds") < 60
     assert data == {"loss": None, "losses": [None, 1.5], "heads": [0, 1]}
 
 
-def test_a_warning_is_one_line(config, capsys, monkeypatch):
-    def run(options, progress):
-        warnings.warn("checkpoints/7: damaged", stacklevel=2)
-        return Shown()
+def raising(error, hidden=None):
+    """A command that raises an error, maybe while it handles another one."""
 
-    monkeypatch.setattr("headjax.commands.inspect.run", run)
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        assert main(["inspect", "--config", config]) == 0
-    assert capsys.readouterr().err == "headjax: warning: checkpoints/7: damaged\n"
+    def run():
+        try:
+            raise hidden or error
+        finally:
+            raise error
+
+    return run
 
 
-def test_failures_of_the_machine_are_one_line_and_a_defect_keeps_its_traceback(config, capsys, monkeypatch):
-    error = OSError(errno.ENOSPC, "No space left on device", "out/config.json")
+@pytest.mark.parametrize(
+    ("run", "code", "said"),
+    [
+        (lambda: warnings.warn("model: damaged", stacklevel=2) or Shown(), 0, "warning: model: damaged"),
+        (raising(OSError(errno.ENOSPC, "No space left on device", "out/config.json")), 2,
+         "error: out/config.json: no space left on device"),
+        (raising(AttributeError("half done"), KeyboardInterrupt()), 130, "interrupted"),
+    ],
+)  # fmt: skip
+def test_warnings_failures_of_the_machine_and_interrupts_are_one_line(run, code, said, inspect, capsys):
+    assert inspect(run) == code
+    assert capsys.readouterr() == ("", f"headjax: {said}\n")
 
-    def run(options, progress):
-        raise error
 
-    monkeypatch.setattr("headjax.commands.inspect.run", run)
-    assert error_of(capsys, "inspect", "--config", config) == "out/config.json: no space left on device"
-    error = KeyError("x")
+def test_a_defect_keeps_its_traceback(inspect):
     with pytest.raises(KeyError):
-        main(["inspect", "--config", config])
+        inspect(raising(KeyError("x")))
 
 
-@pytest.mark.parametrize(("end", "code"), [("| true; exit ${PIPESTATUS[0]}", 141), (">&-", 0)])
-def test_a_reader_that_has_seen_enough_or_a_closed_stdout_is_no_failure(end, code):
-    command = f"{sys.executable} -m headjax.cli tasks {end}"
+@pytest.mark.parametrize(
+    ("module", "end", "code"),
+    [("headjax.cli", "| true; exit ${PIPESTATUS[0]}", 141), ("headjax.cli", ">&-", 0), ("headjax", ">/dev/null", 0)],
+)
+def test_a_reader_that_has_seen_enough_or_a_closed_stdout_is_no_failure(module, end, code):
+    command = f"{sys.executable} -m {module} tasks {end}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (code, "")
 
@@ -160,30 +159,15 @@ def test_a_platform_that_jax_lacks_is_one_line(tmp_path):
     assert done.stderr.startswith("headjax: error: JAX_PLATFORMS: ")
 
 
-def test_an_interrupt_that_another_error_hides_is_an_interrupt(config, capsys, monkeypatch):
-    def run(options, progress):
-        try:
-            raise KeyboardInterrupt
-        finally:
-            raise AttributeError("half done")
-
-    monkeypatch.setattr("headjax.commands.inspect.run", run)
-    assert main(["inspect", "--config", config]) == 130
-    assert capsys.readouterr().err == "headjax: interrupted\n"
-
-
-def test_control_characters_are_spelled_wherever_they_are_printed(config, capsys, monkeypatch):
+def test_control_characters_are_spelled_wherever_they_are_printed(inspect, capsys, monkeypatch):
     hostile = "\x1b]52;c;aGk=\x07\u202e\x9b"
 
-    def run(options, progress):
+    def run():
         print(hostile)
         warnings.warn(hostile, stacklevel=2)
         return Shown(shown=[Table([Column(hostile)], [[hostile]], title=hostile, notes=[hostile])], last=hostile)
 
-    monkeypatch.setattr("headjax.commands.inspect.run", run)
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        assert main(["inspect", "--config", config]) == 0
+    assert inspect(run) == 0
     printed = capsys.readouterr()
     assert all(each.isprintable() or each == "\n" for each in printed.out + printed.err)
     assert printed.out.count("aGk=") == 6

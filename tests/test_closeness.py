@@ -43,52 +43,51 @@ def test_an_error_of_twice_the_bound_fails(sums, magnitude):
         assert_close(actual, expected, sums=sums, message="weights")
 
 
-def test_the_scale_replaces_the_largest_value():
-    assert_close(1e-5, 0.0, sums=1, scale=100.0)
+BFLOAT16 = jnp.asarray(np.ones(3) + 0.02, jnp.bfloat16)
+TREE = {"large": np.full(2, 1e3), "small": np.full(2, 1e-3)}
+SCORES = {"a": 100.0, "b": 1e-6}
+
+
+@pytest.mark.parametrize(
+    ("assertion", "actual", "expected", "given"),
+    [
+        (assert_close, 1e-5, 0.0, {"scale": 100.0}),
+        (assert_close, np.ones(3) + 3 * EPS, np.ones(3), {}),
+        (assert_close, BFLOAT16, np.ones(3), {}),
+        (assert_close, [np.inf, 1.0], [np.inf, 1.0], {}),
+        (assert_trees_close, TREE, TREE, {}),
+        (assert_trees_close, TREE | {"small": TREE["small"] + 3e-7}, TREE, {"floor": 1e-3}),
+        (assert_numbers_close, {"b": 2e-5, "a": 100.0}, SCORES, {}),
+    ],
+)
+def test_what_is_close(assertion, actual, expected, given):
+    """Relative to the largest value, or to the scale; in the coarser precision of both, float32 at least."""
+    assertion(actual, expected, sums=1, **given)
+
+
+@pytest.mark.parametrize(
+    ("assertion", "actual", "expected", "given"),
+    [
+        (assert_close, 1e-5, 0.0, {}),
+        (assert_close, 1e-5, 0.0, {"scale": 1.0}),
+        (assert_close, np.ones(3) + 3 * EPS, np.ones(3), {"dtype": np.float64}),
+        (assert_close, np.ones(3) + 0.02, np.ones(3), {}),
+        (assert_close, BFLOAT16 + 0.08, np.ones(3), {}),
+        (assert_close, [np.nan], [np.nan], {}),
+        (assert_close, [np.nan], [1.0], {}),
+        (assert_close, [np.inf], [1.0], {}),
+        (assert_close, [1.0], [np.inf], {}),
+        (assert_close, np.ones((2, 3)), np.ones((1, 3)), {}),
+        (assert_trees_close, TREE | {"small": TREE["small"] + 1e-6}, TREE, {}),
+        (assert_trees_close, TREE | {"small": TREE["small"] + 1e-6}, TREE, {"floor": 1e-3}),
+        (assert_trees_close, {"large": TREE["large"]}, TREE, {}),
+        (assert_numbers_close, {"a": 100.0, "b": 2e-4}, SCORES, {}),
+        (assert_numbers_close, {"a": 100.0}, SCORES, {}),
+    ],
+)
+def test_what_is_not_close(assertion, actual, expected, given):
     with pytest.raises(AssertionError):
-        assert_close(1e-5, 0.0, sums=1)
-    with pytest.raises(AssertionError):
-        assert_close(1e-5, 0.0, sums=1, scale=1.0)
-
-
-def test_the_precision_is_the_coarser_and_at_least_float32():
-    exact = np.ones(3)
-    assert_close(exact + 3 * EPS, exact, sums=1)
-    with pytest.raises(AssertionError):
-        assert_close(exact + 3 * EPS, exact, sums=1, dtype=np.float64)
-    with pytest.raises(AssertionError):
-        assert_close(exact + 0.02, exact, sums=1)
-    assert_close(jnp.asarray(exact + 0.02, jnp.bfloat16), exact, sums=1)
-    with pytest.raises(AssertionError):
-        assert_close(jnp.asarray(exact + 0.1, jnp.bfloat16), exact, sums=1)
-
-
-def test_other_shapes_and_what_is_no_number_are_close_to_nothing_and_infinities_to_themselves():
-    assert_close([np.inf, 1.0], [np.inf, 1.0], sums=1)
-    numbers = (([np.nan], [np.nan]), ([np.nan], [1.0]), ([np.inf], [1.0]), ([1.0], [np.inf]))
-    for actual, expected in (*numbers, (np.ones((2, 3)), np.ones((1, 3)))):
-        with pytest.raises(AssertionError):
-            assert_close(actual, expected, sums=1)
-
-
-def test_each_array_of_a_tree_has_a_largest_value_of_its_own():
-    tree = {"large": np.full(2, 1e3), "small": np.full(2, 1e-3)}
-    assert_trees_close(tree, tree, sums=1)
-    with pytest.raises(AssertionError, match="small"):
-        assert_trees_close(tree | {"small": tree["small"] + 1e-6}, tree, sums=1)
-    with pytest.raises(AssertionError):
-        assert_trees_close({"large": tree["large"]}, tree, sums=1)
-    assert_trees_close(tree | {"small": tree["small"] + 3e-7}, tree, sums=1, floor=1e-3)
-    with pytest.raises(AssertionError, match="small"):
-        assert_trees_close(tree | {"small": tree["small"] + 1e-6}, tree, sums=1, floor=1e-3)
-
-
-def test_numbers_of_one_quantity_are_compared_relative_to_their_largest():
-    scores = {"a": 100.0, "b": 1e-6}
-    assert_numbers_close({"b": 2e-5, "a": 100.0}, scores, sums=1, name="importance")
-    for wrong in ({"a": 100.0, "b": 2e-4}, {"a": 100.0}):
-        with pytest.raises(AssertionError):
-            assert_numbers_close(wrong, scores, sums=1, name="importance")
+        assertion(actual, expected, sums=1, **given)
 
 
 def test_numbers_and_dictionaries_are_compared_relative_to_themselves():

@@ -93,6 +93,29 @@ def model(config: Any, seed: int = 0) -> Model:
     return Model(config, map_tensors(draw, config.tensors()))
 
 
+RUN: dict[str, Any] = {
+    "model": {
+        "kind": "language_model", "vocab_size": 300, "max_length": 16, "width": 16, "num_layers": 2,
+        "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 8},
+        "feed_forward": {"kind": "dense", "hidden": 16},
+    },
+    "data": {"kind": "language", "path": "", "length": 16, "tokenizer": "bytes"},
+    "batch_size": 8, "steps": 2, "tensorboard": False,
+    "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 0.001}},
+}  # fmt: skip
+"""A training run of two steps on bytes; it waits for its text."""
+
+
+def config_file(**fields: Any) -> str:
+    """The text of a config file of `RUN` with other fields."""
+    return f"""
+from ml_collections import ConfigDict
+
+def get_config(arg=""):
+    return ConfigDict({RUN | fields!r})
+"""
+
+
 def tokens(batch: int = 2, length: int = 10, seed: int = 0) -> dict[str, np.ndarray]:
     """A batch of random `input_ids`."""
     generator = np.random.default_rng(seed)

@@ -1,14 +1,105 @@
-"""The scaling benchmark: one factor at a time, slopes beside the theory's, and one tiny run to the end."""
+"""The scaling benchmark: counts against XLA's, slopes beside the theory's, one factor at a time, and one tiny run."""
 
 import dataclasses
 import json
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from benchmarks import scaling
-from benchmarks.operations import OPERATIONS, Operation, Shape
+from benchmarks import operations, scaling
+from benchmarks.operations import NEW, OPERATIONS, Operation, Shape, drawn, language_model, tokens
 from benchmarks.scaling import SIZES, CostCurve, Study, slope
+from headjax.conversion.decomposition import CP, Damping, sweep
+from headjax.conversion.products import Products
+from headjax.core.tensors import count
+from headjax.heads import gates
+from headjax.heads.head_id import all_heads
+from headjax.heads.prefix import chunks_of
+from headjax.heads.scores import batch_sums, own_arrays
+from headjax.models.compute import Compute
 from headjax.report.style import look
+
+TINY = Shape(width=8, hidden=16, head_dim=4, heads=2, vocabulary=16, length=8, depth=2)
+WIDE = Shape(width=256, hidden=512, head_dim=64, vocabulary=128, length=64, depth=2)
+"""Large enough that products of matrices are nearly all operations; it is never computed."""
+
+
+FLOPS = {
+    "train step": operations.training_flops,
+    "importance": operations.scoring_flops,
+    "ablation": lambda config, shape: operations.sweeping_flops(config, shape, chunks_of(all_heads(config), 4)),
+    "conversion": lambda config, shape: operations.conversion_flops(shape),
+    "prefill": lambda config, shape: shape.batch * operations.generation_cost(config, shape).prompt,
+    "decode step": lambda config, shape: operations.generation_cost(config, shape).step.flops,
+}
+
+
+def growth(name, factor, values=(1, 2, 4, 8)):
+    """The theory's slope of an operation over multiples of a factor."""
+    shapes = [WIDE._replace(**{factor: value * getattr(WIDE, factor)}) for value in values]
+    return slope(values, [FLOPS[name](language_model(shape), shape) for shape in shapes])
+
+
+def test_theory_over_every_factor():
+    assert [growth(name, "batch") for name in FLOPS if name != "conversion"] == pytest.approx([1.0] * 5)
+    short, long = growth("train step", "length"), growth("train step", "length", (256, 512, 1024))
+    assert 1.0 < short < 1.9 < long < 2.0  # between linear and quadratic
+    # A decode step reads the cache once, and its projections do not grow.
+    assert 0.0 < growth("decode step", "length") < 1.0
+    assert 0.95 < growth("train step", "depth") < 1.0  # logits stay
+    assert 0.0 < growth("train step", "heads") < 1.0  # the feed-forward stays
+    assert growth("conversion", "depth") == pytest.approx(1.0)
+    assert 1.8 < growth("ablation", "depth", (2, 4, 8)) < 2.0
+
+
+def test_one_head_of_one_layer_is_ablated_by_a_second_forward_pass():
+    one = WIDE._replace(depth=1, heads=1)
+    assert FLOPS["ablation"](language_model(one), one) == 2 * language_model(one).flops(one.length)
+
+
+def test_the_count_of_scoring_is_xlas():
+    config, compute = language_model(WIDE), Compute()
+    params = own_arrays(config, drawn(config).params, compute)
+    batch = {name: jnp.asarray(array) for name, array in tokens(WIDE).items()}
+    lowered = batch_sums.lower(config, params, batch, gates.ones(config), (), compute)
+    # Below the first layer's gates nothing is differentiated: XLA has less by that layer's projections and pairs.
+    first, width, length = config.decoder.layers[0].attention, WIDE.width, WIDE.length
+    pairs = operations.pair_flops(first, width, length)
+    below = 0.75 * (first.flops(width, width, length, length) - pairs) + 2 * pairs
+    expected = operations.scoring_flops(config, WIDE) - below
+    assert lowered.cost_analysis()["flops"] == pytest.approx(expected, rel=0.1)
+
+
+def test_the_count_of_least_squares_is_xlas():
+    rows, heads, dim, rank = 256, 8, 32, 64
+    factor = jax.ShapeDtypeStruct((rows, heads, dim), jnp.float32)
+    wide, mixing = (jax.ShapeDtypeStruct((size, rank), jnp.float32) for size in (rows, heads))
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    lowered = jax.jit(sweep).lower(Products(factor, factor), CP(wide, mixing, wide), Damping(scalar, scalar))
+    cholesky = 4 * rank**3  # calls of LAPACK, which XLA does not count
+    expected = operations.least_squares_flops(rows, heads, dim, rank) - cholesky
+    assert lowered.cost_analysis()["flops"] == pytest.approx(expected, rel=0.1)
+
+
+def test_pairs_are_the_quadratic_part_alone():
+    attention = language_model(TINY).decoder.layers[0].attention
+    assert operations.pair_flops(attention, 8, 8) == 2 * 2 * 2 * 4 * 8 * 8
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_runs_and_tells_its_memory(name):
+    operation = OPERATIONS[name](TINY)
+    for _ in range(2):  # training and generation use up what they are given
+        if operation.before is not None:
+            operation.before()
+        jax.block_until_ready(operation.call())
+    weights = 4 * count(language_model(TINY).tensors())
+    queries_and_keys = 4 * 2 * 2 * 8 * 8
+    assert operation.memory > (queries_and_keys if name == "conversion" else weights)
+    assert operation.flops > 0
+    assert operation.steps == (NEW if name == "decode step" else 1)
+
 
 VALUES = (1, 2, 4, 8)
 

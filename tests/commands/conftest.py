@@ -1,8 +1,9 @@
-"""A model directory and a text, and commands on them, whose bars end where they said that they would."""
+"""A folder of models and texts, and commands in it, whose bars end where they said that they would."""
 
 import contextlib
 import json
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -10,8 +11,8 @@ from headjax.cli import main
 from headjax.core import progress
 from tests.commands.language_folder import write_inputs
 
-QUICK = {"test_bad_requests.py"}
-"""Files of tests that end before a model is computed."""
+QUICK = {"test_golden.py", "test_goals.py"}
+"""Files whose tests mark themselves: most end before a program is compiled."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -52,22 +53,29 @@ def bars_that_end(monkeypatch):
     assert not wrong
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    """A model directory with random weights and a text to try it on."""
+    """The inputs of all commands, which no test changes."""
     folder = tmp_path_factory.mktemp("commands")
     write_inputs(folder)
     return folder
 
 
-@pytest.fixture
-def run(folder, capsys):
-    """Runs a command on the model and returns its JSON."""
+class Ran(NamedTuple):
+    """What a command gave: its JSON, None where it ended without, and what it told people, as one line."""
 
-    def run(command, *arguments, out=None, task=True):
-        words = [command, str(folder / "model"), *([str(folder / out)] if out else []), *arguments]
-        words += ["--task", str(folder / "text.txt"), "--limit", "16", "--batch-size", "8"] if task else []
-        assert main([*words, "--json", "-"]) == 0
-        return json.loads(capsys.readouterr().out)
+    data: Any
+    told: str
+
+
+@pytest.fixture
+def run(folder, tmp_path, capsys, monkeypatch):
+    """Runs a command line in the folder; `OUT` is the test's own folder."""
+    monkeypatch.chdir(folder)
+
+    def run(line, code=0):
+        assert main([*line.replace("OUT", str(tmp_path)).split(), "--json", "-"]) == code
+        printed = capsys.readouterr()
+        return Ran(json.loads(printed.out or "null"), " ".join(printed.err.split()))
 
     return run

@@ -1,15 +1,21 @@
 """Tiny models, texts, tables and configs, for commands to work on."""
 
 import jax
+import numpy as np
 
 from headjax.attention import Grouped, MultiHead
 from headjax.models.decoder import LanguageModel
 from headjax.models.encoder import Bert
+from headjax.models.encoder_decoder import Translation
 from headjax.models.model import Model
+from headjax.models.recipe import with_task
 from headjax.models.sublayers import Dense
+from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
-from tests.test_cli import CONFIG
+from tests.data.vocabulary import TEXT as VOCABULARY
+from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
 from tests.training.test_grid import CONFIG as GRID
 
 TEXT = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}, no more." for i in range(600))
@@ -30,32 +36,53 @@ def write_language_folder(folder, max_length):
     (folder / "text.txt").write_text(TEXT)
 
 
+def write_classifier(folder):
+    """Writes `encoder`, a BERT without an output, `classifier`, with one, and `films.tsv`, which either can learn."""
+    recipe = Bert(
+        attention=tiny.multi_head(), feed_forward=Dense(32), vocab_size=len(WORDS), max_length=96, width=16,
+        num_layers=1, dropout=0.0, attention_dropout=0.0,
+    )  # fmt: skip
+    encoder = tiny.model(recipe.build()).replace(tokenizer=wordpiece_tokenizer(write_vocabulary(folder)))
+    encoder.save(folder / "encoder")
+    with_task(encoder, Classification(classes=2, names=("bad", "good"))).save(folder / "classifier")
+    generator = np.random.default_rng(0)
+    films = [" ".join(generator.choice(VOCABULARY[:12], generator.integers(2, 12))) for _ in range(96)]
+    rows = [f"{film}\t{'good' if 'good' in film.split() else 'bad'}" for film in films]
+    write_lines(folder / "films.tsv", "sentence\tlabel", *rows)
+    return films
+
+
 def write_inputs(folder):
-    """Writes the same, and what commands refuse: models, texts, tables and configs that do not fit a request."""
+    """Writes all of this, a translator, and what commands refuse: models, tables and configs that do not fit."""
     write_language_folder(folder, max_length=32)
+    write_classifier(folder)
     for name, text in {
         "empty.txt": "",
         "binary.txt": "\0\1\2",
-        "config.py": CONFIG,
+        "one.txt": "".join(f"one {i} of {i * i}\n" for i in range(80)),
+        "other.txt": "".join(f"other {i} of {i * i}\n" for i in range(80)),
+        "pairs.en": "".join(f"number {i}\n" for i in range(24)),
+        "pairs.de": "".join(f"Zahl {i}\n" for i in range(24)),
+        "config.py": tiny.config_file(),
+        "broken.py": "1 / 0\n",
+        "grid.py": GRID.replace("PATH", repr("text.txt")),
         "other.json": '{"mine": 1}',
-    }.items():
-        (folder / name).write_text(text)
-    (folder / "grid.py").write_text(GRID.replace("PATH", repr("text.txt")))
-    (folder / "labels.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
-    (folder / "good.tsv").write_text("sentence\tlabel\ngood film\tgood\na good film\tgood\n")
-    for name, content in {
+        "labels.tsv": "sentence\tlabel\ngood\t1\nbad\t0\n",
+        "good.tsv": "sentence\tlabel\ngood film\tgood\na good film\tgood\n",
         "texts/train.en": "one\ntwo\n",
         "texts/train.de": "eins\nzwei\n",
-        "films/train.tsv": "text\tlabel\na film\t1\ndull\tbad\n",
-        "films/dev.tsv": "text\tlabel\na film\t1\n",
+        "tables/train.tsv": "text\tlabel\na film\t1\ndull\tbad\n",
+        "tables/dev.tsv": "text\tlabel\na film\t1\n",
         "hf/config.json": '{"model_type": "bert"}',
     }.items():
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(content)
-    encoder = Bert(attention=tiny.multi_head(), feed_forward=Dense(16), vocab_size=257, max_length=32, width=16)
+        (folder / name).write_text(text)
     grouped = tiny.layer(Grouped(num_heads=4, kv_heads=2, head_dim=4))
+    translation = Translation(
+        vocab_size=257, width=tiny.WIDTH, num_layers=2, attention=tiny.multi_head(4), feed_forward=Dense(24)
+    )
     for name, config in {
-        "encoder": encoder.build(),
+        "translation": translation.build(),
         "grouped": tiny.decoder_config(grouped, grouped),
         "ragged": tiny.decoder_config(grouped, tiny.layer(tiny.multi_head(4))),
     }.items():

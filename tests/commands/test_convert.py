@@ -1,59 +1,39 @@
-"""`headjax convert`, `sweep` and `grid`: what attention costs, and every size, removal and cell tried once."""
+"""`headjax convert`, `sweep`, `grid` and `shrink`: costs, every trial once and kept, and budgets that hold."""
 
 import contextlib
 import json
-from pathlib import Path
 
 import pytest
 
+import headjax
 from headjax.attention import MultiHead
 from headjax.cli import main
 from headjax.conversion import convert as convert_model
 from headjax.core.errors import INTERRUPTED
+from headjax.heads.units import count_units
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.model import load
 from tests import tiny
 from tests.closeness import close_to
-from tests.commands.language_folder import write_language_folder
 from tests.hub.directories import LLAMA, assert_equal, model_of
 from tests.training.test_grid import CONFIG
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A model of 16 positions and a text."""
-    folder = tmp_path_factory.mktemp("convert")
-    write_language_folder(folder, max_length=16)
-    return folder
+TASK = "--task text.txt --limit 16 --batch-size 8"
 
 
-@pytest.fixture
-def convert(folder, capsys):
-    """Converts the model and returns the JSON and what was printed for people."""
-
-    def convert(out, *words):
-        file = folder / "result.json"
-        assert main(["convert", str(folder / "model"), str(folder / out), *words, "--json", str(file)]) == 0
-        return json.loads(file.read_text()), capsys.readouterr().out
-
-    return convert
-
-
-@pytest.mark.whole
-def test_without_a_task_the_model_goes_from_file_to_file(convert, folder):
+def test_without_a_task_the_model_goes_from_file_to_file(run, folder, tmp_path):
     """With the same arrays, bit by bit, as from memory."""
-    convert("streamed", "--to", "collaborative:shared_dim=8")
+    run("convert model OUT/streamed --to collaborative:shared_dim=8")
     expected = convert_model(load(folder / "model"), "collaborative:shared_dim=8").model
-    found = load(folder / "streamed")
+    found = load(tmp_path / "streamed")
     assert found.config == expected.config
     assert_equal(found.params, expected.params)
 
 
-@pytest.mark.whole
-def test_convert_says_what_attention_costs(convert):
-    data, shown = convert("shared", "--to", "collaborative:shared_dim=12")
+def test_convert_says_what_attention_costs(run):
+    data, told = run("convert model OUT/shared --to collaborative:shared_dim=12")
     length = data["break_even_length"]
-    assert f"takes more FLOPs than before above {length} tokens" in shown
+    assert f"takes more FLOPs than before above {length} tokens" in told
     costs = {row["length"]: row for row in data["costs"]}
     assert list(costs) == [64, 128, 256, 512, 1024, 2048]
     assert length < 64
@@ -63,32 +43,28 @@ def test_convert_says_what_attention_costs(convert):
     assert costs[64]["cache_before"] == 64 * 2 * 32
     steps = [row[name] for row in data["costs"] for name in ("step_seconds_before", "step_seconds")]
     assert all(0.0 < seconds < 1.0 for seconds in steps)
-    _, shown = convert("grouped", "--to", "grouped:kv_heads=1")
-    assert "no more FLOPs than before at any length" in shown
+    assert "no more FLOPs than before at any length" in run("convert model OUT/grouped --to grouped:kv_heads=1").told
 
 
-@pytest.mark.whole
-def test_a_size_is_shared_out_among_layers(convert, folder):
-    full, _ = convert("full", "--to", "collaborative:shared_dim=16")
+def test_a_size_is_shared_out_among_layers(run, tmp_path):
+    full = run("convert model OUT/full --to collaborative:shared_dim=16").data
     asked = full["parameters"] - 6 * 34
-    data, _ = convert("small", "--to", "collaborative", "--parameters", str(asked))
-    sizes = [layer.shared_dim for layer in load(folder / "small").config.attentions()["decoder"]]
+    data = run(f"convert model OUT/small --to collaborative --parameters {asked}").data
+    sizes = [layer.shared_dim for layer in load(tmp_path / "small").config.attentions()["decoder"]]
     # One dimension is a column of W_Q and of W_K and a number for each of two heads; ranks are whole blocks of 8.
     assert data["parameters"] == full["parameters"] - (32 - sum(sizes)) * 34 <= asked
     assert sum(sizes) == 24
 
 
-@pytest.mark.whole
-def test_some_layers_are_converted_and_learn_from_the_original(convert, folder):
-    task = ("--task", str(folder / "text.txt"), "--limit", "16", "--batch-size", "8")
-    data, _ = convert("some", "--to", "collaborative:shared_dim=8", "--layers", "1", "--calibrate", "20", *task)
+def test_some_layers_are_converted_and_learn_from_the_original(run, tmp_path):
+    data = run(f"convert model OUT/some {TASK} --to collaborative:shared_dim=8 --layers 1 --calibrate 20").data
     assert [error["layer"] for error in data["error_per_layer"]] == [1]
     assert data["selection"]["examples"] == 16  # full batches
-    assert isinstance(load(folder / "some").config.attentions()["decoder"][0], MultiHead)
-    words = ("--to", "grouped:kv_heads=1", *task)
-    plain, _ = convert("plain", *words)
-    tuned, _ = convert("learned", *words, "--fine-tune", "3", "--learning-rate", "1e-3", "--labels", "0")
-    assert [entry["action"] for entry in load(folder / "learned").history] == ["convert", "distill"]
+    assert isinstance(load(tmp_path / "some").config.attentions()["decoder"][0], MultiHead)
+    plain = run(f"convert model OUT/plain {TASK} --to grouped:kv_heads=1").data
+    words = "--fine-tune 3 --learning-rate 1e-3 --labels 0"
+    tuned = run(f"convert model OUT/learned {TASK} --to grouped:kv_heads=1 {words}").data
+    assert [entry["action"] for entry in load(tmp_path / "learned").history] == ["convert", "distill"]
     assert tuned["output_difference"] < plain["output_difference"]
 
 
@@ -105,19 +81,14 @@ def test_convert_says_what_an_imported_model_is_exported_as(to, layout, tmp_path
     assert ("export to Hugging Face: " in capsys.readouterr().out) == (layout != "native")
 
 
-CALIBRATED = ("--calibrate", "4", "--batch-size", "4")
+def changed(path, old, new):
+    """Changes what a sweep has kept, to see that it is read and not measured again."""
+    path.write_text(path.read_text().replace(old, new, 1))
 
 
-def sweep(folder, out, *words):
-    task = ["--task", str(folder / "text.txt"), "--limit", "8"]
-    return ["sweep", str(folder / "model"), str(out), *task, *words, "--json", str(folder / "sweep.json")]
-
-
-@pytest.mark.whole
-def test_every_size_is_tried_once_and_kept(folder):
-    words = sweep(folder, folder / "sizes", "--to", "grouped:kv_heads=2/1", "--calibrate", "2", "--fine-tune", "1")
-    assert main(words) == 0
-    data = json.loads((folder / "sweep.json").read_text())
+def test_every_size_is_tried_once_and_kept(run, tmp_path):
+    words = "sweep model OUT --task text.txt --limit 8 --to grouped:kv_heads=2/1 --calibrate 2 --fine-tune 1"
+    data = run(words).data
     original, *trials = data["trials"]
     variants = ("plain", "calibrated", "fine-tuned")
     targets = ("grouped:kv_heads=2", "grouped:kv_heads=1")
@@ -134,40 +105,36 @@ def test_every_size_is_tried_once_and_kept(folder):
     assert 2 * plain["cache"] == same["cache"] == original["cache"] > 0
     assert same["against_original"]["p_value"] > plain["against_original"]["p_value"]
     assert data["test"] == "paired t-test on losses"
-    assert (folder / "sizes" / "sweep.png").stat().st_size > 1000
-    file = folder / "sizes" / "trials.jsonl"
-    file.write_text(file.read_text().replace(f'"parameters": {plain["parameters"]}', '"parameters": 1', 1))
-    assert main(words) == 0
-    again = json.loads((folder / "sweep.json").read_text())["trials"]
+    assert (tmp_path / "sweep.png").stat().st_size > 1000
+    changed(tmp_path / "trials.jsonl", f'"parameters": {plain["parameters"]}', '"parameters": 1')
+    again = run(words).data["trials"]
     assert again[4]["parameters"] == 1
     assert [trial["cosine"] for trial in again] == [trial["cosine"] for trial in data["trials"]]
 
 
-@pytest.mark.whole
-def test_every_removal_is_tried_once_and_kept(folder):
-    tried = ("--by", "random,importance+normalize", "--repair", "none,reconstruct", *CALIBRATED)
-    words = sweep(folder, folder / "removals", "--remove", "25%,50%", *tried, "--draws", "2")
-    assert main(words) == 0
-    data = json.loads((folder / "sweep.json").read_text())
+REMOVALS = "sweep model OUT --task text.txt --limit 8 --calibrate 4 --batch-size 4"
+
+
+def test_every_removal_is_tried_once_and_kept(run, tmp_path):
+    tried = "--remove 25%,50% --by random,importance+normalize --repair none,reconstruct --draws 2"
+    data = run(f"{REMOVALS} {tried}").data
     found = data["removals"]
     assert len(found) == 2 * 2 * 2 * 2
     assert {(trial["remove"], trial["removed"]) for trial in found} == {("25%", 1), ("50%", 2)}
     assert (data["agreement"], data["examples"], data["selection"]["examples"]) == ("kl", 8, 4)
     assert data["test"] == "paired t-test on losses"
-    assert (folder / "removals" / "removals.png").stat().st_size > 1000
+    assert (tmp_path / "removals.png").stat().st_size > 1000
     for bare, repaired in zip(found[::2], found[1::2], strict=True):
         assert (bare["repair"], repaired["repair"]) == ("none", "reconstruct")
         assert bare["against_none"] is None
         assert repaired["against_none"].keys() == {"difference", "p_value", "low", "high"}
-    file = folder / "removals" / "removals.jsonl"
-    file.write_text(file.read_text().replace('"removed": 1', '"removed": 7', 1))
-    assert main(words) == 0
-    again = json.loads((folder / "sweep.json").read_text())["removals"]
+    changed(tmp_path / "removals.jsonl", '"removed": 1', '"removed": 7')
+    again = run(f"{REMOVALS} {tried}").data["removals"]
     assert again[0]["removed"] == 7
     assert again[1:] == found[1:]
 
 
-def test_each_removal_is_kept_and_told_as_it_ends(folder, tmp_path, monkeypatch):
+def test_each_removal_is_kept_and_told_as_it_ends(run, tmp_path, monkeypatch):
     told = []
 
     @contextlib.contextmanager
@@ -181,34 +148,34 @@ def test_each_removal_is_kept_and_told_as_it_ends(folder, tmp_path, monkeypatch)
         yield update
 
     monkeypatch.setattr("headjax.core.progress.shown_on", lambda console: opened)
-    tried = ("--remove", "50%", "--by", "random", "--repair", "none,rescale", *CALIBRATED)
-    assert main(sweep(folder, tmp_path / "out", *tried)) == INTERRUPTED
-    assert len((tmp_path / "out" / "removals.jsonl").read_text().splitlines()) == 1
-    assert main(sweep(folder, tmp_path / "out", *tried)) == 0
+    words = f"{REMOVALS} --remove 50% --by random --repair none,rescale"
+    assert run(words, code=INTERRUPTED).data is None
+    assert len((tmp_path / "removals.jsonl").read_text().splitlines()) == 1
+    run(words)
     assert [(done, total) for done, total, _ in told] == [(1, 2), (1, 2), (2, 2)]
     assert told[0][2].keys() == told[1][2].keys() == {"perplexity"}
 
 
 @pytest.fixture
 def grid(tmp_path):
-    """The words of a grid of four cells."""
+    """Runs a grid of four cells, by either of its commands; returns the exit code and the JSON."""
     (tmp_path / "text.txt").write_text("the heads of a model attend to many things. " * 20)
-    file = tmp_path / "config.py"
-    file.write_text(CONFIG.replace("PATH", repr(str(tmp_path / "text.txt"))))
-    over = ["--over", "peak=0.01/1e30", "--seeds", "2"]
-    return ["grid", str(tmp_path / "out"), "--config", str(file), *over, "--json", str(tmp_path / "grid.json")]
+    (tmp_path / "config.py").write_text(CONFIG.replace("PATH", repr(str(tmp_path / "text.txt"))))
+    words = [str(tmp_path / "out"), "--config", str(tmp_path / "config.py"), "--over", "peak=0.01/1e30", "--seeds", "2"]
 
+    def run(command, *more):
+        code = main([command, *words, *more, "--json", str(tmp_path / "grid.json")])
+        return code, json.loads((tmp_path / "grid.json").read_text())
 
-def run(words):
-    return main(words), json.loads(Path(words[-1]).read_text())
+    return run
 
 
 def test_cells_run_alone_and_are_collected(grid, tmp_path):
-    code, one = run([*grid[:-2], "--cell", "2/4", *grid[-2:]])
+    code, one = grid("grid", "--cell", "2/4")
     assert (code, one["ended"], one["missing"]) == (0, 1, ["1/4", "3/4", "4/4"])
     assert one["plot"] == str(tmp_path / "out" / "grid.png")
     before = (tmp_path / "out" / "peak=0.01,seed=1.json").read_text()
-    code, whole = run(["sweep", *grid[1:]])  # the same command by its other name
+    code, whole = grid("sweep")
     assert (code, whole["ended"], whole["missing"], whole["cells"]) == (0, 4, [], 4)
     assert (tmp_path / "out" / "peak=0.01,seed=1.json").read_text() == before
     good, bad = whole["summaries"]
@@ -219,11 +186,52 @@ def test_cells_run_alone_and_are_collected(grid, tmp_path):
     assert (bad["runs"], bad["diverged"], bad["mean"]) == (0, 2, None)
     for file in (tmp_path / "out").glob("*.json"):
         file.unlink()
-    code, none = run([*grid[:-2], "--collect", *grid[-2:]])
+    code, none = grid("grid", "--collect")
     assert (code, none["ended"], len(none["missing"]), none["plot"]) == (0, 0, 4, None)
 
 
 def test_an_interrupted_grid_says_where_it_goes_on(grid, monkeypatch, capsys):
     monkeypatch.setattr("headjax.training.grid.Grid.run", lambda grid, number, *rest: False)
-    assert main(grid) == INTERRUPTED
+    assert grid("grid")[0] == INTERRUPTED
     assert "interrupted in cell 1/4; the same command goes on from there" in capsys.readouterr().out
+
+
+SHRINK = "--task text.txt --limit 8 --batch-size 8 --calibrate 8 --work WORK"
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """The folder of the measurements, which all tests share."""
+    return tmp_path_factory.mktemp("shrunk")
+
+
+def test_several_budgets_hold_at_once_and_the_model_is_trained_after(run, work, tmp_path):
+    words = "--flops 90% --cache 50% --uniform --recover 2"
+    found = run(f"shrink model OUT/small {SHRINK} {words}".replace("WORK", str(work))).data
+    for budget in found["budget"].values():
+        assert budget["left"] <= budget["limit"] < budget["whole"]
+    model = headjax.load(tmp_path / "small")
+    assert headjax.summarize(model.config, 8).cache_bytes_per_token == found["budget"]["cache"]["left"]
+    assert len({form.structure() for form in model.config.attentions()["decoder"]}) == 1
+    assert len(set(count_units(model).values())) == 1
+    assert [entry["action"] for entry in model.history][-2:] == ["shrink", "distill"]
+    assert model.num_parameters == found["parameters"] < found["parameters_before"]
+    layers = {layer["place"]: layer for layer in found["layers"]}
+    assert model.history[-2]["layers"].keys() == layers.keys()
+
+
+def test_the_smallest_model_within_a_drop_is_found(run, work):
+    found = run(f"shrink model OUT/careless {SHRINK} --max-drop 100000%".replace("WORK", str(work))).data
+    least = min(point["costs"]["parameters"] for point in found["frontier"])
+    assert found["budget"]["parameters"]["left"] == least
+
+
+def test_the_page_shows_the_decision_beside_others_and_time_is_measured(run, work, tmp_path):
+    words = "--latency 100% --parameters 60% --out OUT/page.html"
+    found = run(f"shrink model OUT/shown {SHRINK} {words}".replace("WORK", str(work))).data
+    assert set(found["seconds"]) == {"predicted", "measured", "before"}
+    assert min(found["seconds"].values()) > 0.0
+    rivals = [one["name"] for one in found["rivals"]]
+    assert "all layers alike" in rivals
+    text = (tmp_path / "page.html").read_text()
+    assert all(name in text for name in ("this choice", *rivals, *(one["place"] for one in found["layers"])))

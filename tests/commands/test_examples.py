@@ -1,44 +1,23 @@
-"""Every command says which examples it chose heads on and which it took metrics on, and they are not the same."""
+"""Every command says on which examples it chose and which it judged by; every family of models takes them."""
 
-import json
-
+import numpy as np
 import pytest
 
 from headjax.cli import main
 from headjax.evaluation.selection import RULE, selection_of, split_task
 from headjax.evaluation.specs import load_task
-from headjax.heads.ordering import by_scores
 from headjax.heads.scores import score_heads
+from headjax.hub import to_huggingface
 from headjax.models.model import load
+from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
 from tests.closeness import close_to
-from tests.commands.language_folder import write_language_folder
-from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
-from tests.hub.directories import BERT, model_of
+from tests.data.test_image_data import write_mnist
+from tests.data.vocabulary import WORDS, write_lines
+from tests.hub.directories import BERT, CONFIGS, model_of
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A model, a text that is split by itself, and two that have one split only."""
-    folder = tmp_path_factory.mktemp("examples")
-    write_language_folder(folder, max_length=32)
-    for name in ("one", "other"):
-        (folder / f"{name}.txt").write_text("".join(f"{name} {i} of {i * i}\n" for i in range(80)))
-    return folder
-
-
-@pytest.fixture
-def run(folder, capsys, monkeypatch):
-    """Runs a command on the model and returns its JSON and what it printed for people, as one line."""
-
-    monkeypatch.chdir(folder)
-
-    def run(command, *words):
-        assert main([command, "model", *words, "--batch-size", "4", "--json", "result.json"]) == 0
-        return json.loads((folder / "result.json").read_text()), " ".join(capsys.readouterr().out.split())
-
-    return run
+LIMIT = "--limit 8 --batch-size 4"
 
 
 def importance(folder, batches):
@@ -47,127 +26,152 @@ def importance(folder, batches):
 
 
 def test_scores_are_those_of_the_training_examples(run, folder):
-    model, text = load(folder / "model"), str(folder / "text.txt")
-    data, shown = run("score", "--task", "text.txt", "--limit", "8")
-    train = load_task(text, model, split="train")
+    model = load(folder / "model")
+    data, told = run(f"score model --task text.txt {LIMIT}")
+    train = load_task(str(folder / "text.txt"), model, split="train")
     assert data["scores"]["importance"] == importance(folder, train.batches(4, limit=8))
     assert data["selection"] == {"task": "text.txt", "split": "train", "examples": 8}
     assert data["evaluation"] is None
-    assert "Selection: 8 examples of text.txt, train." in shown
-    data, _ = run("score", "--task", "text.txt", "--limit", "8", "--select", "validation")
-    assert data["scores"]["importance"] == importance(folder, load_task(text, model).batches(4, limit=8))
-    data, _ = run("score", "--task", "text.txt", "--limit", "8", "--select", "all:other.txt", "--selected", "5")
+    assert "Selection: 8 examples of text.txt, train." in told
+    data = run(f"score model --task text.txt {LIMIT} --select validation").data
+    held_out = load_task(str(folder / "text.txt"), model)
+    assert data["scores"]["importance"] == importance(folder, held_out.batches(4, limit=8))
+    data = run(f"score model --task text.txt {LIMIT} --select all:other.txt --selected 5").data
     assert data["selection"] == {"task": "other.txt", "split": "all", "examples": 5}
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ("prune", "out", "--overwrite", "--remove", "2"),
-        ("prune", "out", "--overwrite", "--max-drop", "50%", "--by", "random"),
-        ("prune", "out", "--overwrite", "--speed-up", "1"),
-        ("prune", "out", "--overwrite", "--remove", "decoder/0/1", "--rescale"),
-        ("convert", "out", "--overwrite", "--to", "collaborative:shared_dim=8", "--calibrate", "2"),
-        ("sweep", "trials", "--to", "grouped:kv_heads=1", "--calibrate", "1"),
-        ("report", "--orders", "importance", "--seeds", "1", "--percentages", "50", "--out", "heads.html"),
-        ("ablate", "--resamples", "5"),
-        ("sharing",),
+        "prune model OUT/out --remove 2",
+        "prune model OUT/out --max-drop 50% --by random",
+        "prune model OUT/out --speed-up 1",
+        "prune model OUT/out --remove decoder/0/1 --rescale",
+        "prune model OUT/out --remove 1 --by random --fine-tune 1",
+        "convert model OUT/out --to collaborative:shared_dim=8 --calibrate 2",
+        "sweep model OUT/trials --to grouped:kv_heads=1 --calibrate 1",
+        "report model --orders importance --seeds 1 --percentages 50 --out OUT/heads.html",
+        "ablate model --resamples 5",
+        "sharing model",
     ],
 )
 def test_a_task_with_one_split_is_divided_and_every_command_says_so(run, folder, words):
-    data, shown = run(*words, "--task", "all:one.txt")
-    selection, evaluation = split_task(load_task("all:one.txt", load(folder / "model")))
+    data, told = run(f"{words} --task all:one.txt --batch-size 4")
+    selection, evaluation = split_task(load_task(f"all:{folder / 'one.txt'}", load(folder / "model")))
     assert data["evaluation"] == {
         "task": "one.txt", "split": "evaluation half", "examples": evaluation.count(), "rule": RULE,
     }  # fmt: skip
-    assert f"Evaluation: {evaluation.count()} examples of one.txt, evaluation half." in shown
-    assert "The task has one split" in shown
-    if words[0] in ("ablate", "sharing"):
-        assert data["selection"] is None
-    else:
+    assert f"Evaluation: {evaluation.count()} examples of one.txt, evaluation half." in told
+    assert "The task has one split" in told
+    chosen = words.split()[0] not in ("ablate", "sharing") and "random --fine-tune" not in words
+    assert (data["selection"] is not None) is chosen
+    if chosen:
         assert data["selection"]["split"] == "selection half"
         assert 0 < data["selection"]["examples"] <= selection.count()
-
-
-def test_what_is_chosen_is_chosen_on_the_selection_examples(run, folder):
-    """The same count of heads from other examples: the order is theirs, the metrics are those of the task."""
-    model = load(folder / "model")
-    for select, task in (("train", "text.txt"), ("all:one.txt", "all:one.txt")):
-        chosen = split_task(load_task("text.txt", model), load_task(task, model)).selection
-        order = by_scores(score_heads(model, chosen.batches(4, limit=12)), "importance")
-        words = ("--remove", "2", "--task", "text.txt", "--limit", "12", "--select", select)
-        data, _ = run("prune", "out", "--overwrite", *words)
-        assert data["removed"] == [str(head) for head in order[:2]]
-        assert data["evaluation"] == {"task": "text.txt", "split": "validation", "examples": 12}
-        assert data["selection"]["task"] == task.removeprefix("all:")
+    if "--fine-tune" in words:
+        assert data["training"] == {"task": "one.txt", "split": "selection half", "examples": selection.count()}
 
 
 def test_training_examples_come_from_a_file(run, folder):
     """`--train FILE`: heads are chosen and models trained on all of it, and all of the task measures."""
     model = load(folder / "model")
-    train = load_task("all:other.txt", model)
-    whole = load_task("all:one.txt", model).count()
+    train = load_task(f"all:{folder / 'other.txt'}", model)
+    whole = load_task(f"all:{folder / 'one.txt'}", model).count()
     evaluation = {"task": "one.txt", "split": "all", "examples": whole}
-    files = ("--task", "one.txt", "--train", "other.txt")
-    data, shown = run("score", *files, "--selected", "8")
+    files = "--task one.txt --train other.txt --batch-size 4"
+    data = run(f"score model {files} --selected 8").data
     assert data["scores"]["importance"] == importance(folder, selection_of(train).batches(4, limit=8))
     assert data["selection"] == {"task": "other.txt", "split": "all", "examples": 8}
-    data, _ = run("ablate", "--resamples", "5", *files)
-    assert data["evaluation"] == evaluation
-    data, shown = run("prune", "out", "--overwrite", "--remove", "1", "--fine-tune", "1", *files)
+    assert run(f"ablate model --resamples 5 {files}").data["evaluation"] == evaluation
+    data, told = run(f"prune model OUT/tuned --remove 1 --fine-tune 1 {files}")
     chosen = {"task": "other.txt", "split": "all", "examples": train.count()}
     assert (data["selection"], data["training"], data["evaluation"]) == (chosen, chosen, evaluation)
-    assert f"Fine-tuning: {train.count()} examples of other.txt, all." in shown
+    assert f"Fine-tuning: {train.count()} examples of other.txt, all." in told
     # Heads may be chosen on other examples than those to train on.
-    data, _ = run("prune", "out", "--overwrite", "--remove", "1", *files, "--select", "validation")
+    data = run(f"prune model OUT/out --remove 1 {files} --select validation").data
     assert data["selection"] == evaluation
     assert "training" not in data
 
 
-def test_fine_tuning_names_its_examples(run, folder):
-    words = ("prune", "out", "--overwrite", "--remove", "1", "--by", "random", "--fine-tune", "1")
-    data, _ = run(*words, "--task", "all:one.txt")
-    half = split_task(load_task("all:one.txt", load(folder / "model"))).selection
-    assert data["training"] == {"task": "one.txt", "split": "selection half", "examples": half.count()}
+@pytest.mark.parametrize(
+    ("words", "selection"),
+    [
+        ("--calibrate 3", ("text.txt", "train", 3)),
+        ("--calibrate 9 --calibration all:one.txt", ("one.txt", "all", 8)),
+        ("--calibration all:one.txt", ("one.txt", "all", 8)),
+        ("--train other.txt --calibrate 4", ("other.txt", "all", 4)),
+        ("--train other.txt", None),
+    ],
+)
+def test_calibration_counts_examples(run, words, selection):
+    data, told = run(f"convert model OUT/out --to collaborative:shared_dim=8 --task text.txt {LIMIT} {words}")
+    assert data["selection"] == (selection and dict(zip(("task", "split", "examples"), selection, strict=True)))
+    if selection:
+        assert f"Calibration: {selection[2]} examples of {selection[0]}, {selection[1]}." in told
 
 
-def test_calibration_counts_examples(run):
-    words = ("convert", "out", "--overwrite", "--to", "collaborative:shared_dim=8", "--task", "text.txt")
-    data, shown = run(*words, "--limit", "8", "--calibrate", "3")
-    assert data["selection"] == {"task": "text.txt", "split": "train", "examples": 3}
-    assert "Calibration: 3 examples of text.txt, train." in shown
-    data, _ = run(*words, "--limit", "8", "--calibrate", "9", "--calibration", "all:one.txt")
-    assert data["selection"] == {"task": "one.txt", "split": "all", "examples": 8}
-    data, _ = run(*words, "--limit", "8", "--calibration", "all:one.txt")
-    assert data["selection"]["examples"] == 8
-    data, _ = run(*words, "--limit", "8", "--train", "other.txt", "--calibrate", "4")
-    assert data["selection"] == {"task": "other.txt", "split": "all", "examples": 4}
-    data, _ = run(*words, "--limit", "8", "--train", "other.txt")
-    assert data["selection"] is None
-
-
-@pytest.mark.whole
-def test_a_table_with_one_split_calibrates(tmp_path, capsys):
+def test_a_table_with_one_split_calibrates(run, tmp_path):
     """`convert --task my.tsv --calibrate 8` once found no examples to train on."""
-    tokenizer = wordpiece_tokenizer(write_vocabulary(tmp_path))
-    fields = BERT | {"vocab_size": len(WORDS), "max_position_embeddings": 16, "num_labels": 2}
-    model_of(fields).replace(tokenizer=tokenizer).save(tmp_path / "model")
-    rows = [f"{one} {other}\t{i % 2}" for i, one in enumerate(WORDS[5:9]) for other in WORDS[9:13]]
-    write_lines(tmp_path / "my.tsv", "sentence\tlabel", *rows)
-    words = ["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "collaborative:shared_dim=4"]
-    words += ["--task", str(tmp_path / "my.tsv"), "--calibrate", "8", "--batch-size", "8", "--json", "-"]
-    assert main(words) == 0
-    data = json.loads(capsys.readouterr().out)
-    half = {"task": str(tmp_path / "my.tsv"), "examples": 8, "rule": RULE}
+    rows = [f"{one} {other}\t{('bad', 'good')[i % 2]}" for i, one in enumerate(WORDS[5:9]) for other in WORDS[9:13]]
+    path = write_lines(tmp_path / "my.tsv", "sentence\tlabel", *rows)
+    data = run(f"convert classifier OUT/out --to collaborative:shared_dim=4 --task {path} --calibrate 8").data
+    half = {"task": str(path), "examples": 8, "rule": RULE}
     assert data["selection"] == half | {"split": "selection half"}
     assert data["evaluation"] == half | {"split": "evaluation half"}
 
 
-def test_named_heads_need_no_selection(run):
-    data, shown = run("prune", "out", "--overwrite", "--remove", "decoder/0/1", "--task", "text.txt", "--limit", "8")
+def test_named_heads_need_no_selection(run, folder):
+    data, told = run(f"prune model OUT/out --remove decoder/0/1 --task text.txt {LIMIT}")
     assert data["selection"] is None
-    assert "Selection" not in shown
-    data, _ = run("evaluate", "--task", "all:one.txt")
-    whole = len(load_task("all:one.txt", load("model")).data.validation)
+    assert "Selection" not in told
+    data = run("evaluate model --task all:one.txt").data
+    whole = load_task(f"all:{folder / 'one.txt'}", load(folder / "model")).count()
     assert data["examples"] == whole
     assert data["evaluation"] == {"task": "one.txt", "split": "all", "examples": whole}
+
+
+TOKENS = {"vocab_size": 260, "max_position_embeddings": 40}
+FAMILIES = {
+    "bert": (BERT | {"vocab_size": len(WORDS), "max_position_embeddings": 32, "num_labels": 2}, "table.tsv"),
+    "gpt2": (
+        CONFIGS["gpt2"] | {"vocab_size": 260, "n_positions": 40, "architectures": ["GPT2LMHeadModel"]},
+        "text.txt",
+    ),
+    "llama": (CONFIGS["llama"] | TOKENS, "text.txt"),
+    "t5": (CONFIGS["t5"] | {"vocab_size": 260, "architectures": ["T5ForConditionalGeneration"]}, "translation"),
+    "bart": (CONFIGS["bart"] | TOKENS | {"architectures": ["BartForConditionalGeneration"]}, "translation"),
+    "vit": (CONFIGS["vit"] | {"num_channels": 1, "num_labels": 2}, "mnist"),
+}
+HEADS = {"t5": 24, "bart": 12}
+"""Where they are not 8."""
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def case(request, folder, tmp_path_factory):
+    """An imported model and the task that is its family's."""
+    (fields, task), home = FAMILIES[request.param], tmp_path_factory.mktemp(request.param)
+    model = model_of(fields)
+    if task == "table.tsv":
+        model = model.replace(tokenizer=wordpiece_tokenizer(folder / "vocab.txt"))
+    elif task != "mnist":
+        model = model.replace(tokenizer=byte_tokenizer())
+    to_huggingface(model, home / "hf")
+    assert main(["import", str(home / "hf"), str(home / "model")]) == 0
+    rows = (f"{word} film\t{i % 2}" for i, word in enumerate(WORDS[5:13]))
+    table = write_lines(home / "table.tsv", "sentence\tlabel", *rows)
+    named = {"translation": "translation:pairs:en-de", "mnist": f"mnist:{home}", "table.tsv": str(table)}
+    return request.param, home / "model", write_mnist(home) and named.get(task, task)
+
+
+@pytest.mark.parametrize("words", ["evaluate MODEL", "evaluate MODEL --length 16", "score MODEL --length 16",
+                                   "prune MODEL OUT/pruned --remove 2"])  # fmt: skip
+def test_commands_take_every_family(case, run, words):
+    family, model, task = case
+    beams = "--beams 0" if "evaluate" in words and family in ("t5", "bart") else ""
+    data = run(f"{words} --task {task} --limit 4 --batch-size 2 {beams}".replace("MODEL", str(model))).data
+    if "score" in words:
+        assert len(data["scores"]["importance"]) == HEADS.get(family, 8)
+        assert np.isfinite(list(data["scores"]["importance"].values())).all()
+        return
+    assert np.isfinite(data["metrics"]["loss"])
+    assert data["examples"] == 4 if "evaluate" in words else len(data["removed"]) == 2

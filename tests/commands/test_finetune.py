@@ -1,4 +1,4 @@
-"""`headjax finetune`: the task of one's own files, a learning curve, no leftovers, and a run that goes on."""
+"""`headjax finetune` and `train`: one's own files, curves, no leftovers, and runs that go on as they began."""
 
 import contextlib
 import json
@@ -11,20 +11,21 @@ import pytest
 from headjax.cli import main
 from headjax.commands import finetune
 from headjax.commands.own_data import OwnFiles, find_lesson
-from headjax.core.errors import INTERRUPTED, DataError, HeadjaxError
+from headjax.core.errors import DIVERGED, INTERRUPTED, DataError, HeadjaxError
 from headjax.data.labelled_text import TextClassification, TextSimilarity
 from headjax.models.encoder import Bert
-from headjax.models.encoder_decoder import Translation
 from headjax.models.model import Model, load
 from headjax.models.recipe import with_task
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, Regression, SentenceSimilarity
+from headjax.quickstart import study
 from headjax.storage.paths import path_of
 from headjax.tokenizers.learned import byte_tokenizer
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from headjax.training import loop
+from headjax.training.loop import TrainResult
 from tests import tiny
-from tests.commands.language_folder import write_language_folder
-from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
+from tests.commands.language_folder import write_classifier
+from tests.data.vocabulary import write_lines
 from tests.test_cli import error_of
 
 CONFIG = Bert(
@@ -33,7 +34,7 @@ CONFIG = Bert(
 
 
 def bare_encoder(output=None):
-    """An bare_encoder without parameters; they are not read here."""
+    """An encoder without parameters; they are not read here."""
     model = Model(CONFIG, {}, tokenizer=byte_tokenizer())
     return model if output is None else model.replace(config=with_task(model, output).config)
 
@@ -99,42 +100,23 @@ def test_unusable_requests_are_named(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Models without an output of their own, and files of every task."""
-    folder = tmp_path_factory.mktemp("finetune")
-    write_language_folder(folder, max_length=32)
-    recipe = Bert(
-        attention=tiny.multi_head(), feed_forward=Dense(32), vocab_size=len(WORDS), max_length=96, width=16,
-        num_layers=1, dropout=0.0, attention_dropout=0.0,
-    )  # fmt: skip
-    tokenizer = wordpiece_tokenizer(write_vocabulary(folder))
-    tiny.model(recipe.build()).replace(tokenizer=tokenizer).save(folder / "encoder")
-    recipe = Translation(
-        vocab_size=257, width=tiny.WIDTH, num_layers=1, attention=tiny.multi_head(4), feed_forward=Dense(24)
-    )
-    tiny.model(recipe.build()).replace(tokenizer=byte_tokenizer()).save(folder / "translation")
-    generator = np.random.default_rng(0)
-    films = [" ".join(generator.choice(TEXT[:12], generator.integers(2, 12))) for _ in range(96)]
+def tables(tmp_path_factory):
+    """Files of every task."""
+    tables = tmp_path_factory.mktemp("tables")
+    films = write_classifier(tables)
     said = ["good" if "good" in film.split() else "bad" for film in films]
-    write_lines(folder / "films.tsv", "sentence\tlabel", *(f"{f}\t{s}" for f, s in zip(films, said, strict=True)))
-    write_lines(folder / "good.tsv", "sentence\tlabel", "good film\tgood", "a good film\tgood")
     pairs = (f"{film}\t{film}\t{word}" for film, word in zip(films, said, strict=True))
-    write_lines(folder / "pairs.tsv", "premise\thypothesis\tlabel", *pairs)
-    write_lines(folder / "scored.tsv", "sentence1\tsentence2\tscore", *(f"{f}\tgood film\t{len(f) % 5}" for f in films))
-    write_lines(folder / "numbers.tsv", "text\tlabel", *(f"{f}\t{len(f) / 10}" for f in films))
-    write_lines(folder / "words.tsv", "en\tde", *(f"number {i}\tZahl {i}" for i in range(60)))
+    write_lines(tables / "pairs.tsv", "premise\thypothesis\tlabel", *pairs)
+    write_lines(tables / "scored.tsv", "sentence1\tsentence2\tscore", *(f"{f}\tgood film\t{len(f) % 5}" for f in films))
+    write_lines(tables / "numbers.tsv", "text\tlabel", *(f"{f}\t{len(f) / 10}" for f in films))
+    write_lines(tables / "words.tsv", "en\tde", *(f"number {i}\tZahl {i}" for i in range(60)))
     questions = []
-    for i, word in enumerate(generator.choice(["good", "bad", "dull"], 60)):
+    for i, word in enumerate(np.random.default_rng(0).choice(["good", "bad", "dull"], 60)):
         answers = [{"text": word, "answer_start": len(f"the film {i} was ")}]
         asked = {"id": str(i), "question": "was it good ?", "answers": answers}
         questions.append({"context": f"the film {i} was {word} .", "qas": [asked]})
-    (folder / "squad.json").write_text(json.dumps({"data": [{"paragraphs": questions}]}))
-    return folder
-
-
-def words(folder, model, out, train, *options):
-    names = ["finetune", str(folder / model), str(out), "--train", str(folder / train), "--batch-size", "8"]
-    return [*names, *options, "--json", "-"]
+    (tables / "squad.json").write_text(json.dumps({"data": [{"paragraphs": questions}]}))
+    return tables
 
 
 @pytest.mark.parametrize(
@@ -148,23 +130,21 @@ def words(folder, model, out, train, *options):
         ("model", "text.txt", "text", "perplexity"),
     ],
 )
-def test_tasks_are_found_by_the_file_and_the_model(model, train, task, metric, folder, tmp_path, capsys):
-    assert main(words(folder, model, tmp_path / "out", train, "--steps", "2")) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["task"] == task
-    assert found["steps"] == 2
+def test_tasks_are_found_by_the_file_and_the_model(model, train, task, metric, run, folder, tables):
+    file = folder / train if train == "text.txt" else tables / train
+    found = run(f"finetune {model} OUT/out --train {file} --batch-size 8 --steps 2").data
+    assert (found["task"], found["steps"]) == (task, 2)
     assert metric in found["metrics"]
     assert found["examples"]["train"] > found["examples"]["validation"] > 0
-    assert f"% of {folder / train}" in found["validation"]
+    assert f"% of {file}" in found["validation"]
     assert load(found["model"]).history[-1]["action"] == "train"
 
 
-def test_a_classifier_learns_keeps_its_class_names_and_leaves_nothing_else(folder, tmp_path, capsys):
-    out = tmp_path / "runs" / "out"
-    arguments = words(folder, "encoder", out, "films.tsv", "--epochs", "10", "--learning-rate", "0.01")
-    assert main(arguments) == 0
-    printed = capsys.readouterr()
-    found = json.loads(printed.out)
+FILMS = "--train films.tsv --batch-size 8"
+
+
+def test_a_classifier_learns_keeps_its_class_names_and_leaves_nothing_else(run, tmp_path):
+    found, told = run(f"finetune encoder OUT/runs/out {FILMS} --epochs 10 --learning-rate 0.01")
     assert found["classes"] == ["bad", "good"]
     assert found["metrics"]["accuracy"] > 0.9
     assert len(found["learning_curve"]) == 5
@@ -173,36 +153,29 @@ def test_a_classifier_learns_keeps_its_class_names_and_leaves_nothing_else(folde
     assert found["best"]["value"] == max(point["accuracy"] for point in found["learning_curve"])
     kept = next(point for point in found["learning_curve"] if point["step"] == found["kept_step"])
     assert kept["accuracy"] == found["metrics"]["accuracy"] == found["best"]["value"]
-    assert "Train loss" in printed.err
-    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert "Train loss" in told
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["out"]
     # A file without the class bad is still evaluated, and its one class keeps its number.
-    assert main(["evaluate", str(out), "--task", str(folder / "good.tsv"), "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] == 1.0
+    assert run("evaluate OUT/runs/out --task good.tsv").data["metrics"]["accuracy"] == 1.0
     # The classifier keeps its output for a file of its own classes, also one that lacks some.
-    again = words(folder, str(out), tmp_path / "again", "good.tsv", "--validation", str(folder / "films.tsv"))
-    assert main([*again, "--steps", "1"]) == 0
-    again = json.loads(capsys.readouterr().out)
-    assert (again["classes"], again["validation"]) == (["bad", "good"], str(folder / "films.tsv"))
+    again = run("finetune OUT/runs/out OUT/again --train good.tsv --validation films.tsv --batch-size 8 --steps 1").data
+    assert (again["classes"], again["validation"]) == (["bad", "good"], "films.tsv")
 
 
-def test_the_last_weights_are_kept_on_request(folder, tmp_path, capsys):
+def test_the_last_weights_are_kept_on_request(run, tmp_path):
     # A learning rate that ruins the model after its first steps.
-    arguments = words(folder, "encoder", tmp_path / "last", "films.tsv", "--steps", "12", "--learning-rate", "3")
-    found = {}
-    for keep in ("last", "best"):
-        arguments[2] = str(tmp_path / keep)
-        assert main([*arguments, "--evaluations", "6", "--keep", keep]) == 0
-        found[keep] = json.loads(capsys.readouterr().out)
-    assert found["last"]["learning_curve"] == found["best"]["learning_curve"]
-    assert found["last"]["kept_step"] == 12
-    assert found["last"]["metrics"]["accuracy"] == found["last"]["learning_curve"][-1]["accuracy"]
-    assert found["best"]["kept_step"] == found["best"]["best"]["step"] < 12
-    assert found["best"]["metrics"]["accuracy"] == found["best"]["best"]["value"]
-    assert load(tmp_path / "best").history[-1]["steps"] == found["best"]["kept_step"]
+    words = f"{FILMS} --steps 12 --learning-rate 3 --evaluations 6"
+    last, best = (run(f"finetune encoder OUT/{keep} {words} --keep {keep}").data for keep in ("last", "best"))
+    assert last["learning_curve"] == best["learning_curve"]
+    assert last["kept_step"] == 12
+    assert last["metrics"]["accuracy"] == last["learning_curve"][-1]["accuracy"]
+    assert best["kept_step"] == best["best"]["step"] < 12
+    assert best["metrics"]["accuracy"] == best["best"]["value"]
+    assert load(tmp_path / "best").history[-1]["steps"] == best["kept_step"]
 
 
-def test_an_interrupted_run_goes_on(folder, tmp_path, capsys, monkeypatch):
-    arguments = words(folder, "encoder", tmp_path / "out", "films.tsv", "--steps", "6")
+def test_an_interrupted_run_goes_on(run, folder, tmp_path, capsys, monkeypatch):
+    words = f"finetune encoder OUT/out {FILMS} --steps 6"
 
     @contextlib.contextmanager
     def interrupting(title, total, unit):
@@ -214,12 +187,11 @@ def test_an_interrupted_run_goes_on(folder, tmp_path, capsys, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("headjax.core.progress.shown_on", lambda console: interrupting)
-        assert main(arguments) == INTERRUPTED
-    assert json.loads(capsys.readouterr().out)["model"] is None
+        assert run(words, code=INTERRUPTED).data["model"] is None
     assert not (tmp_path / "out").exists()
-    assert "config.optimizer.schedule.peak is 5e-05 there" in error_of(capsys, *arguments, "--learning-rate", "0.1")
-    assert main(arguments) == 0
-    assert json.loads(capsys.readouterr().out)["steps"] == 6
+    other = [*words.replace("OUT", str(tmp_path)).split(), "--learning-rate", "0.1"]
+    assert "config.optimizer.schedule.peak is 5e-05 there" in error_of(capsys, *other)
+    assert run(words).data["steps"] == 6
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -232,8 +204,80 @@ def test_a_learning_curve_has_the_mean_loss_between_evaluations():
     assert finetune.best_point(curve, "loss", higher_is_better=False) == {"step": 4, "metric": "loss", "value": 2.5}
 
 
-def test_a_model_in_a_bucket_and_nothing_beside_it(folder, bucket, capsys):
-    assert main(words(folder, "encoder", f"{bucket}/mine", "films.tsv", "--steps", "2")) == 0
-    assert json.loads(capsys.readouterr().out)["model"] == f"{bucket}/mine"
+def test_a_model_in_a_bucket_and_nothing_beside_it(run, bucket):
+    assert run(f"finetune encoder {bucket}/mine {FILMS} --steps 2").data["model"] == f"{bucket}/mine"
     assert {path.parent.name for path in path_of(bucket).rglob("history.json")} == {"mine"}
     assert not [path for path in path_of(bucket).rglob("*") if ".finetune" in str(path)]
+
+
+@pytest.fixture
+def words(tmp_path):
+    """A training run of two steps."""
+    (tmp_path / "config.py").write_text(tiny.config_file())
+    text = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}." for i in range(400))
+    (tmp_path / "text.txt").write_text(text)
+    words = ["train", "--config", str(tmp_path / "config.py"), "--workdir", str(tmp_path / "run")]
+    return [*words, f"--config.data.path={tmp_path / 'text.txt'}"]
+
+
+def test_train_writes_a_model_that_inspect_reads(words, capsys):
+    assert main([*words, "--json", "-"]) == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert (trained["steps"], trained["finished"]) == (2, True)
+    assert trained["metrics"]["perplexity"] > 1
+    assert trained["tokens_per_second"] > 0
+    assert main(["inspect", trained["model"], "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] == trained["parameters"]
+    assert "config.batch_size is 8 there" in error_of(capsys, *words, "--config.batch_size=16")
+    assert "2 steps" in error_of(capsys, *words, "--config.steps=1")
+    assert main([*words, "--config.steps=3", "--json", "-"]) == 0
+    printed = capsys.readouterr()
+    assert "extended from 2 to 3 steps; model: " in printed.err
+    extended = json.loads(printed.out)
+    assert (extended["steps"], extended["extended_from"]) == (3, 2)
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_has_its_own_exit_code(signal_number, words, capsys, monkeypatch):
+    """So that `headjax train ... && headjax evaluate ...` stops; the same command goes on and ends with 0."""
+    step = loop.train_step
+
+    def interrupted(*arguments, **options):
+        jitted = step(*arguments, **options)
+
+        def stepped(*arguments):
+            os.kill(os.getpid(), signal_number)
+            return jitted(*arguments)
+
+        return stepped
+
+    words = [*words, "--config.steps=4", "--json", "-"]
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "train_step", interrupted)
+        assert main(words) == INTERRUPTED == 130
+    printed = capsys.readouterr()
+    assert "interrupted after step 1; the same command goes on from there" in printed.err
+    assert json.loads(printed.out)["finished"] is False
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("diverged", "exit_code", "message"),
+    [
+        (None, INTERRUPTED, "headjax: {run}: interrupted after step 1; the same command goes on from there\n"),
+        ("the loss of step 1 is nan", DIVERGED, "headjax: error: {run}: diverged: the loss of step 1 is nan\n"),
+    ],
+)
+def test_a_training_run_that_stops_early_ends_it_with_that_exit_code(
+    diverged, exit_code, message, tmp_path, capsys, monkeypatch
+):
+    (tmp_path / "text.txt").write_text("\n\n".join(f"Paragraph {i} says {i * i}." for i in range(4000)))
+
+    def stopped(config, workdir, **options):
+        return TrainResult(None, None, 1, {}, 0.0, finished=False, diverged=diverged)
+
+    monkeypatch.setattr(study, "train", stopped)
+    arguments = ["--workdir", str(tmp_path / "run"), "--path", str(tmp_path / "text.txt"), "--train-steps", "2"]
+    assert main(["quickstart", *arguments]) == exit_code
+    assert capsys.readouterr().err == message.format(run=tmp_path / "run" / "standard")

@@ -1,12 +1,11 @@
 """Goals of `headjax prune`: budgets of parameters and operations, and units that go with the heads."""
 
 import dataclasses
-import json
 
 import pytest
 
 from headjax.attention import Grouped
-from headjax.cli import main
+from headjax.commands.ablate import size_in_bytes
 from headjax.commands.goals import GoalOptions, Ordering, budget_of
 from headjax.core.fields import Amount
 from headjax.core.progress import silent
@@ -16,64 +15,64 @@ from tests import tiny
 
 GROUPED = Grouped(num_heads=4, kv_heads=2, head_dim=4)
 HEADS = [f"decoder/{layer}/{head}" for layer in range(2) for head in range(2)]
+TASK = "--task text.txt --limit 16 --batch-size 8"
 
 
-def test_text_becomes_a_budget():
-    assert budget_of("60%") == Amount(0.6, True)
-    assert budget_of("1.5e9") == Amount(1.5e9, False)
-    assert (budget_of("60%").of(50.0), budget_of("20").of(50.0)) == (30.0, 20.0)
+@pytest.mark.parametrize(
+    ("read", "text", "amount"),
+    [
+        (budget_of, "60%", Amount(0.6, True)),
+        (budget_of, "1.5e9", Amount(1.5e9, False)),
+        (size_in_bytes, "1.5GB", 1_500_000_000),
+        (size_in_bytes, "512kb", 512_000),
+        (size_in_bytes, "77", 77),
+    ],
+)
+def test_text_becomes_an_amount(read, text, amount):
+    assert read(text) == amount
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "101%", "many", "1e999", "nan"])
-def test_other_text_is_no_budget(text):
-    with pytest.raises(ValueError, match="expected a number such as 2e7, or 60%"):
-        budget_of(text)
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [*((budget_of, text) for text in ("", "0", "-1", "101%", "many", "1e999", "nan")), (size_in_bytes, "0MB")],
+)
+def test_other_text_is_no_amount(read, text):
+    with pytest.raises(ValueError, match=r"expected a number such as 2e7|must be positive"):
+        read(text)
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """A model with grouped heads."""
-    folder = tmp_path_factory.mktemp("grouped")
-    tiny.model(tiny.decoder_config(tiny.layer(GROUPED), tiny.layer(GROUPED))).save(folder / "grouped")
-    return folder
-
-
-def attentions(folder):
-    layers = load(folder).config.decoder.layers
+def attentions(path):
+    layers = load(path).config.decoder.layers
     return [dataclasses.replace(layer.attention, head_ids=None, kv_index=None) for layer in layers]
 
 
 @pytest.mark.parametrize(
     "goal, heads, groups",
     [
-        (("--remove", "4", "--uniform"), 2, 2),
-        (("--remove", "50%", "--uniform", "--whole-groups"), 2, 1),
-        (("--remove", "0", "--uniform"), 4, 2),
-        (("--parameters", "90%", "--uniform"), 2, 2),
-        (("--flops", "99%", "--uniform", "--whole-groups"), 2, 1),
-        (("--remove", "4", "--uniform", "--steps", "2"), 2, 2),
+        ("--remove 4", 2, 2),
+        ("--remove 50% --whole-groups", 2, 1),
+        ("--remove 0", 4, 2),
+        ("--parameters 90%", 2, 2),
+        ("--flops 99% --whole-groups", 2, 1),
+        ("--remove 4 --steps 2", 2, 2),
     ],
 )
-def test_every_layer_keeps_as_many_heads_in_as_many_groups(models, tmp_path, capsys, goal, heads, groups):
-    assert main(["prune", str(models / "grouped"), str(tmp_path / "out"), "--by", "random", *goal, "--json", "-"]) == 0
-    data = json.loads(capsys.readouterr().out)
+def test_every_layer_keeps_as_many_heads_in_as_many_groups(run, tmp_path, goal, heads, groups):
+    data = run(f"prune grouped OUT/out --by random --uniform {goal}").data
     assert (data["heads_per_layer"], data["groups_per_layer"]) == (heads, groups)
     assert attentions(tmp_path / "out") == [Grouped(num_heads=heads, kv_heads=groups, head_dim=4)] * 2
 
 
-def test_the_number_decides_between_heads_of_each_group_and_whole_groups(tmp_path, capsys):
+def test_the_number_decides_between_heads_of_each_group_and_whole_groups(run, tmp_path):
     layer = tiny.layer(Grouped(num_heads=6, kv_heads=3, head_dim=4))
     tiny.model(tiny.decoder_config(layer, layer)).save(tmp_path / "model")
-    for count, groups in (("6", 3), ("8", 1)):
-        words = ["prune", str(tmp_path / "model"), str(tmp_path / count), "--by", "random", "--uniform"]
-        assert main([*words, "--remove", count, "--json", "-"]) == 0
-        assert json.loads(capsys.readouterr().out)["groups_per_layer"] == groups
+    for count, groups in ((6, 3), (8, 1)):
+        data = run(f"prune OUT/model OUT/{count} --by random --uniform --remove {count}").data
+        assert data["groups_per_layer"] == groups
 
 
-def test_whole_groups_of_any_layer(models, tmp_path, capsys):
-    words = ["prune", str(models / "grouped"), "--by", "random", "--whole-groups", "--remove"]
-    assert main([*words, "30%", str(tmp_path / "out"), "--json", "-"]) == 0
-    gone = json.loads(capsys.readouterr().out)["removed"]
+def test_whole_groups_of_any_layer(run):
+    gone = run("prune grouped OUT/out --by random --whole-groups --remove 30%").data["removed"]
     assert len(gone) == 2, "2.4 heads are one group"
     assert len({(name.split("/")[1], int(name.split("/")[2]) // 2) for name in gone}) == 1
 
@@ -91,33 +90,37 @@ def test_rounds_end_between_whole_removals():
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("words", [("--max-drop", "1e12"), ("--speed-up", "1"), ("--remove", "50%", "--steps", "2")])
-def test_goals_that_measure_are_uniform_too(run, folder, words):
-    data = run("prune", *words, "--uniform", "--select", "validation", out=f"uniform{words[-1]}")
-    kept = [sum(name.startswith(f"decoder/{layer}/") for name in data["kept"]) for layer in range(2)]
-    assert kept == [data["heads_per_layer"]] * 2
-    assert kept[0] == (2 if words[0] == "--speed-up" else 1)
+@pytest.mark.parametrize(
+    ("words", "kept"), [("--max-drop 1e12", 1), ("--speed-up 1", 2), ("--remove 50% --steps 2", 1)]
+)
+def test_goals_that_measure_are_uniform_too(run, words, kept):
+    data = run(f"prune model OUT/out {TASK} {words} --uniform --select validation").data
+    left = [sum(name.startswith(f"decoder/{layer}/") for name in data["kept"]) for layer in range(2)]
+    assert left == [data["heads_per_layer"]] * 2 == [kept] * 2
+    if "--speed-up" in words:
+        assert data["predicted_speed_up"] == pytest.approx(1.0)
+        assert data["speed_up"] > 0
 
 
 @pytest.mark.whole
-def test_as_few_heads_as_a_budget_asks_for(run, folder):
+def test_as_few_heads_as_a_budget_asks_for(run, folder, tmp_path):
     whole = load(folder / "model")
     least = prune(whole, HEADS[1:]).num_parameters
-    data = run("prune", "--parameters", str(least), "--by", "random", out="small")
+    data = run(f"prune model OUT/small {TASK} --parameters {least} --by random").data
     assert data["parameters"] == least
     assert len(data["removed"]) == 3
-    share = run("prune", "--flops", "99.9%", "--by", "random", "--length", "8", out="cheaper")
+    share = run(f"prune model OUT/cheaper {TASK} --flops 99.9% --by random --length 8").data
     assert len(share["removed"]) == 1
-    assert share["flops"] == load(folder / "cheaper").config.flops(8) < share["flops_before"] == whole.config.flops(8)
+    assert share["flops"] == load(tmp_path / "cheaper").config.flops(8) < share["flops_before"] == whole.config.flops(8)
 
 
 @pytest.mark.whole
-def test_units_go_with_the_heads(run, folder):
-    words = ("--remove", "1", "--by", "random", "--reconstruct", "--calibrate", "12", "--units", "50%")
-    data = run("prune", *words, out="units")
-    small = load(folder / "units")
+def test_units_go_with_the_heads(run, folder, tmp_path):
+    words = "--remove 1 --by random --reconstruct --calibrate 12 --units 50%"
+    data = run(f"prune model OUT/units {TASK} {words}").data
+    small, whole = load(tmp_path / "units"), load(folder / "model")
     hidden = {layer.feed_forward.hidden for layer in small.config.decoder.layers}
-    before = {layer.feed_forward.hidden for layer in load(folder / "model").config.decoder.layers}
+    before = {layer.feed_forward.hidden for layer in whole.config.decoder.layers}
     assert [count // 2 for count in before] == list(hidden)
     assert data["units_removed"] == {f"decoder/{layer}": min(hidden) for layer in range(2)}
     assert data["agreement"]["after"] < data["agreement"]["before"]

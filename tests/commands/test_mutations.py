@@ -1,7 +1,7 @@
 """Mutated requests of every command: each is answered, or refused in a few lines.
 
-Requests run in this process on tiny models, up to where the first batch would be computed. Here are some of them,
-seeded, in `tests/slow` 12,500; `tests/configs/test_mutations.py` mutates configs.
+Requests run in this process on tiny models, up to where the first batch would be computed: some of them, seeded, and
+12,500 in `make attack`. `tests/configs/test_bounds.py` mutates configs.
 """
 
 import contextlib
@@ -330,5 +330,9 @@ def attack(requests: Any, count: int, seed: int, pristine: Path, folder: Path) -
     return [f"{words}\n{wrong[-3000:]}" for words, wrong in findings.values()]
 
 
-def test_mutated_requests_of_every_command(pristine, sandbox):
-    assert attack(mutated(REQUESTS), 25, 0, pristine, sandbox) == []
+LONG = [pytest.param(500, seed, marks=pytest.mark.attack) for seed in range(1, 26)]
+
+
+@pytest.mark.parametrize(("count", "seed"), [(25, 0), *LONG])
+def test_mutated_requests_of_every_command(count, seed, pristine, sandbox):
+    assert attack(mutated(REQUESTS), count, seed, pristine, sandbox) == []

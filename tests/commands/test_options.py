@@ -1,12 +1,14 @@
-"""Options from dataclasses: types, bounds, spellings, and errors that name an option as it was typed."""
+"""Options from dataclasses: types, bounds, errors that name an option as typed; and modules of the user's own."""
 
 import dataclasses
-import shlex
+import json
+import sys
 from typing import Literal
 
 import pytest
 
-from headjax.cli import Parser
+import headjax
+from headjax.cli import Parser, main
 from headjax.commands.options import (
     CommandOptions,
     argument,
@@ -15,6 +17,7 @@ from headjax.commands.options import (
     option_name,
     parse_options,
 )
+from headjax.core import serialize
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Rate, Size
 from headjax.storage import integrity
@@ -50,30 +53,22 @@ def parsed(*words: str, goal: tuple[str, ...] = ("--keep", "1"), **given):
     return parse_options(Options, [*words, *goal], Parser(prog="headjax try"), **given)
 
 
-def test_defaults_are_those_of_the_dataclass():
-    assert parsed("a", "b") == Options(source="a", out="b", keep=1)
-
-
-def test_every_type_is_read():
-    words = shlex.split("--warm-up 7 --dropout 1e-1 --kind two --layers 3,1 --names x,y --memory 2k")
-    more = ("--set", "p=1", "--check", "--set", "q=2", "--json", "-", "--files", "f", "g")
-    assert parsed("a", "b", *words, *more, overrides=("z",)) == Options(
-        source="a", out="b", warm_up=7, dropout=0.1, kind="two", layers=(3, 1), names=("x", "y"), memory=2000,
-        set=("p=1", "q=2"), check=True, json="-", files=("f", "g"), keep=1, overrides=("z",),
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
-    "words",
-    [("a", "b"), ("a", "--warm-up", "3", "b"), ("--check", "a", "b")],
+    ("line", "fields"),
+    [
+        ("a b", {}),
+        ("a --warm-up 3 b", {}),  # a word stands anywhere
+        ("--check a b", {"check": True}),
+        ("a b --war 8", {"warm_up": 8}),  # a name can be shortened
+        ("a b --times 4", {"count": 4}),  # and need not be the field's
+        ("a b --layers 3,1 --names x,y --kind two", {"layers": (3, 1), "names": ("x", "y"), "kind": "two"}),
+        ("a b --dropout 1e-1 --memory 2k --json -", {"dropout": 0.1, "memory": 2000, "json": "-"}),
+        ("a b --set p=1 --check --set q=2 --files f g", {"set": ("p=1", "q=2"), "check": True, "files": ("f", "g")}),
+    ],
 )
-def test_a_word_stands_anywhere(words):
-    found = parsed(*words)
-    assert (found.source, found.out) == ("a", "b")
-
-
-def test_a_name_can_be_shortened():
-    assert parsed("a", "b", "--war", "8").warm_up == 8
+def test_every_type_is_read_and_defaults_are_those_of_the_dataclass(line, fields):
+    assert parsed(*line.split()) == Options(source="a", out="b", keep=1, **fields)
+    assert parsed(*line.split(), overrides=("z",)).overrides == ("z",)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +85,7 @@ def test_a_name_can_be_shortened():
         (("a", "b", "--layers", "3,0"), "--layers[1]: must be an integer of at least 1, got 0"),
         (("a", "b", "--memory", "3"), "--memory: expected thousands such as 3k, got '3'"),
         (("a", "b", "--remove", "all"), "--keep: not allowed with argument --remove"),
+        (("a", "b", "--times", "-4"), "--times: must not be negative, got -4"),
         (("a", "b", "--json", ""), "--json: it is empty"),
         (("", "b"), "SOURCE: it is empty"),
         (("a", "b", "--names", "x,,y"), "--names: it is empty"),
@@ -107,20 +103,11 @@ def test_errors_name_the_option_as_typed(words, message):
     assert str(error.value) == message
 
 
-def test_an_option_may_have_another_name_than_its_field():
-    options = parsed("a", "b", "--times", "4")
-    assert options.count == 4
-    assert [option_name(options, field) for field in ("count", "warm_up", "out")] == ["--times", "--warm-up", "OUT"]
-    with pytest.raises(HeadjaxError, match=r"^--times: must not be negative, got -4$"):
-        parsed("a", "b", "--times", "-4")
-
-
-def test_one_option_of_a_group_is_needed():
+def test_an_option_of_a_group_is_needed_and_what_does_nothing_without_another_needs_it():
+    named = [option_name(parsed("a", "b"), field) for field in ("count", "warm_up", "out")]
+    assert named == ["--times", "--warm-up", "OUT"]
     with pytest.raises(HeadjaxError, match=r"^one of the arguments --remove --keep is required$"):
         parsed("a", "b", goal=())
-
-
-def test_an_option_that_does_nothing_without_another_needs_it():
     assert parsed("a", "b", "--repair", "zero", goal=("--remove", "all")).repair == "zero"
     with pytest.raises(HeadjaxError, match=r"^--repair: needs --remove$"):
         parsed("a", "b", "--repair", "mean")  # also with the default, which would be ignored as well
@@ -157,3 +144,72 @@ def test_a_folder_is_overwritten_if_asked_for_and_headjaxs_own(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(HeadjaxError, match=r"notes\.txt"):
         check_places(Writing(out=str(tmp_path), overwrite=True))
+
+
+MODULE = """
+import dataclasses
+from headjax.attention import MultiHead
+from headjax.core.serialize import kind
+
+@kind("my_heads")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MyHeads(MultiHead):
+    pass
+"""
+
+CONFIG = """
+import my_module
+from ml_collections import ConfigDict
+
+def get_config(arg=""):
+    return ConfigDict({"model": {
+        "kind": "language_model", "vocab_size": 257, "max_length": 32, "width": 16, "num_layers": 1,
+        "attention": {"kind": "my_heads", "num_heads": 2, "head_dim": 8},
+        "feed_forward": {"kind": "dense", "hidden": 16},
+    }})
+"""
+
+
+@pytest.fixture
+def forget(monkeypatch):
+    """Forgets the module, as a new process has."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def forget():
+        monkeypatch.setattr(serialize, "_KINDS", {k: v for k, v in serialize._KINDS.items() if k != "my_heads"})
+        sys.modules.pop("my_module", None)
+
+    yield forget
+    forget()
+
+
+def test_a_module_of_the_users(folder, tmp_path, monkeypatch, capsys, forget):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "my_module.py").write_text(MODULE)
+    (tmp_path / "configs" / "tiny.py").write_text(CONFIG)
+    config = str(tmp_path / "configs" / "tiny.py")
+    assert main(["inspect", "--config", config, "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["heads"] == 2
+
+    model = headjax.load(folder / "model")
+    own = sys.modules["my_module"].MyHeads
+    attention = model.config.decoder.layers[0].attention
+    fields = {field.name: getattr(attention, field.name) for field in dataclasses.fields(attention)}
+    layers = tuple(dataclasses.replace(layer, attention=own(**fields)) for layer in model.config.decoder.layers)
+    stack = dataclasses.replace(model.config.decoder, layers=layers)
+    model.replace(config=dataclasses.replace(model.config, decoder=stack)).save(tmp_path / "mine")
+    forget()
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if not place.startswith(str(tmp_path))])
+
+    monkeypatch.chdir(tmp_path / "configs")
+    assert main(["inspect", str(tmp_path / "mine")]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "--import my_module" in line
+    assert "my_module" not in sys.modules
+    assert main(["prune", str(tmp_path / "mine"), str(tmp_path / "out"), "--remove", "1", "--by", "random",
+                 "--import", "my_module"]) == 0  # fmt: skip
+    forget()
+    capsys.readouterr()
+    assert main(["inspect", str(tmp_path / "out"), "--import", config.replace("tiny", "my_module"), "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["heads"] == 3

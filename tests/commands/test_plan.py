@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import signal
+from pathlib import Path
 
 import jax
 import pytest
@@ -24,10 +25,17 @@ eight_devices = conftest.eight_devices
 
 
 @pytest.fixture
-def config(tmp_path):
-    path = tmp_path / "config.py"
-    path.write_text(CONFIG)
-    return str(path)
+def plan(tmp_path, monkeypatch, capsys):
+    """Plans a config; returns the JSON, or the last line of the error, and what was printed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.py").write_text(CONFIG)
+
+    def plan(words, code=0):
+        assert main(["plan", "--config", "config.py", *words.split(), "--json", "plan.json"]) == code
+        printed = capsys.readouterr()
+        return printed.err.splitlines()[-1] if code else (json.loads(Path("plan.json").read_text()), printed.out)
+
+    return plan
 
 
 PLANNED = Plan(
@@ -53,17 +61,15 @@ def compiled(monkeypatch):
     return asked
 
 
-def test_the_slice_is_checked_before_any_compiles(config, compiled, capsys):
-    assert main(["plan", "--config", config, "--topology", "v5e-64", "--scale", "8,64"]) == 2
-    assert "batch_size: 32 does not divide over 64 devices" in capsys.readouterr().err
+def test_the_slice_is_checked_before_any_compiles(plan, compiled):
+    assert "batch_size: 32 does not divide over 64 devices" in plan("--topology v5e-64 --scale 8,64", code=2)
+    assert "batch_size: 32 does not divide over 64 devices" in plan("--scale v5e-64", code=2)
     assert compiled == []
 
 
-def test_every_size_is_a_row_and_a_failure_is_a_line_of_it(config, compiled, capsys, tmp_path):
-    out = tmp_path / "plan.json"
-    assert main(["plan", "--config", config, "--topology", "v5e-8", "--scale", "8..64", "--json", str(out)]) == 0
+def test_every_size_is_a_row_and_a_failure_is_a_line_of_it(plan, compiled):
+    data, _ = plan("--topology v5e-8 --scale 8..64")
     assert compiled == ["v5e-8", "v5e-16", "v5e-32"]  # once each, and none of 64 devices
-    data = json.loads(out.read_text())
     assert (data["topology"], data["devices"], data["fits"]) == ("v5e-8", 8, True)
     assert [each["topology"] for each in data["scale"]] == ["v5e-8", "v5e-16", "v5e-32", "v5e-64"]
     assert [each["devices"] for each in data["scale"]] == [8, 16, 32, 64]
@@ -82,20 +88,15 @@ def test_the_table_of_sizes_has_memory_and_messages():
     assert (rows[2][0], rows[2][1], rows[2][-1]) == ("v5e-256x4", "1,024", "too many")
 
 
-def test_slices_can_be_named_without_a_topology(config, compiled, capsys, tmp_path):
-    out = tmp_path / "plan.json"
-    assert main(["plan", "--config", config, "--scale", "v5e-64,v5e-8,v5e-16", "--json", str(out)]) == 0
-    data = json.loads(out.read_text())
+def test_slices_can_be_named_without_a_topology(plan, compiled):
+    data, _ = plan("--scale v5e-64,v5e-8,v5e-16")
     assert data["topology"] == "v5e-8"  # the first that can be planned
     assert [each["topology"] for each in data["scale"]] == ["v5e-64", "v5e-8", "v5e-16"]
-    assert main(["plan", "--config", config, "--scale", "v5e-64"]) == 2
-    assert "batch_size: 32 does not divide over 64 devices" in capsys.readouterr().err
 
 
-def test_a_crash_of_the_compiler_is_one_line(eight_devices, config, monkeypatch, capsys):
+def test_a_crash_of_the_compiler_is_one_line(eight_devices, plan, monkeypatch):
     monkeypatch.setattr("headjax.plan.plan.plan", crash)
-    assert main(["plan", "--config", config, "--topology", "v5e-8"]) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
+    said = plan("--topology v5e-8", code=2)
     assert said.startswith("headjax: error: v5e-8: the TPU's compiler crashed on the step with a batch of 32 (SIGSEGV ")
     assert "another compute.remat" in said
 
@@ -105,28 +106,25 @@ def crash(config, where):
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def test_the_command_prints_what_the_compiler_said(eight_devices, config, monkeypatch, capsys):
+def test_the_command_prints_what_the_compiler_said(eight_devices, plan, monkeypatch):
     monkeypatch.setattr("headjax.commands.plan._compiled", lambda *_: PLANNED)
-    assert main(["plan", "--config", config, "--topology", "v5e-8"]) == 0
-    printed = capsys.readouterr().out
+    _, printed = plan("--topology v5e-8")
     for expected in ("7.00 TFLOP", "500 ms", "memory", "43.8%", "321", "2.50 MB", "full", "bfloat16"):
         assert expected in printed, expected
     assert "fits on v5e-8: 1.00 GB of 2.00 GB per device" in printed
     refused = PLANNED._replace(fits=False, collectives={}, estimate=None, peak_bytes_per_device=4 * 10**9)
     monkeypatch.setattr("headjax.commands.plan._compiled", lambda *_: refused)
-    assert main(["plan", "--config", config, "--topology", "v5e-8"]) == 0
-    assert "does not fit on v5e-8: at least 4.00 GB wanted, 2.00 GB there" in capsys.readouterr().out
+    assert "does not fit on v5e-8: at least 4.00 GB wanted, 2.00 GB there" in plan("--topology v5e-8")[1]
 
 
 def test_the_command_prints_and_stores_it(monkeypatch, capsys, tmp_path):
     table = Table((Column("What"),), [("something",)])
     monkeypatch.setattr("benchmarks.heads.run", lambda progress: BenchResult({"seconds": 2}, {}, 0.5, (table,)))
-    assert main(["bench", "heads"]) == 0
+    assert main(["bench", "heads", "--json", str(tmp_path / "heads.json")]) == 0
     printed = capsys.readouterr().out
     assert "something" in printed
     assert "instruction sets" in printed
     assert f"jaxlib {importlib.metadata.version('jaxlib')}" in " ".join(printed.split())
-    assert main(["bench", "heads", "--json", str(tmp_path / "heads.json")]) == 0
     stored = json.loads((tmp_path / "heads.json").read_text())
     assert stored["ours"] == {"seconds": 2}
     assert stored["ratio"] == pytest.approx(0.5)

@@ -35,26 +35,23 @@ def get_config(arg=""):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A folder with line-aligned sentences in `text`, prepared into `prepared`, and a config that trains on them."""
-    folder = tmp_path_factory.mktemp("prepare")
-    (folder / "text").mkdir()
+def prepared(tmp_path_factory):
+    """The JSON of line-aligned sentences in `text`, prepared into `folder`, by `words`."""
+    home = tmp_path_factory.mktemp("prepare")
+    (home / "text").mkdir()
     for split, count in (("train", 60), ("val", 6)):
         for language, word in (("en", "dog"), ("de", "Hund")):
-            write_lines(folder / "text" / f"{split}.{language}", *(f"{word} {i} {word}" for i in range(count)))
-    (folder / "config.py").write_text(CONFIG)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def prepared(folder):
-    out, result = folder / "prepared", folder / "result.json"
-    words = ["prepare", "multi30k", "--source", str(folder / "text"), "--out", str(out), "--length", "24"]
+            write_lines(home / "text" / f"{split}.{language}", *(f"{word} {i} {word}" for i in range(count)))
+    out, result = home / "prepared", home / "result.json"
+    words = ["prepare", "multi30k", "--source", str(home / "text"), "--out", str(out), "--length", "24"]
     assert main([*words, "--vocab-size", "280", "--json", str(result)]) == 0
-    return json.loads(result.read_text()) | {"folder": str(out)}
+    return json.loads(result.read_text()) | {"folder": str(out), "words": words}
 
 
-def test_prepare(prepared, capsys):
+def test_prepare_and_go_on_with_its_own_vocabulary(prepared, capsys):
+    assert main([*prepared["words"], "--json", "-"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["written"], again["tokenizer"]) == (0, prepared["tokenizer"])
     assert prepared["shards"] == prepared["written"] == 2
     assert prepared["splits"]["train"]["pairs"] == 60
     assert prepared["examples"] == prepared["splits"]["train"]["examples"] + 6
@@ -63,40 +60,32 @@ def test_prepare(prepared, capsys):
 
 
 @pytest.mark.whole
-def test_training_on_it_imports_no_tensorflow(prepared, folder):
+def test_training_on_it_imports_no_tensorflow(prepared, tmp_path, monkeypatch):
     """In a process of its own: prepared shards, Grain, training, evaluation and the model directory."""
-    words = ["train", "--config", f"{folder}/config.py:{prepared['folder']}", "--workdir", f"{folder}/run"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.py").write_text(CONFIG)
+    words = ["train", "--config", f"config.py:{prepared['folder']}", "--workdir", "run", "--json", "train.json"]
     code = f"""
 import sys
 from headjax.cli import main
-assert main({[*words, "--json", f"{folder}/train.json"]!r}) == 0
+assert main({words!r}) == 0
 assert "grain" in sys.modules
 assert not {{"tensorflow", "tensorflow_datasets", "seqio", "torch"}} & set(sys.modules)
 """
     run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    trained = json.loads((folder / "train.json").read_text())
+    trained = json.loads((tmp_path / "train.json").read_text())
     assert trained["metrics"]["perplexity"] < 300
-    model = str(folder / "run" / "model")
-    words = ["evaluate", model, "--task", prepared["folder"], "--json", f"{folder}/metrics.json"]
+    words = ["evaluate", "run/model", "--task", prepared["folder"], "--json", "metrics.json"]
     assert main(words) == 0
-    found = json.loads((folder / "metrics.json").read_text())
-    assert found["examples"] == 6
-    assert found["task"] == "multi30k"
+    found = json.loads((tmp_path / "metrics.json").read_text())
+    assert (found["examples"], found["task"]) == (6, "multi30k")
     assert found["metrics"]["perplexity"] == close_to(trained["metrics"]["perplexity"], sums=16 * tiny.SUMS)
     assert 0 <= found["metrics"]["bleu"] <= 100
     assert "tok:13a" in found["bleu_signature"]
     assert main([*words, "--beams", "0"]) == 0
-    assert json.loads((folder / "metrics.json").read_text()).keys() == found.keys() - {"bleu_signature"}
+    assert json.loads((tmp_path / "metrics.json").read_text()).keys() == found.keys() - {"bleu_signature"}
     assert main([*words, "--beams", "-1"]) == 2
-
-
-def test_it_goes_on_with_its_own_vocabulary(prepared, folder, capsys):
-    words = ["prepare", "multi30k", "--source", str(folder / "text"), "--out", prepared["folder"], "--length", "24"]
-    assert main([*words, "--json", "-"]) == 0
-    again = json.loads(capsys.readouterr().out)
-    assert again["written"] == 0
-    assert again["tokenizer"] == prepared["tokenizer"]
 
 
 def test_a_bucket_that_does_not_exist_is_one_line_before_anything_is_read(bucket, tmp_path, monkeypatch, capsys):

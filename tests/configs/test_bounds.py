@@ -1,4 +1,4 @@
-"""Every field of every config has its bounds: a wrong value is a ConfigError that names the field, or is none."""
+"""Whatever stands in a config, it is built or refused in one line that names the field."""
 
 import copy
 import dataclasses
@@ -6,10 +6,12 @@ import functools
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+from ml_collections import ConfigDict, config_dict
 
 from headjax.conversion import ToCollaborative, ToDeep, ToFixed, ToGated, ToGrouped, ToLatent, ToTucker
-from headjax.core.errors import ConfigError
+from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.core.serialize import to_data
 from headjax.core.tensors import Constant, FanIn, Normal, SlicedXavier, TruncatedNormal
 from headjax.head_report.curves import CurveConfig
@@ -22,6 +24,7 @@ from headjax.training.config import load_config, train_config
 from headjax.training.distillation import Distillation
 from headjax.training.optimizer import AdamW, Cosine, InverseSquareRoot, RAdam
 from tests.attention.formulations import FORMULATIONS
+from tests.mutations import RECIPES, RUN, Silent, complaints, nested, run_all
 from tests.tiny import decoder_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -30,7 +33,7 @@ WRONG = (-1, 0, 1, 2.5, -0.5, 1e300, 10**9, math.nan, math.inf, -math.inf, True,
 
 
 @functools.cache
-def run(name):
+def shipped(name):
     return train_config(load_config(str(CONFIGS / name)))
 
 
@@ -57,7 +60,7 @@ def instances():
         *(ToCollaborative(shared_dim=4), ToDeep(), ToFixed(head_dim=4), ToGated(), ToGrouped(kv_heads=2)),
         *(ToLatent(rank=2), ToTucker(rank=2)),
     )
-    for value in (*map(run, FILES), *more):
+    for value in (*map(shipped, FILES), *more):
         walk(value)
     return sorted(found.values(), key=lambda value: type(value).__name__)
 
@@ -94,8 +97,79 @@ def test_every_field_refuses_what_it_cannot_hold(instance):
     ],
 )
 def test_optimizer_settings_that_would_train_nonsense(path, value):
-    data = copy.deepcopy(to_data(run("quickstart.py")))
+    data = copy.deepcopy(to_data(shipped("quickstart.py")))
     *groups, name = path.split(".")
     functools.reduce(dict.__getitem__, groups, data["optimizer"])[name] = value
     with pytest.raises(ConfigError, match=f"^config.optimizer.{path}: "):
         train_config(data)
+
+
+MULTI = {"kind": "multi_head", "num_heads": 2, "head_dim": 4}
+NONE = {"kind": "compressed", "rank": 4, "inner": {"kind": "no_heads"}}
+DEEP = {"kind": "deep", "of": RECIPES["language_model"] | {"kind": "language_model", "attention": NONE}}
+TALKING = {"kind": "talking", "num_heads": 2, "head_dim": 4, "logit_heads": 2, "softmax_heads": 3}
+
+
+def run(recipe: str = "language_model", **changes: object) -> dict[str, object]:
+    return RUN | {"model": {"kind": recipe} | RECIPES[recipe] | changes}
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        (run() | {"steps": 16**5000}, "config.steps"),
+        (run(num_layers=[16**5000]), "config.model.num_layers"),
+        (run(attention=NONE), "config.model.attention.inner"),
+        (RUN | {"model": DEEP}, "config.model.of.attention.inner"),
+        (run("t5", attention=TALKING), "config.model.position_bias"),
+        ({None: 1}, "config"),
+        (run(attention={1: 2}), "config.model.attention"),
+        (run() | {"model": {"kind": "directory", "path": "x" * 10**4}}, "xxx"),
+        (run() | {"x" * 10**4: 1}, "config.xxx"),
+        (run() | {"model": {"kind": "directory", "path": "\ud800"}}, r"\ud800"),
+        (run() | {"model": {"kind": "directory", "path": "\0"}}, r"\x00"),
+        (ConfigDict(run(width=config_dict.required_placeholder(int))), "config.model.width"),
+        (run(attention=MULTI | {"kind": np.array(["multi_head"])}), "config.model.attention.kind"),
+        (run(attention=nested(5000, True)), "config.model.attention"),
+        (run(attention=Silent()), "config.model.attention"),
+        (run(num_layers=Silent()), "config.model.num_layers"),
+    ],
+)
+def test_what_is_no_config_is_refused_by_the_path_of_its_field(data, field):
+    with pytest.raises(HeadjaxError) as error:
+        run_all(train_config(data))
+    assert str(error.value).startswith(field), error.value
+    assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("initializer", ["near_identity", "sliced_xavier", "xavier"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_any_initializer_draws_any_model(recipe, initializer):
+    fields = {"initializer": {"kind": initializer}}
+    data = (
+        RUN | {"model": {"kind": "deep", "of": run()["model"] | fields}} if recipe == "deep" else run(recipe, **fields)
+    )
+    assert run_all(train_config(data)) == ()
+
+
+def test_heads_that_mix_take_a_bias_for_each_softmax():
+    assert run_all(train_config(run("t5", attention=TALKING | {"softmax_heads": 1, "logit_heads": 5}))) == ()
+
+
+@pytest.mark.parametrize("override", ["--config=3", "--config", "--config.=3", "--config.steps", "steps=3"])
+def test_an_override_of_no_field_is_refused(override, tmp_path):
+    (tmp_path / "config.py").write_text(
+        "from ml_collections import ConfigDict\nget_config = lambda arg: ConfigDict()\n"
+    )
+    with pytest.raises(ConfigError) as error:
+        load_config(str(tmp_path / "config.py"), [override])
+    assert override.removesuffix("=3") in str(error.value)
+
+
+LONG = [pytest.param(1000, seed, marks=pytest.mark.attack) for seed in range(1, 26)]
+
+
+@pytest.mark.parametrize(("count", "seed"), [(150, 0), *LONG])
+def test_a_mutated_config_builds_or_is_refused_in_one_line(count, seed, tmp_path):
+    found = complaints(seed, count, tmp_path)
+    assert not found, "\n\n".join(found.values())

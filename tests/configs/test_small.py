@@ -1,4 +1,4 @@
-"""The configs of small runs name data and models that exist; deep variants have as many heads and parameters."""
+"""The configs of small runs name data and models that exist, and overrides of shipped files put another kind there."""
 
 import json
 from pathlib import Path
@@ -13,11 +13,16 @@ from headjax.core.tensors import count
 from headjax.data.known_data import Glue, Mnist
 from headjax.data.prepared import PreparedData
 from headjax.data.tasks import GLUE
+from headjax.initialization import Admin, LayerScale
+from headjax.mesh.mesh import MeshConfig
+from headjax.models.model import save
 from headjax.models.recipe import Directory
 from headjax.models.residuals import PostNorm, PreNorm, ScaledPostNorm
 from headjax.models.tasks import Classification, Pretraining, Regression, Span
-from headjax.training.config import train_config
+from headjax.training.config import load_config, train_config
 from headjax.training.config_file import load_config_file
+from headjax.training.optimizer import Cosine, LinearDecay, RAdam
+from tests.tiny import decoder_config, model
 
 SMALL = Path(__file__).parents[2] / "configs" / "small"
 
@@ -95,17 +100,6 @@ def test_sizes_of_keys_in_translation(arguments, formulation, weights):
             assert count({name: tensor for name, tensor in tensors.items() if not name.endswith("bias")}) == weights
 
 
-def test_shared_keys_have_no_size_for_each_head():
-    with pytest.raises(ConfigError, match=r"head_dim: "):
-        load_config_file(f"{SMALL / 'multi30k.py'}:head_dim=4,shared_dim=32")
-
-
-@pytest.mark.parametrize("heads", [0, 3])
-def test_heads_of_translation_divide_the_width(heads):
-    with pytest.raises(ConfigError, match=f"num_heads: {heads} does not divide the width of 256"):
-        load_config_file(f"{SMALL / 'multi30k.py'}:num_heads={heads}")
-
-
 def test_the_code_model_is_the_one_that_headjax_carries():
     config = train_config(load_config_file(f"{SMALL / 'code.py'}:steps=9"))
     assert (config.steps, config.data.embedded, config.data.length) == (9, "code", 256)
@@ -120,11 +114,6 @@ def test_questions_start_from_a_directory_and_end_in_spans(data_dir, monkeypatch
     assert Path(config.data.validation).is_file()
 
 
-def test_an_unknown_shape_is_refused():
-    with pytest.raises(ConfigError, match=r"shape: "):
-        load_config_file(f"{SMALL / 'decoder.py'}:shape=mamba")
-
-
 def test_images_and_pretraining_have_their_outputs():
     vision = train_config(load_config_file(f"{SMALL / 'vit_mnist.py'}:steps=9"))
     assert vision.model.build().output == Classification(classes=10)
@@ -134,17 +123,7 @@ def test_images_and_pretraining_have_their_outputs():
     assert isinstance(bert.model.build().output, Pretraining)
 
 
-def test_unknown_names_are_errors():
-    with pytest.raises(ConfigError, match=r"corpus: "):
-        load_config_file(f"{SMALL / 'language_model.py'}:corpus=lm1")
-
-
-def test_an_unknown_task_is_named():
-    with pytest.raises(ConfigError, match=r"task: "):
-        load_config_file(f"{SMALL / 'minilm.py'}:task=sst")
-
-
-FILE = Path(__file__).parents[2] / "configs" / "small" / "deep.py"
+FILE = SMALL / "deep.py"
 HEADS, LAYERS = 8, 3
 RESIDUALS = {
     "post_norm": PostNorm,
@@ -179,8 +158,67 @@ def test_inspecting_the_config_counts_what_admin_adds(tmp_path):
     assert counts["deep_admin"] - counts["deep"] == 2 * HEADS * LAYERS * 64
 
 
-def test_unknown_variants_are_refused():
-    with pytest.raises(ConfigError, match=r"deep\.py: "):
-        load_config_file(f"{FILE}:variant=deeep")
-    with pytest.raises(ConfigError, match=r"deep\.py: "):
-        load_config_file(f"{FILE}:text=wiki")
+@pytest.mark.parametrize(
+    ("file", "field"),
+    [
+        ("decoder.py:shape=mamba", "shape"),
+        ("deep.py:variant=deeep", "deep.py"),
+        ("deep.py:text=wiki", "deep.py"),
+        ("language_model.py:corpus=lm1", "corpus"),
+        ("minilm.py:task=sst", "task"),
+        ("multi30k.py:head_dim=4,shared_dim=32", "head_dim"),
+        ("multi30k.py:num_heads=0", "num_heads"),
+        ("multi30k.py:num_heads=3", "num_heads"),
+    ],
+)
+def test_arguments_that_a_file_does_not_know_or_that_do_not_fit_are_named(file, field):
+    with pytest.raises(ConfigError, match=rf"{field}: "):
+        load_config_file(f"{SMALL / file}")
+
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+FILES = sorted(path for path in CONFIGS.rglob("*.py"))
+
+
+def config(name, *overrides):
+    return train_config(load_config(f"{CONFIGS / name}", [f"--config.{each}" for each in overrides]))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_config_trains_a_model_directory_on_request(path):
+    overrides = ["--config.model.kind=directory", "--config.model.path=somewhere"]
+    changed = load_config(str(path), overrides)
+    assert changed.model.kind == "directory"
+    assert changed.model.path == "somewhere"
+    assert train_config(changed).model.path == "somewhere"
+
+
+def test_a_directory_takes_a_task_too():
+    overrides = ("model.task.classes=3", "model.path=d", "model.task.kind=classification", "model.kind=directory")
+    assert config("quickstart.py", *overrides).model == Directory(path="d", task=Classification(classes=3))
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("admin", Admin()), ("layer_scale", LayerScale())])
+def test_groups_that_the_file_leaves_out(kind, expected):
+    changed = config("quickstart.py", f"initialization.kind={kind}", "mesh.fsdp=2")
+    assert (changed.initialization, changed.mesh) == (expected, MeshConfig(fsdp=2))
+
+
+def test_another_schedule_and_optimizer_keep_what_they_share():
+    old = config("quickstart.py").optimizer
+    assert isinstance(old.schedule, Cosine)
+    new = config("quickstart.py", "optimizer.kind=radam", "optimizer.schedule.kind=linear_decay").optimizer
+    kept = {"peak": old.schedule.peak, "warmup_steps": old.schedule.warmup_steps}
+    assert new == RAdam(schedule=LinearDecay(**kept), clip_norm=old.clip_norm, b1=old.b1, b2=old.b2)
+
+
+def test_an_unknown_kind_names_the_nearest():
+    with pytest.raises(ConfigError, match=r"^config\.model\.kind: "):
+        config("quickstart.py", "model.kind=directry")
+
+
+def test_inspect_shows_a_model_directory_in_the_place_of_the_recipe(tmp_path, capsys):
+    save(model(decoder_config()), tmp_path / "model")
+    overrides = ("--config.model.kind=directory", f"--config.model.path={tmp_path / 'model'}")
+    assert main(["inspect", "--config", str(CONFIGS / "quickstart.py"), *overrides]) == 0
+    assert "multi_head" in capsys.readouterr().out

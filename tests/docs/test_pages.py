@@ -5,6 +5,8 @@ A block that cannot run here says why in a comment above it, which no reader of 
     <!-- not run: needs SST-2 -->
 """
 
+from __future__ import annotations
+
 import importlib
 import json
 import re
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from docs import reference
@@ -22,7 +25,7 @@ from headjax.attention import MultiHead
 from headjax.cli import COMMANDS, Parser
 from headjax.commands.options import CommandOptions, name_of, parse_options
 from headjax.core import serialize
-from headjax.models import Bert, Model
+from headjax.models import Bert, LanguageModel, Model, Options
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
@@ -198,7 +201,7 @@ def test_advice_to_install_names_an_extra_of_a_checkout():
 
 
 GOLDEN = json.loads((ROOT / "tests" / "commands" / "golden" / "json.json").read_text(encoding="utf-8"))
-"""The JSON of every command, which `test_json.py` beside it compares with what commands write."""
+"""The JSON of every command, which `test_golden.py` beside it compares with what commands write."""
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -257,3 +260,44 @@ def test_blocks_that_do_not_run_have_a_reason():
     for path in PAGES:
         for block in blocks(path):
             assert block.language != "python" or not block.reason or len(block.reason) > 10
+
+
+# The way from a config to the softmax.
+
+
+def named_files() -> list[str]:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    path = re.search(r"From a config to the softmax(.*?)From a command", text, flags=re.S)
+    assert path is not None
+    return re.findall(r"`((?:models|attention)/[\w/]+\.py)`", path[1])
+
+
+def test_the_map_names_the_files_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    module = importlib.import_module("headjax.attention.attend")
+    softmax = module.softmax
+
+    def recording(logits: jax.Array) -> jax.Array:
+        frame = sys._getframe(1)
+        while frame is not None:
+            file = Path(frame.f_code.co_filename)
+            if file.is_relative_to(ROOT / "headjax"):
+                seen.append(str(file.relative_to(ROOT / "headjax")))
+            frame = frame.f_back
+        return softmax(logits)
+
+    monkeypatch.setattr(module, "softmax", recording)
+    recipe = LanguageModel(
+        vocab_size=7,
+        max_length=5,
+        width=8,
+        num_layers=1,
+        attention=MultiHead(num_heads=2, head_dim=4),
+        feed_forward=Dense(8),
+    )
+    config = recipe.build()
+    params = config.initialize(jax.random.key(0))
+    config.forward(config.bind(params), {"input_ids": jnp.ones((1, 5), jnp.int32)}, Options())
+    assert list(dict.fromkeys(reversed(seen))) == named_files()
+    assert sys.modules[type(recipe).__module__] is sys.modules[type(config).__module__]
+    assert len(named_files()) <= 5

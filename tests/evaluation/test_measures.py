@@ -1,5 +1,7 @@
-"""Measures: pretraining, translations and their BLEU; weights and losses that are not finite end with a name."""
+"""Measures by hand: pretraining, translations, spans of answers; what is not finite ends with a name."""
 
+import dataclasses
+import json
 import math
 import re
 import sys
@@ -17,20 +19,23 @@ from headjax.data.rows import Row, RowSource
 from headjax.data.stream import evaluation_batches
 from headjax.data.text_data import ParallelText
 from headjax.evaluation.measures import MaskedAndNext
+from headjax.evaluation.spans import answer_f1, best_span, exact_match, normalize_answer, squad_metrics
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import Task, evaluate, evaluate_task, measure_of, measure_task
 from headjax.evaluation.translation import corpus_bleu, translate
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.beam import beam_search
+from headjax.models.config import Output
 from headjax.models.encoder import Bert
 from headjax.models.encoder_decoder import Translation
 from headjax.models.sublayers import Dense
-from headjax.models.tasks import NoTask, Pretraining
+from headjax.models.tasks import NoTask, Pretraining, Span
 from headjax.tokenizers.learned import byte_tokenizer
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
-from tests.data.vocabulary import TEXT, WORDS, write_vocabulary
+from tests.closeness import close_to
+from tests.data.test_text_data import SHORT, long_paragraph, write_squad
+from tests.data.vocabulary import TEXT, WORDS
 from tests.hub.directories import BERT, model_of, rewrite
-from tests.tiny import decoder_config, model, multi_head, tokens
+from tests.tiny import decoder_config, model, multi_head, text_encoder, tokens
 
 NAME = "bert.encoder.layer.1.attention.self.query.weight"
 
@@ -76,17 +81,14 @@ def test_save_and_evaluate_name_the_weights_or_the_batch(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def pretraining(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pretraining")
+def pretraining(folder, tokenizer):
     generator = np.random.default_rng(0)
     sentences = [" ".join(generator.choice(TEXT[:12], 6)).capitalize() + "." for _ in range(60)]
     texts = [" ".join(sentences[start : start + 15]) for start in range(0, 60, 15)]
     rows = RowSource.of([Row(f"document {number}", {"text": text}) for number, text in enumerate(texts)])
     splits = {"train": rows, "validation": rows}
-    tokenizer = wordpiece_tokenizer(write_vocabulary(folder))
     prepare("bert_pretraining", PretrainingForm(length=24), splits, tokenizer, folder / "out")
-    config = PreparedData(path=str(folder / "out"))
-    data = config.load()
+    data = PreparedData(path=str(folder / "out")).load()
     return Task("pretraining", data, measure_of(data))
 
 
@@ -123,8 +125,7 @@ LINES = ["ab", "abc", "b", "cab", "bca"]
 
 
 @pytest.fixture(scope="module")
-def prefix(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("translation")
+def prefix(folder):
     (folder / "val.xx").write_text("\n".join(LINES))
     (folder / "val.yy").write_text("\n".join(line.upper() for line in LINES))
     return f"{folder}/val"
@@ -160,21 +161,22 @@ def test_translations_are_those_of_beam_search(translator, prefix):
     assert found.texts[0] == byte_tokenizer().decode(first[: [*first, 256].index(256)]).strip()
 
 
-def test_bleu_and_its_signature():
+@pytest.mark.parametrize(
+    ("found", "wanted", "score"),
+    [
+        ("the cat sat on the mat .", "the cat sat on the mat .", 100.0),
+        ("the cat sat on the", "the cat sat on the mat .", 100 * math.exp(1 - 7 / 5)),  # only the length counts
+        # Of 6 words 5 are right, of 5 pairs 2, of 4 triples 1, of 3 quadruples none, which counts as half of one.
+        ("the cat is on the mat", "there is a cat on the mat",
+         100 * math.exp(1 - 7 / 6) * (5 / 6 * 2 / 5 * 1 / 4 * (1 / 2) / 3) ** 0.25),
+    ],
+)  # fmt: skip
+def test_bleu_by_hand(found, wanted, score):
     pytest.importorskip("sacrebleu", reason="sacrebleu is not installed")
-    assert corpus_bleu(["the cat sat on the mat ."], ["the cat sat on the mat ."]).score == pytest.approx(100.0)
-    short = corpus_bleu(["the cat sat on the"], ["the cat sat on the mat ."])
-    assert short.score == pytest.approx(100 * math.exp(1 - 7 / 5))  # every n-gram is right; only the length counts
-    assert "tok:none" in corpus_bleu(["a b c d"], ["a b c d"], tokenize="none").signature
-
-
-def test_bleu_by_hand():
-    """Of 6 words 5 are right, of their 5 pairs 2, of 4 triples 1, of 3 quadruples none, which counts as half of one."""
-    pytest.importorskip("sacrebleu", reason="sacrebleu is not installed")
-    found = corpus_bleu(["the cat is on the mat"], ["there is a cat on the mat"])
-    precision = (5 / 6 * 2 / 5 * 1 / 4 * (1 / 2) / 3) ** 0.25
-    assert found.score == pytest.approx(100 * math.exp(1 - 7 / 6) * precision)
-    assert re.fullmatch(r"nrefs:1\|case:mixed\|eff:no\|tok:13a\|smooth:exp\|version:[0-9.]+", found.signature)
+    bleu = corpus_bleu([found], [wanted])
+    assert bleu.score == pytest.approx(score)
+    assert re.fullmatch(r"nrefs:1\|case:mixed\|eff:no\|tok:13a\|smooth:exp\|version:[0-9.]+", bleu.signature)
+    assert "tok:none" in corpus_bleu([found], [wanted], tokenize="none").signature
 
 
 def test_pairs_are_checked_and_sacrebleu_is_named_where_it_is_missing(monkeypatch):
@@ -183,3 +185,97 @@ def test_pairs_are_checked_and_sacrebleu_is_named_where_it_is_missing(monkeypatc
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(DataError, match=r"^bleu: .*sacrebleu"):
         corpus_bleu(["a"], ["a"])
+
+
+@pytest.fixture(scope="module")
+def squad(folder):
+    write_squad(folder / "dev-v1.1.json", long_paragraph(), SHORT)
+    return f"squad:{folder}"
+
+
+@pytest.fixture(scope="module")
+def reader(tokenizer):
+    return text_encoder(Span(), tokenizer, max_length=100)
+
+
+def test_best_span_by_trying_all():
+    generator = np.random.default_rng(0)
+    logits = generator.normal(size=(3, 40, 2)).astype(np.float32)
+    inside = np.zeros((3, 40), np.int32)
+    inside[:, 5:38] = 1
+    logits[0, 37, 0] = logits[0, 6, 1] = 50.0  # an end before its start
+    logits[1, 5, 0] = logits[1, 36, 1] = 50.0  # 32 tokens
+    scores, starts, ends = (np.asarray(array) for array in best_span(Output(logits, logits), {"context_mask": inside}))
+    for row in range(3):
+        spans = {
+            (start, end): logits[row, start, 0] + logits[row, end, 1]
+            for start in range(5, 38)
+            for end in range(start, min(start + 30, 38))
+        }
+        best = max(spans, key=spans.__getitem__)
+        assert (starts[row], ends[row]) == best
+        assert scores[row] == close_to(spans[best], sums=2)
+
+
+def test_a_question_is_answered_by_its_best_window(reader, squad):
+    task = load_task(squad, reader)
+    assert task.data.validation[0]["input_ids"].shape == (100,)  # as many as the model has positions
+    found = measure_task(reader, task, batch_size=2)
+    assert found.examples == len(task.data.validation.windows.windows)
+    answers = task.measure.answers(found.outcomes)
+    assert list(answers) == [0, 1, 2]
+    windows = [window.question for window in task.data.validation.windows.windows]
+    best = int(np.argmax(np.where(np.equal(windows, 0), found.outcomes["score"], -np.inf)))
+    start, end = (int(found.outcomes[name][best]) for name in ("start", "end"))
+    assert answers[0] == task.data.validation.windows.answer(best, start, end)
+    gold = [question.answers for question in task.data.validation.windows.questions]
+    values = [answer_f1(answers[number], gold[number]) for number in range(3)]
+    assert found.metrics["f1"] == pytest.approx(np.mean(values))
+    np.testing.assert_allclose(task.measure.values(found.outcomes), values)
+    assert (task.headline, task.higher_is_better) == ("f1", True)
+
+
+def test_only_for_models_with_spans(reader, squad):
+    plain = reader.replace(config=dataclasses.replace(reader.config, output=NoTask()))
+    with pytest.raises(HeadjaxError, match=r"^task: .* a span; .* no_task"):
+        load_task(squad, plain)
+    with pytest.raises(HeadjaxError, match=r"missing: .*squad"):
+        load_task(f"{squad}/missing", reader)
+
+
+def test_normalisation():
+    for text, normal in {
+        "The  Cat.": "cat",
+        "a U.S. theme": "us theme",
+        "An\tapple, the pear": "apple pear",
+        "the-": "",
+        "Ärger – «das»": "ärger – «das»",  # noqa: RUF001
+    }.items():
+        assert normalize_answer(text) == normal
+
+
+def test_overlap_counts_repeated_words():
+    assert answer_f1("new york new york", ["new york city"]) == pytest.approx(2 * 2 / (4 + 3))
+    assert answer_f1("york", ["paris", "New York"]) == pytest.approx(2 * 1 / (1 + 2))
+    assert answer_f1("", ["paris"]) == 0.0
+    assert exact_match("the Paris!", ["paris", "x"]) == 1.0
+    assert squad_metrics({"a": "x", "other": "y"}, {"a": ["x"], "b": ["y"]}) == {"exact_match": 0.5, "f1": 0.5}
+    with pytest.raises(DataError, match="no questions"):
+        squad_metrics({}, {})
+
+
+LEADERBOARD = {
+    "bert_ensemble": (86.206, 92.196),
+    "rnetplus_ensemble": (82.469, 88.478),
+    "logreg_baseline": (40.142, 50.982),
+}
+
+
+@pytest.mark.parametrize("name", LEADERBOARD)
+def test_published_predictions_score_what_the_leaderboard_says(data_dir, name):
+    articles = json.loads((data_dir / "squad" / "dev-v1.1.from-explorer.json").read_text())["data"]
+    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+    answers = {qa["id"]: [answer["text"] for answer in qa["answers"]] for p in paragraphs for qa in p["qas"]}
+    predictions = json.loads((data_dir / "squad" / f"pred_{name}.json").read_text())
+    scores = squad_metrics(predictions, answers)
+    assert tuple(round(100 * scores[metric], 3) for metric in ("exact_match", "f1")) == LEADERBOARD[name]

@@ -1,4 +1,4 @@
-"""Predictions against the model's own forward pass."""
+"""Predictions against the model's own forward pass, and two models on the same examples."""
 
 import dataclasses
 
@@ -8,29 +8,26 @@ import pytest
 
 import headjax
 from headjax.core.errors import DataError, HeadjaxError
+from headjax.evaluation.measures import Classes, Kind, LanguageModelling, Measure, Numbers
+from headjax.evaluation.paired import compare, head_effects
 from headjax.evaluation.predictions import Inputs, predict, predict_task, read_inputs
+from headjax.evaluation.spans import Spans
 from headjax.evaluation.specs import load_task
-from headjax.evaluation.task import measure_task
+from headjax.evaluation.task import evaluate_task, measure_task
+from headjax.heads.ablation import Ablation
+from headjax.heads.head_id import HeadId
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.tasks import Classification, NoTask, Regression, Span
 from headjax.tokenizers.learned import byte_tokenizer
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
-from tests.closeness import assert_close
+from tests.closeness import assert_close, close_to
 from tests.data.test_image_data import write_mnist
 from tests.data.test_text_data import SHORT, long_paragraph, write_squad
-from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
-from tests.hub.directories import BERT, CONFIGS, model_of
+from tests.data.vocabulary import WORDS, write_lines
+from tests.hub.directories import CONFIGS, model_of
 from tests.models.test_encoder_decoder import translation
 
 TEXTS = [f"{WORDS[5]} {WORDS[6]}", WORDS[7], f"{WORDS[8]} {WORDS[9]} {WORDS[10]}"]
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    tokenizer = wordpiece_tokenizer(write_vocabulary(tmp_path_factory.mktemp("vocabulary")))
-    fields = BERT | {"vocab_size": len(WORDS), "max_position_embeddings": 96, "num_labels": 2}
-    return model_of(fields).replace(tokenizer=tokenizer)
 
 
 def test_classes_by_name_with_their_probabilities(bert):
@@ -104,12 +101,10 @@ def test_sources_are_cut_to_the_models_positions():
     config = translation(vocab_size=257, num_layers=1)
     short = dataclasses.replace(config, embeddings=Embeddings(vocab_size=257, positions=Learned(8)))
     model = tiny.model(short).replace(tokenizer=byte_tokenizer())
-    long, cut = predict(model, Inputs(["abcdefghijkl", "abcdefg"]), beams=1)
+    long, cut, three = predict(model, Inputs(["abcdefghijkl", "abcdefg", "abc"]), beams=1)
     assert long["translation"] == cut["translation"]
-    assert (
-        predict(model, Inputs(["abcdefg"]), length=4, beams=1)[0] | {"text": "abc"}
-        == (predict(model, Inputs(["abc"]), beams=1)[0])
-    )
+    (asked,) = predict(model, Inputs(["abcdefg"]), length=4, beams=1)
+    assert asked["translation"] == three["translation"]
 
 
 def test_images(tmp_path):
@@ -138,3 +133,115 @@ def test_files_with_and_without_labels(tmp_path):
 def test_a_decoder_generates_instead():
     with pytest.raises(HeadjaxError, match="headjax generate"):
         predict(tiny.model(tiny.decoder_config()), Inputs(["a"]))
+
+
+@pytest.fixture(scope="module")
+def table(folder):
+    rows = (f"{word} film\t{i % 2}" for i, word in enumerate(WORDS[5:13]))
+    return str(write_lines(folder / "table.tsv", "sentence\tlabel", *rows))
+
+
+def drawn_twice(bert, output, spec):
+    """Two models whose outputs differ by their seed, and the task of each."""
+    models = tuple(headjax.with_task(bert, output, seed=seed) for seed in (0, 1))
+    return models, tuple(headjax.load_task(spec, one) for one in models)
+
+
+def test_classes_agree_by_their_share(bert, table):
+    (first, second), tasks = drawn_twice(bert, Classification(classes=2), table)
+    found = compare((first, second), tasks)
+    predictions = [headjax.measure_task(one, tasks[0]).outcomes["prediction"] for one in (first, second)]
+    assert found.agreement == np.mean(predictions[0] == predictions[1])
+    assert found.test == "McNemar's exact test"
+    assert found.second.metrics == evaluate_task(second, tasks[0])
+    same = compare((first, first), (tasks[0], tasks[0]))
+    assert (same.agreement, same.significance.p_value) == (1.0, 1.0)
+
+
+def test_numbers_and_similarities_agree_by_their_difference(bert, table, folder):
+    (first, second), tasks = drawn_twice(bert, Regression(), table)
+    found = compare((first, second), tasks)
+    a, b = (headjax.measure_task(one, tasks[0]).outcomes["prediction"] for one in (first, second))
+    assert found.agreement == np.abs(a - b).mean() > 0
+    assert found.measure == "mean absolute difference of predictions"
+    rows = (f"{x} film\tgood {y}\t{i}.5" for i, (x, y) in enumerate(zip(WORDS[5:9], WORDS[9:13], strict=True)))
+    path = write_lines(folder / "pairs.tsv", "sentence1\tsentence2\tscore", *rows)
+    embedding = headjax.with_task(bert, NoTask())
+    task = headjax.load_task(str(path), embedding, split="all")
+    same = compare((embedding, embedding), (task, task))
+    assert (same.agreement, same.measure) == (0.0, found.measure)
+    assert set(same.first.metrics) == {"loss", "spearman", "pearson"}
+
+
+def test_answers_agree_by_their_share(bert, folder):
+    write_squad(folder / "dev.json", long_paragraph(), SHORT)
+    models, tasks = drawn_twice(bert, Span(), f"squad:{folder / 'dev.json'}")
+    same = compare((models[0], models[0]), (tasks[0], tasks[0]))
+    assert (same.agreement, same.measure) == (1.0, "share of questions with equal answers")
+    found = compare(models, tasks)
+    assert 0.0 <= found.agreement <= 1.0
+    assert found.test
+
+
+def test_tokens_agree_over_those_that_both_models_have(tmp_path):
+    """A vocabulary filled up to a round number has the same text."""
+    (tmp_path / "text.txt").write_text("some words of it " * 20)
+
+    def decoder(tokens):
+        config = tiny.decoder_config(embeddings=Embeddings(vocab_size=tokens, positions=Learned(16)))
+        return tiny.model(config).replace(tokenizer=byte_tokenizer())
+
+    full = decoder(264)
+    table = full.params["embeddings"] | {"token": full.params["embeddings"]["token"][:257]}
+    cut = decoder(257).replace(params=full.params | {"embeddings": table})
+    tasks = tuple(headjax.load_task(str(tmp_path / "text.txt"), one, split="all") for one in (full, cut))
+    found = compare((full, cut), tasks)
+    assert found.agreement == close_to(0.0, sums=tiny.SUMS)
+    assert found.measure == "mean KL(A, B) of the predicted tokens among the 257 tokens that both have, nats"
+
+
+HEAD = HeadId("encoder", 0, 0)
+BASELINE = np.array([1.0, 0.0, 1.0, 1.0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean(Measure):
+    """The mean of the outcome `value`."""
+
+    headline: str = "value"
+    declared: Kind = "graded"
+
+    @property
+    def kind(self) -> Kind:
+        return self.declared
+
+    def metrics(self, outcomes):
+        return {"value": float(outcomes["value"].mean())}
+
+    def values(self, outcomes):
+        return outcomes["value"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "declared", "test", "difference"),
+    [
+        # F1 of a few questions is 0 or 1 with all heads; an ablation may leave half an answer.
+        ([0.5, 0.0, 1.0, 1.0], "graded", "paired bootstrap, 50 resamples", -0.125),
+        ([0.0, 0.0, 1.0, 1.0], "graded", "paired bootstrap, 50 resamples", -0.25),
+        ([0.0, 0.0, 1.0, 1.0], "binary", "McNemar's exact test", -0.25),
+    ],
+)
+def test_an_outcome_keeps_its_test_whatever_its_values_are(changed, declared, test, difference):
+    loss = np.ones(4)
+    before, after = {"loss": loss, "value": BASELINE}, {"loss": loss[None], "value": np.asarray(changed)[None]}
+    ablation = Ablation("each", (HEAD,), before, after, {"loss": loss, "value": loss})
+    found = head_effects(ablation, Mean(declared=declared), resamples=50)
+    assert found.test == test
+    assert found.effects() == {HEAD: difference}
+    assert found.comparisons[HEAD].difference == difference
+    assert declared != "binary" or found.comparisons[HEAD].p_value == 1.0
+
+
+def test_every_measure_says_its_kind():
+    assert [one.kind for one in (Classes(), LanguageModelling(), Spans())] == ["binary", "sum", "graded"]
+    assert [one.kind for one in (Classes(headline="f1", chosen=("f1",)), Numbers())] == ["corpus", "corpus"]

@@ -242,13 +242,17 @@ def test_any_table_of_pairs_with_a_score_has_similarities(tmp_path, columns):
     np.testing.assert_array_equal(numbers.data.validation.values("labels"), np.float32([4.0, 0.0, 3.5]))
 
 
-def test_scores_are_numbers_and_pairs_are_pairs(tmp_path):
-    plain = text_encoder(NoTask(), tmp_path)
-    words = write_lines(tmp_path / "words.tsv", "sentence1\tsentence2\tscore", "good\tbad\tfar", "fun\tfun\t1")
-    single = write_lines(tmp_path / "single.tsv", "sentence\tscore", "good\t1")
-    for path, message in ((words, r"words\.tsv: line 2: .*'far'"), (single, r"single\.tsv: ")):
-        with pytest.raises(DataError, match=message):
-            load_task(f"sentence_similarity:{path}", plain)
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("sentence1\tsentence2\tscore", "good\tbad\tfar", "fun\tfun\t1"), r"table\.tsv: line 2: .*'far'"),
+        (("sentence\tscore", "good\t1"), r"table\.tsv: "),
+    ],
+)
+def test_scores_are_numbers_and_pairs_are_pairs(lines, said, tmp_path):
+    path = write_lines(tmp_path / "table.tsv", *lines)
+    with pytest.raises(DataError, match=said):
+        load_task(f"sentence_similarity:{path}", text_encoder(NoTask(), tmp_path))
 
 
 @pytest.mark.parametrize("names", [(), ("bad", "dull", "good")])

@@ -107,21 +107,20 @@ def test_importance_at_a_checkpoint_is_compared_by_rank(study):
     assert agreement({heads[0]: 1.0}, {heads[0]: 2.0}) is None
 
 
-def test_the_bar_advances_with_every_checkpoint(study, task, monkeypatch):
+def test_bars_count_batches_of_ablation_and_checkpoints(study, task, monkeypatch):
     shown = []
 
     @contextlib.contextmanager
     def progress(title, total, unit):
         yield lambda done, values: shown.append((title, total, unit, done))
 
-    checkpoints = [(2, study.model), (4, study.model)]
-    monkeypatch.setattr("headjax.head_report.measure.snapshots", lambda run: iter(checkpoints))
+    monkeypatch.setattr("headjax.head_report.measure.snapshots", lambda run: iter([(2, study.model), (4, study.model)]))
     config = StudyConfig(batch_size=4, orders=("importance",), seeds=1, percentages=(100,), resamples=20)
     found = begin(study.model, task, config)
     list(measure(found, run="somewhere", progress=progress))
     assert [(snapshot.step, snapshot.agreement) for snapshot in found.snapshots] == [(2, 1.0), (4, 1.0)]
-    bar = [entry for entry in shown if entry[0] == "checkpoints"]
-    assert bar == [("checkpoints", 0, "checkpoint", 1), ("checkpoints", 0, "checkpoint", 2)]
+    for title, total, unit in (("checkpoints", 0, "checkpoint"), ("ablating 4 heads, each", 2, "batch")):
+        assert [entry for entry in shown if entry[0] == title] == [(title, total, unit, done) for done in (1, 2)]
 
 
 def test_a_study_that_was_stopped_goes_on(study, task, tmp_path, monkeypatch):
@@ -158,30 +157,18 @@ def test_single_heads_are_ablated_on_a_draw_of_the_examples(study, task):
     assert set(fewer) < set(rows)
 
 
-def test_the_bar_counts_batches_and_names_the_number_of_heads(study, task):
-    shown = []
-
-    @contextlib.contextmanager
-    def progress(title, total, unit):
-        yield lambda done, values: shown.append((title, total, unit, done))
-
-    list(measure(begin(study.model, task, study.config), progress=progress))
-    bar = [entry for entry in shown if entry[0] == "ablating 4 heads, each"]
-    assert bar == [("ablating 4 heads, each", 2, "batch", 1), ("ablating 4 heads, each", 2, "batch", 2)]
-
-
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "field"),
     [
-        ({"percentages": (50, 20)}, r"^percentages: must rise within 1..100, got \[50, 20\]$"),
-        ({"profile_percentages": ()}, r"^profile_percentages: must rise within 1..100, got \[\]$"),
-        ({"buckets": (0,)}, r"^buckets: must be positive, got \[0\]$"),
-        ({"seeds": 0}, r"^seeds: "),
-        ({"orders": ("importanse",)}, r"^order: unknown order 'importanse'; did you mean 'importance'\?$"),
+        ({"percentages": (50, 20)}, "percentages"),
+        ({"profile_percentages": ()}, "profile_percentages"),
+        ({"buckets": (0,)}, "buckets"),
+        ({"seeds": 0}, "seeds"),
+        ({"orders": ("importanse",)}, "order"),
     ],
 )
-def test_bad_settings_are_errors(fields, message):
-    with pytest.raises((ConfigError, HeadjaxError), match=message):
+def test_bad_settings_are_errors(fields, field):
+    with pytest.raises((ConfigError, HeadjaxError), match=f"^{field}: "):
         StudyConfig(**fields)
 
 
@@ -190,10 +177,9 @@ TITLES = ("What the scores say", "Removing heads", "One head less", "What heads 
 
 def test_the_page_has_a_section_for_every_measurement(study, tmp_path):
     page = write_report(study, tmp_path / "heads.html").read_text()
-    for title in ("What the scores say", "One head less", "Removing heads", "Other data", "What heads look at"):
+    for title in (*TITLES[:-1], "Other data", "8 examples of numbers"):
         assert title in page
     assert "During training" not in page
-    assert "8 examples of numbers" in page
 
 
 def test_the_page_grows_while_sections_are_measured(study, task, tmp_path, monkeypatch):
@@ -217,8 +203,6 @@ def test_tables_hold_the_numbers_of_the_study(study):
     assert [row[:4] for row in rows] == [(head.stack, head.layer, head.head, effects[head]) for head in study.best]
     shown = {row[0]: row[2:] for row in curve_table(study, tolerance(study)).rows}
     assert shown == {name: tuple(point.value for point in points) for name, points in study.curves.items()}
-
-
-def test_a_loss_of_a_twentieth_does_not_count_where_the_headline_is_no_share(study):
+    # A loss of a twentieth does not count where the headline is no share.
     assert study.task.headline == "perplexity"
     assert tolerance(study) == pytest.approx(0.05 * study.baseline["perplexity"])

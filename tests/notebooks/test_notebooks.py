@@ -32,23 +32,14 @@ def run(name, folder, **settings):
     return "".join(output.get("text", "") for output in outputs if output.output_type == "stream"), plots
 
 
-@pytest.fixture(scope="module")
-def quickstart(tmp_path_factory):
-    return run("quickstart", tmp_path_factory.mktemp("notebook"), BLOCKS=8, SCORED=8)
-
-
 @pytest.mark.whole
-def test_the_quickstart_removes_heads_for_real(quickstart):
-    printed, plots = quickstart
+def test_the_quickstart_removes_heads_for_real_and_shows_that_they_matter(tmp_path):
+    printed, plots = run("quickstart", tmp_path, BLOCKS=8, SCORED=8)
     gated, removed = map(float, re.search(r"gated ([\d.]+), removed ([\d.]+)", printed).groups())
     assert gated == pytest.approx(removed, rel=tolerance(SUMS), abs=0.001)
     assert f"perplexity after loading: {removed:.3f}" in printed
     assert plots == 3
-
-
-@pytest.mark.whole
-def test_the_quickstart_shows_that_heads_matter(quickstart):
-    rows = re.findall(r"^(least|random)[^:]*: 0% ([\d.]+).* 100% ([\d.]+)$", quickstart[0], flags=re.M)
+    rows = re.findall(r"^(least|random)[^:]*: 0% ([\d.]+).* 100% ([\d.]+)$", printed, flags=re.M)
     assert len(rows) == 2
     for _, whole, none in rows:
         assert float(none) > 1.5 * float(whole)
@@ -159,28 +150,22 @@ def installing(path):
 @pytest.mark.parametrize(
     ("address", "uploaded", "source"),
     [
-        ("https://example.org/headjax", "headjax-main.zip", "git+https://example.org/headjax"),
-        ("", "headjax-main.zip", "headjax-main.zip"),
-        ("", "other.zip", ".."),
+        ("https://example.org/headjax", "headjax-main.zip", ["git+https://example.org/headjax"]),
+        ("", "headjax-main.zip", ["headjax-main.zip"]),
+        ("", "other.zip", [".."]),
+        ("", "", []),  # where headjax is installed
     ],
 )
 def test_the_first_cell_installs_from_an_address_an_upload_or_the_clone(
     path, address, uploaded, source, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / uploaded).touch()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    if uploaded:
+        (tmp_path / uploaded).touch()
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     installed = []
-    code = installing(path).replace('REPOSITORY = ""', f"REPOSITORY = {address!r}")
-    exec(code, {"install": installed.append})
-    assert installed == [source]
-
-
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_nothing_is_installed_where_headjax_is(path):
-    installed = []
-    exec(installing(path), {"install": installed.append})
-    assert not installed
+    exec(installing(path).replace('REPOSITORY = ""', f"REPOSITORY = {address!r}"), {"install": installed.append})
+    assert installed == source
 
 
 def test_readme_lists_every_notebook_under_the_repository_s_address():

@@ -15,31 +15,22 @@ from headjax.core.tensors import abstract, count
 from headjax.models.config import Options
 from headjax.plan.plan import Plan, _needed, check_plan, largest_batch, plan, plan_config
 from headjax.plan.tpu import GIB
+from headjax.training.config_file import load_config_file
+from tests import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = sorted(path.stem for path in (ROOT / "configs" / "papers").glob("*.py"))
 
-CONFIG = """
-from ml_collections import ConfigDict
-
-def get_config(arg=""):
-    return ConfigDict({
-        "model": {
-            "kind": "language_model", "vocab_size": 256, "max_length": 16, "width": 32, "num_layers": 3,
-            "attention": {"kind": "multi_head", "num_heads": 4, "head_dim": 8},
-            "feed_forward": {"kind": "dense", "hidden": 64}, "output": {"kind": "untied"},
-        },
-        "data": {"kind": "task", "task": "anything", "length": 16},
-        "batch_size": 32, "steps": 2,
-        "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 0.001}},
-    })
-"""
+MODEL = tiny.RUN["model"] | {
+    "vocab_size": 256, "width": 32, "num_layers": 3, "attention": {"kind": "multi_head", "num_heads": 4, "head_dim": 8},
+    "feed_forward": {"kind": "dense", "hidden": 64}, "output": {"kind": "untied"},
+}  # fmt: skip
+DATA = {"kind": "task", "task": "anything", "length": 16}
+CONFIG = tiny.config_file(model=MODEL, data=DATA, batch_size=32)
 
 
 def data(**changes):
-    scope = {}
-    exec(CONFIG, scope)
-    return scope["get_config"]().to_dict() | changes
+    return tiny.RUN | {"model": MODEL, "data": DATA, "batch_size": 32} | changes
 
 
 @pytest.mark.parametrize(
@@ -59,15 +50,15 @@ def data(**changes):
 )
 def test_what_does_not_fit_is_refused_before_anything_compiles(changes, field, eight_devices, monkeypatch):
     monkeypatch.setattr("headjax.plan.plan._compile", None)
-    of_model = {name: value for name, value in changes.items() if name in (*data()["model"], "attention_dropout")}
+    of_model = {name: value for name, value in changes.items() if name in (*MODEL, "attention_dropout")}
     rest = {name: value for name, value in changes.items() if name not in of_model}
     with pytest.raises(ConfigError, match=f"^{field}"):
-        plan(plan_config(data(model=data()["model"] | of_model, **rest)), eight_devices)
+        plan(plan_config(data(model=MODEL | of_model, **rest)), eight_devices)
 
 
 def test_a_model_too_large_for_the_slice_is_planned_to_say_by_how_much(eight_devices, monkeypatch):
     monkeypatch.setattr("headjax.plan.plan._compile", lambda *arguments: "planned")
-    large = data()["model"] | {"vocab_size": 10**8}
+    large = MODEL | {"vocab_size": 10**8}
     assert plan(plan_config(data(model=large, batch_size=2**26)), eight_devices) == "planned"
 
 
@@ -80,7 +71,7 @@ def test_the_length_comes_from_the_data_the_recipe_or_the_caller():
 
 
 def test_the_planned_model_is_the_one_that_the_initialisation_configures(eight_devices):
-    post_norm = data()["model"] | {"residual": {"kind": "post_norm"}}
+    post_norm = MODEL | {"residual": {"kind": "post_norm"}}
     plain, _ = check_plan(plan_config(data(model=post_norm)), eight_devices)
     admin, _ = check_plan(plan_config(data(model=post_norm, initialization={"kind": "admin"})), eight_devices)
     assert count(admin.tensors()) == count(plain.tensors()) + 3 * 2 * 32  # a vector for every sub-layer
@@ -90,8 +81,6 @@ def test_the_planned_model_is_the_one_that_the_initialisation_configures(eight_d
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_paper_config_says_which_batch_it_takes(name):
-    from headjax.training.config_file import load_config_file
-
     planned = plan_config(load_config_file(str(ROOT / "configs" / "papers" / f"{name}.py")).to_dict())
     model = planned.model.build()
     batch = model.example_batch(2, planned.length)

@@ -1,12 +1,17 @@
-"""The page is one file that asks for nothing else and repeats hostile text harmlessly."""
+"""The page is one file that asks for nothing else, repeats hostile text harmlessly, and works in a browser."""
 
 import base64
 import hashlib
 import html.parser
+import io
+import json
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from headjax.core.errors import HeadjaxError
 from headjax.report import numbers
@@ -15,7 +20,24 @@ from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.presets import learning_curves
 from headjax.report.style import GRID, INK, PAPER, Plot
 from headjax.report.tables import Column, Table
-from tests.report.browser import CHROMIUM, browse, write_probed
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def write_probed(page, probe, path):
+    """Writes a page with one more script, which the page's policy would refuse."""
+    probed = re.sub(r"script-src '[^']*'", "script-src 'unsafe-inline'", page)
+    path.write_text(probed.replace("</body>", f"<script>{probe}</script></body>"))
+
+
+def browse(path, *options):
+    """Opens a page without a window; returns what it has become, once its scripts have run."""
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", *options]
+    command += [f"--user-data-dir={path.parent}/profile", "--virtual-time-budget=5000", "--dump-dom", f"file://{path}"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in shown.stderr
+    return shown.stdout
+
 
 HOSTILE = "</title><script>alert('1')</script><img src=x onerror=alert(1)> & \"quoted\" {{ 7*7 }}"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -198,3 +220,75 @@ def test_a_browser_shows_the_page_without_overflow_or_message(sections, tmp_path
     assert int(wide) <= 0
     assert sorted_first == "2"  # sorted twice: the largest number first
     assert told == "decoder/0/0"
+
+
+WEIGHTS = np.zeros((4, 3, 3), np.uint8)
+WEIGHTS[:] = 255 * np.eye(3, dtype=np.uint8)
+WEIGHTS[3] = [[255, 0, 0], [51, 204, 0], [0, 102, 153]]
+HEADS = ["encoder/0/0", "encoder/0/1", "encoder/1/0", "encoder/1/1"]
+TOKEN = "</script><b>"
+
+VIEWER_PROBE = """
+addEventListener("error", (event) => { document.body.dataset.error = event.message; });
+addEventListener("load", () => {
+  const chosen = () => document.querySelector(".heads [aria-pressed=true]").dataset.head;
+  const keys = () => [...document.querySelectorAll(".keys li")].map((key) => key.textContent).join(" ");
+  const outcome = () => document.querySelector(".outcome").textContent;
+  const found = { first: chosen(), whole: outcome() };
+  document.querySelector('[data-head="encoder/1/1"]').click();
+  found.clicked = document.querySelector(".panel h3").textContent;
+  document.querySelectorAll(".tokens button")[1].dispatchEvent(new Event("pointerenter"));
+  found.pointed = keys();
+  document.querySelector('[data-off="encoder/1/1"]').click();
+  found.off = outcome();
+  const focused = document.querySelector(".heads [tabindex='0']");
+  focused.focus();
+  focused.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowUp", bubbles: true }));
+  found.moved = chosen();
+  found.wide = document.documentElement.scrollWidth - innerWidth;
+  document.body.dataset.found = JSON.stringify(found);
+});
+"""
+
+
+@pytest.fixture(scope="module")
+def viewer():
+    stack = {
+        "queries": ["a", TOKEN, "c"],
+        "keys": ["a", TOKEN, "c"],
+        "heads": HEADS,
+        "weights": base64.b64encode(WEIGHTS.tobytes()).decode(),
+    }
+    names = [*HEADS, "encoder/0", "encoder/1"]
+    without = {name: {"prediction": f"no ({number}%)", "change": 0.25} for number, name in enumerate(names)}
+    view = {"stacks": {"encoder": stack}, "whole": "yes (90%)", "without": without}
+    importance = dict(zip(HEADS, (0.1, 0.4, 0.2, 0.3), strict=True))
+    data = {"importance": importance, "unit": "nats", "examples": [view, view]}
+    return render_page("Heads", "", [Section("What each head attends to", viewer=data)])
+
+
+def test_no_text_ends_the_data_and_pages_without_a_viewer_have_no_part_of_it(viewer):
+    assert viewer.count("</script>") == 2  # that of the data, that of the page
+    assert "<b>" not in viewer.split('type="application/json">')[1].split("</script>")[0]
+    assert "class Viewer" not in render_page("Heads", "", [Section("Text", "Text.")])
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_a_browser_shows_one_head_and_what_is_without_it(viewer, tmp_path):
+    write_probed(viewer, VIEWER_PROBE, tmp_path / "page.html")
+    became = browse(tmp_path / "page.html", "--window-size=500,1400")
+    assert "data-error" not in became
+    found = json.loads(re.search(r'data-found="([^"]*)"', became)[1].replace("&quot;", '"'))
+    assert found.pop("pointed").startswith("a20% ")
+    assert found == {
+        "first": "encoder/0/1",  # the most important one
+        "whole": "Prediction: yes (90%)",
+        "clicked": "encoder/1/1, importance 0.30",
+        "off": "Prediction: no (3%), with all heads yes (90%); nats: 0.25",
+        "moved": "encoder/0/1",
+        "wide": 0,
+    }
+    picture = tmp_path / "page.png"
+    browse(tmp_path / "page.html", "--window-size=500,1400", f"--screenshot={picture}")
+    pixels = np.asarray(Image.open(io.BytesIO(picture.read_bytes())).convert("RGB")).reshape(-1, 3)
+    assert (pixels == (0x00, 0x72, 0xB2)).all(axis=1).sum() > 1000  # weights are drawn

@@ -75,20 +75,19 @@ def test_intervals_over_seeds_alone_miss_the_truth_where_examples_are_shared():
     assert covered / TRIALS < 0.7
 
 
-def test_intervals_over_seeds_alone_are_students():
-    values = [1.0, 2.0, 4.0]
-    mean, low, high = over_seeds_and_examples([Sample(value) for value in values])
-    expected = stats.ttest_1samp(values, 0.0).confidence_interval()
-    np.testing.assert_allclose((mean, low, high), (np.mean(values), *expected))
+STUDENT = stats.ttest_1samp([1.0, 2.0, 4.0], 0.0).confidence_interval()
 
 
-def test_one_model_keeps_its_own_interval():
-    assert over_seeds_and_examples([Sample(1.0, 0.5, 1.2)]) == (1.0, 0.5, 1.2)
-
-
-def test_equal_models_have_the_interval_over_examples():
-    mean, low, high = over_seeds_and_examples([Sample(1.0, 0.5, 1.5)] * 3)
-    np.testing.assert_allclose((mean, low, high), (1.0, 0.5, 1.5))
+@pytest.mark.parametrize(
+    ("samples", "interval"),
+    [
+        ([Sample(1.0), Sample(2.0), Sample(4.0)], (7 / 3, *STUDENT)),  # over seeds alone
+        ([Sample(1.0, 0.5, 1.2)], (1.0, 0.5, 1.2)),  # one model keeps its own
+        ([Sample(1.0, 0.5, 1.5)] * 3, (1.0, 0.5, 1.5)),  # equal models have the one over examples
+    ],
+)
+def test_intervals_over_seeds_and_examples(samples, interval):
+    np.testing.assert_allclose(over_seeds_and_examples(samples), interval)
 
 
 def test_a_share_is_decided_by_the_items_that_are():

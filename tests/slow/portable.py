@@ -1,7 +1,7 @@
 """Runs the tests as other processors would: with other instruction sets, vector widths and numbers of cores.
 
     python tests/slow/portable.py
-    python tests/slow/portable.py --isas "SSE4_2 AVX2" --cores "1 2" --workers 4 tests/models
+    python tests/slow/portable.py --isas SSE4_2 AVX2 --cores 1 2 --tests tests/models
 
 Each configuration is one run of the tests and one line: what pytest says at its end. What the processor cannot do, or
 what there are too few cores for, is left out and said so. Logs of all runs stay in a directory that the end names.
@@ -10,6 +10,7 @@ what there are too few cores for, is left out and said so. Logs of all runs stay
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
@@ -42,32 +43,22 @@ CORES = (1, 2, 4)
 def main() -> int:
     """Run every configuration; return 1 if one failed or none ran."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--isas", default=" ".join(ISAS), help="instruction sets, separated by spaces")
-    parser.add_argument("--cores", default=" ".join(map(str, CORES)), help="cores of each worker")
-    parser.add_argument("--workers", type=int, default=None, help="processes; by default as many as the cores allow")
-    parser.add_argument("tests", nargs="*", default=["tests"])
+    parser.add_argument("--isas", nargs="+", default=list(ISAS), choices=list(ISAS), help="instruction sets")
+    parser.add_argument("--cores", nargs="+", type=int, default=CORES, help="cores of each worker")
+    parser.add_argument("--tests", nargs="+", default=["tests"])
     given = parser.parse_args()
-    unknown = set(given.isas.split()) - set(ISAS)
-    if unknown:
-        parser.error(f"--isas: unknown {', '.join(sorted(unknown))}; there are {', '.join(ISAS)}")
-    missing = [name for name in given.tests if not Path(name.split("::")[0]).exists()]
-    if missing:
-        parser.error(f"tests: no file or directory {', '.join(missing)}")
     logs = Path(tempfile.mkdtemp(prefix="headjax-portable-"))
     results = []
-    for name in given.isas.split():
-        for cores in map(int, given.cores.split()):
-            title = f"{name} on {cores} core{'s' if cores > 1 else ''}"
-            reason = left_out(name, cores)
-            if reason:
-                print(f"{title}: left out: {reason}", flush=True)
-                continue
-            log = logs / f"{name}-{cores}.log"
-            passed = run(ISAS[name], cores, given.workers, given.tests, log)
-            results.append(passed)
-            print(f"{title}: {'passed' if passed else 'FAILED'}: {closing_line(log)}", flush=True)
-            for line in [] if passed else failures(log):
-                print(f"    {line}", flush=True)
+    for name, cores in itertools.product(given.isas, given.cores):
+        title, log = f"{name} on {cores} core{'s' if cores > 1 else ''}", logs / f"{name}-{cores}.log"
+        reason = left_out(name, cores)
+        if reason:
+            print(f"{title}: left out: {reason}", flush=True)
+            continue
+        results.append(run(ISAS[name], cores, given.tests, log))
+        lines = log.read_text(errors="replace").split("\n")
+        failed = [f"\n    {line[:200]}" for line in lines if line.startswith(("FAILED", "ERROR"))]
+        print(f"{title}: {'passed' if results[-1] else 'FAILED'}: {lines[-2].strip('= ')}{''.join(failed)}", flush=True)
     print(f"{sum(results)} of {len(results)} configurations passed; logs in {logs}")
     return 0 if results and all(results) else 1
 
@@ -102,32 +93,16 @@ def environment(isa: InstructionSet, cores: int) -> dict[str, str]:
     return os.environ | {"XLA_FLAGS": flags, "HEADJAX_TEST_CORES": str(cores), "JAX_PLATFORMS": "cpu"}
 
 
-def run(isa: InstructionSet, cores: int, workers: int | None, tests: list[str], log: Path) -> bool:
-    """Run the tests with so many cores for each worker; return whether they passed."""
-    workers = workers or max(1, len(os.sched_getaffinity(0)) // cores)
+def run(isa: InstructionSet, cores: int, tests: list[str], log: Path) -> bool:
+    """Run the tests with so many cores for each of as many workers as the machine has room for; whether they passed."""
+    workers = max(1, len(os.sched_getaffinity(0)) // cores)
     pytest = [sys.executable, "-m", "pytest", "-m", "not parity and not attack", "-rf"]
     spread = ["--numprocesses", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
     with log.open("w") as output:
         done = subprocess.run(
-            [*pytest, *spread, *tests],
-            env=environment(isa, cores),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
+            [*pytest, *spread, *tests], env=environment(isa, cores), stdout=output, stderr=output, check=False
         )
     return done.returncode == 0
-
-
-def closing_line(log: Path) -> str:
-    """Return the last line of a log that says something."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip("= ") if lines else "no output"
-
-
-def failures(log: Path) -> list[str]:
-    """Return the lines that name failed tests."""
-    lines = log.read_text(errors="replace").splitlines()
-    return [line[:200] for line in lines if line.startswith(("FAILED", "ERROR"))]
 
 
 if __name__ == "__main__":

@@ -9,30 +9,19 @@ import numpy as np
 import pytest
 
 from headjax.cli import main
-from headjax.models.encoder import Bert
 from headjax.models.model import load
-from headjax.models.sublayers import Dense
 from headjax.storage.paths import path_of
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
-from tests.data.vocabulary import WORDS, write_vocabulary
+from tests.commands.language_folder import write_classifier
 from tests.mesh.test_distributed import start, wait_until
 
 STEPS, EVERY = 60, 10
 
-CONFIG = f"""
-from ml_collections import ConfigDict
-
-def get_config(arg=""):
-    attention = {{"kind": "multi_head", "num_heads": 2, "head_dim": 8}}
-    return ConfigDict({{
-        "model": {{"kind": "language_model", "vocab_size": 280, "max_length": 16, "width": 16, "num_layers": 1,
-                  "attention": attention, "feed_forward": {{"kind": "dense", "hidden": 16}}}},
-        "data": {{"kind": "task", "path": "DATA"}},
-        "batch_size": 8, "steps": {STEPS}, "log_every": 1, "checkpoint_every": {EVERY}, "keep_checkpoints": 2,
-        "optimizer": {{"kind": "adamw", "schedule": {{"kind": "cosine", "peak": 0.003, "warmup_steps": 5}}}},
-    }})
-"""
+CONFIG = tiny.config_file(
+    model=tiny.RUN["model"] | {"vocab_size": 280, "num_layers": 1}, data={"kind": "task", "path": "DATA"}, steps=STEPS,
+    log_every=1, checkpoint_every=EVERY, keep_checkpoints=2, tensorboard=True,
+    optimizer={"kind": "adamw", "schedule": {"kind": "cosine", "peak": 0.003, "warmup_steps": 5}},
+)  # fmt: skip
 
 pytestmark = [pytest.mark.whole, pytest.mark.processes]
 
@@ -93,15 +82,9 @@ def test_a_run_in_a_bucket_ends_with_what_one_on_a_disk_ends_with(bucket, tmp_pa
 def test_commands_on_a_bucket(bucket, tmp_path):
     """Fine-tuning and what comes after it; nothing but what was asked for stays in the bucket."""
     home = path_of(bucket)
-    recipe = Bert(
-        attention=tiny.multi_head(), feed_forward=Dense(32), vocab_size=len(WORDS), max_length=32, width=16,
-        num_layers=1, dropout=0.0, attention_dropout=0.0,
-    )  # fmt: skip
-    encoder = tiny.model(recipe.build()).replace(tokenizer=wordpiece_tokenizer(write_vocabulary(tmp_path)))
-    encoder.save(home / "encoder")
-    films = [f"{word} film , it was {word}" for word in ("good", "bad", "dull", "fun") for _ in range(12)]
-    lines = [f"{film}\t{'good' if film[0] in 'gf' else 'bad'}" for film in films]
-    (home / "films.tsv").write_text("\n".join(["sentence\tlabel", *lines]))
+    write_classifier(tmp_path)
+    load(tmp_path / "encoder").save(home / "encoder")
+    (home / "films.tsv").write_text((tmp_path / "films.tsv").read_text())
 
     def run(*words):
         assert main([*words, "--json", f"{home}/result.json"]) == 0
@@ -112,8 +95,8 @@ def test_commands_on_a_bucket(bucket, tmp_path):
     assert trained["model"] == f"{home}/tuned"
     assert not [path for path in home.iterdir() if path.name.startswith(".")]
     tuned = ["--task", table, "--batch-size", "8"]
-    assert run("predict", f"{home}/tuned", *tuned, "--out", f"{home}/found.jsonl")["examples"] == 48
-    assert len((home / "found.jsonl").read_text().splitlines()) == 48
+    assert run("predict", f"{home}/tuned", *tuned, "--out", f"{home}/found.jsonl")["examples"] == 96
+    assert len((home / "found.jsonl").read_text().splitlines()) == 96
     run("convert", f"{home}/tuned", f"{home}/shared", "--to", "collaborative:shared_dim=8", *tuned)
     assert load(f"{home}/shared").num_parameters < load(f"{home}/tuned").num_parameters
     shared = ("--to", "collaborative:shared_dim=8", "--calibrate", "2")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import tiny
 from tests.commands.language_folder import write_language_folder
 
 STEPS = 20_000
@@ -46,27 +47,20 @@ train(train_config(load_config(config, (f"--config.steps={steps}",))), workdir, 
 print(json.dumps(samples))
 """
 
-CONFIG = """
-from ml_collections import ConfigDict
-
-def get_config(arg=""):
-    return ConfigDict({
-        "model": {"kind": "directory", "path": "FOLDER/model"},
-        "data": {"kind": "language", "path": "FOLDER/text.txt", "length": 16},
-        "batch_size": 8, "steps": 1, "log_every": 10, "checkpoint_every": 500, "evaluate_every": 1000,
-        "keep_checkpoints": 2, "keep": "best",
-        "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 0.001}},
-    })
-"""
+CONFIG = tiny.config_file(
+    model={"kind": "directory", "path": "model"}, data={"kind": "language", "path": "text.txt", "length": 16},
+    steps=1, log_every=10, checkpoint_every=500, evaluate_every=1000, keep_checkpoints=2, keep="best", tensorboard=True,
+)  # fmt: skip
 
 
 @pytest.mark.attack
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads a process's memory in /proc")
 def test_twenty_thousand_steps(tmp_path):
     write_language_folder(tmp_path, max_length=16)
-    (tmp_path / "config.py").write_text(CONFIG.replace("FOLDER", str(tmp_path)))
-    words = [sys.executable, "-c", TRAINED, str(tmp_path / "config.py"), str(tmp_path / "run"), str(STEPS)]
-    done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    (tmp_path / "config.py").write_text(CONFIG)
+    words = [sys.executable, "-c", TRAINED, "config.py", "run", str(STEPS)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=tmp_path, env=environment)
     samples = json.loads(done.stdout.splitlines()[-1])
     (Path(os.environ.get("HEADJAX_TEST_OUT", tmp_path)) / "long_run.json").write_text(json.dumps(samples))
     memory = {step: size / 2**20 for step, size, *_ in samples}

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 from safetensors.numpy import load as load_safetensors
 
-from headjax import with_task
 from headjax.cli import main
 from headjax.core.errors import CheckpointError
 from headjax.data import PreparedData
@@ -21,14 +20,10 @@ from headjax.data.prepared import Host, manifests_in
 from headjax.data.shards import ShardRecords
 from headjax.hub import from_huggingface
 from headjax.models.model import Model, load
-from headjax.models.tasks import Classification
 from headjax.storage.directories import UNFINISHED as UNFINISHED_DIRECTORY
 from headjax.storage.paths import file_sizes, is_bucket, path_of
 from headjax.tokenizers.tokenizer import Tokenizer
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
-from tests.commands.language_folder import write_language_folder
-from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
-from tests.hub.directories import BERT, model_of
+from tests.commands.language_folder import write_classifier, write_language_folder
 
 LENGTH = 16
 
@@ -51,14 +46,8 @@ def write_inputs(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_language_folder(folder, max_length=LENGTH)
     (folder / "config.py").write_text(CONFIG.replace("FOLDER", str(folder)))
-    fields = BERT | {"vocab_size": len(WORDS), "max_position_embeddings": LENGTH, "num_labels": 2}
-    model = model_of(fields).replace(tokenizer=wordpiece_tokenizer(write_vocabulary(folder)))
-    with_task(model, Classification(classes=2, names=("bad", "good"))).save(folder / "classifier")
+    write_classifier(folder)
     assert main(["export", str(folder / "classifier"), str(folder / "hf")]) == 0
-    generator = np.random.default_rng(0)
-    films = [" ".join(generator.choice(TEXT[:12], generator.integers(2, 8))) for _ in range(24)]
-    rows = (f"{film}\t{'bad' if 'dull' in film else 'good'}" for film in films)
-    write_lines(folder / "films.tsv", "sentence\tlabel", *rows)
     for name, count in (("train", 240), ("valid", 20)):
         (folder / "paragraphs").mkdir(exist_ok=True)
         text = "\n".join(f"Paragraph {i} says that {i * i} is the square of {i}." for i in range(count))

@@ -35,19 +35,21 @@ def test_sizes_after_slashes_are_targets_each():
     assert expand("collaborative:shared_dim=8") == ["collaborative:shared_dim=8"]
 
 
-def test_an_embedding_is_the_mean_of_a_texts_hidden_states():
-    hidden = np.arange(24, dtype=np.float32).reshape(2, 4, 3)
-    mask = np.array([[1, 1, 0, 0], [0, 0, 0, 0]])
-    found = embeddings(Output(jnp.asarray(hidden)), {"attention_mask": jnp.asarray(mask)})
-    np.testing.assert_array_equal(found, [[hidden[0, :2].mean(axis=0)], [np.zeros(3)]])
-    every = embeddings(Output(jnp.asarray(hidden)), {})
-    np.testing.assert_array_equal(every[:, 0], hidden.mean(axis=1))
+HIDDEN = np.arange(24, dtype=np.float32).reshape(2, 4, 3)
 
 
-def test_texts_kept_apart_have_embeddings_of_their_own():
-    hidden = np.arange(12, dtype=np.float32).reshape(1, 4, 3)
-    found = embeddings(Output(jnp.asarray(hidden)), {"segment_ids": jnp.asarray([[1, 1, 2, 0]])})
-    np.testing.assert_array_equal(found, [[hidden[0, :2].mean(axis=0), hidden[0, 2]]])
+@pytest.mark.parametrize(
+    ("hidden", "batch", "wanted"),
+    [
+        (HIDDEN, {}, HIDDEN.mean(axis=1)[:, None]),
+        (HIDDEN, {"attention_mask": [[1, 1, 0, 0], [0, 0, 0, 0]]}, [[HIDDEN[0, :2].mean(axis=0)], [np.zeros(3)]]),
+        # Texts that are kept apart have embeddings of their own.
+        (HIDDEN[:1], {"segment_ids": [[1, 1, 2, 0]]}, [[HIDDEN[0, :2].mean(axis=0), HIDDEN[0, 2]]]),
+    ],
+)
+def test_an_embedding_is_the_mean_of_a_texts_hidden_states(hidden, batch, wanted):
+    given = {name: jnp.asarray(array) for name, array in batch.items()}
+    np.testing.assert_array_equal(embeddings(Output(jnp.asarray(hidden)), given), wanted)
 
 
 def test_texts_are_padded_to_the_lengths_that_are_asked_for_and_every_batch_is_shown(tmp_path):

@@ -1,0 +1,5 @@
+"""`python -m headjax` is the command `headjax`."""
+
+from headjax.cli import main
+
+raise SystemExit(main())
