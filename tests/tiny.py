@@ -13,7 +13,7 @@ from flax import nnx
 
 from headjax.attention import Attention, Collaborative, MultiHead
 from headjax.core.norms import LayerNorm
-from headjax.core.tensors import Constant, Normal, Zeros, map_tensors
+from headjax.core.tensors import Constant, Normal, Params, Zeros, map_tensors
 from headjax.models import DecoderModel, Model, Options
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.encoder import Bert
@@ -74,23 +74,28 @@ def text_encoder(task: TaskOutput, tokenizer: Tokenizer, max_length: int = 64) -
     return model(config).replace(tokenizer=tokenizer)
 
 
-def model(config: Any, seed: int = 0) -> Model:
-    """The model with every parameter drawn at random, biases and normalisations included, so that none hides a bug.
+def random_params(tensors: Params, default: Any, spread: float, seed: int = 0) -> Params:
+    """Parameters drawn at random, biases and normalisations included, so that none hides a bug.
 
-    Drawn by NumPy, because nothing has to be compiled for that.
+    Drawn by NumPy where the initialiser is a normal or a constant one, because nothing has to be compiled for that.
     """
     generator = np.random.default_rng(seed)
 
     def draw(path: str, tensor: nnx.Param) -> jax.Array:
-        init = tensor.init or config.initializer
+        init = tensor.init or default
         noise = generator.standard_normal(tensor.shape).astype(np.float32)
         if isinstance(init, Normal):
-            return jnp.asarray((init.stddev + 0.1) * noise)
+            return jnp.asarray((init.stddev + spread) * noise)
         if isinstance(init, Zeros | Constant):
-            return jnp.asarray(getattr(init, "value", 0.0) + 0.1 * noise)
-        return init(jax.random.key(seed), tensor, jnp.float32) + 0.1 * noise
+            return jnp.asarray(getattr(init, "value", 0.0) + spread * noise)
+        return init(jax.random.key(seed), tensor, jnp.float32) + spread * noise
 
-    return Model(config, map_tensors(draw, config.tensors()))
+    return map_tensors(draw, tensors)
+
+
+def model(config: Any, seed: int = 0) -> Model:
+    """The model with every parameter drawn at random."""
+    return Model(config, random_params(config.tensors(), config.initializer, 0.1, seed))
 
 
 RUN: dict[str, Any] = {

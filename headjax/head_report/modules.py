@@ -94,16 +94,21 @@ def report_heads(
         _removal(curves, baseline, "other examples" if held_out is not None else "the same examples"),
         Section("Where the heads lie", "", table=site_table(program.sites, scores)),
     ]
-    best = max((removable(points, baseline, RELATIVE * abs(baseline), False) for points in curves.values()), default=0)
-    facts = {
-        "attention layers": numbers.count(sum(len(site.places) for site in program.sites)),
-        "heads": numbers.count(len(find_heads(program.sites))),
-        "mean loss": numbers.significant(baseline),
-        f"of the heads can go at {numbers.percent(RELATIVE)} more loss": numbers.percent(best),
-    }
+    facts = _facts(program.sites, curves, baseline)
     summary = f"{_name(model)}: {scores.examples:,} examples score its heads. Nothing was trained."
     footer = f"headjax {__version__}, jax {jax.__version__}, {numbers.duration(seconds)} in all."
     return write_page(out, "Which heads matter", summary, sections, footer, facts)
+
+
+def _facts(sites: Sites, curves: Mapping[str, Sequence[CurvePoint]], baseline: float) -> dict[str, str]:
+    """Return the numbers at the head of the page."""
+    best = max((removable(points, baseline, RELATIVE * abs(baseline), False) for points in curves.values()), default=0)
+    return {
+        "attention layers": numbers.count(sum(len(site.places) for site in sites)),
+        "heads": numbers.count(len(find_heads(sites))),
+        "mean loss": numbers.significant(baseline),
+        f"of the heads can go at {numbers.percent(RELATIVE)} more loss": numbers.percent(best),
+    }
 
 
 def _name(model: Any) -> str:

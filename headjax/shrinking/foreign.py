@@ -13,7 +13,7 @@ from flax import nnx
 from headjax.core.errors import HeadjaxError, require
 from headjax.core.progress import Progress, silent
 from headjax.heads.head_id import HeadId
-from headjax.shrinking.choice import Choice, Option, Table, choose
+from headjax.shrinking.choice import QUANTITIES, Choice, Option, Table, choose
 from headjax.sites.program import Loss, Program, prepare
 from headjax.sites.pruning import prune_module
 from headjax.sites.reconstruction import reconstruct_module
@@ -126,7 +126,7 @@ def _measured(
             done += 1
             bar(done, {})
         options[_place(site)] = tuple(found)
-    rest = dict.fromkeys(("parameters", "flops", "cache", "latency"), 0.0)
+    rest = dict.fromkeys(QUANTITIES, 0.0)
     return Table(options, rest, "loss")
 
 

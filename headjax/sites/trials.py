@@ -85,7 +85,7 @@ def _finite(measured: Measured, what: str, batch: int) -> Measured:
     for name, values in measured.values.items():
         if not np.isfinite(values).all():
             worst = values[~np.isfinite(values)][0]
-            raise HeadjaxError(f"ablate: {name} of {what} is {worst} in batch {batch}, counted from 0")
+            raise HeadjaxError(f"{name}: {what} has {worst} in batch {batch}, counted from 0")
     return measured
 
 

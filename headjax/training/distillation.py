@@ -170,18 +170,9 @@ def distill(
     mesh = MeshConfig(data=1).build(jax.devices()[:1]) if mesh is None else mesh
     if teacher is None:
         settings = dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0, attention=0.0)
-    iterator = iter(batches)
-    first = next(iterator, None)
-    if first is None:
-        raise DataError("batches: there is no example to learn from")
     config, losses = student.config, Losses("distillation", settings.steps)
     state = _begin(student, settings, mesh, checkpoints, losses)
-    done = int(state.step)
-    rest = itertools.islice(itertools.chain([first], iterator), done, None)
-    feed: Iterator[Batch] = (put_batch(check_batch(config, batch), mesh) for batch in rest)
-    if teacher is not None:
-        _check_outputs(student, teacher, first, settings)
-        feed = _answered(feed, student, teacher, settings, mesh, compute)
+    feed = _fed(batches, int(state.step), student, teacher, settings, mesh, compute)
 
     def after(number: int, state: TrainState, measured: StepMetrics) -> bool:
         losses.add(measured.loss)
@@ -194,7 +185,7 @@ def distill(
         return False
 
     step = _step(config, settings, mesh, compute)
-    remaining = range(done + 1, settings.steps + 1)
+    remaining = range(int(state.step) + 1, settings.steps + 1)
     state = run_steps(lambda _, state, batch: step(state, batch), state, feed, remaining, after)
     numbers = {name: getattr(settings, name) for name in ("task", "logits", "hidden", "attention", "temperature")}
     plain = {name: str(number) if isinstance(number, Ramp) else number for name, number in numbers.items()}
@@ -365,6 +356,28 @@ def _over_counted(student: ModelConfig, values: jax.Array, batch: Batch, own: Lo
         tokens = batch.get("attention_mask", jnp.ones(()))
     by_token = jnp.broadcast_to(jnp.atleast_2d(tokens).astype(jnp.float32), values.shape) * counted[:, None]
     return Loss((values * by_token).sum(axis=1), by_token.sum(axis=1))
+
+
+def _fed(
+    batches: Iterable[Batch],
+    done: int,
+    student: Model,
+    teacher: Model | None,
+    settings: Distillation,
+    mesh: Mesh,
+    compute: Compute,
+) -> Iterator[Batch]:
+    """Return the batches after `done` of them, on the mesh, with the teacher's answers."""
+    iterator = iter(batches)
+    first = next(iterator, None)
+    if first is None:
+        raise DataError("batches: there is no example to learn from")
+    rest = itertools.islice(itertools.chain([first], iterator), done, None)
+    feed = (put_batch(check_batch(student.config, batch), mesh) for batch in rest)
+    if teacher is None:
+        return feed
+    _check_outputs(student, teacher, first, settings)
+    return _answered(feed, student, teacher, settings, mesh, compute)
 
 
 def _check_outputs(student: Model, teacher: Model, batch: Batch, settings: Distillation) -> None:

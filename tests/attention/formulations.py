@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 import headjax
 from headjax.attention import (
@@ -30,7 +28,8 @@ from headjax.attention import (
 )
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
 from headjax.core.norms import RMSNorm
-from headjax.core.tensors import Constant, Normal, Params, Zeros, map_tensors
+from headjax.core.tensors import Normal, Params
+from tests import tiny
 
 WIDTH = 16
 SUMS = WIDTH + 8 + 8 + 2 * 6 + 20
@@ -107,22 +106,8 @@ KEPT = MultiHead(num_heads=3, head_dim=4, rotary=RotaryHalves(base=100.0, dim=8)
 
 
 def random_params(attention: Attention, width: int = WIDTH, seed: int = 0) -> Params:
-    """Parameters drawn at random, biases and norms included, large enough that attention is not flat.
-
-    Drawn by NumPy where the initialiser is a normal or a constant one, because nothing has to be compiled for that.
-    """
-    generator = np.random.default_rng(seed)
-
-    def draw(path: str, tensor: nnx.Param) -> jax.Array:
-        init = tensor.init or Normal(0.5)
-        noise = generator.standard_normal(tensor.shape).astype(np.float32)
-        if isinstance(init, Normal):
-            return jnp.asarray((init.stddev + 0.3) * noise)
-        if isinstance(init, Zeros | Constant):
-            return jnp.asarray(getattr(init, "value", 0.0) + 0.3 * noise)
-        return init(jax.random.key(seed), tensor, jnp.float32) + 0.3 * noise
-
-    return map_tensors(draw, attention.tensors(width, width))
+    """Parameters drawn at random, large enough that attention is not flat."""
+    return tiny.random_params(attention.tensors(width, width), Normal(0.5), 0.3, seed)
 
 
 def module(name: str, **options: Any) -> AttentionModule:

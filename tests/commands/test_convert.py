@@ -1,16 +1,14 @@
-"""`headjax convert`, `sweep`, `grid` and `shrink`: costs, every trial once and kept, and budgets that hold."""
+"""`headjax convert`, `sweep` and `grid`: costs, and every trial once and kept."""
 
 import contextlib
 import json
 
 import pytest
 
-import headjax
 from headjax.attention import MultiHead
 from headjax.cli import main
 from headjax.conversion import convert as convert_model
 from headjax.core.errors import INTERRUPTED
-from headjax.heads.units import count_units
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.model import load
 from tests import tiny
@@ -194,44 +192,3 @@ def test_an_interrupted_grid_says_where_it_goes_on(grid, monkeypatch, capsys):
     monkeypatch.setattr("headjax.training.grid.Grid.run", lambda grid, number, *rest: False)
     assert grid("grid")[0] == INTERRUPTED
     assert "interrupted in cell 1/4; the same command goes on from there" in capsys.readouterr().out
-
-
-SHRINK = "--task text.txt --limit 8 --batch-size 8 --calibrate 8 --work WORK"
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory):
-    """The folder of the measurements, which all tests share."""
-    return tmp_path_factory.mktemp("shrunk")
-
-
-def test_several_budgets_hold_at_once_and_the_model_is_trained_after(run, work, tmp_path):
-    words = "--flops 90% --cache 50% --uniform --recover 2"
-    found = run(f"shrink model OUT/small {SHRINK} {words}".replace("WORK", str(work))).data
-    for budget in found["budget"].values():
-        assert budget["left"] <= budget["limit"] < budget["whole"]
-    model = headjax.load(tmp_path / "small")
-    assert headjax.summarize(model.config, 8).cache_bytes_per_token == found["budget"]["cache"]["left"]
-    assert len({form.structure() for form in model.config.attentions()["decoder"]}) == 1
-    assert len(set(count_units(model).values())) == 1
-    assert [entry["action"] for entry in model.history][-2:] == ["shrink", "distill"]
-    assert model.num_parameters == found["parameters"] < found["parameters_before"]
-    layers = {layer["place"]: layer for layer in found["layers"]}
-    assert model.history[-2]["layers"].keys() == layers.keys()
-
-
-def test_the_smallest_model_within_a_drop_is_found(run, work):
-    found = run(f"shrink model OUT/careless {SHRINK} --max-drop 100000%".replace("WORK", str(work))).data
-    least = min(point["costs"]["parameters"] for point in found["frontier"])
-    assert found["budget"]["parameters"]["left"] == least
-
-
-def test_the_page_shows_the_decision_beside_others_and_time_is_measured(run, work, tmp_path):
-    words = "--latency 100% --parameters 60% --out OUT/page.html"
-    found = run(f"shrink model OUT/shown {SHRINK} {words}".replace("WORK", str(work))).data
-    assert set(found["seconds"]) == {"predicted", "measured", "before"}
-    assert min(found["seconds"].values()) > 0.0
-    rivals = [one["name"] for one in found["rivals"]]
-    assert "all layers alike" in rivals
-    text = (tmp_path / "page.html").read_text()
-    assert all(name in text for name in ("this choice", *rivals, *(one["place"] for one in found["layers"])))

@@ -31,6 +31,8 @@ def test_matthews_is_gorodkins_correlation_of_classes(pairs):
     expected = ((predicted == gold).sum() * s - p @ t) / scale if scale else 0.0
     value = metrics.matthews(predicted, gold)
     assert value == pytest.approx(expected, abs=1e-12)
+    assert -1 - 1e-12 <= value <= 1 + 1e-12
+    assert metrics.matthews(gold, predicted) == pytest.approx(value, abs=1e-12)
     renamed = np.array([7, 2, 9, 4])
     assert metrics.matthews(renamed[predicted], renamed[gold]) == pytest.approx(value, abs=1e-12)
     one, other = (predicted > 1).astype(int), (gold > 1).astype(int)

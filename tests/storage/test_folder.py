@@ -112,6 +112,7 @@ sys.addaudithook(lambda event, found: event == "open" and WATCHED and OPENED.upd
     [
         ("inspect model", ["checksums.json", "config.json"]),
         ("prune model out --remove 1 --by random", None),
+        ("convert model out --to grouped:kv_heads=1", None),
         ("export model out", None),
         pytest.param("prune model out --remove 1 --task text.txt --limit 8", None, marks=pytest.mark.whole),
         pytest.param("train --config directory.py --workdir out", None, marks=pytest.mark.whole),

@@ -64,9 +64,6 @@ def test_missing_cut_and_longer_files_are_named(folder):
 
 def test_every_flipped_bit_of_the_record_is_found_or_harmless(folder):
     """A changed record never lets a changed file pass, and is not taken for damage of another file."""
-    for name in ("config.json", "params/empty"):  # one entry says it all, and has a third of the bits
-        (folder / name).unlink()
-    integrity.write_record(folder)
     record, content = folder / integrity.RECORD, (folder / integrity.RECORD).read_bytes()
     expected, refused = integrity.read_record(folder), 0
     for bit in range(8 * len(content)):
