@@ -122,7 +122,10 @@ class Found(Changed):
     frontier: Sequence[Any] = found("`quantity`, `share`, `damage`, `costs`")
     rivals: Sequence[Any] = found("other models of this budget: `name`, `predicted`, `measured`, `costs`, `metrics`")
     grid: Mapping[str, Any] = found("levels that were measured")
-    seconds: Mapping[str, float] = found("with `--latency`: `predicted`, `measured`, `before`", default=ABSENT)
+    seconds: Mapping[str, float] = found(
+        "with `--latency`: `predicted`, `measured`, `before`, `parts` (of the whole model's parts, each timed alone)",
+        default=ABSENT,
+    )
     page: str = found(said="page", default=ABSENT)
     story: Story
 
@@ -130,11 +133,15 @@ class Found(Changed):
         return [self.story.layer_table(), self.comparison(), *([self.story.rival_table()] if self.rivals else [])]
 
     def message(self) -> str:
-        told = self.predicted
-        said = [f"damage: {told['damage']:.3g} predicted, {self.measured['damage']:.3g} measured ({told['measure']})"]
+        predicted = self.predicted
+        said = [
+            f"damage: {predicted['damage']:.3g} predicted, {self.measured['damage']:.3g} measured "
+            f"({predicted['measure']})"
+        ]
         if self.seconds is not ABSENT:
             times = {name: numbers.duration(seconds) for name, seconds in self.seconds.items()}
-            said.append("forward: {predicted} predicted, {measured} measured, {before} before".format(**times))
+            told = "forward: {predicted} predicted, {measured} measured, {before} before, {parts} as a sum of its parts"
+            said.append(told.format(**times))
         return "; ".join((*said, super().message()))
 
 
@@ -296,7 +303,7 @@ class _Session(NamedTuple):
         batch = self.batches[len(self.batches) // 2]
         timings = time_forward({"before": self.model, "measured": built}, batch)
         times = {name: timing.median for name, timing in timings.items()}
-        return {"seconds": {"predicted": choice.costs["latency"], **times}}
+        return {"seconds": {"predicted": choice.costs["latency"], **times, "parts": self.table.parts}}
 
 
 def _open(model: Model, examples: Examples, options: Options, progress: Progress) -> _Session:

@@ -59,11 +59,13 @@ class Table(NamedTuple):
         options: by place, in the order of computation.
         rest: costs of everything else, by quantity.
         damage: what damages are: `kl`, `cosine`, `squared_difference` or `loss`.
+        parts: seconds of the whole model's parts, each timed alone, summed: they confirm its `latency`; 0 if not timed.
     """
 
     options: Mapping[str, tuple[Option, ...]]
     rest: Mapping[str, float]
     damage: str
+    parts: float = 0.0
 
     def whole(self, quantity: str) -> float:
         """Return the cost of the whole model."""

@@ -19,6 +19,7 @@ from headjax.models.model import Model
 from headjax.shrinking.build import build
 from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose, choose_if_any
 from headjax.shrinking.grid import Grid
+from headjax.shrinking.latency import Stopwatch
 from headjax.shrinking.measure import count_options, measure
 from headjax.shrinking.places import places_of
 from headjax.shrinking.table import native_levels, table_of
@@ -212,7 +213,8 @@ def options_of(
             progress=bar,
         )
     damage = "loss" if labels else agreement_kind(model.config)
-    table = table_of(model, grid, found, damage, tokens, batches[len(batches) // 2] if timed else None, kept)
+    clock = Stopwatch(model, batches[len(batches) // 2]) if timed else None
+    table = table_of(model, grid, found, damage, tokens, kept, clock, progress)
     if native:
         levels = native_levels(model, grid, found)
         table = table.only(lambda option: option.level in levels)

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
 from headjax.core.errors import HeadjaxError
-from headjax.heads.latency import time_forward
+from headjax.core.progress import Progress, silent
 from headjax.heads.units import without_units
 from headjax.hub.exporting import layout_of_export
-from headjax.models.config import Batch, ModelConfig
+from headjax.models.config import ModelConfig
 from headjax.models.model import Model
 from headjax.shrinking.choice import Option, Table
 from headjax.shrinking.costs import costs_of
 from headjax.shrinking.grid import WHOLE, Grid, Level
+from headjax.shrinking.latency import Clock, Latency, measure_latency
 from headjax.shrinking.measure import Measured, key_of
 from headjax.shrinking.places import Place, attentions_of, without
 from headjax.storage.kept import Kept
 
 
 def table_of(
-    model: Model, grid: Grid, measured: Measured, damage: str, length: int, timed: Batch | None, kept: Kept
+    model: Model,
+    grid: Grid,
+    measured: Measured,
+    damage: str,
+    length: int,
+    kept: Kept,
+    clock: Clock | None = None,
+    progress: Progress = silent,
 ) -> Table:
     """Return the table of options.
 
@@ -32,19 +40,35 @@ def table_of(
         measured: their damages.
         damage: what damages are.
         length: tokens of an example, for FLOPs.
-        timed: inputs to time every level on; None times none.
         kept: where seconds are kept.
+        clock: times every option; None times none.
+        progress: shows how far the timing is.
     """
     removed = _without(model, grid, measured)
     costs = {level: costs_of(config, length).by_place for level, config in removed.items()}
     costs |= {form.level: form.costs for form in measured.forms}
     rest = dict(costs_of(model.config, length).rest)
-    seconds: Mapping[str, float] = {}
-    if timed is not None:
-        seconds = kept("seconds", lambda: _seconds(_configs(removed, measured), model, timed))
-        rest["latency"] = seconds[str(WHOLE)]
-    options = {place.name: _of_place(place, measured, grid, costs, seconds) for place in measured.places}
-    return Table(options, rest, damage)
+    levels = {place.name: _levels(place, grid, measured) for place in measured.places}
+    latency = None
+    if clock is not None:
+        latency = Latency(**kept("latency", lambda: _timed(model, removed, measured, levels, clock, progress)))
+        rest["latency"] = latency.rest
+    options = {place.name: _of_place(place, measured, levels[place.name], costs, latency) for place in measured.places}
+    return Table(options, rest, damage, 0.0 if latency is None else latency.parts)
+
+
+def _timed(
+    model: Model,
+    removed: Mapping[Level, ModelConfig],
+    measured: Measured,
+    levels: Mapping[str, Sequence[Level]],
+    clock: Clock,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Return the `Latency` of all options as JSON data."""
+    configs = _configs(removed, measured)
+    by_place = {name: {str(level): configs[str(level)] for level in own} for name, own in levels.items()}
+    return measure_latency(model.config, measured.places, by_place, clock, progress)._asdict()
 
 
 def native_levels(model: Model, grid: Grid, measured: Measured) -> set[str]:
@@ -78,12 +102,6 @@ def _drawn(config: ModelConfig, model: Model) -> Model:
     return model.replace(config=config, params=config.initialize(jax.random.key(0)))
 
 
-def _seconds(configs: Mapping[str, ModelConfig], model: Model, batch: Batch) -> dict[str, float]:
-    """Return the median seconds of a forward by level; the models take turns."""
-    drawn = {name: _drawn(config, model) for name, config in configs.items()}
-    return {name: timing.median for name, timing in time_forward(drawn, batch).items()}
-
-
 def _without(model: Model, grid: Grid, measured: Measured) -> dict[Level, ModelConfig]:
     """Return the architecture of the whole, and of every level without a conversion, all layers alike."""
     heads = attentions_of(measured.places)
@@ -96,25 +114,29 @@ def _without(model: Model, grid: Grid, measured: Measured) -> dict[Level, ModelC
     return configs
 
 
+def _levels(place: Place, grid: Grid, measured: Measured) -> list[Level]:
+    """Return the levels of a sub-layer that have been measured, without the whole."""
+    return [*place.removals(grid), *(form.level for form in measured.forms if place.name in form.targets)]
+
+
 def _of_place(
     place: Place,
     measured: Measured,
-    grid: Grid,
+    levels: Sequence[Level],
     costs: Mapping[Level, Mapping[str, Mapping[str, float]]],
-    seconds: Mapping[str, float],
+    latency: Latency | None,
 ) -> tuple[Option, ...]:
     """Return the options of a sub-layer, the whole first."""
     targets = {form.level: form.targets[place.name] for form in measured.forms if place.name in form.targets}
     found = []
-    for level in (WHOLE, *place.removals(grid), *targets):
-        alike = sum(key_of(other, level) in measured.damages for other in measured.places)
-        saved = 0.0 if level == WHOLE else seconds.get(str(WHOLE), 0.0) - seconds.get(str(level), 0.0)
+    for level in (WHOLE, *levels):
         whole = level == WHOLE
+        name = "" if whole else str(level)
         fields: dict[str, Any] = {
             "place": place.name,
-            "level": "" if whole else str(level),
+            "level": name,
             "damage": 0.0 if whole else measured.damages[key_of(place, level)],
-            "latency": -saved / alike if saved else 0.0,
+            "latency": 0.0 if latency is None else latency.of(place.name, name),
             **costs[level][place.name],
         }
         if place.attention is None:

@@ -75,9 +75,9 @@ def test_the_page_shows_the_decision_beside_others_and_time_is_measured(shrink, 
     page = tmp_path / "page.html"
     found, _ = shrink("shown", "--latency", "100%", "--parameters", "60%", "--out", str(page))
     times = {name: numbers.duration(seconds) for name, seconds in found["seconds"].items()}
-    told = "forward: {predicted} predicted, {measured} measured, {before} before".format(**times)
-    assert told in capsys.readouterr().out
-    assert set(found["seconds"]) == {"predicted", "measured", "before"}
+    told = "forward: {predicted} predicted, {measured} measured, {before} before, {parts} as a sum of its parts"
+    assert told.format(**times) in capsys.readouterr().out
+    assert set(found["seconds"]) == {"predicted", "measured", "before", "parts"}
     assert min(found["seconds"].values()) > 0.0
     rivals = [one["name"] for one in found["rivals"]]
     assert "all layers alike" in rivals

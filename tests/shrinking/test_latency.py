@@ -1,0 +1,132 @@
+"""Seconds of options: positive and in the right order whatever the noise, and those of the whole model in sum."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+
+import headjax
+from headjax.heads.units import without_units
+from headjax.shrinking.choice import choose
+from headjax.shrinking.grid import Grid, Level
+from headjax.shrinking.latency import Part, Stopwatch, _computed, alone
+from headjax.shrinking.measure import measure
+from headjax.shrinking.places import places_of
+from headjax.shrinking.table import table_of
+from headjax.storage.kept import Kept
+from tests import tiny
+
+BATCH = tiny.tokens(16, 12, 0)
+GRID = Grid(heads=(0.5, 0.0), units=(0.5, 0.05), cached=(Level(1.0, "grouped", 0.5),), others=())
+REST = 0.5
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.model(tiny.decoder_config(tiny.layer(), tiny.layer(), tiny.layer()))
+
+
+@pytest.fixture(scope="module")
+def measured(model):
+    return measure(model, [BATCH], GRID, examples=16, length=12)
+
+
+def true_seconds(part: Part) -> float:
+    """Seconds on a machine on which sub-layers take what they have of heads, key and value heads and units."""
+
+    def attention(form):
+        return 0.1 + form.num_heads + 0.5 * len(set(form.groups))
+
+    layers = part.config.stacks()["decoder"].layers
+    of = {
+        "attention": lambda layer: attention(layer.attention),
+        "feed_forward": lambda layer: layer.feed_forward.hidden / 8,
+    }
+    if part.slot == "rest":
+        return REST
+    slots = of if part.slot == "model" else {part.slot: of[part.slot]}
+    return REST * (part.slot == "model") + sum(seconds(layer) for seconds in slots.values() for layer in layers)
+
+
+class Loaded:
+    """A clock of a machine whose load wanders from call to call, and that is interrupted now and then."""
+
+    def __init__(self, seed: int, noise: float) -> None:
+        self.random, self.noise, self.load = np.random.default_rng(seed), noise, 0.0
+
+    def __call__(self, parts):
+        turns = {name: [] for name in parts}
+        for _ in range(9):
+            for name, part in parts.items():
+                self.load = 0.9 * self.load + self.noise * self.random.normal()
+                interrupted = 5.0 if self.random.random() < 0.5 * self.noise else 1.0
+                turns[name].append(true_seconds(part) * float(np.exp(self.load)) * interrupted)
+        return turns
+
+
+def timed(model, measured, clock):
+    return table_of(model, GRID, measured, "kl", 12, Kept(), clock)
+
+
+def test_without_noise_an_option_takes_its_own_seconds(model, measured):
+    table = timed(model, measured, Loaded(0, 0.0))
+    whole, half, none, grouped = (option.latency for option in table.options["decoder/1"])
+    assert [half / whole, none / whole, grouped / whole] == pytest.approx([3.1 / 6.1, 0.1 / 6.1, 5.1 / 6.1])
+    assert table.whole("latency") == pytest.approx(true_seconds(Part(model.config, "model")))
+    assert table.parts == pytest.approx(table.whole("latency"))
+    assert table.rest["latency"] == pytest.approx(REST)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_noise_makes_no_time_negative_and_leaves_the_order(model, measured, seed):
+    """Savings of single options, subtracted from the whole, are negative under this noise."""
+    clock = Loaded(seed, 0.25)
+    table = timed(model, measured, clock)
+    for own in table.options.values():
+        assert min(option.latency for option in own) > 0.0
+    for number in range(3):
+        order = sorted(table.options[f"decoder/{number}"], key=lambda option: option.latency)
+        assert [option.level for option in order] == ["heads 0", "heads 0.5", "heads 1 grouped 0.5", ""]
+        order = sorted(table.options[f"decoder/{number}/feed_forward"], key=lambda option: option.latency)
+        assert [option.units for option in order] == [2, 16, 32]
+    assert 0.0 < table.least("latency") < 0.5 * table.whole("latency")
+    choice = choose(table, {"latency": 0.6 * table.whole("latency")})
+    assert 0.0 < choice.costs["latency"] <= 0.6 * table.whole("latency")
+
+
+def test_savings_of_whole_models_in_sum_are_more_than_the_whole_under_this_noise(model):
+    """What the estimate was before: the whole model's seconds less the savings of its heads and of its units."""
+    smaller = [headjax.prune(model, headjax.all_heads(model.config)).config, without_units(model.config, 0.95)]
+    sums = []
+    for seed in range(6):
+        clock = Loaded(seed, 0.25)
+        turns = clock({str(number): Part(own, "model") for number, own in enumerate([model.config, *smaller])})
+        whole, *others = map(statistics.median, turns.values())
+        sums.append(whole - sum(whole - other for other in others))
+    assert min(sums) < 0.0
+
+
+def test_equal_sub_layers_are_timed_once(model, measured):
+    seen = []
+
+    def clock(parts):
+        seen.append(tuple(parts))
+        return Loaded(0, 0.0)(parts)
+
+    timed(model, measured, clock)
+    assert sorted(map(len, seen)) == [2] * 5 + [4]
+
+
+def test_the_parts_of_a_model_are_all_of_its_work(model):
+    """FLOPs of the compiled programs: attention layers alone, feed-forwards alone, all else. Each embeds the tokens."""
+    clock = Stopwatch(model, BATCH)
+
+    def flops(part):
+        return _computed.lower(part, clock._params(part), BATCH).compile().cost_analysis()["flops"]
+
+    sub_layers = [flops(part) for part in {alone(model.config, place) for place in places_of(model)}]
+    rest, whole = flops(Part(model.config, "rest")), flops(Part(model.config, "model"))
+    assert len(sub_layers) == 2
+    assert sum(sub_layers) + rest == pytest.approx(whole, rel=0.04)
