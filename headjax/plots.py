@@ -1,4 +1,10 @@
-"""Plots for notebooks and scripts: each returns a `Plot`, which a notebook shows and `svg()` or `png()` write out."""
+"""Plots for notebooks and scripts: each returns a `Plot`, which a notebook shows and `svg()` or `png()` write out.
+
+>>> model = headjax.demo_model()
+>>> values = dict.fromkeys(headjax.all_heads(model.config), 1.0)
+>>> headjax.plots.score_map(model, values, title="Ones", unit="none").svg()[:4]
+'<?xm'
+"""
 
 from __future__ import annotations
 

@@ -91,7 +91,13 @@ READING = ("key", "value", "content_bias", "latent", "rotary_key")
 
 
 class CompressedAttention(WrappingAttention):
-    """Attention over a latent of the attended sequence: the module of `Compressed`."""
+    """Attention over a latent of the attended sequence: the module of `Compressed`.
+
+    >>> inner = headjax.attention.MultiHead(num_heads=4, head_dim=4)
+    >>> layer = headjax.CompressedAttention(16, inner=inner, rank=8, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((1, 3, 16))).shape
+    (1, 3, 16)
+    """
 
     formulation = Compressed
     config: Compressed

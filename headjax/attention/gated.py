@@ -58,7 +58,13 @@ class Gated(Wrapping):
 
 
 class GatedAttention(WrappingAttention):
-    """Attention with a gate for each head: the module of `Gated`."""
+    """Attention with a gate for each head: the module of `Gated`.
+
+    >>> inner = headjax.attention.MultiHead(num_heads=4, head_dim=4)
+    >>> layer = headjax.GatedAttention(16, inner=inner, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((1, 3, 16))).shape
+    (1, 3, 16)
+    """
 
     formulation = Gated
     config: Gated

@@ -182,7 +182,14 @@ def _flops(config: MultiHead | Grouped, width: int, memory_width: int, query_len
 
 
 class GroupedAttention(AttentionModule):
-    """Grouped-query attention: the module of `Grouped`."""
+    """Grouped-query attention: the module of `Grouped`.
+
+    >>> layer = headjax.GroupedAttention(16, num_heads=4, kv_heads=2, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((1, 3, 16))).shape
+    (1, 3, 16)
+    >>> layer.query.shape, layer.key.shape
+    ((16, 4, 4), (16, 2, 4))
+    """
 
     formulation: ClassVar[type[Attention]] = Grouped
     config: Grouped | MultiHead
@@ -242,7 +249,14 @@ class GroupedAttention(AttentionModule):
 
 
 class MultiHeadAttention(GroupedAttention):
-    """Multi-head attention, grouped with a key head for each query head: the module of `MultiHead`."""
+    """Multi-head attention, grouped with a key head for each query head: the module of `MultiHead`.
+
+    >>> layer = headjax.MultiHeadAttention(16, num_heads=4, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((1, 3, 16))).shape
+    (1, 3, 16)
+    >>> layer.keep_heads([0, 2]).config.num_heads
+    2
+    """
 
     formulation = MultiHead
     config: MultiHead

@@ -121,7 +121,14 @@ class SharedRotary(Wrapping):
 
 
 class SharedRotaryAttention(WrappingAttention):
-    """Grouped attention whose key heads share components: the module of `SharedRotary`."""
+    """Grouped attention whose key heads share components: the module of `SharedRotary`.
+
+    >>> rotary = headjax.attention.RotaryHalves()
+    >>> inner = headjax.attention.Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=rotary)
+    >>> layer = headjax.SharedRotaryAttention(16, inner=inner, components=(1, 2), rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((1, 3, 16))).shape
+    (1, 3, 16)
+    """
 
     formulation = SharedRotary
     config: SharedRotary

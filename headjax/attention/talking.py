@@ -95,7 +95,12 @@ class Talking(HeadSizes, Attention):
 
 
 class TalkingAttention(AttentionModule):
-    """Talking-heads attention: the module of `Talking`."""
+    """Talking-heads attention: the module of `Talking`.
+
+    >>> layer = headjax.TalkingAttention(16, num_heads=4, logit_heads=6, softmax_heads=6, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((1, 3, 16))).shape
+    (1, 3, 16)
+    """
 
     formulation = Talking
     config: Talking

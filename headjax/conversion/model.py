@@ -64,6 +64,10 @@ def convert(
     their parameters change together. The conversion is added to the history. A restructuring (`deep`) replaces layers,
     and with them the function; it needs no calibration.
 
+        >>> found = headjax.convert(headjax.demo_model(), "grouped:kv_heads=2", layers=[0])
+        >>> [attention.kv_heads for attention in found.model.config.attentions()["decoder"]]
+        [2, 8, 8, 8]
+
     Args:
         model: Model to convert.
         to: Target as a value (`ToCollaborative(shared_dim=384)`), as text (`collaborative:shared_dim=384`), or one for

@@ -27,6 +27,11 @@ class HeadjaxError(ValueError):
     """Something the user asked for cannot be done. The command line prints it and exits with `exit_code`.
 
     Of a message that is longer than `LONGEST` the middle is left out.
+
+        >>> headjax.prune(headjax.demo_model(), ["decoder/0/8"])
+        Traceback (most recent call last):
+            ...
+        headjax.core.errors.HeadjaxError: head decoder/0/8: layer 0 of decoder has heads 0, 1, 2, 3, 4, 5, 6, 7
     """
 
     exit_code: ClassVar[int] = FAILED

@@ -298,6 +298,11 @@ def text_batch(
 ) -> dict[str, np.ndarray]:
     """Return texts, or pairs of texts, as a batch for a model: with special tokens, padded on the right.
 
+        >>> model = headjax.demo_model()
+        >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:", "pass"])
+        >>> batch["input_ids"].shape, batch["attention_mask"].sum(axis=1)
+        ((2, 8), array([5, 2]))
+
     Args:
         tokenizer: the model's tokenizer.
         texts: the texts, or the first text of each pair.

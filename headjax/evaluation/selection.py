@@ -57,6 +57,12 @@ def split_task(task: Task, select: str | Task = "train", *, train: Task | None =
     count), and the first half is for selection. Equal examples, pairs with the same first text, and all questions about
     one paragraph stay together. The halves are disjoint and the same on every machine.
 
+        >>> model = headjax.demo_model()
+        >>> task = headjax.load_task("LICENSE", model, length=64)
+        >>> parts = headjax.split_task(task)
+        >>> len(parts.evaluation.data.validation)
+        11
+
     Args:
         task: the task.
         select: `train`; `validation`, the evaluation examples themselves; or another task, whose training examples are

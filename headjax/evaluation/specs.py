@@ -75,6 +75,11 @@ class Request(NamedTuple):
 def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validation") -> Task:
     """Return a task for a model, read with the model's own tokenizer.
 
+        >>> model = headjax.demo_model()
+        >>> task = headjax.load_task("LICENSE", model, length=64)
+        >>> next(iter(task.batches(4)))["input_ids"].shape
+        (4, 64)
+
     Args:
         spec: a name of `NAMED`, maybe with the place of its files, such as `sst2` and `sst2:FOLDER`; without one they
             are found under the folder that the environment variable HEADJAX_DATA names. `headjax tasks` lists the

@@ -63,6 +63,13 @@ def measure_of(data: TaskData) -> Measure | None:
 class Task:
     """A task: examples with their measure.
 
+        >>> model = headjax.demo_model()
+        >>> task = headjax.load_task("LICENSE", model, length=64)
+        >>> task.name, len(task.data.validation)
+        ('LICENSE', 11)
+        >>> next(iter(task.batches(4)))["input_ids"].shape
+        (4, 64)
+
     Attributes:
         name: name or file of the task.
         data: its examples.
@@ -248,7 +255,13 @@ def evaluate(
 def evaluate_task(
     model: Model, task: Task, gates: Gates | None = None, limit: int = 0, **options: Any
 ) -> dict[str, float]:
-    """Return the model's loss and the task's metrics; `options` are those of `measure_task`."""
+    """Return the model's loss and the task's metrics; `options` are those of `measure_task`.
+
+    >>> model = headjax.demo_model()
+    >>> task = headjax.load_task("LICENSE", model, length=64)
+    >>> sorted(headjax.evaluate_task(model, task, limit=4))
+    ['bits_per_byte', 'loss', 'perplexity', 'word_perplexity']
+    """
     return measure_task(model, task, gates, limit, **options).metrics
 
 
@@ -265,6 +278,12 @@ def measure_task(
     progress: Update | None = None,
 ) -> Evaluation:
     """Return the metrics and outcomes of a model on a task; batches of equal shapes share one compilation.
+
+        >>> model = headjax.demo_model()
+        >>> task = headjax.load_task("LICENSE", model, length=64)
+        >>> found = headjax.measure_task(model, task, limit=4)
+        >>> found.examples, sorted(found.metrics), sorted(found.outcomes)
+        (4, ['bits_per_byte', 'loss', 'perplexity', 'word_perplexity'], ['loss', 'targets'])
 
     Args:
         model: the model.

@@ -58,6 +58,13 @@ def report_heads(
 
     The page needs no other file. The model stays as it is, and nothing is trained.
 
+        >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
+        >>> def loss(model, x):
+        ...     return ((model(x) - x) ** 2).mean((1, 2))
+        >>> x = np.random.default_rng(0).normal(size=(2, 3, 16)).astype(np.float32)
+        >>> headjax.report_heads(layer, [x], folder / "heads.html", loss=loss, percentages=[50], seeds=1).name
+        'heads.html'
+
     Args:
         model: Any module, or a function of a tree of arrays, as for `headjax.score_heads`.
         batches: Examples that heads are scored and ordered on.

@@ -1,6 +1,11 @@
 """Head gates as arrays: by head stack, `[layers, max_heads]`, and with leading or inner axes for many at once.
 
 A layer with fewer than max_heads heads uses the first columns and ignores the others.
+
+    >>> model = headjax.demo_model()
+    >>> gates = headjax.gates.without(model.config, headjax.all_heads(model.config)[:3])
+    >>> {stack: (array.shape, int(array.sum())) for stack, array in gates.items()}
+    {'decoder': ((4, 8), 29)}
 """
 
 from __future__ import annotations

@@ -79,6 +79,10 @@ def stack_of(path: str) -> tuple[str, int]:
 def all_heads(config: ModelConfig, stacks: Iterable[str] | None = None) -> tuple[HeadId, ...]:
     """Return every head of the model, by stack, layer and position.
 
+        >>> heads = headjax.all_heads(headjax.demo_model().config)
+        >>> len(heads), str(heads[0]), str(heads[-1])
+        (32, 'decoder/0/0', 'decoder/3/7')
+
     Args:
         config: Architecture of the model.
         stacks: Head stacks to list; None lists all.

@@ -131,6 +131,12 @@ def reconstruction_order(
 
     Under a mesh set with `jax.set_mesh` the examples of every batch are spread over its batch axes.
 
+        >>> model = headjax.demo_model()
+        >>> batches = list(headjax.load_task("LICENSE", model, length=64).batches(4))
+        >>> order = headjax.reconstruction_order(model, batches)
+        >>> len(order)
+        32
+
     Args:
         model: Model to order the heads of.
         batches: Examples: arrays by Hugging Face's names. Layers are compared on about `MEASURED` of them, with

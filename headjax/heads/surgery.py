@@ -76,6 +76,11 @@ def map_attention(
     model as far as the groups of its layers stay. Layers that share their parameters change together: `change` is
     called for the first of them, and all take its result.
 
+        >>> model = headjax.demo_model()
+        >>> smaller = headjax.map_attention(model, lambda layer: layer.module.keep_heads([0, 1, 2]), layers=[0])
+        >>> len(headjax.all_heads(smaller.config))
+        27
+
     Args:
         model: Model to change.
         change: Called once per chosen layer, in order; returns the layer's own module where nothing changes.

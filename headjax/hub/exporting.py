@@ -54,6 +54,10 @@ def to_huggingface(
     The family's class computes what the model computes, or nothing is written. A model that was imported gives back its
     tensors byte by byte, and those fields of its config that the model does not decide itself.
 
+        >>> found = headjax.to_huggingface(headjax.demo_model(), folder / "exported")
+        >>> found.family, found.layout, found.tensors
+        ('gpt2', 'native', 52)
+
     Args:
         model: the model; deferred arrays (`headjax.models.model.load`) are read, written and dropped one after another.
         directory: the directory to write; an earlier export there is replaced.

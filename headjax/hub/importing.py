@@ -53,6 +53,9 @@ def from_huggingface(
     tensor that the model lacks, or that the directory lacks, is an error; nothing is guessed. The model's history keeps
     the `config.json`, so that `to_huggingface` can write back fields that mean nothing here.
 
+        >>> headjax.from_huggingface("headjax/quickstart/weights").config.width
+        128
+
     Args:
         directory: the directory.
         family: reads the directory as this family; None is the one that `model_type` names. A family of your own goes

@@ -38,6 +38,9 @@ class MeshConfig(Checked):
     The three lie within a slice, whose devices have a fast network among them. Slices only share gradients, over the
     data-centre network.
 
+        >>> headjax.MeshConfig().build().axis_names
+        ('slices', 'data', 'fsdp', 'model')
+
     Attributes:
         data: copies of the model within a slice that each see a part of the batch.
         fsdp: devices over which each copy's parameters are also spread, gathered where used; they split the batch too.

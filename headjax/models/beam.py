@@ -54,6 +54,12 @@ def beam_search(
     best others live on. The search stops when no live hypothesis can beat the worst finished one any more, or at
     `max_new_tokens`, where live hypotheses count as finished.
 
+        >>> model = headjax.demo_model()
+        >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:"])
+        >>> beams = headjax.beam_search(model, batch, beams=2, max_new_tokens=4, end_token=0)
+        >>> beams.tokens.shape
+        (1, 2, 4)
+
     Args:
         model: a decoder or an encoder-decoder.
         batch: arrays by Hugging Face's names; `attention_mask` marks padding.

@@ -25,7 +25,13 @@ from headjax.models.ranges import Range
 from headjax.models.stack import Stack
 
 Batch = Mapping[str, Any]
-"""Arrays by Hugging Face's names: `input_ids [batch, length]`, `attention_mask [batch, length]`, `labels`, ..."""
+"""Arrays by Hugging Face's names: `input_ids [batch, length]`, `attention_mask [batch, length]`, `labels`, ...
+
+    >>> model = headjax.demo_model()
+    >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:"])
+    >>> {name: array.shape for name, array in batch.items()}
+    {'input_ids': (1, 8), 'token_type_ids': (1, 8), 'attention_mask': (1, 8)}
+"""
 
 
 Gates = Mapping[str, jax.Array]
@@ -176,6 +182,13 @@ class Network(nnx.Module):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(Spec, abc.ABC):
     """Base of the architectures.
+
+        >>> config = headjax.demo_model().config
+        >>> config.width, len(config.attentions()["decoder"])
+        (128, 4)
+        >>> fresh = headjax.Model(config, rngs=nnx.Rngs(0))
+        >>> isinstance(fresh.config, headjax.ModelConfig)
+        True
 
     Attributes:
         width: size of the residual stream.

@@ -39,6 +39,16 @@ class DecoderModel(GenerativeModel):
     `labels`, which are the `input_ids` unshifted (the model shifts), -100 where no loss is wanted; without labels every
     token that is not padding is one.
 
+        >>> from headjax.attention import MultiHead
+        >>> from headjax.models import LanguageModel
+        >>> from headjax.models.sublayers import Dense
+        >>> recipe = LanguageModel(
+        ...     vocab_size=50257, max_length=1024, width=768, num_layers=12,
+        ...     attention=MultiHead(num_heads=12, head_dim=64), feed_forward=Dense(3072),
+        ... )
+        >>> headjax.summarize(recipe.build(), length=64).parameters  # as many as GPT-2
+        124439808
+
     Attributes:
         embeddings: token embeddings and positions.
         decoder: the layers, without cross-attention.

@@ -35,6 +35,13 @@ class EncoderModel(ModelConfig):
     Batches hold `input_ids [batch, length]` and optionally `attention_mask` (0 at padding), `token_type_ids`,
     `position_ids` (counted from 0, whatever the offset), `segment_ids` of packed examples, and the task's labels.
 
+        >>> from headjax.attention import MultiHead
+        >>> from headjax.models import Bert
+        >>> from headjax.models.sublayers import Dense
+        >>> recipe = Bert(attention=MultiHead(num_heads=12, head_dim=64), feed_forward=Dense(3072))
+        >>> headjax.summarize(recipe.build(), length=64).parameters  # as many as BERT-base
+        109482240
+
     Attributes:
         embeddings: token embeddings, positions and segments.
         encoder: the layers, without cross-attention.

@@ -43,6 +43,16 @@ class EncoderDecoderModel(GenerativeModel):
     wanted. Packed pairs are kept apart by `segment_ids` and `decoder_segment_ids`, with `position_ids` and
     `decoder_position_ids` that start anew for each; made of labels, each target then has the start token before it.
 
+        >>> from headjax.attention import MultiHead
+        >>> from headjax.models import Translation
+        >>> from headjax.models.sublayers import Dense
+        >>> recipe = Translation(
+        ...     vocab_size=37000, width=512, num_layers=6,
+        ...     attention=MultiHead(num_heads=8, head_dim=64), feed_forward=Dense(2048),
+        ... )
+        >>> headjax.summarize(recipe.build(), length=64).heads
+        144
+
     Attributes:
         embeddings: those of the source.
         encoder: the encoder's layers.

@@ -57,6 +57,10 @@ class Greedy(Sampler):
 class Sample(Sampler):
     """A token drawn from softmax(logits / temperature), cut to the likely ones and scaled up again.
 
+        >>> sampler = headjax.Sample(temperature=0.8, top_k=50)
+        >>> headjax.generate(headjax.demo_model(), "for name in", sampler=sampler, seed=1, max_new_tokens=4)
+        ' name.children:'
+
     Attributes:
         temperature: below 1 sharpens, above 1 flattens.
         top_k: how many of the likeliest tokens may be drawn; 0 is all.
@@ -151,6 +155,9 @@ def generate(
 
     Prompts may differ in length, with padding on either side. Positions are counted without padding; where the batch
     gives `position_ids` (`decoder_position_ids`), the continuation goes on from the last of them.
+
+        >>> headjax.generate(headjax.demo_model(), ["for name in", "if not"], max_new_tokens=4)
+        [' the name of the', ' self.debug():']
 
     Args:
         model: a decoder or an encoder-decoder.

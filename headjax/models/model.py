@@ -71,6 +71,16 @@ class Model(Network):
     Every transformation of Flax takes it. headjax's own functions leave the model that they are given as it is, and
     return another one.
 
+        >>> model = headjax.demo_model()
+        >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:"])
+        >>> model(batch).logits.shape
+        (1, 8, 2048)
+        >>> print(model)
+        Model: decoder, width 128, output tied
+          heads: decoder 32 in 4 layers
+          parameters: 1,088,256 (float32)
+          tokenizer: yes; history: import
+
     Attributes:
         config: the architecture.
     """
@@ -256,6 +266,10 @@ def save(model: Model, path: str | Path, progress: Progress = silent) -> None:
     Deferred arrays (`headjax.core.deferred`) are made, written and dropped one after another. Among several processes,
     the one that calls this writes, without the others; it has the parameters whole.
 
+        >>> headjax.save(headjax.demo_model(), folder / "model")
+        >>> sorted(path.name for path in (folder / "model").iterdir())
+        ['checksums.json', 'config.json', 'history.json', 'params', 'tokenizer']
+
     Raises:
         CheckpointError: the path exists and is not a model directory, or holds files that headjax did not write.
         ParameterError: the parameters are not those the config declares, or not finite.
@@ -281,6 +295,10 @@ def save(model: Model, path: str | Path, progress: Progress = silent) -> None:
 
 def load(path: str | Path, *, mesh: Mesh | None = None, lazy: bool = False) -> Model:
     """Read a model directory, strictly.
+
+        >>> headjax.demo_model().save(folder / "model")
+        >>> headjax.load(folder / "model").config.width
+        128
 
     Args:
         path: the directory.

@@ -98,6 +98,19 @@ def with_task(model: Model, output: TaskOutput, *, seed: int = 0) -> Model:
 
     A pooler is added where the output reads the pooled vector and the model does not pool.
 
+        >>> from headjax.attention import MultiHead
+        >>> from headjax.models import Bert
+        >>> from headjax.models.sublayers import Dense
+        >>> from headjax.models.tasks import Classification
+        >>> recipe = Bert(attention=MultiHead(num_heads=2, head_dim=8), feed_forward=Dense(16), width=16, num_layers=1)
+        >>> encoder = headjax.Model(recipe.build(), rngs=nnx.Rngs(0))
+        >>> headjax.with_task(encoder, Classification(classes=3)).config.output.classes
+        3
+        >>> headjax.with_task(headjax.demo_model(), Classification(classes=3))
+        Traceback (most recent call last):
+            ...
+        headjax.core.errors.ConfigError: task: the output of a decoder cannot be exchanged
+
     Args:
         model: a trained encoder or vision model.
         output: the task output.

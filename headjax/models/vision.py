@@ -129,6 +129,13 @@ class VisionModel(ModelConfig):
 
     Batches hold `pixel_values [batch, channels, height, width]` and the task's labels.
 
+        >>> from headjax.attention import MultiHead
+        >>> from headjax.models import Vit
+        >>> from headjax.models.sublayers import Dense
+        >>> recipe = Vit(attention=MultiHead(num_heads=12, head_dim=64), feed_forward=Dense(3072))
+        >>> headjax.summarize(recipe.build(), length=0).parameters  # as many as ViT-B/16 without its output
+        85798656
+
     Attributes:
         patches: how images become vectors.
         encoder: the layers, without cross-attention.

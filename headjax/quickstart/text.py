@@ -106,6 +106,12 @@ def demo_model() -> Model:
 
     It has 4 layers of 8 heads and 256 positions. `headjax/quickstart/weights/README.md` is its model card.
 
+        >>> print(headjax.demo_model())
+        Model: decoder, width 128, output tied
+          heads: decoder 32 in 4 layers
+          parameters: 1,088,256 (float32)
+          tokenizer: yes; history: import
+
     Raises:
         HeadjaxError: this installation of headjax has no weights.
     """

@@ -58,6 +58,14 @@ def shrink_heads(
     Heads go in whole groups where several key and value heads serve groups of them. Layers that lie along one axis
     (`nnx.scan`) keep equal numbers.
 
+        >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
+        >>> def loss(model, x):
+        ...     return ((model(x) - x) ** 2).mean((1, 2))
+        >>> x = np.random.default_rng(0).normal(size=(2, 3, 16)).astype(np.float32)
+        >>> found = headjax.shrink_heads(layer, [x], 0.5, loss=loss)
+        >>> found.model.num_heads <= 2, len(found.removed) >= 2
+        (True, True)
+
     Args:
         model: Any module, as for `headjax.prune`.
         batches: Examples to score, measure and solve on.

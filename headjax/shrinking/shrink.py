@@ -43,6 +43,14 @@ FILE = "measurements.json"
 class Budget(Checked):
     """Greatest costs of a model: a share of the whole model's up to 1, or a number above 1; None is any.
 
+        >>> budget = headjax.Budget(parameters=0.6, cache=0.5)
+        >>> budget.flops is None
+        True
+        >>> headjax.Budget(parameters=-1.0)
+        Traceback (most recent call last):
+            ...
+        headjax.core.errors.ConfigError: parameters: must be above 0, got -1.0
+
     Attributes:
         parameters: of attention and feed-forwards; embeddings and outputs stay and do not count.
         flops: floating-point operations of one example.
@@ -127,6 +135,14 @@ def shrink(
     Every smaller form of every sub-layer is made alone, repaired, and its effect on the model's own output is measured.
     An integer program takes one form a sub-layer, so that the sum of these damages is least within the budget. The
     model is then built from front to back, every map solved anew. Nothing is trained.
+
+        >>> from headjax.shrinking.grid import Grid
+        >>> model = headjax.demo_model()
+        >>> batches = list(headjax.load_task("LICENSE", model, length=64).batches(4))
+        >>> grid = Grid(heads=(0.5,), units=(0.5,), cached=(), others=())
+        >>> found = headjax.shrink(model, batches, headjax.Budget(parameters=0.7), grid=grid)
+        >>> sorted(found.choice.options)[:2]
+        ['decoder/0', 'decoder/0/feed_forward']
 
     Args:
         model: the model.

@@ -59,13 +59,18 @@ _REGISTRY: dict[type[nnx.Module], View] = {}
 def register_attention(cls: type[nnx.Module], view: View) -> None:
     """Say where the heads of an attention class of your own lie; this class and those derived from it are then found.
 
-        def view(layer):
-            return headjax.AttentionSite(
-                heads=layer.heads, kv_heads=layer.heads, head_dim=layer.size, output="mix", kernel="mix.kernel",
-                query={"inputs.kernel": -2, "mix.kernel": -3},
-            )
-
-        headjax.register_attention(MyAttention, view)
+        >>> class Mine(nnx.MultiHeadAttention):
+        ...     pass
+        >>> def view(layer):
+        ...     heads = {"query.kernel": -2, "out.kernel": -3}
+        ...     return headjax.AttentionSite(
+        ...         heads=layer.num_heads, kv_heads=layer.num_heads, head_dim=layer.head_dim,
+        ...         output="out", kernel="out.kernel", query=heads, key={"key.kernel": -2, "value.kernel": -2},
+        ...     )
+        >>> headjax.register_attention(Mine, view)
+        >>> layer = Mine(4, 16, use_bias=False, decode=False, rngs=nnx.Rngs(0))
+        >>> headjax.attention_sites(layer)[0].heads
+        4
 
     Args:
         cls: Class of the attention layer, an `nnx.Module`.
@@ -88,6 +93,11 @@ def attention_sites(model: nnx.Module) -> Sites:
     beside an attribute such as `num_heads`. The finding is checked: the sum over heads of context_h W_O^h must be what
     the output projection computes, parameters must have the shapes of so many heads, and attributes must not contradict
     them. A layer that appears at several places is listed once.
+
+        >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
+        >>> sites = headjax.attention_sites(layer)
+        >>> [(site.path, site.heads, site.head_dim) for site in sites]
+        [('.', 4, 4)]
 
     Args:
         model: Any module; it is not changed.

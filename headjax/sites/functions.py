@@ -48,6 +48,13 @@ def score_heads(
     fisher, and the norms context_norm and output_norm; positions that cannot change the loss (padding) are not counted.
     It is scored in evaluation mode, and stays as it is. Its heads are named by path and number, `layers.3.attn/5`.
 
+        >>> model = headjax.demo_model()
+        >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
+        >>> scores = headjax.score_heads(model, batches)
+        >>> importance = scores.score("importance")
+        >>> len(importance), str(min(importance, key=importance.get))
+        (32, 'decoder/1/6')
+
     Args:
         model: Model to score. A function of a tree of arrays (Linen, Equinox) is `(apply, params, sites)`, with the
             path of W_O in the tree and the axis of its heads for each site, `{"layer_0": ("layer_0/out/kernel", 0)}`,
@@ -94,6 +101,12 @@ def ablate(
     each layer is computed once, and ablations of one layer run together, as many as fit the budget. Any other model
     (see `score_heads`) runs whole for every head; one compilation serves all of them.
 
+        >>> model = headjax.demo_model()
+        >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
+        >>> found = headjax.ablate(model, batches, heads=["decoder/0/0", "decoder/0/1"])
+        >>> found.ablated["loss"].shape  # [heads, examples]
+        (2, 2)
+
     Args:
         model, batches, loss, gates, compute: As for `score_heads`.
         mode: Heads to remove: the head itself, all others of its layer, or all that read its key and value head.
@@ -131,6 +144,13 @@ def learn_gates(
 
     Every step draws one set of gates for its batch and descends the mean loss plus the distribution's penalty.
 
+        >>> from headjax.heads.learned_gates import Subset
+        >>> model = headjax.demo_model()
+        >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
+        >>> found = headjax.learn_gates(model, batches, Subset(count=24), steps=2, learning_rate=0.1)
+        >>> len(found.removed)
+        8
+
     Args:
         model, batches, loss, compute: As for `score_heads`.
         distribution: `HardConcrete` or `Subset` of `headjax.heads.learned_gates`.
@@ -159,6 +179,12 @@ def order_heads(
     progress: Update | None = None,
 ) -> Order:
     """Return all heads in the order of their removal, the most dispensable first.
+
+        >>> model = headjax.demo_model()
+        >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
+        >>> order = headjax.order_heads(model, batches, "importance")
+        >>> len(order), str(order[0])
+        (32, 'decoder/1/6')
 
     Args:
         model, batches, loss: As for `score_heads`.
@@ -215,6 +241,12 @@ def prune(model: Model | nnx.Module, heads: Iterable[HeadId | str], *, uniform: 
     must serve equal numbers of query heads, because such code reshapes by heads // kv_heads. Kept heads are counted
     anew from 0.
 
+        >>> print(headjax.prune(headjax.demo_model(), ["decoder/0/0", "decoder/3/4"]))
+        Model: decoder, width 128, output tied
+          heads: decoder 30 in 4 layers
+          parameters: 1,071,776 (float32)
+          tokenizer: yes; history: import, prune
+
     Args:
         model: Model to prune.
         heads: Heads to remove, as `HeadId`s or as text: `encoder/3/7`, or `layers.3.attn/7` of a Flax model.
@@ -260,6 +292,12 @@ def reconstruct(
 
     Layers of a headjax model that share their parameters (ALBERT) are solved once, from the sums over all of them,
     without x' - x. Under a mesh set with `jax.set_mesh` the examples of its batches are spread over the batch axes.
+
+        >>> model = headjax.demo_model()
+        >>> batches = list(headjax.load_task("LICENSE", model, length=64).batches(4))
+        >>> found = headjax.reconstruct(model, batches, ["decoder/0/0", "decoder/1/1"])
+        >>> len(headjax.all_heads(found.model.config)), found.examples
+        (30, 11)
 
     Args:
         model: Model with all heads.

@@ -112,6 +112,11 @@ def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Itera
     There are adapters for `nnx.MultiHeadAttention`, and for the attention of Tunix's Llama 3, Qwen 2 and Qwen 3. The
     new layers lie at `inner` within the adapter, so that their heads are named `layers.3.attn.inner/5`.
 
+        >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
+        >>> model = headjax.replace_attention(nnx.List([layer]), "grouped:kv_heads=2")
+        >>> [(site.path, site.kv_heads) for site in headjax.attention_sites(model)]
+        [('0.inner', 2)]
+
     Args:
         model: Any module; its layers are found as `attention_sites` finds them.
         to: Target of `headjax.convert`, or function of a layer of headjax that returns another one.

@@ -33,6 +33,11 @@ class AttentionSite:
     entry a head (`[width, heads, head_dim]`) or `head_dim` entries a head (`[width, heads * head_dim]`). Axes are
     counted from the last one, so that they hold under `nnx.scan`, too, which puts an axis of layers in front.
 
+        >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
+        >>> (site,) = headjax.attention_sites(layer)
+        >>> site.heads, site.head_dim, site.kernel
+        (4, 4, 'out.kernel')
+
     Attributes:
         heads: Number of query heads.
         kv_heads: Number of key and value heads; query head h reads key head h // (heads // kv_heads).

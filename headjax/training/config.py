@@ -47,6 +47,10 @@ EXECUTION_FIELDS = frozenset(
 class TrainConfig(Checked):
     """A training run.
 
+        >>> run = headjax.train_config(headjax.load_config("configs/quickstart.py"))
+        >>> isinstance(run, headjax.TrainConfig), run.steps, run.batch_size
+        (True, 400, 4)
+
     Attributes:
         model: recipe of the model.
         data: what it is trained on.

@@ -148,6 +148,13 @@ def distill(
     The student draws its dropout as in training, the teacher computes without. Any two models of the same outputs go
     together: pruned, converted to other formulations, of fewer layers.
 
+        >>> from headjax.training.distillation import Distillation
+        >>> model = headjax.demo_model()
+        >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:"])
+        >>> student = headjax.prune(model, ["decoder/0/0"])
+        >>> headjax.distill(student, model, [batch, batch], Distillation(steps=2)).losses.shape
+        (2,)
+
     Args:
         student: the model to train; its parameters stay as they are, the result has new ones.
         teacher: the model to learn from; None learns from the labels alone, which is ordinary fine-tuning.

@@ -145,6 +145,13 @@ def train(
     Among several processes (see `headjax.mesh.distributed`) each calls this alike, with a workdir that all see. An
     interrupt of any is one of all.
 
+        >>> changes = [f"--config.{name}=512" for name in ("model.vocab_size", "data.vocab_size")]
+        >>> changes.append("--config.batch_size=8")
+        >>> config = headjax.load_config("configs/quickstart.py:steps=1,path=LICENSE", changes)
+        >>> found = headjax.train(headjax.train_config(config), folder / "run")
+        >>> found.steps, found.finished, found.path.name
+        (1, True, 'model')
+
     Args:
         config: the run.
         workdir: holds the run's checkpoints, metrics and, at the end, its model directory `model`.

@@ -1,7 +1,10 @@
-"""Examples in docstrings of public names run and print what they say."""
+"""Every public name has an example in its docstring, which runs and prints what it says."""
 
+import ast
 import doctest
+import importlib
 import inspect
+import types
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -11,12 +14,29 @@ from flax import nnx
 
 import headjax
 
-EXAMPLES = {name: text for name in headjax.__all__ if ">>>" in (text := inspect.getdoc(getattr(headjax, name)) or "")}
+
+def text_below(module: types.ModuleType, name: str) -> str:
+    """Return the string below the assignment of a name, which is its docstring: a type has none of its own."""
+    body = ast.parse(inspect.getsource(module)).body
+    (at,) = (i for i, line in enumerate(body) if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == name)
+    below = body[at + 1]
+    return below.value.value if isinstance(below, ast.Expr) else ""
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_prints_what_it_says(name, monkeypatch):
+def docstring(name: str) -> str:
+    found = getattr(headjax, name)
+    if isinstance(found, type | types.FunctionType | types.ModuleType):
+        return inspect.getdoc(found) or ""
+    return text_below(importlib.import_module(headjax._LAZY[name]), name)
+
+
+NAMES = [name for name in headjax.__all__ if name != "__version__"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_has_an_example_that_prints_what_it_says(name, monkeypatch, tmp_path):
     monkeypatch.chdir(Path(__file__).parents[2])
-    names = {"headjax": headjax, "jnp": jnp, "np": np, "nnx": nnx}
-    test = doctest.DocTestParser().get_doctest(EXAMPLES[name], names, name, None, None)
+    names = {"headjax": headjax, "jnp": jnp, "np": np, "nnx": nnx, "folder": tmp_path}
+    test = doctest.DocTestParser().get_doctest(docstring(name), names, name, None, None)
+    assert test.examples, name
     assert doctest.DocTestRunner().run(test).failed == 0
