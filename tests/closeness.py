@@ -23,6 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from headjax.core.tensors import flatten
+
 HEADROOM = 4.0
 
 
@@ -86,6 +88,14 @@ def assert_trees_close(
     smallest = floor * max(sizes.values(), default=0.0)
     for path, array in expected.items():
         assert_close(actual[path], array, sums=sums, scale=max(sizes[path], smallest), dtype=dtype, message=path)
+
+
+def assert_trees_equal(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Fail unless two trees, nested or flat, have the same paths and, bit for bit, the same arrays."""
+    actual, expected = flatten(actual), flatten(expected)
+    assert actual.keys() == expected.keys()
+    for path, array in expected.items():
+        np.testing.assert_array_equal(actual[path], array, err_msg=path)
 
 
 def assert_numbers_close(

@@ -19,8 +19,7 @@ NEVER = 3600.0
 class Clock:
     """A clock that stands still until it is moved."""
 
-    def __init__(self):
-        self.now = 100.0
+    now = 100.0
 
     def __call__(self):
         return self.now
@@ -42,20 +41,13 @@ def lines(clock, written):
     return Lines(written.append, clock=clock, tick=NEVER)
 
 
-def test_a_terminal_shows_title_count_and_measurements():
-    shown = io.StringIO()
-    with shown_on(Console(file=shown, force_terminal=True, width=120))("training", 7, "step") as bar:
-        bar(3, {"loss": 2.5})
-    assert "training" in shown.getvalue()
-    assert "3/7" in shown.getvalue()
-    assert "loss 2.5" in shown.getvalue()
-
-
-def test_a_file_gets_nothing_from_a_short_command():
-    shown = io.StringIO()
-    with shown_on(Console(file=shown))("training", 7, "step") as bar:
-        bar(7, {"loss": 2.5})
-    assert shown.getvalue() == ""
+def test_a_terminal_shows_title_count_and_measurements_and_a_file_nothing_of_a_short_command():
+    shown, file = io.StringIO(), io.StringIO()
+    for console in (Console(file=shown, force_terminal=True, width=120), Console(file=file)):
+        with shown_on(console)("training", 7, "step") as bar:
+            bar(3, {"loss": 2.5})
+    assert all(text in shown.getvalue() for text in ("training", "3/7", "loss 2.5"))
+    assert file.getvalue() == ""
 
 
 def test_a_file_gets_a_line_every_ten_seconds_with_the_time_left(lines, clock, written):
@@ -72,11 +64,23 @@ def test_a_file_gets_a_line_every_ten_seconds_with_the_time_left(lines, clock, w
     ]
 
 
-def test_a_stage_of_one_unit_is_not_counted(lines, clock, written):
-    with lines("reading", 1, "text") as bar:
-        clock.now += 12.0
-        bar(0, {})
-    assert written == ["reading, for 12 s"]
+@pytest.mark.parametrize(
+    ("stage", "reports", "expected"),
+    [
+        (("reading", 1, "text"), [(12.0, 0)], ["reading, for 12 s"]),  # one unit is not counted
+        (
+            ("training", 100, "step"),  # neither compilation nor what an earlier run did counts for the time left
+            [(0.0, 0), (30.0, 80), (10.0, 90)],
+            ["training: step 80 of 100, for 30 s", "training: step 90 of 100, about 10 s left"],
+        ),
+    ],
+)
+def test_counts_and_the_time_left(stage, reports, expected, lines, clock, written):
+    with lines(*stage) as bar:
+        for seconds, done in reports:
+            clock.now += seconds
+            bar(done, {})
+    assert written == expected
 
 
 def test_stages_share_the_interval(lines, clock, written):
@@ -85,16 +89,6 @@ def test_stages_share_the_interval(lines, clock, written):
             clock.now += 4.0
             bar(3, {})
     assert written == ["three: batch 3, for 4 s"]
-
-
-def test_the_time_left_counts_neither_compilation_nor_what_an_earlier_run_did(lines, clock, written):
-    with lines("training", 100, "step") as bar:
-        bar(0, {})
-        clock.now += 30.0
-        bar(80, {})
-        clock.now += 10.0
-        bar(90, {})
-    assert written == ["training: step 80 of 100, for 30 s", "training: step 90 of 100, about 10 s left"]
 
 
 def test_the_time_left_falls_between_two_reports_and_is_silent_once_it_is_over(clock, written):

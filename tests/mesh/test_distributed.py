@@ -1,5 +1,6 @@
 """Real processes train together, are killed and terminated, and go on as others; what each reads of a batch."""
 
+import contextlib
 import json
 import os
 import re
@@ -78,6 +79,23 @@ def start(config, workdir, logs, *arguments, devices):
     return started
 
 
+@contextlib.contextmanager
+def running(config, workdir, logs, *arguments, devices):
+    """Processes of `start`, none of which outlives the block."""
+    processes = start(config, workdir, logs, *arguments, devices=devices)
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def trained(workdir):
+    """The last step on record."""
+    return max((record["step"] for record in read_metrics(workdir / "metrics.jsonl")), default=0)
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -101,20 +119,12 @@ def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(confi
     A kill loses the steps since the last checkpoint. A SIGTERM of one process is a checkpoint and a clean end of all.
     """
     workdir = tmp_path / "run"
-
-    def trained():
-        return max((record["step"] for record in read_metrics(workdir / "metrics.jsonl")), default=0)
-
     logs = [tmp_path / f"four-{index}.log" for index in range(4)]
-    four = start(config, workdir, logs, devices=1)
-    try:
-        wait_until(lambda: trained() > 2 * EVERY, four, logs)  # the first checkpoint is complete: the second was begun
+    with running(config, workdir, logs, devices=1) as four:
+        # The first checkpoint is complete: the second was begun.
+        wait_until(lambda: trained(workdir) > 2 * EVERY, four, logs)
         four[3].kill()
-    finally:
-        for process in four:
-            process.kill()
-            process.wait()
-    killed_at = trained()
+    killed_at = trained(workdir)
     # One checkpoint is kept: the second may have replaced the first, and not have the record of its sizes yet.
     saved = [int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit()]
     assert max(saved) >= EVERY
@@ -122,16 +132,12 @@ def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(confi
     logs = [tmp_path / f"two-{index}.log" for index in range(2)]
     # A slice for each process; 257 tokens do not divide.
     halves = ["--config.mesh.slices=2", "--config.mesh.model=2", "--config.sharding.misfits=replicate"]
-    traced = f"{killed_at + 1}:{killed_at + 1}"
-    two = start(config, workdir, logs, *halves, "--profile-steps", traced, devices=2)
-    try:
-        wait_until(lambda: trained() > killed_at, two, logs)
+    traced = ["--profile-steps", f"{killed_at + 1}:{killed_at + 1}"]
+    with running(config, workdir, logs, *halves, *traced, devices=2) as two:
+        wait_until(lambda: trained(workdir) > killed_at, two, logs)
         two[1].send_signal(signal.SIGTERM)
         codes = [process.wait(timeout=60) for process in two]
         assert codes == [INTERRUPTED, INTERRUPTED], "\n".join(log.read_text() for log in logs)
-    finally:
-        for process in two:
-            process.kill()
     steps = [int(re.search(r"interrupted after step (\d+)", log.read_text())[1]) for log in logs]
     assert steps[0] == steps[1]
     assert killed_at < steps[0] < STEPS
@@ -154,23 +160,14 @@ def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(confi
 def test_a_run_goes_on_with_more_processes(config, tmp_path):
     """One process of four devices is killed, then two of two; four of one end with what a run alone ends with."""
     workdir = tmp_path / "run"
-
-    def trained():
-        return max((record["step"] for record in read_metrics(workdir / "metrics.jsonl")), default=0)
-
     for count, mesh in ((1, "fsdp=4"), (2, "fsdp=2"), (4, "data=4")):
-        logs, before = [tmp_path / f"{count}-{index}.log" for index in range(count)], trained()
-        running = start(config, workdir, logs, f"--config.mesh.{mesh}", devices=4 // count)
-        try:
+        logs, before = [tmp_path / f"{count}-{index}.log" for index in range(count)], trained(workdir)
+        with running(config, workdir, logs, f"--config.mesh.{mesh}", devices=4 // count) as processes:
             if count < 4:
-                wait_until(lambda end=before + 2 * EVERY: trained() > end, running, logs, 300)
+                wait_until(lambda end=before + 2 * EVERY: trained(workdir) > end, processes, logs, 300)
             else:
-                codes = [process.wait(timeout=300) for process in running]
+                codes = [process.wait(timeout=300) for process in processes]
                 assert codes == [0] * 4, "\n".join(log.read_text()[-2000:] for log in logs)
-        finally:
-            for process in running:
-                process.kill()
-                process.wait()
     assert 4 * EVERY < before < STEPS
     whole = train(train_config(load_config(str(config))), tmp_path / "whole")
     ours, theirs = flatten(load(workdir / "model").params), flatten(whole.model.params)
@@ -194,8 +191,10 @@ def test_hosts_that_do_not_share_the_workdir_end_in_a_line(config, tmp_path):
     assert not list(tmp_path.glob("*/lock.json"))
 
 
-def test_a_lone_process_reads_every_row():
-    assert process_share(MeshConfig(data=2, fsdp=2, model=2).build()) == BatchShare(0, 1)
+def test_a_lone_process_reads_every_row_and_decides_alone():
+    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    assert process_share(mesh) == BatchShare(0, 1)
+    assert [Vote(mesh)(wish) for wish in (False, True, False)] == [False, True, False]
 
 
 class Device:
@@ -217,11 +216,7 @@ class Place:
     "rows, process, expected",
     [
         ([(0, (0, 2)), (0, (2, 4)), (1, (4, 6)), (1, (6, 8))], 1, BatchShare(1, 2)),
-        (
-            [(0, (0, 2)), (1, (2, 4)), (0, (4, 6)), (1, (6, 8))],
-            1,
-            BatchShare(1, 2),
-        ),  # interleaved, as hosts' chips are
+        ([(0, (0, 2)), (1, (2, 4)), (0, (4, 6)), (1, (6, 8))], 1, BatchShare(1, 2)),  # interleaved, as hosts' chips are
         ([(0, (0, 8)), (1, (0, 8))], 1, BatchShare(0, 1)),  # a model axis over the processes
         ([(0, (0, 4)), (1, (0, 4)), (2, (4, 8)), (3, (4, 8))], 2, BatchShare(1, 2)),
     ],
@@ -231,17 +226,10 @@ def test_processes_read_what_their_devices_hold(rows, process, expected, monkeyp
     monkeypatch.setattr(jax, "process_index", lambda: process)
     assert process_share(MeshConfig(data=8).build()) == expected
 
-
-def test_parts_that_overlap_are_refused(monkeypatch):
-    rows = [(0, (0, 4)), (1, (2, 6)), (1, (6, 8))]
-    monkeypatch.setattr("headjax.mesh.distributed.batch_sharding", lambda mesh: Place(rows))
+    overlapping = [(0, (0, 4)), (1, (2, 6)), (1, (6, 8))]
+    monkeypatch.setattr("headjax.mesh.distributed.batch_sharding", lambda mesh: Place(overlapping))
     with pytest.raises(HeadjaxError, match=r"^mesh: "):
         process_share(MeshConfig(data=8).build())
-
-
-def test_a_lone_vote_is_its_own_answer():
-    vote = Vote(MeshConfig().build())
-    assert [vote(wish) for wish in (False, True, False)] == [False, True, False]
 
 
 @pytest.mark.parametrize(

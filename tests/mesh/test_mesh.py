@@ -59,23 +59,23 @@ def test_slices_are_those_that_the_devices_state():
         assert dict(mesh.shape) == {"slices": 2, "data": 4, "fsdp": 1, "model": 4}
         assert [{chip.slice_index for chip in part.ravel()} for part in mesh.devices] == [{0}, {1}]
     assert MeshConfig().build(chips[:16]).shape["slices"] == 1
-    with pytest.raises(ConfigError, match=r"^mesh\.slices: "):
-        MeshConfig(slices=1).build(chips)
-    with pytest.raises(ConfigError, match=r"^mesh\.slices: "):
-        MeshConfig(slices=2).build(chips[:16])
-    with pytest.raises(ConfigError, match=r"^mesh\.slices: "):
-        MeshConfig().build(chips[:20])
+    for slices, given in ((1, chips), (2, chips[:16]), (-1, chips[:20])):
+        with pytest.raises(ConfigError, match=r"^mesh\.slices: "):
+            MeshConfig(slices=slices).build(given)
 
 
-def test_a_mesh_that_does_not_fill_the_devices_is_refused():
-    with pytest.raises(ConfigError, match=r"^mesh: "):
-        MeshConfig(data=3).build()
-    with pytest.raises(ConfigError, match=r"^mesh: "):
-        MeshConfig(fsdp=3).build()
-    with pytest.raises(ConfigError, match=r"^mesh: "):
-        MeshConfig(data=1, fsdp=8, slices=2).build()
-    with pytest.raises(ConfigError, match=r"^mesh\.slices: "):
-        MeshConfig(slices=3).build()
+@pytest.mark.parametrize(
+    ("sizes", "field"),
+    [
+        ({"data": 3}, "mesh"),
+        ({"fsdp": 3}, "mesh"),
+        ({"data": 1, "fsdp": 8, "slices": 2}, "mesh"),
+        ({"slices": 3}, r"mesh\.slices"),
+    ],
+)
+def test_a_mesh_that_does_not_fill_the_devices_is_refused(sizes, field):
+    with pytest.raises(ConfigError, match=f"^{field}: "):
+        MeshConfig(**sizes).build()
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,7 @@ def test_impossible_axis_sizes_name_the_field(sizes, field):
 def test_a_batch_must_divide_over_the_batch_axes():
     mesh = MeshConfig(data=2, fsdp=2, model=2).build()
     check_batch_size(8, mesh)
-    with pytest.raises(ConfigError, match=r"^batch_size: "):
-        check_batch_size(6, mesh)
-    with pytest.raises(ConfigError, match=r"^batch_size: "):
-        check_batch_size(8, mesh, 4)
-    with pytest.raises(ConfigError, match=r"^batch_size: "):
-        check_batch_size(6, MeshConfig(slices=2, fsdp=2).build())
+    for size, over, parts in ((6, mesh, 1), (8, mesh, 4), (6, MeshConfig(slices=2, fsdp=2).build(), 1)):
+        with pytest.raises(ConfigError, match=r"^batch_size: "):
+            check_batch_size(size, over, parts)
     check_batch_size(3, MeshConfig().build(jax.devices()[:1]))

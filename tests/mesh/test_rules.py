@@ -30,26 +30,20 @@ def test_an_axis_that_the_mesh_lacks_replicates():
     assert set(flatten(moment_shardings(tensors, mesh, ShardingConfig(optimizer="data")))) == set(flatten(tensors))
 
 
-def test_rules_that_do_not_fit_name_the_tensor_and_the_axis():
-    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
-    with pytest.raises(ConfigError, match=r"^a/b: "):
-        partition_spec("a/b", weight((4, 3), ("embed", "heads")), mesh)
-    with pytest.raises(ConfigError, match=r"^a/b: "):
-        partition_spec("a/b", weight((4, 4), ("heads", "feed_forward")), mesh)
-    with pytest.raises(ConfigError, match=r"^a/b: "):
-        partition_spec("a/b", weight((4,), ("colour",)), mesh)
+MISFITS = [((4, 3), ("embed", "heads")), ((4, 4), ("heads", "feed_forward"))]
+"""An axis of 2 devices over 3 heads, and one that two dimensions ask for."""
 
 
-def test_a_dimension_that_does_not_fit_is_left_whole_on_request():
-    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
-    replicating = ShardingConfig(misfits="replicate")
-    placed = [
-        partition_spec("p", weight(shape, axes), mesh, sharding=replicating)
-        for shape, axes in [((4, 3), ("embed", "heads")), ((4, 4), ("heads", "feed_forward"))]
-    ]
+def test_rules_that_do_not_fit_name_the_tensor_or_leave_a_dimension_whole_on_request():
+    mesh, replicating = MeshConfig(data=2, fsdp=2, model=2).build(), ShardingConfig(misfits="replicate")
+    for shape, axes in [*MISFITS, ((4,), ("colour",))]:
+        with pytest.raises(ConfigError, match=r"^a/b: "):
+            partition_spec("a/b", weight(shape, axes), mesh)
+    placed = [partition_spec("p", weight(shape, axes), mesh, sharding=replicating) for shape, axes in MISFITS]
     assert placed == [PartitionSpec("fsdp"), PartitionSpec("model")]
     with pytest.raises(ConfigError, match=r"^a/b: "):
         partition_spec("a/b", weight((4,), ("colour",)), mesh, sharding=replicating)
+    assert partition_spec("p", weight((5, 4), (None, "embed")), mesh) == PartitionSpec(None, "fsdp")
 
 
 def test_moments_take_the_data_axis_where_the_largest_whole_dimension_divides():
@@ -57,8 +51,3 @@ def test_moments_take_the_data_axis_where_the_largest_whole_dimension_divides():
     cases = [((3, 8, 12), PartitionSpec()), ((8, 12), PartitionSpec(None, "model")), ((3,), PartitionSpec())]
     placed = [moment_spec(weight(shape, (None,) * len(shape)), spec, mesh) for shape, spec in cases]
     assert placed == [PartitionSpec(None, None, "data"), PartitionSpec("data", "model"), PartitionSpec()]
-
-
-def test_none_axes_are_never_sharded():
-    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
-    assert partition_spec("p", weight((5, 4), (None, "embed")), mesh) == PartitionSpec(None, "fsdp")

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import jax
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError
 from headjax.models.beam import beam_search
 from headjax.models.generation import generate
 from tests import tiny
@@ -59,26 +57,3 @@ def test_one_beam_is_greedy(model):
     found = beam_search(model, SOURCES, beams=1, max_new_tokens=5, end_token=VOCABULARY)
     np.testing.assert_array_equal(found.tokens[:, 0], greedy.tokens)
     assert_close(found.scores[:, 0] * 5, greedy.log_probability, sums=tiny.SUMS)
-
-
-def test_scores_are_in_order_and_of_their_tokens(model):
-    found = beam_search(model, SOURCES, beams=3, max_new_tokens=6, end_token=END)
-    scores = np.asarray(found.scores)
-    assert (np.diff(scores, axis=1) <= 0).all()
-    for beam in range(3):
-        tokens, lengths = np.asarray(found.tokens[:, beam]), np.asarray(found.lengths[:, beam])
-        inputs = np.concatenate([np.full((2, 1), 3), tokens[:, :-1]], axis=1)
-        log = np.asarray(jax.nn.log_softmax(model(SOURCES | {"decoder_input_ids": inputs}).logits, axis=-1))
-        chosen = np.take_along_axis(log, tokens[..., None], axis=-1)[..., 0]
-        sums = [chosen[row, : lengths[row]].sum() for row in range(2)]
-        assert_close(scores[:, beam], sums / lengths, sums=tiny.SUMS)
-
-
-def test_bad_requests_are_errors(model):
-    with pytest.raises(DataError, match=r"beams: "):
-        beam_search(model, SOURCES, beams=0, max_new_tokens=2, end_token=END)
-    with pytest.raises(DataError, match=r"length_penalty: "):
-        beam_search(model, SOURCES, beams=1, max_new_tokens=2, end_token=END, length_penalty=-1.0)
-    encoder = tiny.model(dataclasses.replace(tiny.decoder_config()))
-    with pytest.raises(DataError, match="max_new_tokens"):
-        beam_search(encoder, tiny.tokens(), beams=1, max_new_tokens=0, end_token=END)

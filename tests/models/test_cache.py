@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import NoHeads
 from headjax.core.errors import DataError
 from headjax.heads.pruning import prune
 from headjax.models import Compute, Options
@@ -18,13 +16,9 @@ from headjax.models.stack import SharedStack
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.closeness import assert_close
-from tests.models.test_encoder_decoder import BATCH, CONFIGS, translation
+from tests.models.test_encoder_decoder import BATCH, CONFIGS
 
 TOKENS = tiny.tokens()["input_ids"]
-
-
-def decoder(*attentions):
-    return tiny.model(tiny.decoder_config(*(tiny.layer(attention) for attention in attentions)))
 
 
 def piecewise(model, batch, pieces, options=tiny.OPTIONS):
@@ -46,37 +40,24 @@ def piecewise(model, batch, pieces, options=tiny.OPTIONS):
     return np.concatenate(logits, axis=1)
 
 
-def test_runs_of_different_layers_and_layers_without_heads():
-    model = decoder(tiny.multi_head(), tiny.collaborative(), NoHeads(), tiny.multi_head(2))
-    whole = model({"input_ids": TOKENS}).logits
-    assert_close(piecewise(model, {"input_ids": TOKENS}, (5, 5)), whole, sums=tiny.SUMS)
-
-
 def test_shared_layers_keep_a_cache_each():
     config = tiny.decoder_config(tiny.layer(), tiny.layer(), tiny.layer())
-    config = dataclasses.replace(config, decoder=SharedStack(layers=config.decoder.layers))
-    model = tiny.model(config)
+    model = tiny.model(dataclasses.replace(config, decoder=SharedStack(layers=config.decoder.layers)))
     whole = model({"input_ids": TOKENS}).logits
     assert_close(piecewise(model, {"input_ids": TOKENS}, (5, 5)), whole, sums=tiny.SUMS)
 
 
 def test_padding_on_either_side_of_a_prompt():
     """Every example's logits are those it has alone."""
-    model = decoder(FORMULATIONS["rotary_halves"], tiny.collaborative())
+    layers = tiny.layer(FORMULATIONS["rotary_halves"]), tiny.layer(tiny.collaborative())
+    model = tiny.model(tiny.decoder_config(*layers))
     alone = model({"input_ids": TOKENS[:1, :6]}).logits[0]
-    for before, after in ((4, 0), (0, 4), (2, 2)):
-        row = np.concatenate([TOKENS[1, :before], TOKENS[0, :6], TOKENS[1, :after]])[None]
-        mask = np.array([[0] * before + [1] * 6 + [0] * after])
-        logits = piecewise(model, {"input_ids": row, "attention_mask": mask}, (5, 5))
-        assert_close(logits[0, before : before + 6], alone, sums=tiny.SUMS)
-
-
-def test_gates():
-    model = decoder(tiny.multi_head(), tiny.multi_head())
-    gates = {"decoder": jnp.asarray([[1.0, 0.0, 0.5, 1.0], [0.0, 1.0, 1.0, 2.0]])}
-    whole = model({"input_ids": TOKENS}, gates).logits
-    decoded = piecewise(model, {"input_ids": TOKENS}, (5, 5), Options(gates=gates))
-    assert_close(decoded, whole, sums=tiny.SUMS)
+    places = ((4, 0), (0, 4), (2, 2))
+    rows = [np.concatenate([TOKENS[1, :before], TOKENS[0, :6], TOKENS[1, :after]]) for before, after in places]
+    mask = [[0] * before + [1] * 6 + [0] * after for before, after in places]
+    logits = piecewise(model, {"input_ids": np.array(rows), "attention_mask": np.array(mask)}, (5, 5))
+    for row, (before, _) in zip(logits, places, strict=True):
+        assert_close(row[before : before + 6], alone, sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize("name", list(CONFIGS))
@@ -89,15 +70,8 @@ def test_encoder_decoders(name):
     assert_close(piecewise(model, batch, (1, 1, 6) if name == "t5" else (4, 4)), model(batch).logits, sums=tiny.SUMS)
 
 
-@pytest.mark.parametrize("cross", ["latent", "talking", "tucker", "gated"])
-def test_formulations_in_cross_attention(cross):
-    model = tiny.model(translation(cross_attention=FORMULATIONS[cross], num_layers=1))
-    batch = BATCH | {"decoder_input_ids": np.asarray(model.config.decoder_inputs(BATCH))}
-    assert_close(piecewise(model, batch, (4, 4)), model(batch).logits, sums=tiny.SUMS)
-
-
-def test_a_cache_in_bfloat16_is_half_the_size():
-    model = decoder(tiny.multi_head())
+def test_a_cache_in_bfloat16_is_half_the_size_and_as_long_as_the_positions():
+    model = tiny.model(tiny.decoder_config(tiny.layer()))
     options = Options(compute=Compute(dtype="bfloat16"))
     cache = model.config.prompt(model.params, {"input_ids": TOKENS}, options, 2).state.cache
     memory = cache.layers["layers_0_0"].attention
@@ -108,9 +82,5 @@ def test_a_cache_in_bfloat16_is_half_the_size():
     }
     decoded = piecewise(model, {"input_ids": TOKENS}, (5, 5), options)
     np.testing.assert_allclose(decoded, model({"input_ids": TOKENS}).logits, atol=0.3)
-
-
-def test_more_tokens_than_positions_are_an_error():
-    model = decoder(tiny.multi_head())
     with pytest.raises(DataError, match="13 tokens, but the model has 12"):
         model.config.prompt(model.params, {"input_ids": TOKENS}, tiny.OPTIONS, 3)

@@ -13,6 +13,7 @@ from headjax.core.tensors import Normal
 from headjax.models.encoder import Albert
 from headjax.models.encoder_decoder import T5
 from headjax.models.layerwise import FEED_FORWARD, Place, Stream, layer_output
+from headjax.models.observe import variance
 from headjax.models.residuals import ConstantPostNorm, PostNorm, PreNorm, ScaledNoNorm, ScaledPostNorm, ScaledPreNorm
 from headjax.models.sublayers import Dense, GatedDense
 from tests import tiny
@@ -80,3 +81,10 @@ def test_a_watched_sub_layer_is_what_joins_the_stream(residual):
     assert_close(seen["attention"].output, contexts, sums=tiny.SUMS)
     inner = seen[FEED_FORWARD].features @ dense["down"] + dense["down_bias"][None, None, :]
     assert_close(seen[FEED_FORWARD].output, inner, sums=tiny.SUMS)
+
+
+def test_variance_counts_marked_tokens():
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    mask = np.array([[True, False, True], [False, False, True]])
+    assert_close(variance(x), x.var(), sums=x.size)
+    assert_close(variance(x, mask), x[mask].var(), sums=x.size)

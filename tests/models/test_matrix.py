@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from headjax.attention import NoHeads
 from headjax.core.tensors import flatten
 from headjax.heads import gates
 from headjax.heads.head_id import all_heads
@@ -22,7 +23,7 @@ from headjax.models import Compute, Options
 from headjax.models.model import load
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
-from tests.closeness import assert_close
+from tests.closeness import assert_close, assert_trees_equal
 from tests.models.mixed import MODELS
 from tests.models.test_cache import piecewise
 
@@ -67,7 +68,7 @@ def case(request):
     few = ("multi_head", "collaborative", "grouped", "latent")
     names = few if name == "vision" else FORMULATIONS
     # Two layers of each in the decoder, so that they are scanned.
-    layers = [FORMULATIONS[each] for each in names for _ in range(2 if name == "decoder" else 1)]
+    layers = [FORMULATIONS[each] for each in names for _ in range(2 if name == "decoder" else 1)] + [NoHeads()]
     model = tiny.model(MODELS[name](layers))
     batch = batch_of(name)
     hidden, logits = forward(model.config, model.params, batch, gated(model.config), Compute())
@@ -129,8 +130,7 @@ def test_what_is_saved_loads_onto_eight_devices_and_computes_the_same(case, tmp_
     mesh = MeshConfig(data=4, fsdp=2).build()
     loaded = load(tmp_path / "model", mesh=mesh)
     assert loaded.config == model.config
-    for path, array in flatten(model.params).items():
-        np.testing.assert_array_equal(flatten(loaded.params)[path], array, err_msg=path)
+    assert_trees_equal(loaded.params, model.params)
     assert any(not array.sharding.is_fully_replicated for array in flatten(loaded.params).values())
     spread = jax.device_put(batch, batch_sharding(mesh))
     unrolled = np.asarray(forward(model.config, loaded.params, spread, None, Compute(scan=False))[0])
@@ -138,10 +138,9 @@ def test_what_is_saved_loads_onto_eight_devices_and_computes_the_same(case, tmp_
     assert_close(unrolled[others], states[others], sums=SUMS)
 
 
-def test_decoding_is_the_forward_of_all_tokens_at_once(case):
+def test_decoding_is_the_forward_of_all_tokens_at_once_with_gates_too(case):
     name, model, batch, _, logits = case
     if "decoder" not in name:
         pytest.skip("it does not decode")
-    rows = {name: array[:GATED] for name, array in batch.items()}
-    decoded = piecewise(model, rows, (3, 3))
-    assert_close(decoded[:, :SEEN], logits[:GATED, :SEEN], sums=SUMS)  # padding has positions of its own
+    decoded = piecewise(model, batch, (3, 3), Options(gates=gated(model.config)))
+    assert_close(decoded[:, :SEEN], logits[:, :SEEN], sums=SUMS)  # padding has positions of its own

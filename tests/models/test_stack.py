@@ -1,20 +1,22 @@
-"""Runs, and taking stacked parameters apart and putting them together again."""
+"""Groups of equal layers: which layers form one, how its parameters are taken apart and put together, and the sites."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from headjax.attention import NoHeads
-from headjax.core.errors import ConfigError
-from headjax.core.tensors import Normal, flatten, initialize
+from headjax.core.tensors import Normal, abstract, flatten, initialize
+from headjax.models import Compute, Options
+from headjax.models.config import head_stack_at
 from headjax.models.layer import Layer
 from headjax.models.stack import SharedStack, Stack
 from tests import tiny
-from tests.closeness import assert_close, assert_trees_close
+from tests.closeness import assert_close, assert_trees_close, assert_trees_equal
+from tests.models.test_encoder_decoder import translation
 
 MULTI, COLLABORATIVE = tiny.layer(), tiny.layer(tiny.collaborative())
 MIXED = tiny.decoder_config(MULTI, MULTI, COLLABORATIVE, tiny.layer(NoHeads()), MULTI)
@@ -24,12 +26,15 @@ def names(*layers: Layer) -> list[str]:
     return [group.name for group in Stack(layers=layers).groups]
 
 
-def test_equal_neighbours_form_one_run():
+def test_equal_neighbours_form_a_group_whatever_heads_they_have_lost():
     assert names(MULTI, MULTI, MULTI) == ["layers_0_2"]
     assert names(MULTI, MULTI, COLLABORATIVE, MULTI) == ["layers_0_1", "layers_2_2", "layers_3_3"]
+    pruned = [tiny.replace_attention(MULTI, tiny.multi_head(2, head_ids=ids)) for ids in ((0, 3), (1, 2))]
+    assert names(*pruned) == ["layers_0_1"]
+    assert [attention.ids for attention in Stack(layers=tuple(pruned)).attentions("attention")] == [(0, 3), (1, 2)]
 
 
-def test_runs_are_found_once(monkeypatch):
+def test_groups_are_found_once_and_are_no_part_of_a_stack_as_a_value(monkeypatch):
     calls = []
     structure = Layer.structure
     monkeypatch.setattr(Layer, "structure", lambda layer: calls.append(layer) or structure(layer))
@@ -37,23 +42,12 @@ def test_runs_are_found_once(monkeypatch):
     assert [stack.tied_layers(layer) for layer in range(384)] == [(layer,) for layer in range(384)]
     assert len(stack.groups) == 384
     assert len(calls) == 384
+    assert (stack, hash(stack)) == (twin := Stack(layers=stack.layers), hash(twin))
+    assert len(dataclasses.replace(stack, layers=(MULTI, COLLABORATIVE)).groups) == 2
+    calls.clear()
     shared = SharedStack(layers=(MULTI,) * 384)
     assert all(shared.tied_layers(layer) == tuple(range(384)) for layer in range(384))
-    assert len(calls) == 385
-
-
-def test_runs_do_not_make_stacks_differ():
-    first, second = Stack(layers=(MULTI,) * 3), Stack(layers=(MULTI,) * 3)
-    assert first.groups
-    assert (first, hash(first)) == (second, hash(second))
-    assert dataclasses.replace(first, layers=(MULTI, COLLABORATIVE)).groups != first.groups
-
-
-def test_original_head_numbers_do_not_split_a_run():
-    first = tiny.replace_attention(MULTI, tiny.multi_head(2, head_ids=(0, 3)))
-    second = tiny.replace_attention(MULTI, tiny.multi_head(2, head_ids=(1, 2)))
-    assert names(first, second) == ["layers_0_1"]
-    assert [attention.ids for attention in Stack(layers=(first, second)).attentions("attention")] == [(0, 3), (1, 2)]
+    assert len(calls) == 1
 
 
 def test_layers_start_alike_whatever_the_layers_beside_them_are():
@@ -76,7 +70,7 @@ def test_a_shared_layer_starts_as_the_first_of_layers_with_weights_of_their_own(
     assert_trees_close(flatten(shared.unstack(only)[0]), flatten(own.unstack(first)[0]), sums=1)
 
 
-def test_unstack_gives_each_layers_own_slice():
+def test_unstack_gives_each_layers_own_slice_and_restack_is_its_inverse():
     stack, params = MIXED.decoder, tiny.model(MIXED).params["decoder"]
     layers = stack.unstack(params)
     assert len(layers) == 5
@@ -87,18 +81,10 @@ def test_unstack_gives_each_layers_own_slice():
         assert {path: array.shape for path, array in flatten(weights).items()} == {
             path: tensor.shape for path, tensor in declared.items()
         }
+    assert_trees_equal(stack.restack(layers, params), params)
 
 
-def test_restack_is_the_inverse_of_unstack():
-    stack, params = MIXED.decoder, tiny.model(MIXED).params["decoder"]
-    again = stack.restack(stack.unstack(params), params)
-    before, after = flatten(params), flatten(again)
-    assert before.keys() == after.keys()
-    for path, array in before.items():
-        np.testing.assert_array_equal(array, after[path], err_msg=path)
-
-
-def test_restack_for_other_runs_computes_the_same():
+def test_restack_for_other_groups_computes_the_same():
     """Splitting a group (here by an unused dropout rate that differs) moves parameters and changes no result."""
     config = tiny.decoder_config(MULTI, MULTI, MULTI)
     model, batch = tiny.model(config), tiny.tokens()
@@ -110,24 +96,34 @@ def test_restack_for_other_runs_computes_the_same():
     assert_close(moved(batch).logits, model(batch).logits, sums=tiny.SUMS)
 
 
-@pytest.mark.parametrize(
-    "layers, message",
-    [
-        ((), "layers: "),
-        (
-            (MULTI, dataclasses.replace(MULTI, cross_attention=tiny.multi_head())),
-            "layers: ",
-        ),
-    ],
-)
-def test_impossible_stacks_are_refused(layers, message):
-    with pytest.raises(ConfigError) as error:
-        Stack(layers=layers)
-    assert str(error.value).startswith(message)
+def test_a_deeper_group_is_no_longer_program_and_more_operations():
+    """One scan whatever the depth; unrolled, the program grows with it."""
 
+    def equations(depth: int, scan: bool) -> int:
+        config = tiny.decoder_config(*[MULTI] * depth)
+        options = Options(compute=Compute(scan=scan))
+        batch = {"input_ids": jax.ShapeDtypeStruct((2, 8), jnp.int32)}
+        jaxpr = jax.make_jaxpr(lambda p, b: config.apply(p, b, options).logits)(abstract(config.tensors()), batch)
+        return len(jaxpr.eqns)
 
-def test_flops_are_the_sum_over_layers():
+    assert equations(3, scan=True) == equations(144, scan=True)
+    assert equations(6, scan=False) > 1.5 * equations(3, scan=False)
     stack = MIXED.decoder
-    total = sum(Stack(layers=(layer,)).flops(16, 8) for layer in stack.layers)
-    assert stack.flops(16, 8) == total
+    assert stack.flops(16, 8) == sum(Stack(layers=(layer,)).flops(16, 8) for layer in stack.layers)
     assert Stack(layers=(MULTI,)).flops(16, 8) > Stack(layers=(tiny.layer(NoHeads()),)).flops(16, 8) > 0
+
+
+def test_sites_are_all_attention_layers_with_their_places():
+    config = translation()
+    sites = config.sites()
+    places = [("encoder", "encoder", "attention"), ("decoder", "decoder", "attention")]
+    places.append(("cross", "decoder", "cross_attention"))
+    assert [site[:4] for site in sites] == [(*place, layer) for place in places for layer in (0, 1)]
+    for site in sites:
+        assert config.site(site.head_stack, site.layer) == site
+        assert site.attention == config.attentions()[site.head_stack][site.layer]
+        assert head_stack_at(site.stack, site.slot) == site.head_stack
+        assert (site.tied, site.first) == ((site.layer,), True)
+    assert config.sites(["cross"]) == sites[4:]
+    tied = tiny.decoder_config(decoder=SharedStack(layers=(MULTI,) * 3))
+    assert [(site.tied, site.first) for site in tied.sites()] == [((0, 1, 2), layer == 0) for layer in range(3)]

@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.data.examples import TokenBlocks
 from headjax.data.labelled_text import TextClassification
-from headjax.data.task import TaskData
 from headjax.mesh.mesh import MeshConfig
 from headjax.training.batches import Feed, validation, validation_batches
-from headjax.training.config import train_config
 from tests import tiny
 from tests.data.vocabulary import TEXT, write_lines, write_vocabulary
-from tests.training.test_config import FIELDS
+from tests.training.runs import config, walk
 
-CONFIG = train_config(FIELDS | {"batch_size": 4})
+CONFIG = config(batch_size=4)
 MODEL = tiny.decoder_config()
 
 
@@ -30,8 +27,7 @@ def mesh():
 
 @pytest.fixture
 def data():
-    blocks = TokenBlocks(np.arange(240, dtype=np.int32) % tiny.VOCABULARY, 12)
-    return TaskData(None, blocks, blocks, {"data": "numbers"})
+    return walk()
 
 
 def test_a_feed_goes_on_at_a_position(mesh, data, tmp_path):

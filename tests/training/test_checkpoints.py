@@ -1,6 +1,7 @@
 """What is written when, and what is on record of it."""
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from headjax.storage import integrity
 from headjax.storage.files import DELETED
 from headjax.storage.paths import path_of
 from headjax.training.checkpoints import SHARED_FROM, Checkpoints
-from headjax.training.state import TrainState, abstract_state, initial_state
+from headjax.training.state import TrainState, abstract_state
 from tests import tiny
 
 
@@ -33,20 +34,25 @@ def state():
     return TrainState(jnp.int32(1), {"weight": jnp.ones((64, 64))}, {"moment": jnp.zeros((64, 64))})
 
 
-def wait_for(path, seconds=60):
+def save(checkpoints, state, *steps):
+    for step in steps:
+        checkpoints.save(step, state._replace(step=jnp.int32(step)), {"batch": step})
+
+
+def restored(workdir, state):
+    """The step of the newest intact checkpoint, the batch recorded with it, and the steps that are left."""
+    with Checkpoints(workdir, keep=3) as checkpoints:
+        found, position = checkpoints.restore_newest(state)
+        return int(found.step), position["batch"], checkpoints.steps
+
+
+def wait_for(path, meanwhile=lambda: None, seconds=60):
     """Wait until something stands under its name, as steps of training go by."""
     end = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-def complete(checkpoints, step):
-    wait_for(checkpoints.path / str(step))
-
-
-def recorded(checkpoints, step):
-    wait_for(checkpoints.path / str(step) / "checksums.json")
+        meanwhile()
 
 
 def flip(file, position=-1):
@@ -60,12 +66,15 @@ def files_of(checkpoint):
     return [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.name != "checksums.json"]
 
 
+def largest(folder):
+    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
 @pytest.fixture
 def three(state, tmp_path):
     """A workdir with the checkpoints of steps 1, 2 and 3."""
     with Checkpoints(tmp_path, keep=3) as checkpoints:
-        for step in (1, 2, 3):
-            checkpoints.save(step, state._replace(step=jnp.int32(step)), {"batch": step})
+        save(checkpoints, state, 1, 2, 3)
     return tmp_path
 
 
@@ -73,16 +82,15 @@ def test_a_run_that_is_killed_has_the_record_of_its_last_checkpoint(state, tmp_p
     """Without another save and without a clean end, which both wait for the checkpoint that is being written."""
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         for step in (1, 2):
-            checkpoints.save(step, state._replace(step=jnp.int32(step)), {"batch": step})
-            complete(checkpoints, step)
+            save(checkpoints, state, step)
+            wait_for(checkpoints.path / str(step))
             checkpoints.record_complete()
-            recorded(checkpoints, step)
-        restored, position = checkpoints.restore(2, state)
-        assert int(restored.step) == position["batch"] == 2
-        files = [path for path in (checkpoints.path / "2" / "state").rglob("*") if path.is_file()]
-        largest = max(files, key=lambda path: path.stat().st_size)
-        largest.write_bytes(largest.read_bytes()[:-1])
-        with pytest.raises(CheckpointError, match=f"{largest}: .*truncated"):
+            wait_for(checkpoints.path / str(step) / "checksums.json")
+        found, position = checkpoints.restore(2, state)
+        assert int(found.step) == position["batch"] == 2
+        file = largest(checkpoints.path / "2" / "state")
+        file.write_bytes(file.read_bytes()[:-1])
+        with pytest.raises(CheckpointError, match=f"{file}: .*truncated"):
             checkpoints.restore(2, state)
 
 
@@ -93,7 +101,7 @@ def test_a_checkpoint_that_cannot_begin_fails_at_once_and_leaves_no_thread(state
         checkpoints.path.rmdir()
         checkpoints.path.touch()
         with pytest.raises(HeadjaxError, match=r"checkpoints.*: not a directory"):
-            checkpoints.save(1, state, {"batch": 1})
+            save(checkpoints, state, 1)
     left = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
     assert all(thread.name.startswith("asyncio") for thread in left)  # an executor's, which end with the process
 
@@ -107,8 +115,7 @@ def test_a_checkpoint_goes_as_a_whole_and_its_files_after_that(state, tmp_path, 
 
     with monkeypatch.context() as replaced, Checkpoints(tmp_path, keep=1) as checkpoints:
         replaced.setattr(shutil, "rmtree", killed)
-        for step in (1, 2):
-            checkpoints.save(step, state._replace(step=jnp.int32(step)), {"batch": step})
+        save(checkpoints, state, 1, 2)
         checkpoints._finish()
         checkpoints._recorder.shutdown()
         assert sorted(path.name for path in checkpoints.path.iterdir()) == [DELETED, "2"]
@@ -152,23 +159,20 @@ def test_flipped_bits_of_every_file_of_a_checkpoint_are_found(position, state, t
 
 
 def test_the_newest_intact_checkpoint_is_restored_and_damaged_ones_are_kept_aside(state, three):
-    damaged = [max(files_of(three / "checkpoints" / step), key=lambda path: path.stat().st_size) for step in "23"]
+    damaged = [largest(three / "checkpoints" / step / "state") for step in "23"]
     for file in damaged:
         flip(file)
     with Checkpoints(three, keep=3) as checkpoints:
         with pytest.warns(UserWarning, match="going on from step 1") as caught:
-            restored, position = checkpoints.restore_newest(state)
-        assert int(restored.step) == position["batch"] == 1
+            found, position = checkpoints.restore_newest(state)
+        assert int(found.step) == position["batch"] == 1
         for warning, file in zip(caught, reversed(damaged), strict=True):
-            assert re.match(
-                f"{file}: damaged.*going on from step 1, .* kept in .*checkpoints.damaged", str(warning.message)
-            )
+            expected = f"{file}: damaged.*going on from step 1, .* kept in .*checkpoints.damaged"
+            assert re.match(expected, str(warning.message))
         assert checkpoints.steps == [1]
-        # The run comes to these steps again.
-        checkpoints.save(2, state._replace(step=jnp.int32(2)), {"batch": 2})
+        save(checkpoints, state, 2)  # the run comes to these steps again
     assert sorted(path.name for path in (three / "checkpoints.damaged").iterdir()) == ["2", "3"]
-    with Checkpoints(three, keep=3) as checkpoints:
-        assert int(checkpoints.restore_newest(state)[0].step) == 2
+    assert restored(three, state) == (2, 2, [1, 2])
 
 
 def test_without_an_intact_checkpoint_nothing_is_restored_or_moved(state, three):
@@ -186,15 +190,11 @@ def test_checkpoints_without_checksums_are_restored_or_passed_over(state, three)
     """As an earlier headjax, or a run that was killed at that moment, left them."""
     for step in "123":
         (three / "checkpoints" / step / "checksums.json").unlink()
-    with Checkpoints(three, keep=3) as checkpoints:
-        assert checkpoints.restore_newest(state)[1] == {"batch": 3}
+    assert restored(three, state)[:2] == (3, 3)
     for file in files_of(three / "checkpoints" / "3" / "state"):
         file.write_bytes(b"")
-    with (
-        Checkpoints(three, keep=3) as checkpoints,
-        pytest.warns(UserWarning, match="checkpoints/3: cannot be restored"),
-    ):
-        assert checkpoints.restore_newest(state)[1] == {"batch": 2}
+    with pytest.warns(UserWarning, match="checkpoints/3: cannot be restored"):
+        assert restored(three, state)[:2] == (2, 2)
 
 
 def test_a_checkpoint_of_a_later_format_says_what_to_install(state, three):
@@ -212,35 +212,32 @@ def test_a_checkpoint_of_a_later_format_says_what_to_install(state, three):
     # From before there were formats.
     file.write_text(json.dumps({"batch": 3}))
     integrity.write_record(three / "checkpoints" / "3")
-    with Checkpoints(three, keep=3) as checkpoints:
-        assert checkpoints.restore_newest(state)[1] == {"batch": 3}
+    assert restored(three, state)[:2] == (3, 3)
 
 
 SHAPES = [{"fsdp": 8}, {"fsdp": 4, "model": 2}, {"fsdp": 2, "model": 4}]
 
 
-@pytest.mark.parametrize("sizes", SHAPES, ids=str)
-def test_a_checkpoint_is_restored_onto_any_mesh(sizes, tmp_path):
+@pytest.mark.parametrize("before, after", list(itertools.permutations(SHAPES, 2)), ids=str)
+def test_a_checkpoint_is_restored_onto_any_mesh(before, after, tmp_path):
     """Every array comes back bit for bit, and lies where the new mesh wants it."""
     config, optimizer, places = tiny.decoder_config(), optax.adam(0.1), ShardingConfig(misfits="replicate")
-    mesh = MeshConfig(**{"data": 1} | sizes).build()
-    made = initial_state(config, optimizer, mesh, 0, sharding=places)
-    # Moments other than zeros, so that none can be taken for another.
-    numbers = iter(range(1, 1000))
-    made = made._replace(optimizer=jax.tree.map(lambda array: array + next(numbers), made.optimizer))
+    made, wanted = (
+        abstract_state(config, optimizer, MeshConfig(**{"data": 1} | sizes).build(), places)
+        for sizes in (before, after)
+    )
+    numbers = np.random.default_rng(0)
+    made = jax.tree.map(
+        lambda spec: jax.device_put(numbers.uniform(1, 9, spec.shape).astype(spec.dtype), spec.sharding), made
+    )
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         checkpoints.save(1, made, {"batch": 1})
-    for other in SHAPES:
-        if other == sizes:
-            continue
-        wanted = abstract_state(config, optimizer, MeshConfig(**{"data": 1} | other).build(), places)
-        with Checkpoints(tmp_path, keep=1) as checkpoints:
-            restored, position = checkpoints.restore(1, wanted)
-        assert position == {"batch": 1}
-        jax.tree.map(np.testing.assert_array_equal, restored, made)
-        found, asked = (jax.tree.map(lambda array: array.sharding, tree) for tree in (restored, wanted))
-        assert found == asked
-        assert not all(array.sharding.is_fully_replicated for array in jax.tree.leaves(restored.params))
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        found, position = checkpoints.restore(1, wanted)
+    assert position == {"batch": 1}
+    jax.tree.map(np.testing.assert_array_equal, found, made)
+    assert jax.tree.map(lambda array: array.sharding, found) == jax.tree.map(lambda array: array.sharding, wanted)
+    assert not all(array.sharding.is_fully_replicated for array in jax.tree.leaves(found.params))
 
 
 def test_copies_of_small_arrays_are_written_whole(caplog, tmp_path):
@@ -261,21 +258,13 @@ def test_copies_of_small_arrays_are_written_whole(caplog, tmp_path):
 def test_checkpoints_of_a_bucket_are_recorded_restored_and_set_aside(state, bucket):
     workdir = path_of(bucket)
     with Checkpoints(workdir, keep=2) as checkpoints:
-        for step in (1, 2, 3):
-            checkpoints.save(step, state._replace(step=jnp.int32(step)), {"batch": step})
-        end = time.monotonic() + 60
-        while not (checkpoints.path / "3" / "checksums.json").exists():
-            assert time.monotonic() < end
-            time.sleep(0.01)
-            checkpoints.record_complete()
-    file = max((workdir / "checkpoints" / "3" / "state").rglob("*"), key=lambda path: path.stat().st_size)
+        save(checkpoints, state, 1, 2, 3)
+        wait_for(checkpoints.path / "3" / "checksums.json", checkpoints.record_complete)
+    file = largest(workdir / "checkpoints" / "3" / "state")
     (workdir / "checkpoints" / "4" / "state" / "part").write_bytes(b"killed while it was saved")
     file.write_bytes(file.read_bytes()[:-1])
     with Checkpoints(workdir, keep=2) as checkpoints:
         assert checkpoints.steps == [2, 3]
-        with pytest.warns(UserWarning, match=r"checkpoints/3/state/.* going on from step 2, .*checkpoints.damaged/3"):
-            restored, position = checkpoints.restore_newest(state)
-        assert int(restored.step) == position["batch"] == 2
-        np.testing.assert_array_equal(restored.params["weight"], state.params["weight"])
-        assert checkpoints.steps == [2]
+    with pytest.warns(UserWarning, match=r"checkpoints/3/state/.* going on from step 2, .*checkpoints.damaged/3"):
+        assert restored(workdir, state) == (2, 2, [2])
     assert (workdir / "checkpoints.damaged" / "3" / "checksums.json").exists()

@@ -1,14 +1,16 @@
 """Config files and overrides: what is set, and the one line for what cannot be."""
 
-import dataclasses
-
 import pytest
 
+from headjax.attention import Grouped
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
-from headjax.core.serialize import from_data, kind
+from headjax.initialization import Admin
 from headjax.storage.paths import path_of
+from headjax.training.config import load_config, train_config
 from headjax.training.config_file import load_config_file
+from headjax.training.optimizer import ConstantRate
+from tests.training import runs
 
 FILE = """
 from ml_collections import ConfigDict
@@ -88,76 +90,43 @@ def test_unusable_files(tmp_path, text):
     assert "\n" not in str(error.value)
 
 
-class Shape:
-    """Base of the shapes of this file's tests."""
-
-
-@kind("test_round")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Round(Shape):
-    radius: float
-    colour: str = "red"
-
-
-@kind("test_box")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Box(Shape):
-    width: int
-    height: int = 2
-    colour: str = "red"
-    within: Shape | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Drawing:
-    """What the file of `drawing` describes."""
-
-    shape: Shape
-    frame: Shape | None = None
-    title: str = ""
-
-
 @pytest.fixture
-def drawing(tmp_path):
-    path = tmp_path / "drawing.py"
-    shape = {"kind": "test_round", "radius": 1.5, "colour": "blue"}
-    path.write_text(
-        "from ml_collections import ConfigDict\n"
-        f"def get_config(arg=''): return ConfigDict({{'shape': {shape}, 'frame': None}})\n"
+def run(tmp_path):
+    """A config file of a whole run, and what it describes with overrides."""
+    file = tmp_path / "run.py"
+    schedule = {"kind": "cosine", "peak": 0.01, "final": 0.5}
+    fields = runs.FIELDS | {"optimizer": {"kind": "adamw", "schedule": schedule}, "initialization": None}
+    file.write_text(f"from ml_collections import ConfigDict\ndef get_config(arg=''): return ConfigDict({fields})\n")
+    return lambda *overrides: train_config(load_config(str(file), [f"--config.{each}" for each in overrides]))
+
+
+def test_another_kind_drops_the_fields_it_does_not_have_and_text_stays_text(run):
+    overrides = ("model.attention.kind=grouped", "model.attention.kv_heads=1", "optimizer.schedule.kind=constant_rate")
+    found = run(*overrides, "data.path=2024")
+    assert found == run("data.path=2024", *reversed(overrides))
+    assert found.model.attention == Grouped(num_heads=2, kv_heads=1, head_dim=8)
+    assert found.optimizer.schedule == ConstantRate(peak=0.01)
+    assert found.data.path == "2024"
+    assert run("model.attention.kind=multi_head") == run()
+    # A group that the file leaves out.
+    assert run("initialization.exclude_padding=True", "initialization.kind=admin").initialization == Admin(
+        exclude_padding=True
     )
-    return str(path)
-
-
-def drawn(file, *overrides):
-    return from_data(Drawing, load_config_file(file, [f"--config.{each}" for each in overrides], Drawing).to_dict())
-
-
-def test_another_kind_drops_the_fields_it_does_not_have(drawing):
-    overrides = ("shape.kind=test_box", "shape.width=3")
-    assert drawn(drawing, *overrides) == drawn(drawing, *reversed(overrides))
-    assert drawn(drawing, *overrides).shape == Box(width=3, colour="blue")
-    assert drawn(drawing, "shape.kind=test_round") == drawn(drawing)
-
-
-def test_a_group_that_the_file_leaves_out_can_be_named_and_text_stays_text(drawing):
-    overrides = ("frame.kind=test_box", "frame.width=1", "frame.within.kind=test_round", "frame.within.radius=2")
-    found = drawn(drawing, *overrides, "title=2024")
-    assert (found.frame, found.title) == (Box(width=1, within=Round(radius=2.0)), "2024")
 
 
 @pytest.mark.parametrize(
     ("overrides", "field"),
     [
-        ("shape.kind=test_bx", "shape.kind"),
-        ("shape.kind=test_box", "shape.width"),
-        ("shape.kind=test_box shape.width=3 shape.radius=2", "shape.radius"),  # which the new kind lacks
-        ("shape.radios=2", "shape.radios"),
-        ("shape.radius.deep=1", "shape.radius"),
-        ("frme.kind=test_box", "frme"),
-        ("title.kind=test_box", "title"),
-        ("frame.width=1", "frame.kind"),
+        ("model.attention.kind=groupd", "model.attention.kind"),
+        ("model.attention.kind=grouped", "model.attention.kv_heads"),
+        ("optimizer.schedule.kind=constant_rate optimizer.schedule.final=0.5", "optimizer.schedule.final"),
+        ("model.attention.head_din=2", "model.attention.head_din"),
+        ("model.width.deep=1", "model.width"),
+        ("initialisation.kind=admin", "initialisation"),
+        ("prng.kind=admin", "prng"),
+        ("initialization.exclude_padding=True", "initialization.kind"),
     ],
 )
-def test_unusable_kinds_and_groups(drawing, overrides, field):
+def test_unusable_kinds_and_groups(run, overrides, field):
     with pytest.raises(ConfigError, match=f"^config.{field}: "):
-        drawn(drawing, *overrides.split())
+        run(*overrides.split())

@@ -53,9 +53,18 @@ def difference(student, teacher, batches):
     return np.mean([np.square(student(batch).logits - teacher(batch).logits) for batch in batches])
 
 
-def test_a_pruned_model_comes_back_to_its_teacher(student, teacher, batches):
+def test_a_pruned_model_comes_back_to_its_teacher(student, teacher, batches, monkeypatch):
+    """And the host waits for the device only when losses are due."""
     before = {name: np.array(array) for name, array in student.params["embeddings"].items()}
-    found = distill(student, teacher, itertools.cycle(batches), SETTINGS)
+    done = [0]
+    fetched = tiny.fetches(monkeypatch, lambda: done[0])
+
+    def progress(number, values):
+        done[0] = number
+
+    found = distill(student, teacher, itertools.cycle(batches), SETTINGS, progress=progress)
+    assert fetched
+    assert fetched <= {0, 19, 39, 40}, "steps done when a loss was fetched"
     assert found.losses.shape == (40,)
     assert difference(found.model, teacher, batches) < 0.5 * difference(student, teacher, batches)
     assert found.model.config == student.config
@@ -87,25 +96,17 @@ def test_a_stopped_run_goes_on_from_its_checkpoint(student, teacher, batches, tm
         np.testing.assert_array_equal(one, other)
 
 
-def test_the_host_waits_for_the_device_only_when_losses_are_due(student, teacher, batches, monkeypatch):
-    done = [0]
-    fetched = tiny.fetches(monkeypatch, lambda: done[0])
-
-    def progress(number, values):
-        done[0] = number
-
-    distill(student, teacher, itertools.cycle(batches), SETTINGS, progress=progress)
-    assert fetched
-    assert fetched <= {0, 19, 39, 40}, "steps done when a loss was fetched"
+RAMPS = Distillation(steps=3, optimizer=FAST, task=Ramp(0.1, 0.5), logits=Ramp(0.9, 0.5), attention=Ramp(1, 0.1))
 
 
 @pytest.mark.whole
-def test_a_mesh_computes_the_same(student, teacher, batches):
-    repeated = list(itertools.islice(itertools.cycle(batches), SETTINGS.steps))
-    one = distill(student, teacher, repeated, SETTINGS)
-    spread = distill(student, teacher, repeated, SETTINGS, mesh=MeshConfig(data=8).build())
-    assert_close(spread.losses[:5], one.losses[:5], sums=5 * 2 * tiny.SUMS)
-    np.testing.assert_allclose(spread.losses, one.losses, rtol=0.05)
+@pytest.mark.parametrize(("settings", "count", "sums"), [(SETTINGS, 5, 5 * 2 * tiny.SUMS), (RAMPS, 3, 99)])
+def test_a_mesh_computes_the_same(settings, count, sums, student, teacher, batches):
+    repeated = list(itertools.islice(itertools.cycle(batches), settings.steps))
+    one = distill(student, teacher, repeated, settings).losses
+    spread = distill(student, teacher, repeated, settings, mesh=MeshConfig(data=8).build()).losses
+    assert_close(spread[:count], one[:count], sums=sums)
+    np.testing.assert_allclose(spread, one, rtol=0.05)
 
 
 def test_without_a_teacher_it_is_fine_tuning(student, batches):
@@ -129,13 +130,6 @@ def test_weights_and_temperature_change_along_training(student, teacher, batches
     assert abs(soft / warm - 1.0) > 0.01, "the temperature matters here"
     changing = losses(task=Ramp(0.0, 1.0), logits=Ramp(1.0, 0.5), temperature=Ramp(3.0, 1.0))
     assert_close(changing[[0, 2]], [warm, own + 0.5 * soft], sums=2 * tiny.SUMS)
-
-
-@pytest.mark.whole
-def test_ramps_follow_the_step_on_a_mesh(student, teacher, batches):
-    settings = Distillation(steps=3, optimizer=FAST, task=Ramp(0.1, 0.5), logits=Ramp(0.9, 0.5), attention=Ramp(1, 0.1))
-    one = distill(student, teacher, batches, settings).losses
-    assert_close(distill(student, teacher, batches, settings, mesh=MeshConfig(data=8).build()).losses, one, sums=99)
 
 
 def test_attention_outputs_learn_the_teacher_s_directions(student, teacher, batches):
@@ -166,13 +160,6 @@ def test_padding_has_no_attention_output_to_learn():
     norms = np.linalg.norm(mine, axis=-1) * np.linalg.norm(theirs, axis=-1)
     expected = 2.0 * (1.0 - ((mine * theirs).sum(-1) / np.maximum(norms, 1e-9))[0, :2]).mean()
     assert float(total) == close_to(expected, sums=32)
-
-
-def test_a_teacher_of_other_depth_has_no_attention_outputs_to_compare(student, batches):
-    deeper = tiny.model(tiny.decoder_config(*(tiny.layer(),) * 3))
-    settings = Distillation(steps=1, optimizer=FAST, attention=1.0)
-    with pytest.raises(HeadjaxError, match="attention outputs are compared layer by layer"):
-        distill(student, deeper, batches, settings)
 
 
 def encoder(task):
@@ -247,12 +234,16 @@ def test_bad_settings_are_errors(fields, message):
         Distillation(**{"steps": 1} | fields)
 
 
-def test_bad_requests_are_errors(student, teacher, batches):
-    with pytest.raises(DataError, match="there is no example"):
-        distill(student, teacher, [], Distillation(steps=1))
-    with pytest.raises(DataError, match="they end after 3 of 40 steps"):
-        distill(student, teacher, batches[:3], SETTINGS)
-    smaller = encoder(Classification(classes=3))
-    other = tiny.model(smaller)
-    with pytest.raises(HeadjaxError, match=r"its logits are \[8, 3\], the student's \[8, 8, 50\]"):
-        distill(student, other, [{"input_ids": batches[0]["input_ids"][:, :8] % 9}], Distillation(steps=1))
+def test_requests_that_cannot_be_met_are_errors(student, teacher, batches):
+    other = tiny.model(encoder(Classification(classes=3)))
+    deeper = tiny.model(tiny.decoder_config(*(tiny.layer(),) * 3))
+    small = [{"input_ids": batches[0]["input_ids"][:, :8] % 9}]
+    attention = Distillation(steps=1, optimizer=FAST, attention=1.0)
+    for taught_by, given, settings, error, message in (
+        (teacher, [], Distillation(steps=1), DataError, "there is no example"),
+        (teacher, batches[:3], SETTINGS, DataError, "they end after 3 of 40 steps"),
+        (other, small, Distillation(steps=1), HeadjaxError, r"its logits are \[8, 3\], the student's \[8, 8, 50\]"),
+        (deeper, batches, attention, HeadjaxError, "attention outputs are compared layer by layer"),
+    ):
+        with pytest.raises(error, match=message):
+            distill(student, taught_by, given, settings)

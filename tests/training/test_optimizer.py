@@ -1,15 +1,26 @@
-"""Learning rates by step, and the parameters that a step decays."""
+"""Learning rates by step, and the parameters that a step decays: every weight, and no bias, norm or multiplier.
+
+`tests/mesh/shardings` lists them for the papers' models and every formulation.
+"""
 
 from __future__ import annotations
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core.tensors import flatten
+from headjax.attention import Collaborative, Gated, MultiHead, Talking, Tucker
+from headjax.core.tensors import Constant, Ones, Zeros, flatten
+from headjax.initialization import Admin, DSInit, LayerScale, ReZero
+from headjax.models.residuals import PostNorm, PreNorm
 from headjax.training.optimizer import AdamW, ConstantRate, Cosine, InverseSquareRoot, LinearDecay, decayed
 from tests import tiny
+
+ONES = tiny.decoder_config(*[tiny.layer(tiny.collaborative(mixing_init=Ones))] * 4)
+"""Its mixing matrices start as normalisations do."""
 
 
 @pytest.mark.parametrize(
@@ -27,25 +38,62 @@ def test_learning_rates_by_step(schedule, rates):
     np.testing.assert_allclose([rate(step) for step in range(5)], rates, rtol=1e-6, atol=1e-7)
 
 
-def test_a_step_without_gradients_moves_decayed_weights_alone():
-    """AdamW's update is then -rate * weight_decay * weight."""
-    tensors = tiny.decoder_config().tensors()
+@pytest.fixture(scope="module")
+def params():
+    return jax.tree.map(lambda tensor: jnp.ones(tensor.shape), ONES.tensors())
+
+
+def test_a_step_without_gradients_moves_decayed_weights_alone(params):
+    """AdamW's update is then -rate * weight_decay * weight, also of a mixing matrix that starts as ones."""
+    tensors = ONES.tensors()
     optimizer = AdamW(schedule=ConstantRate(peak=0.1), weight_decay=0.5).build(tensors, 1)
-    params = jax.tree.map(jnp.ones_like, tiny.model(tiny.decoder_config()).params)
     updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
     moved = {path: float(array.min()) for path, array in flatten(updates).items()}
     wanted = {path: -0.05 if decays else 0.0 for path, decays in flatten(decayed(tensors)).items()}
     assert moved == pytest.approx(wanted)
-    assert set(wanted.values()) == {-0.05, 0.0}
+    attention = {name: moved[f"decoder/layers_0_3/attention/{name}"] for name in ("mixing", "query", "output_bias")}
+    assert attention == pytest.approx({"mixing": -0.05, "query": -0.05, "output_bias": 0.0})
 
 
-def test_large_gradients_are_clipped_before_the_update():
+def test_large_gradients_are_clipped_before_the_update(params):
     """Adam's first moment is linear in the gradient that it sees."""
-    tensors = tiny.decoder_config().tensors()
-    params = jax.tree.map(jnp.ones_like, tiny.model(tiny.decoder_config()).params)
     size = sum(array.size for array in jax.tree.leaves(params)) ** 0.5
     for clip_norm, seen in ((0.0, 3.0), (1.0, 1.0 / size)):
-        optimizer = AdamW(schedule=ConstantRate(peak=0.1), clip_norm=clip_norm, b1=0.9).build(tensors, 1)
+        optimizer = AdamW(schedule=ConstantRate(peak=0.1), clip_norm=clip_norm, b1=0.9).build(ONES.tensors(), 1)
         _, state = optimizer.update(jax.tree.map(lambda array: 3.0 * array, params), optimizer.init(params), params)
         for moment in jax.tree.leaves(state[1][0].mu):
             np.testing.assert_allclose(moment, 0.1 * seen, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("initialization", "residual", "name"),
+    [(Admin(), PostNorm(), "shortcut"), (LayerScale(), PreNorm(), "scale"), (ReZero(), PreNorm(), "scale")],
+)
+def test_multipliers_of_residual_branches_are_not_decayed(initialization, residual, name):
+    model = tiny.decoder_config(*[tiny.layer(residual=residual)] * 2)
+    model = initialization.configure(
+        model.replace_stacks({"decoder": dataclasses.replace(model.decoder, final_norm=None)})
+    )
+    layers = decayed(model.tensors())["decoder"]["layers_0_1"]
+    assert not layers["attention_residual"][name]
+    assert not layers["feed_forward_residual"][name]
+
+
+@pytest.mark.parametrize("start", [Ones, Zeros(), Constant(0.3)])
+def test_how_a_weight_starts_does_not_switch_its_decay(start):
+    sizes = {"num_heads": 2, "value_dim": 4, "head_dim": 4}
+    talking = Talking(num_heads=2, logit_heads=2, softmax_heads=2, head_dim=4, mixing_init=start)
+    for attention, weights in (
+        (Collaborative(shared_dim=4, mixing_init=start, **sizes), ["mixing"]),
+        (Tucker(query_rank=3, key_rank=3, mixing_init=start, **sizes), ["mixing"]),
+        (talking, ["logit_mixing", "weight_mixing"]),
+        (Gated(inner=MultiHead(num_heads=2, head_dim=4), kernel_init=start), ["gate"]),
+    ):
+        flags = decayed(attention.tensors(8, 8))
+        assert all(flags[name] for name in weights)
+
+
+def test_an_initialisation_by_depth_scales_what_starts_as_ones():
+    key, path = jax.random.key(0), "decoder/layers_0_3/attention/mixing"
+    plain, scaled = (flatten(params)[path] for params in (ONES.initialize(key), DSInit().draw(ONES, key)))
+    assert (scaled / plain)[:, 0, 0].tolist() == pytest.approx([(1 / depth) ** 0.5 for depth in (1, 2, 3, 4)])

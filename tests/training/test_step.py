@@ -43,18 +43,33 @@ def batch():
     return {**made, "labels": labels}
 
 
-def two_steps(mesh, batch, **options):
+def made(mesh, config=CONFIG, optimizer=OPTIMIZER, *, compute=Compute(), seed=0, **options):
+    """A step and a state to start from."""
     sharding = options.get("sharding", ShardingConfig())
-    state = initial_state(CONFIG, OPTIMIZER, mesh, 0, sharding=sharding)
-    step = train_step(CONFIG, OPTIMIZER, mesh, compute=Compute(), seed=0, **options)
+    step = train_step(config, optimizer, mesh, compute=compute, seed=seed, **options)
+    return step, initial_state(config, optimizer, mesh, 0, sharding=sharding)
+
+
+def two_steps(mesh, batch, **options):
+    step, state = made(mesh, **options)
     for _ in range(2):
         state, metrics = step(state, put_batch(batch, mesh))
     return state, metrics
 
 
+def one_device():
+    return MeshConfig(data=1).build(jax.devices()[:1])
+
+
+def program(mesh, batch, config=CONFIG, sharding=ShardingConfig(), **options):
+    """The lowered program of a step."""
+    step = train_step(config, OPTIMIZER, mesh, compute=Compute(), seed=0, sharding=sharding, **options)
+    return step.lower(abstract_state(config, OPTIMIZER, mesh, sharding), batch)
+
+
 @pytest.fixture(scope="module")
 def plain(batch):
-    return two_steps(MeshConfig(data=1).build(jax.devices()[:1]), batch)
+    return two_steps(one_device(), batch)
 
 
 def assert_the_same(found, plain):
@@ -71,9 +86,6 @@ def assert_the_same(found, plain):
     "sizes, accumulate",
     [
         ({"data": 1}, 16),
-        ({"data": 1, "fsdp": 2}, 1),
-        ({"data": 1, "model": 2}, 2),
-        ({"data": 4}, 4),
         ({"data": 2, "fsdp": 2, "model": 2}, 2),
         ({"slices": 2, "fsdp": 2, "model": 2}, 1),
         ({"slices": 2, "data": 2}, 2),
@@ -86,10 +98,7 @@ def test_a_batch_in_parts_on_any_mesh_is_the_batch(sizes, accumulate, plain, bat
 
 def test_copies_add_up_their_parts_and_reduce_once(batch):
     """One gradient and the sums of losses and targets, however many the parts are."""
-    mesh = MeshConfig(data=8).build()
-    step = train_step(CONFIG, OPTIMIZER, mesh, compute=Compute(), seed=0, accumulate=2)
-    text = step.lower(abstract_state(CONFIG, OPTIMIZER, mesh), batch).compile().as_text()
-    sent = collectives(text)
+    sent = collectives(program(MeshConfig(data=8).build(), batch, accumulate=2).compile().as_text())
     assert sent.keys() == {"all-reduce"}
     assert sent["all-reduce"].bytes == 4 * count(CONFIG.tensors()) + 2 * 4
 
@@ -125,8 +134,7 @@ def test_moments_spread_over_the_copies_come_to_the_same(plain, batch):
     # Two moments, an eighth of nearly everything.
     assert held < 1.1 * 2 * 4 * count(CONFIG.tensors()) / 8
 
-    step = train_step(CONFIG, OPTIMIZER, mesh, compute=Compute(), seed=0, sharding=sharding)
-    text = step.lower(abstract_state(CONFIG, OPTIMIZER, mesh, sharding), batch).compile().as_text()
+    text = program(mesh, batch, sharding=sharding).compile().as_text()
     sent, gradient = collectives(text), 4 * count(CONFIG.tensors())
     assert sent.keys() <= {"all-reduce", "reduce-scatter", "all-gather"}
     # The parameters come back once; what is reduced is one gradient and the scalars of loss and norm.
@@ -137,12 +145,11 @@ def test_moments_spread_over_the_copies_come_to_the_same(plain, batch):
 
 @pytest.mark.whole
 def test_every_generator_of_dropout_gives_a_step_that_can_be_repeated(batch):
-    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
-    layer = tiny.layer(dropout=0.2, attention_dropout=0.2)
-    losses = {}
+    mesh, losses = MeshConfig(data=2, fsdp=2, model=2).build(), {}
+    config = tiny.decoder_config(tiny.layer(dropout=0.2, attention_dropout=0.2), output=Untied())
     for prng in ("threefry2x32", "rbg"):
-        plain, saving = (dropping_step(layer, mesh, prng, remat) for remat in ("none", "full"))
-        found = [step(state, put_batch(batch, mesh)) for step, state in (plain, saving, (plain[0], fresh(layer, mesh)))]
+        runs = [made(mesh, config, compute=Compute(remat=remat), prng=prng) for remat in ("none", "none", "full")]
+        found = [step(state, put_batch(batch, mesh)) for step, state in runs]
         # The loss is one of the forward; the norm is of the backward pass, which has to drop the same again.
         for state, metrics in found[1:]:
             assert_the_same((state, metrics), found[0])
@@ -153,23 +160,11 @@ def test_every_generator_of_dropout_gives_a_step_that_can_be_repeated(batch):
 
 def test_steps_that_differ_in_the_seed_share_a_program_and_drop_differently(batch):
     config = tiny.decoder_config(tiny.layer(dropout=0.5), output=Untied())
-    mesh = MeshConfig(data=1).build(jax.devices()[:1])
-    steps = [train_step(config, OPTIMIZER, mesh, compute=Compute(), seed=seed) for seed in (3, 4, 3)]
-    losses = [float(step(initial_state(config, OPTIMIZER, mesh, 0), put_batch(batch, mesh))[1].loss) for step in steps]
+    runs = [made(one_device(), config, seed=seed) for seed in (3, 4, 3)]
+    losses = [float(step(state, put_batch(batch, one_device()))[1].loss) for step, state in runs]
     assert losses[0] == losses[2] != losses[1]
-    assert len({id(step.program) for step in steps}) == 1
-    assert steps[0].program._cache_size() == 1
-
-
-def dropping_step(layer, mesh, prng, remat):
-    """Return a step and a state to start from."""
-    config = tiny.decoder_config(layer, output=Untied())
-    step = train_step(config, OPTIMIZER, mesh, compute=Compute(remat=remat), seed=0, prng=prng)
-    return step, fresh(layer, mesh)
-
-
-def fresh(layer, mesh):
-    return initial_state(tiny.decoder_config(layer, output=Untied()), OPTIMIZER, mesh, 0)
+    assert len({id(step.program) for step, _ in runs}) == 1
+    assert runs[0][0].program._cache_size() == 1
 
 
 @pytest.mark.parametrize("sizes", [{"data": 8}, {"data": 4, "model": 2}])
@@ -178,9 +173,7 @@ def test_a_device_draws_the_bits_of_its_own_examples_and_heads_alone(sizes, batc
     mesh = MeshConfig(**sizes).build()
     rates = {"dropout": 0.2, "attention_dropout": 0.2, "feed_forward_dropout": 0.2}
     layer = tiny.layer(tiny.multi_head(num_heads=4), feed_forward=Dense(64), **rates)
-    config = tiny.decoder_config(layer, output=Untied())
-    step = train_step(config, OPTIMIZER, mesh, compute=Compute(), seed=0, prng="rbg")
-    text = step.lower(abstract_state(config, OPTIMIZER, mesh), batch).as_text()
+    text = program(mesh, batch, tiny.decoder_config(layer, output=Untied()), prng="rbg").as_text()
     drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<([\dx]+)xui16>\)", text)
     shapes = [tuple(map(int, shape.split("x"))) for shape in drawn]
     assert {shape[0] for shape in shapes} == {BATCH // sizes["data"]}
@@ -195,7 +188,7 @@ def test_tokens_are_what_the_model_reads(batch):
     mask[:, -3:] = 0
     assert int(CONFIG.count_tokens(batch)) == batch["input_ids"].size
     assert int(CONFIG.count_tokens({**batch, "attention_mask": mask})) == mask.sum()
-    _, metrics = two_steps(MeshConfig(data=1).build(jax.devices()[:1]), {**batch, "attention_mask": mask}, accumulate=2)
+    _, metrics = two_steps(one_device(), {**batch, "attention_mask": mask}, accumulate=2)
     assert int(metrics.tokens) == mask.sum() != int(metrics.targets)
     labels = np.array([[3, 4, IGNORED], [5, 6, 7]])
     ids = np.ones((2, 4), np.int32)
@@ -210,25 +203,21 @@ def test_tokens_are_what_the_model_reads(batch):
 COLLABORATIVE = tiny.decoder_config(tiny.layer(tiny.collaborative()))
 
 
-def after_one_step(kernel, parts=1, **sizes):
+def after_one_step(kernel, accumulate=1, **sizes):
+    """Loss, parameters and measures of a step that computes with a kernel."""
     mesh = MeshConfig(**sizes).build(jax.devices()[: math.prod(sizes.values())])
-    optimizer, compute = optax.sgd(0.1), Compute(attention=kernel)
-    step = train_step(COLLABORATIVE, optimizer, mesh, compute=compute, seed=0, accumulate=parts)
-    batch = put_batch(tiny.tokens(batch=4), mesh)
-    state, metrics = step(initial_state(COLLABORATIVE, optimizer, mesh, 0), batch)
+    compute, batch = Compute(attention=kernel), put_batch(tiny.tokens(batch=4), mesh)
+    step, state = made(mesh, COLLABORATIVE, optax.sgd(0.1), compute=compute, accumulate=accumulate)
+    state, metrics = step(state, batch)
     return metrics, state.params, measure_batch(COLLABORATIVE, None, compute, state.params, batch, mesh=mesh)[0]
 
 
-@pytest.fixture(scope="module")
-def reference():
-    return after_one_step("einsum", data=1)
-
-
 @pytest.mark.whole
-@pytest.mark.parametrize("sizes, parts", [({"data": 2, "model": 2}, 1), ({"data": 2}, 2)])
-def test_a_pallas_kernel_trains_over_a_mesh_as_the_reference_does(sizes, parts, reference):
-    actual = after_one_step("collaborative_pallas", parts, **sizes)
-    # A key's bias starts at zero and its gradient is zero but for what is left of terms that cancel.
-    assert_trees_close(flatten(actual[1]), flatten(reference[1]), sums=2 * tiny.SUMS, floor=0.1)
-    for one, other in zip(jax.tree.leaves(reference[::2]), jax.tree.leaves(actual[::2]), strict=True):
-        assert_close(np.asarray(other), np.asarray(one), sums=2 * tiny.SUMS)
+def test_a_pallas_kernel_trains_over_a_mesh_as_the_reference_does():
+    reference = after_one_step("einsum", data=1)
+    for sizes, parts in (({"data": 2, "model": 2}, 1), ({"data": 2}, 2)):
+        actual = after_one_step("collaborative_pallas", parts, **sizes)
+        # A key's bias starts at zero and its gradient is zero but for what is left of terms that cancel.
+        assert_trees_close(flatten(actual[1]), flatten(reference[1]), sums=2 * tiny.SUMS, floor=0.1)
+        for one, other in zip(jax.tree.leaves(reference[::2]), jax.tree.leaves(actual[::2]), strict=True):
+            assert_close(np.asarray(other), np.asarray(one), sums=2 * tiny.SUMS)

@@ -1,0 +1,138 @@
+"""Configs that describe no model, and batches that a model cannot read: one line that begins with the field."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.core.errors import ConfigError, DataError
+from headjax.models import Compute, EncoderModel
+from headjax.models.beam import beam_search
+from headjax.models.config import Output
+from headjax.models.embeddings import Embeddings, Learned, RelativeBuckets
+from headjax.models.generation import Sample, generate, programs
+from headjax.models.stack import SharedStack, Stack
+from headjax.models.tasks import Classification, Span
+from headjax.models.vision import Patches
+from tests import tiny
+from tests.models.test_encoder import config as encoder
+from tests.models.test_encoder_decoder import BATCH, CONFIGS, translation
+from tests.models.test_vision import IMAGES
+from tests.models.test_vision import config as vision
+
+LAYER, CROSSED = tiny.layer(), tiny.layer(cross_attention=tiny.multi_head())
+EMBEDDINGS = Embeddings(vocab_size=9, positions=Learned(9))
+PAIR = CONFIGS["translation"]
+OTHER_TOKENS = dataclasses.replace(PAIR.embeddings, vocab_size=40)
+
+CONFIGURATIONS = {
+    "attention": [lambda: Compute(attention="splas"), lambda: Compute(attention="cudnn")],
+    "stochastic_depth": [lambda: tiny.layer(stochastic_depth=1.0)],
+    "layers": [
+        lambda: Stack(layers=()),
+        lambda: Stack(layers=(LAYER, CROSSED)),
+        lambda: SharedStack(layers=(LAYER, tiny.layer(tiny.collaborative()))),
+    ],
+    "position_bias": [lambda: dataclasses.replace(PAIR.encoder, position_bias=RelativeBuckets(num_heads=2))],
+    "pooler": [
+        lambda: EncoderModel(
+            width=16, embeddings=EMBEDDINGS, encoder=Stack(layers=(LAYER,)), output=Classification(classes=2)
+        )
+    ],
+    "encoder": [
+        lambda: EncoderModel(width=16, embeddings=EMBEDDINGS, encoder=Stack(layers=(CROSSED,))),
+        lambda: dataclasses.replace(PAIR, encoder=PAIR.decoder),
+    ],
+    "decoder": [lambda: tiny.decoder_config(CROSSED), lambda: dataclasses.replace(PAIR, decoder=PAIR.encoder)],
+    "share_tokens": [lambda: dataclasses.replace(PAIR, decoder_embeddings=OTHER_TOKENS)],
+    "start_token": [lambda: translation(start_token=50)],
+    "label_smoothing": [lambda: translation(label_smoothing=1.0)],
+    "output": [lambda: vision(task=Span())],
+    "patch_size": [lambda: Patches(image_size=6, patch_size=4)],
+    "patches.distillation_token": [lambda: vision(patches=Patches(image_size=6, patch_size=2))],
+    "temperature": [lambda: Sample(temperature=0.0)],
+    "top_k": [lambda: Sample(top_k=-1)],
+    "top_p": [lambda: Sample(top_p=0.0), lambda: Sample(top_p=1.5)],
+}
+
+
+@pytest.mark.parametrize("field", CONFIGURATIONS)
+def test_what_describes_no_model_is_refused(field):
+    for make in CONFIGURATIONS[field]:
+        with pytest.raises(ConfigError, match=f"^{field}: "):
+            make()
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    return tiny.model(tiny.decoder_config())
+
+
+TOKENS = np.zeros((1, 3), np.int32)
+LONG = np.zeros((1, 13), np.int32)
+MASK = tiny.tokens() | {"attention_mask": np.ones((2, 3))}
+
+
+@pytest.mark.parametrize(
+    ("config", "batch", "message"),
+    [
+        (tiny.decoder_config(), {"tokens": TOKENS}, "input_ids: missing"),
+        (tiny.decoder_config(), {"input_ids": TOKENS.astype(np.float32)}, "input_ids: expected integers"),
+        (tiny.decoder_config(), {"input_ids": TOKENS[0]}, "input_ids: expected integers"),
+        (tiny.decoder_config(), {"input_ids": LONG}, "input_ids: 13 tokens, but the model has 12"),
+        (tiny.decoder_config(), MASK, "attention_mask: "),
+        (encoder(), {}, "input_ids: missing"),
+        (encoder(), {"input_ids": LONG}, "input_ids: 13 tokens, but the model has 12"),
+        (encoder(), MASK, "attention_mask: "),
+        (PAIR, tiny.tokens(), "labels: "),
+        (translation(positions=Learned(9)), BATCH, "input_ids: "),
+        (vision(), {"pixel_values": IMAGES.transpose(0, 2, 3, 1)}, "pixel_values: "),
+        (vision(), {}, "pixel_values: "),
+    ],
+)
+def test_a_batch_that_a_model_cannot_read_is_refused(config, batch, message):
+    with pytest.raises(DataError, match=f"^{message}"):
+        tiny.model(config)(batch)
+
+
+def test_results_that_a_forward_lacks_are_named():
+    output = Output(hidden=jnp.zeros((1, 2, 3)))
+    for name, require in (
+        ("logits", output.require_logits),
+        ("start_logits", lambda: output.require_logits("start_logits")),
+        ("probes", output.require_probes),
+    ):
+        with pytest.raises(DataError, match=f"^{name}: "):
+            require()
+
+
+PROMPTS = {"input_ids": np.array([[5, 6, 7]]), "position_ids": np.array([[0, 2, tiny.MAX_LENGTH - 3]])}
+SEARCH = {"beams": 1, "max_new_tokens": 2, "end_token": 1}
+
+
+@pytest.mark.parametrize(
+    ("call", "batch", "choices", "message"),
+    [
+        (generate, PROMPTS, {"max_new_tokens": 0}, "max_new_tokens: "),
+        (programs, PROMPTS, {"max_new_tokens": 0}, "max_new_tokens: "),
+        (beam_search, PROMPTS, SEARCH | {"max_new_tokens": 0}, "max_new_tokens: "),
+        (beam_search, PROMPTS, SEARCH | {"beams": 0}, "beams: "),
+        (beam_search, PROMPTS, SEARCH | {"length_penalty": -1.0}, "length_penalty: "),
+        (generate, PROMPTS, {"max_new_tokens": 3}, "position_ids: "),
+        (generate, PROMPTS, {"max_new_tokens": 2, "gates": {"decoder": jnp.zeros((2, 1, 4))}}, "gates: "),
+        (generate, {"input_ids": PROMPTS["input_ids"]}, {"max_new_tokens": 10}, "input_ids: "),
+        (generate, {"input_ids": PROMPTS["input_ids"]}, {"max_new_tokens": 5, "cache": 7}, "cache: "),
+        (generate, "ab", {"max_new_tokens": 2}, "model: "),
+    ],
+)
+def test_a_continuation_that_cannot_be_is_refused(call, batch, choices, message, decoder):
+    with pytest.raises(DataError, match=f"^{message}"):
+        call(decoder, batch, **choices)
+
+
+def test_an_encoder_generates_nothing():
+    with pytest.raises(DataError, match=r"^model: "):
+        generate(tiny.model(encoder(num_layers=1)), tiny.tokens(), max_new_tokens=1)
