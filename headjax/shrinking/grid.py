@@ -44,21 +44,22 @@ FOR_CACHE = (
     Level(1.0, "grouped", 0.5),
     Level(1.0, "grouped", 0.25),
     Level(0.5, "grouped", 0.5),
-    Level(1.0, "latent", 0.5),
-    Level(1.0, "latent", 0.25),
+    *(Level(1.0, "latent", size) for size in (0.625, 0.5, 0.375, 0.25, 0.125)),
     Level(0.5, "latent", 0.5),
 )
-"""Forms of keys and values, for layers whose keys and values are cached."""
+"""Forms of keys and values, for layers whose keys and values are cached. For a small cache most layers take latents, of
+sizes that differ, so these are closer together."""
 
 FOR_SIZE = (
-    Level(1.0, "collaborative", 0.5),
-    Level(0.75, "collaborative", 0.5),
-    Level(0.5, "collaborative", 0.5),
-    Level(1 / 3, "collaborative", 0.5),
+    *(Level(heads, "collaborative", 0.5) for heads in (1.0, 0.75, 0.5, 1 / 3)),
     Level(1.0, "collaborative", 0.25),
     Level(0.5, "collaborative", 0.25),
+    Level(1.0, "fixed", 0.5),
+    Level(1.0, "fixed", 0.25),
+    Level(0.5, "fixed", 0.5),
 )
-"""Sizes of queries and keys, for other layers."""
+"""Sizes of queries and keys, for other layers. Those that heads share lose less at equal size. Heads of fewer dimensions
+take fewer FLOPs: every head reads all shared ones, so that on long texts these cost more than the whole layer."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

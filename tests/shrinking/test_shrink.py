@@ -14,7 +14,7 @@ import headjax
 from headjax import Budget, HeadId, HeadjaxError
 from headjax.heads.agreement import agreement
 from headjax.heads.effect import OutputChange
-from headjax.heads.surgery import map_feed_forward
+from headjax.heads.surgery import map_attention, map_feed_forward
 from headjax.heads.units import count_units
 from headjax.hub.exporting import layout_of_export
 from headjax.models.compute import Compute
@@ -129,6 +129,31 @@ def test_what_others_can_stand_in_for_costs_nothing(model):
     for place in ("decoder/0/feed_forward", "decoder/1/feed_forward", "decoder/2/feed_forward"):
         _, half, quarter = table.options[place]
         assert half.damage < 1e-4 < quarter.damage
+
+
+def test_heads_need_no_more_dimensions_than_their_queries_have():
+    """Of heads of 8 dimensions, 4 are used: those 4 change nothing, 2 do, and both cost what the table says."""
+    whole = tiny.model(tiny.decoder_config(*(tiny.layer(tiny.multi_head(2, 8)),) * 2))
+
+    def halved(found):
+        return found.holding({name: found.params[name].at[..., 4:].set(0.0) for name in ("query", "query_bias")})
+
+    flat = map_attention(whole, halved)
+    levels = Level(1.0, "fixed", 0.5), Level(1.0, "fixed", 0.25)
+    table = options_of(flat, BATCHES, grid=Grid(heads=(), units=(), cached=levels, others=()), measured=32, length=12)
+    for number in range(2):
+        _, half, quarter = table.options[f"decoder/{number}"]
+        assert half.damage < 1e-6 < 1e-4 < quarter.damage
+    for level in (1, 2):
+        chosen = {name: own[level] if own[0].heads else own[0] for name, own in table.options.items()}
+        built = build(flat, BATCHES, Choice(chosen, 0.0, 0.0, 0.0, {}))
+        assert {form.head_dim for form in built.config.attentions()["decoder"]} == {8 >> level}
+        found = headjax.summarize(built.config, 12)
+        spent = {name: table.cost(list(chosen.values()), name) for name in ("flops", "cache")}
+        assert (found.flops, found.cache_bytes_per_token) == (spent["flops"], spent["cache"])
+        assert [layer.parameters for layer in found.layers] == [chosen[f"decoder/{n}"].parameters for n in range(2)]
+        if level == 1:
+            assert agreement(flat, built, BATCHES).apart < 1e-6
 
 
 def random_table(seed, places=4, options=4):
