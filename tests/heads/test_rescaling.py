@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from headjax.attention import Gated
-from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.serialize import kind
 from headjax.core.tensors import Normal, head_axis
 from headjax.heads import gates
@@ -183,10 +182,3 @@ def test_layers_are_not_computed_again_for_each_one():
     rescale(whole, BATCHES, [HeadId("decoder", number, 0) for number in range(len(layers))])
     jax.effects_barrier()
     assert len(layers) * len(BATCHES) <= len(Counting.done) <= 3 * len(layers) * len(BATCHES)
-
-
-def test_bad_requests_are_errors(model):
-    with pytest.raises(HeadjaxError, match="head decoder/0/7"):
-        rescale(model, BATCHES, [HeadId("decoder", 0, 7)])
-    with pytest.raises(DataError, match="no example"):
-        rescale(model, [], REMOVED)

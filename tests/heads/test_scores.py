@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from headjax.attention import NoHeads
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.heads.pruning import prune
@@ -22,30 +22,6 @@ from headjax.models.config import Options
 from headjax.models.stack import SharedStack
 from tests import tiny
 from tests.closeness import assert_close, assert_numbers_close, close_to, tolerance
-
-LENGTH = 8
-
-
-@pytest.fixture(scope="module")
-def model():
-    layers = (tiny.layer(tiny.multi_head(3)), tiny.layer(tiny.multi_head(3)), tiny.layer(tiny.collaborative(2)))
-    return tiny.model(tiny.decoder_config(*layers))
-
-
-def batch(seed, lengths=(8, 5, 5, 8)):
-    """Examples of these lengths, padded at the end."""
-    mask = (np.arange(LENGTH)[None, :] < np.array(lengths)[:, None]).astype(np.int32)
-    return tiny.tokens(len(lengths), LENGTH, seed) | {"attention_mask": mask}
-
-
-@pytest.fixture(scope="module")
-def batches():
-    return [batch(1), batch(2)]
-
-
-@pytest.fixture(scope="module")
-def scores(model, batches):
-    return score_heads(model, batches)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -59,9 +35,9 @@ def gradients(config, params, given):
     return gate_gradient(config, params, given, gates.ones(config), lambda probe: None, Compute()).gradient["decoder"]
 
 
-def test_gradient_is_the_finite_difference_of_each_examples_loss(model):
+def test_gradient_is_the_finite_difference_of_each_examples_loss(model, batches):
     """Central differences of every example's loss in every gate, in float32."""
-    config, given = model.config, batch(1)
+    config, given = model.config, batches[0]
     ones = gates.ones(config)["decoder"]
     got = gradients(config, model.params, given).sum(axis=2)
     step = 3e-2
@@ -172,26 +148,6 @@ def test_arrays_for_each_layer_give_the_scores_of_the_scan(monkeypatch, batches,
     expected = score_heads(model, batches).values
     for name, heads in expected.items():
         assert_close(list(found[name].values()), list(heads.values()), sums=1_000, message=name)
-
-
-def test_no_examples_is_an_error(model):
-    with pytest.raises(DataError, match="no example with a target"):
-        score_heads(model, [])
-    with pytest.raises(DataError, match="no example with a target"):
-        score_heads(model, [batch(1, lengths=(1, 1, 0, 0))])
-
-
-def test_unknown_names_are_errors(model, batches, scores):
-    with pytest.raises(HeadjaxError, match="did you mean 'entropy'"):
-        score_heads(model, batches, statistics=["entropi"])
-    with pytest.raises(HeadjaxError, match="did you mean 'importance'"):
-        scores.score("inportance")
-
-
-def test_progress_counts_batches(model, batches):
-    seen = []
-    score_heads(model, batches, progress=lambda done, values: seen.append(done))
-    assert seen == [1, 2]
 
 
 HEADS = [HeadId(stack, i, h) for stack in ("encoder", "cross") for i in range(2) for h in range(3)]

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError
 from headjax.heads.head_id import HeadId
 from headjax.heads.significance import mcnemar, paired_bootstrap, t_test, transfer
 
@@ -87,15 +86,6 @@ def test_bootstrap_agrees_with_the_t_test_on_means_and_takes_any_corpus_metric()
     )
 
 
-def test_bad_data_is_an_error():
-    with pytest.raises(DataError, match="2 and 3 examples are not pairs"):
-        t_test(np.zeros(2), np.zeros(3))
-    with pytest.raises(DataError, match="1 examples are too few"):
-        paired_bootstrap(np.zeros(1), np.zeros(1))
-    with pytest.raises(DataError, match="must be 0"):
-        mcnemar(np.array([0.5, 1.0]), np.array([0.0, 1.0]))
-
-
 HEADS = [HeadId("encoder", i, h) for i in range(12) for h in range(12)]
 
 
@@ -131,10 +121,3 @@ def test_only_heads_scored_on_both_count():
     got = transfer(scores([1.0, 2.0, 3.0]), second)
     assert len(got.heads) == 3
     np.testing.assert_array_equal(got.second, [3.0, 1.0, 2.0])
-
-
-def test_scores_that_cannot_be_correlated_are_errors():
-    with pytest.raises(DataError, match="scores of 2 heads"):
-        transfer(scores([1.0, 2.0]), scores([1.0, 2.0]))
-    with pytest.raises(DataError, match="score the same"):
-        transfer(scores([1.0, 1.0, 1.0]), scores([1.0, 2.0, 3.0]))

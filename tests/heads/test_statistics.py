@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import Attended, Mask, NoHeads
-from headjax.core.errors import DataError, KernelError
+from headjax.core.errors import KernelError
 from headjax.heads import statistics
 from headjax.heads.statistics import one_behind, sum_over
 from headjax.models.layer import Probe
@@ -123,8 +123,3 @@ def test_sums_are_taken_in_float64_on_the_host():
     assert total["a"].dtype == np.float64
     assert float(total["a"]) == 2**24 + 1
     assert seen == [(0, 2.0**24), (1, 1.0)]
-
-
-def test_no_batches_is_an_error():
-    with pytest.raises(DataError, match="batches: there is no example"):
-        sum_over([])

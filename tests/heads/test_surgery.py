@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from headjax.core.deferred import Deferred, deferred, held
-from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
 from headjax.heads.surgery import attention_layers, config_after, map_attention, without_heads
@@ -48,11 +47,6 @@ def test_only_the_chosen_layers_are_visited_and_runs_are_formed_anew(model):
     expected = without_bias(batch).logits
     got = map_attention(without_bias, rescale, layers=[1])(batch).logits
     assert_close(got, expected, sums=tiny.SUMS)
-
-
-def test_an_unknown_head_stack_is_an_error(model):
-    with pytest.raises(HeadjaxError, match="no head stack 'encoder'; it has decoder"):
-        map_attention(model, lambda found: found.module, stacks=["encoder"])
 
 
 def test_the_layers_are_read_as_they_are_visited(model):

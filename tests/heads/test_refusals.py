@@ -1,0 +1,198 @@
+"""What functions of heads refuse: each call, and what its one line says."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import Grouped, NoHeads
+from headjax.core.errors import ConfigError, DataError, HeadjaxError
+from headjax.core.norms import LayerNorm
+from headjax.heads import gates, ordering
+from headjax.heads.ablation import Ablation, ablate, best_heads
+from headjax.heads.attended import attended_tokens, head_roles
+from headjax.heads.budgets import count_parameters, heads_for_budget
+from headjax.heads.fisher import fisher_blocks, fisher_selection
+from headjax.heads.folding import fold_shortcuts
+from headjax.heads.forward_scores import forward_scores
+from headjax.heads.groups import uniform_steps
+from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.latency import LatencyTable, heads_for_speed_up
+from headjax.heads.learned_gates import HardConcrete, Subset, learn_gates
+from headjax.heads.marked_keys import attention_on_marks, previous_token, same_context
+from headjax.heads.named_orders import OrderConfig, order_heads
+from headjax.heads.ordering import most_within, select
+from headjax.heads.pruning import prune, prune_gradually
+from headjax.heads.rescaling import rescale
+from headjax.heads.scores import Scores, score_heads
+from headjax.heads.significance import mcnemar, paired_bootstrap, t_test, transfer
+from headjax.heads.statistics import sum_over
+from headjax.heads.surgery import map_attention, without_heads
+from headjax.heads.units import prune_units
+from headjax.models.embeddings import Embeddings, NoPositions
+from headjax.models.outputs import IGNORED
+from headjax.models.residuals import ScaledPostNorm
+from headjax.models.stack import SharedStack
+from tests import tiny
+
+CONFIG = tiny.decoder_config(tiny.layer(), tiny.layer(tiny.multi_head(2, head_ids=(0, 3))), tiny.layer(NoHeads()))
+MODEL = tiny.model(CONFIG)
+HEADS = all_heads(CONFIG)
+GONE = HeadId("decoder", 0, 9)
+TWO = tiny.model(tiny.decoder_config())
+EIGHT = all_heads(TWO.config)
+BATCH = tiny.tokens(2, 8)
+IGNORING = BATCH | {"labels": np.full((2, 8), IGNORED)}
+ORDER = HEADS[:4]
+VALUES = dict.fromkeys(HEADS, 1.0)
+SCORES = Scores({"importance": VALUES, "entropy": VALUES}, loss=1.0, examples=1, seconds=0.0)
+TABLE = LatencyTable(base=10.0, layers={"decoder": np.array([0.0, 1.5, 2.5, 3.5, 4.5])})
+SHARED = tiny.decoder_config(decoder=SharedStack(layers=(tiny.layer(residual=ScaledPostNorm()),) * 2))
+
+
+def ablation(mode: str = "all-but-one") -> Ablation:
+    zeros = {"loss": np.zeros(3)}
+    return Ablation(mode, HEADS, zeros, {"loss": np.zeros((len(HEADS), 3))}, {"loss": np.ones(3)})
+
+
+def grouped(num_heads: int = 4, kv_heads: int = 2, **fields):
+    return tiny.layer(Grouped(num_heads=num_heads, kv_heads=kv_heads, head_dim=4, **fields))
+
+
+def uniform(*layers):
+    config = tiny.decoder_config(*layers)
+    return uniform_steps(config, all_heads(config))
+
+
+def nan(group: str):
+    """The model with NaN in a group of its parameters."""
+    return TWO.replace(params=TWO.params | {group: jax.tree.map(lambda array: array * np.nan, TWO.params[group])})
+
+
+def scores_of(*numbers: float):
+    return dict(zip(HEADS, numbers, strict=False))
+
+
+def same(left, count):
+    return all_heads(left.config)[:2]
+
+
+def fold_a_zero():
+    embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=NoPositions(), norm=LayerNorm())
+    model = tiny.model(tiny.decoder_config(tiny.layer(residual=ScaledPostNorm()), embeddings=embeddings))
+    params = model.params
+    params["decoder"]["layers_0_0"]["attention_residual"]["shortcut"] = jnp.zeros((1, tiny.WIDTH))
+    return fold_shortcuts(model.replace(params=params))
+
+
+NO_EXAMPLE = "^batches: there is no example"
+REFUSED = {
+    ConfigError: [
+        (lambda: attended_tokens(TWO, [BATCH], group=3), "group: 3 layers at a time do not divide the 2 "),
+        (lambda: fold_shortcuts(TWO), r"^decoder\.layers: not all are scaled_post_norm"),
+        (lambda: fold_shortcuts(tiny.model(SHARED)), r"^decoder\.layers: share their parameters"),
+        (fold_a_zero, "shortcut: holds a zero"),
+        (lambda: HardConcrete(weight=-1.0), "weight: must not be negative"),
+        (lambda: Subset(count=0), "count: must be an integer of at least 1"),
+        (lambda: OrderConfig(by="fisher_block"), r"^by: .* did you mean 'fisher_blocks'\?$"),
+        (lambda: OrderConfig(by="random", normalize=True), "random is not a score"),
+    ],
+    DataError: [
+        (lambda: ablate(TWO, []), NO_EXAMPLE),
+        (lambda: attended_tokens(TWO, []), "no example"),
+        (lambda: head_roles(TWO, []), "no example"),
+        (lambda: fisher_blocks(TWO, []), "no example"),
+        (lambda: forward_scores(TWO, [], ("entropy",)), NO_EXAMPLE + " with a target"),
+        (lambda: forward_scores(TWO, [IGNORING], ("entropy",)), NO_EXAMPLE + " with a target"),
+        (lambda: learn_gates(TWO, [], Subset(count=1), steps=1, learning_rate=0.1), "no example"),
+        (
+            lambda: attention_on_marks(TWO, [{"input_ids": np.arange(4)[None]}], {"same": same_context}),
+            "no query has a mark of 'same'",
+        ),
+        (
+            lambda: attention_on_marks(TWO, [BATCH], {"previous": previous_token}, stack="encoder"),
+            "stack: the model has no encoder",
+        ),
+        (lambda: order_heads(TWO, [], OrderConfig()), "no example"),
+        (lambda: rescale(TWO, [], EIGHT[:1]), "no example"),
+        (lambda: score_heads(TWO, []), "no example with a target"),
+        (lambda: score_heads(TWO, [IGNORING]), "no example with a target"),
+        (lambda: t_test(np.zeros(2), np.zeros(3)), "2 and 3 examples are not pairs"),
+        (lambda: paired_bootstrap(np.zeros(1), np.zeros(1)), "1 examples are too few"),
+        (lambda: mcnemar(np.array([0.5, 1.0]), np.array([0.0, 1.0])), "must be 0"),
+        (lambda: transfer(scores_of(1.0, 2.0), scores_of(1.0, 2.0)), "scores of 2 heads"),
+        (lambda: transfer(scores_of(1.0, 1.0, 1.0), scores_of(1.0, 2.0, 3.0)), "score the same"),
+        (lambda: sum_over([]), NO_EXAMPLE),
+    ],
+    HeadjaxError: [
+        (lambda: ablate(TWO, [BATCH], "all"), "unknown mode 'all'"),
+        (lambda: ablate(TWO, [BATCH], heads=[GONE]), "head decoder/0/9"),
+        (lambda: ablation().effects("los"), "did you mean 'loss'"),
+        (lambda: best_heads(ablation("each")), "all-but-one"),
+        (lambda: best_heads(ablation(), evaluate_on=ablation()._replace(heads=HEADS[:3])), "ablates other heads"),
+        (
+            lambda: heads_for_budget(TWO.config, EIGHT, count_parameters, 10, "parameters"),
+            rf"parameters: at most 10 asked for; .* leaves {count_parameters(without_heads(TWO.config, EIGHT)):,}",
+        ),
+        (lambda: fisher_selection(TWO.config, {"decoder": np.ones((2, 4, 4))}, 7, minimum=1), "only 6 may be removed"),
+        (lambda: forward_scores(TWO, [BATCH], ("importance",)), "^statistics: unknown statistic"),
+        (
+            lambda: forward_scores(nan("embeddings"), [BATCH], ("output_norm",)),
+            "^score: output_norm of head decoder/0/0 is nan$",
+        ),
+        (lambda: gates.without(CONFIG, [HeadId("decoder", 1, 1)]), "layer 1 of decoder has heads 0, 3"),
+        (lambda: gates.from_values(CONFIG, {HeadId("decoder", 2, 0): 1.0}), "layer 2 of decoder has no heads left"),
+        (lambda: uniform(grouped(), grouped(4, 4)), r"has 4 heads and decoder/0 has 4 heads in 2 groups"),
+        (lambda: uniform(tiny.layer(tiny.multi_head(3)), tiny.layer()), "decoder/0 has 3 heads"),
+        (lambda: uniform(*[grouped(3, 2, kv_index=(0, 0, 1))] * 2), "it takes groups of one size"),
+        (lambda: uniform(tiny.layer(), tiny.layer(NoHeads())), "decoder/1 has 0 heads"),
+        (lambda: uniform_steps(TWO.config, ()), "no heads left"),
+        (lambda: heads_for_speed_up(TWO.config, EIGHT, TABLE, 2.0), "^speed_up: 2 asked for, .* gives 1.9$"),
+        (lambda: heads_for_speed_up(TWO.config, EIGHT, TABLE, 0.5), "must be at least 1"),
+        (lambda: learn_gates(TWO, [BATCH], Subset(count=9), steps=1, learning_rate=0.1), "count: 9 heads to keep"),
+        (
+            lambda: order_heads(TWO, [BATCH], OrderConfig(by="subset"), gates=gates.ones(TWO.config)),
+            "subset chooses all heads at once",
+        ),
+        (lambda: ordering.by_scores(SCORES, "importanse"), "'importanse'"),
+        (lambda: ordering.by_ablation(ablation()), "each head alone"),
+        (lambda: ordering.in_stacks(CONFIG, HEADS, ["cross"]), "no head stack 'cross'"),
+        (lambda: select(CONFIG, "7", ORDER), "asks for 7 heads, the model has 6"),
+        (lambda: select(CONFIG, "120%", ORDER), "asks for 7 heads"),
+        (lambda: select(CONFIG, "some", ORDER), "'some' is no number"),
+        (lambda: select(CONFIG, "2.5", ORDER), "'2.5' is no number"),
+        (lambda: select(CONFIG, "-1", ORDER), "'-1' is no number"),
+        (lambda: select(CONFIG, "decoder/1/2", ORDER), "layer 1 of decoder has heads 0, 3"),
+        (lambda: select(CONFIG, "decoder/1", ORDER), "expected stack/layer/head"),
+        (lambda: select(CONFIG, "5", ORDER), "only 4 may be removed"),
+        (lambda: select(CONFIG, "40%"), "needs an order"),
+        (lambda: most_within(HEADS, lambda heads: 0.0, drop=-1.0), "must not be negative"),
+        (lambda: prune(MODEL, [GONE]), "layer 0 of decoder has heads 0, 1, 2, 3"),
+        (lambda: prune(MODEL, ["decoder/1/1"]), "layer 1 of decoder has heads 0, 3"),
+        (lambda: prune(MODEL, ["decoder/3/0"]), "head decoder/3/0: decoder has 3 layers"),
+        (lambda: prune(MODEL, ["decoder/0/0", "encoder/0/0"]), "the model has no head stack 'encoder'"),
+        (lambda: prune(MODEL, ["decoder/0"]), "expected stack/layer/head"),
+        (lambda: prune(MODEL, ["decoder/0/01"]), "expected stack/layer/head"),
+        (lambda: prune(MODEL, ["decoder/0/-1"]), "expected stack/layer/head"),
+        (lambda: prune(MODEL, ["middle/0/1"]), "unknown head stack 'middle'"),
+        (lambda: prune_gradually(TWO, [6], same, lambda left: left), "6 heads, only 2 may be removed"),
+        (lambda: prune_gradually(TWO, [4, 2], same, lambda left: left), "counts: must rise"),
+        (lambda: rescale(TWO, [BATCH], [GONE]), "head decoder/0/9"),
+        (lambda: score_heads(TWO, [BATCH], statistics=["entropi"]), "did you mean 'entropy'"),
+        (lambda: SCORES.score("inportance"), "did you mean 'importance'"),
+        (lambda: map_attention(TWO, lambda found: found.module, stacks=["encoder"]), "no head stack 'encoder'"),
+        (lambda: prune_units(TWO, {("encoder", 0): [1]}), "units: there is no feed-forward encoder/0"),
+        (lambda: prune_units(TWO, {("decoder", 0): [32]}), "units: decoder/0 has no unit 32; it has 32"),
+        (lambda: prune_units(TWO, {("decoder", 1): range(32)}), "units: decoder/1 has 32 units and must keep one"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("error", "call", "message"), [(error, *row) for error, rows in REFUSED.items() for row in rows]
+)
+def test_it_is_refused(error, call, message):
+    with pytest.raises(error, match=message):
+        call()
