@@ -94,7 +94,7 @@ def attend(
 def einsum_attention(operands: Operands) -> Attended:
     """Compute softmax(scale * Q K^T + bias) V, the reference, in einsums that hold every probability.
 
-    It takes every call, with the softmax in float32.
+    The reference kernel takes every call, with the softmax in float32.
     """
     query, key, value, scale, mask, bias, dropout, _, across_heads = operands
     mix_logits, mix_weights = across_heads or AcrossHeads()
@@ -165,7 +165,7 @@ def default_scale(head_dim: int) -> float:
 
 
 class Call(NamedTuple):
-    """Options of one attention call: everything besides parameters and inputs.
+    """Options of one attention call: everything but parameters and inputs.
 
     Attributes:
         mask: keys that each query may see.

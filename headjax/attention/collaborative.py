@@ -164,7 +164,7 @@ class Tucker(SharedKey):
 
     W_Q [width, query_rank] and W_K [memory_width, key_rank] belong to all heads, M_h [query_rank, key_rank] and
     u_h [memory_width] to head h. Collaborative attention (Cordonnier et al. 2020) is the case of diagonal M_h, a CP
-    instead of a Tucker decomposition; multi-matrix factorisation attention (Hu et al. 2024) shares bases likewise.
+    instead of a Tucker decomposition; multi-matrix factorisation attention (Hu et al. 2024) shares bases, too.
 
     Attributes:
         query_rank, key_rank: sizes of the shared query and key.

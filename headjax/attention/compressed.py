@@ -40,7 +40,7 @@ class Compressed(Wrapping):
     attends to c itself where keys do not turn. At short contexts the cache holds rebuilt keys and values, see
     `keeps_rebuilt`, so that each is computed once. Values need no rebuilding where few queries meet many keys, as in
     decoding, since sum_j p_j v_j = (sum_j p_j c_j) W_V + b_V: heads of multi-head and grouped attention then take the
-    mean of c, and map it by W_V^g. Of both evaluations, equal up to rounding, the one with fewer operations is taken.
+    mean of c, and map it by W_V^g. Of both evaluations, equal up to rounding, the one with fewer FLOPs is taken.
 
     Attributes:
         inner: the formulation; num_heads and head_ids are its own.
@@ -77,7 +77,7 @@ class Compressed(Wrapping):
         return every - len(set(self.groups)) * self.inner.values
 
     def saved(self, query_length: int, key_length: int) -> int:
-        """Return the operations that heads save by attending to c, and not to values rebuilt from it."""
+        """Return the FLOPs that heads save by attending to c, and not to values rebuilt from it."""
         if not isinstance(self.inner, MultiHead | Grouped):
             return 0
         heads, size, pairs = self.num_heads, self.inner.values, query_length * key_length

@@ -1,4 +1,4 @@
-"""The base of the attention formulations: a frozen config that knows its module and what a call of it costs."""
+"""The base of the attention formulations: a frozen config that knows its module and the cost of a call."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Attention(Spec, abc.ABC):
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """The key and value head that each query head reads; by default each has its own."""
+        """The KV head that each query head reads; by default each has its own."""
         return tuple(range(self.num_heads))
 
     @property

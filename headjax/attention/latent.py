@@ -36,7 +36,7 @@ class Latent(Attention):
 
     Because q_h k_h^T = (q_h W_UK^hT) c^T, heads can also attend to c itself (multi-query attention with one key and
     value head of size rank) and be mapped by W_UV^h afterwards. Of the two evaluations, equal up to rounding, the one
-    with fewer operations is taken: the second when few queries meet many keys, as in decoding. At short contexts a
+    with fewer FLOPs is taken: the second when few queries meet many keys, as in decoding. At short contexts a
     cache may hold k_h and v_h instead, see `keeps_rebuilt`.
 
     Attributes:

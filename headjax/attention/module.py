@@ -44,7 +44,7 @@ class AttentionCache(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What an attention module is given besides its sizes and its formulation; `AttentionModule` says what it means."""
+    """Options of an attention module beside its sizes and its formulation; `AttentionModule` says what it means."""
 
     initializer: Initializer = Normal(0.02)
     dropout_rate: float = 0.0
@@ -346,7 +346,7 @@ class NoHeads(Attention):
 
 
 class NoHeadsAttention(AttentionModule):
-    """What remains of an attention module when its last head is removed; see `NoHeads`."""
+    """The rest of an attention module when its last head is removed; see `NoHeads`."""
 
     formulation = NoHeads
     config: NoHeads

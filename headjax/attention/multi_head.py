@@ -54,7 +54,7 @@ class MultiHead(HeadSizes, Attention):
     rotary: Rotary | None = None
     frequencies: tuple[tuple[int, ...], ...] | None = None
 
-    # Grouped attention with a key and value head of its own for each query head.
+    # Grouped attention with a KV head of its own for each query head.
     key_heads_axis: ClassVar[str] = "heads"
     kv_index: ClassVar[None] = None
     query_norm: ClassVar[None] = None
@@ -62,7 +62,7 @@ class MultiHead(HeadSizes, Attention):
 
     @property
     def kv_heads(self) -> int:
-        """Number of key and value heads."""
+        """Number of KV heads."""
         return self.num_heads
 
     def validate(self) -> None:
@@ -100,14 +100,14 @@ class Grouped(HeadSizes, Attention):
         head_h = softmax((x W_Q^h + b_Q^h)(y W_K^g + b_K^g)^T * scale)(y W_V^g + b_V^g),   g = g(h)
 
     A fresh layer reads g(h) = h * kv_heads // num_heads. Removing heads may leave groups of unequal size, so the map is
-    then written out; a key and value head that no query head reads any more is removed with the last of them.
+    then written out; a KV head that no query head reads any more is removed with the last of them.
 
     Attributes:
-        kv_heads: number of key and value heads; divides num_heads unless kv_index is given.
+        kv_heads: number of KV heads; divides num_heads unless kv_index is given.
         head_dim: size of each query and key.
         value_dim: size of each value; None is head_dim.
         scale: multiplies the logits; None is 1 / sqrt(head_dim).
-        kv_index: the key and value head that each query head reads; None is equal consecutive groups.
+        kv_index: the KV head that each query head reads; None is equal consecutive groups.
         projection_bias: whether queries, keys and values have biases.
         output_bias: whether the output has one.
         rotary: turns queries and keys by their positions, or None. A decoding cache holds turned keys.
@@ -163,7 +163,7 @@ class Grouped(HeadSizes, Attention):
         return {"heads": heads, "kv_heads": self.read_by(heads)}
 
     def read_by(self, heads: Sequence[int]) -> list[int]:
-        """Return the key and value heads that these query heads read."""
+        """Return the KV heads that these query heads read."""
         return sorted({self.groups[head] for head in heads})
 
 
@@ -173,7 +173,7 @@ def equal_groups(num_heads: int, kv_heads: int) -> tuple[int, ...]:
 
 
 def _flops(config: MultiHead | Grouped, width: int, memory_width: int, query_length: int, key_length: int) -> int:
-    """Count the operations of `Attention.flops` where each query reads the keys of one head."""
+    """Count the FLOPs of `Attention.flops` where each query reads the keys of one head."""
     queries = query_length * width * config.num_heads * config.head_dim
     stored = key_length * memory_width * config.kv_heads * (config.head_dim + config.values)
     pairs = query_length * key_length * config.num_heads * (config.head_dim + config.values)
@@ -240,7 +240,7 @@ class GroupedAttention(AttentionModule):
     def read(self, stored: jax.Array) -> jax.Array:
         """Return keys or values `[batch, key, kv_heads or 1, dim]` in the form that kernels take.
 
-        Kernels know only equal groups, so unequal ones are read out: one key and value head per query head. A single
+        Kernels know only equal groups, so unequal ones are read out: one KV head per query head. A single
         head is read by all of them.
         """
         if self.config.kv_index is None or stored.shape[2] == 1:
@@ -249,7 +249,7 @@ class GroupedAttention(AttentionModule):
 
 
 class MultiHeadAttention(GroupedAttention):
-    """Multi-head attention, grouped with a key head for each query head: the module of `MultiHead`.
+    """Multi-head attention, with a KV head for each query head: the module of `MultiHead`.
 
     >>> layer = headjax.MultiHeadAttention(16, num_heads=4, rngs=nnx.Rngs(0))
     >>> layer(jnp.ones((1, 3, 16))).shape

@@ -65,7 +65,7 @@ class Mask:
 class Dropout(NamedTuple):
     """Dropout, which zeroes entries with probability `rate` and scales the rest by 1 / (1 - rate).
 
-    It is the identity without a key.
+    Dropout is the identity without a key.
 
     Attributes:
         rate: probability of zeroing; `of_examples` also takes a traced one.

@@ -38,7 +38,7 @@ def out_of_heads(context: jax.Array, weight: Weight, bias: Weight | None = None)
 
 
 class HeadSizes:
-    """Sizes of formulations in which each head has queries, keys and values of its own size.
+    """Sizes of formulations in which each head has queries, keys and values.
 
     Attributes:
         head_dim: size of each query and key.

@@ -16,11 +16,11 @@ from headjax.core.serialize import kind
 
 
 class FrequencyScaling(Checked, abc.ABC):
-    """Changes the rotation rates of a trained model so that it reads longer sequences."""
+    """Changes the rotation frequencies of a trained model so that it reads longer sequences."""
 
     @abc.abstractmethod
     def __call__(self, rates: jax.Array, base: float) -> jax.Array:
-        """Return the scaled rates.
+        """Return the scaled frequencies.
 
         Args:
             rates: `[pairs]` radians per position, base^(-2i / dim) for pair i of dim / 2.
@@ -29,14 +29,14 @@ class FrequencyScaling(Checked, abc.ABC):
 
     @property
     def logit_factor(self) -> float:
-        """Factor of the logits that goes with the rates; an attention whose `scale` is None multiplies it in."""
+        """Factor of the logits that goes with the frequencies; an attention whose `scale` is None multiplies it in."""
         return 1.0
 
 
 @kind("linear_scaling")
 @dataclasses.dataclass(frozen=True)
 class LinearScaling(FrequencyScaling):
-    """All rates divided by one factor (position interpolation, Chen et al. 2023).
+    """All frequencies divided by one factor (position interpolation, Chen et al. 2023).
 
     Attributes:
         factor: divisor of the rates.
@@ -86,8 +86,8 @@ class YarnScaling(FrequencyScaling):
     """Slow rates divided by `factor`, fast ones kept, a ramp between, and sharper logits (YaRN, Peng et al. 2023).
 
     Pair i makes n(i) = original_length * base^(-2i / dim) / (2 pi) turns within the original length. The ramp falls
-    evenly from the pair with n(i) = `fast`, whose rate is kept, to the pair with n(i) = `slow`, whose rate is divided.
-    Logits are multiplied by m^2 with m = 0.1 ln(factor) + 1 (section 3.4).
+    evenly from the pair with n(i) = `fast`, whose frequency is kept, to the pair with n(i) = `slow`, whose rate is
+    divided. Logits are multiplied by m^2 with m = 0.1 ln(factor) + 1 (section 3.4).
 
     Attributes:
         factor: divisor of the slow rates: the new length over the original one.

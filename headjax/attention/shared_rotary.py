@@ -1,4 +1,4 @@
-"""Grouped attention whose key heads share complex components, one set for each rotary frequency."""
+"""Grouped attention whose KV heads share complex components, one set for each rotary frequency."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FOLDED = ("key", "key_bias", "key_norm")
 @kind("shared_rotary")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedRotary(Wrapping):
-    """Grouped attention with rotary embeddings whose key heads share their pairs of dimensions, frequency by frequency.
+    """Grouped attention with rotary embeddings whose KV heads share their pairs of dimensions, frequency by frequency.
 
     Rotary pair f of a query or key is one complex number, first + i second, which turns by e^(i t theta_f) at position
-    t. The key heads g share R_f complex components s of frequency f:
+    t. The KV heads g share R_f complex components s of frequency f:
 
         s_f,r(y) = y w_f,r + b_f,r,    k_g,f = sum over r of c_g,f,r s_f,r(y) / rms_g(y)
         logit_h(m, n) = scale * Re sum over f of conj(q_h,f(x_m)) k_g(h),f(y_n) e^(i (n - m) theta_f)
@@ -42,12 +42,12 @@ class SharedRotary(Wrapping):
     key_norm: its learned scale is part of w, and the weights of the original keys stay to compute rms_g alone.
 
     A decoding cache holds the turned components, 2 sum R_f numbers a token instead of kv_heads * head_dim, the values,
-    and with key_norm one number 1 / rms_g per key head, in float32.
+    and with key_norm one number 1 / rms_g per KV head, in float32.
 
     There are two evaluations, equal up to rounding. Heads attend to the components themselves with queries conj(c) q:
     nothing is rebuilt, and a pair of tokens costs 2 sum R_f products a head. Or keys of head_dim are rebuilt from the
-    components. A single query, as in decoding, takes the first, because reading the cache is what takes its time then;
-    several take the one with fewer operations. Normalised keys are always rebuilt, because 1 / rms_g is no part of a
+    components. A single query, as in decoding, takes the first, because reading the cache takes most of its time;
+    several take the one with fewer FLOPs. Normalised keys are always rebuilt, because 1 / rms_g is no part of a
     dot product.
 
     All arrays are real; a complex one has its real and its imaginary part along an axis of two.
@@ -121,7 +121,7 @@ class SharedRotary(Wrapping):
 
 
 class SharedRotaryAttention(WrappingAttention):
-    """Grouped attention whose key heads share components: the module of `SharedRotary`.
+    """Grouped attention whose KV heads share components: the module of `SharedRotary`.
 
     >>> rotary = headjax.attention.RotaryHalves()
     >>> inner = headjax.attention.Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=rotary)
@@ -199,9 +199,9 @@ class SharedRotaryAttention(WrappingAttention):
         return grouped
 
     def without_spare(self) -> AttentionModule:
-        """Return the same function with at most as many components of a frequency as there are key heads.
+        """Return the same function with at most as many components of a frequency as there are KV heads.
 
-        Where heads were removed, the pairs of the remaining key heads are fewer components, and exact.
+        Where heads were removed, the pairs of the remaining KV heads are fewer components, and exact.
         """
         config, params = self.config, self.params
         kv_heads, owners = config.inner.kv_heads, config.owners

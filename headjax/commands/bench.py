@@ -82,7 +82,7 @@ class Found(Result):
 
 
 def run(options: Options, progress: Progress) -> Found:
-    """Measure both sides in one run, and say on what machine."""
+    """Measure both sides in one run, and name the machine."""
     _check(options)
     bench, result = _module(options.name).run, _module("result")
     before = result.load()

@@ -40,7 +40,7 @@ class Options(ConversionOptions):
     stacks: tuple[str, ...] = option((), "convert these only: encoder,decoder,cross", "STACKS")
     layers: tuple[int, ...] = option((), "convert these layers only, such as 0,3,4", "LAYERS")
     reconstruct: bool = option(
-        False, "solve the output projections anew afterwards so that layers compute as before; needs --calibrate"
+        False, "refit the output projections afterwards so that layers compute as before; needs --calibrate"
     )
     parameters: Count = option(
         0,
@@ -76,7 +76,7 @@ class Found(Changed):
     divergence: Mapping[str, float] = found(
         "from the original on held-out calibration examples, by what was tried; the least was taken"
     )
-    repaired: Sequence[str] = found("output projections that `--reconstruct` solved anew")
+    repaired: Sequence[str] = found("output projections that `--reconstruct` refitted")
     output_difference: float | None = found("of the outputs on the task, relative")
     costs: Sequence[Cost] = found(
         "`length`, `flops_before`, `flops`, `cache_before`, `cache`, `step_seconds_before`, `step_seconds` (null in "
@@ -106,7 +106,7 @@ class Found(Changed):
             said = ", ".join(f"{name} {apart:.3g}" for name, apart in tried)
             notes.append(f"Divergence from the original on held-out calibration examples; the first was taken: {said}.")
         if self.repaired:
-            notes.append(f"Output projections solved anew: {', '.join(self.repaired)}.")
+            notes.append(f"Output projections refitted: {', '.join(self.repaired)}.")
         return table_of(columns, rows, notes=notes)
 
     def _costs(self) -> Table:
@@ -235,7 +235,7 @@ def _costs(before: Model, after: Model) -> list[Cost]:
 
 
 def _step_seconds(model: Model) -> list[float | None]:
-    """Return the least seconds of a decoding step by length, at this device's peak rates; None without a decoder."""
+    """Return the least seconds of a decoding step by length, at this device's peak speeds; None without a decoder."""
     from headjax.models.config import GenerativeModel
     from headjax.models.speed import decoding_cost, peak_rates
 

@@ -113,7 +113,7 @@ def open_model_and_task(options: TaskOptions, split: str = "validation") -> tupl
 def printed_metrics(metrics: Mapping[str, float], task: Task) -> dict[str, float]:
     """Return the metrics that a table shows: perplexity per word only where the task's protocol counts words.
 
-    In source code, or in a language that puts no spaces between words, what stands between spaces is no word.
+    In source code, or in a language without spaces between words, white space does not separate words.
     """
     counts_words = "words" in task.data.info.get("protocol", {})
     return {name: value for name, value in metrics.items() if name != "word_perplexity" or counts_words}

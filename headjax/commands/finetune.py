@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headjax.training.config import TrainConfig
 
 CHECKPOINT_EVERY = 200
-"""Steps between the checkpoints from which an interrupted run goes on."""
+"""Steps between the checkpoints from which an interrupted run continues."""
 
 RECORDS = 50
 """Approximate number of records of the training loss in a run."""

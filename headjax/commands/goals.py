@@ -78,9 +78,9 @@ class GoalOptions(RepairOptions):
     task: str = option("", TASK, "TASK", reads=True)
     stacks: tuple[str, ...] = option((), "only heads of these: encoder,decoder,cross", "STACKS")
     minimum: Natural = option(0, "heads every layer keeps")
-    steps: Listed = option(1, "score and remove in N rounds, heads scored anew in each")
+    steps: Listed = option(1, "remove heads in N rounds, with new scores in each")
     normalize: bool = option(False, "divide scores by the l2 norm of their layer's")
-    whole_groups: bool = option(False, "remove all query heads of a key and value head together")
+    whole_groups: bool = option(False, "remove all query heads of a KV head together")
     uniform: bool = option(
         False,
         "leave every layer as many query heads in as many groups: one of each group in turn, or with --whole-groups "
@@ -404,7 +404,7 @@ def goal_of(options: GoalOptions) -> Goal:
 
 
 def is_gradual(options: GoalOptions) -> bool:
-    """Return whether the model is trained between the rounds, so that each round orders the heads anew."""
+    """Return whether the model is trained between the rounds, so that each round orders the heads again."""
     return options.steps > 1 and options.fine_tune > 0
 
 

@@ -40,7 +40,7 @@ class Options(ConfigOptions, BatchOptions):
     cell: str | None = option(None, "run this one alone, counted from 1, such as 3/40", "K/N")
     collect: bool = option(False, "run nothing, collect the cells that have ended")
     metric: str = option("loss", "metric of the table and of the plot", "NAME")
-    task: str = option("", f"evaluate every trained model on it besides: {TASK}", "TASK", reads=True)
+    task: str = option("", f"also evaluate every trained model on it: {TASK}", "TASK", reads=True)
     limit: Count = option(0, "use the first N examples; 0 is all", requires="task")
     beams: Count = option(0, "BLEU of translations with N hypotheses; 0: no BLEU", requires="task")
 
@@ -99,7 +99,7 @@ class Found(Result):
 
 
 def run(options: Options, progress: Progress) -> Found:
-    """Trains a config over a grid of settings and seeds, goes on where it stopped, and collects the cells."""
+    """Trains a config over a grid of settings and seeds, continues after a stop, and collects the cells."""
     from headjax.training.grid import Axis, Grid, pick, summarize
 
     axes = [Axis.parse(text) for text in options.over]

@@ -8,7 +8,7 @@
 A field's type says how its text is read and which values it can have (`headjax.core.fields`); its default is shown in
 the help. Errors name the option as it was typed.
 
-A command writes to new places, or where an older output of its own kind is. What it reads, model directories and other
+A command writes to new places, or over an older output of the same kind. What it reads, model directories and other
 files it replaces with `--overwrite` alone: `check_places` compares them before any work is done.
 """
 
@@ -33,7 +33,7 @@ from headjax.storage.files import is_stream
 from headjax.storage.paths import check_file, check_folder, check_writable, is_bucket, path_of
 
 Written = Literal["", "new", "folder", "result", "page", "plot", "predictions"]
-"""What a command writes under the path of an option, see `check_places`."""
+"""Output of a command under the path of an option, see `check_places`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -319,7 +319,7 @@ def _paths_read(options: CommandOptions, field: dataclasses.Field[object]) -> It
 
 
 def _check_writable(value: str, place: Path, kind: str) -> None:
-    """Check that a path can become what a command writes there."""
+    """Check that a command can write its output to a path."""
     if kind not in ("new", "folder"):
         check_file(value)
         return

@@ -180,7 +180,7 @@ def _rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
 
 
 def _tokenizer(spec: TaskSpec, rows: Rows, options: Options, out: Path) -> Tokenizer:
-    """The tokenizer that is given, the one of a preparation that goes on, or a new one learned from the text.
+    """The tokenizer that is given, the one of a continued preparation, or a new one learned from the text.
 
     Args:
         spec: the task.

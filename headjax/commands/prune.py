@@ -233,7 +233,7 @@ def _remove(
 def _remove_gradually(
     model: Model, examples: Examples, count: int, options: Options, progress: Progress
 ) -> tuple[Model, Order]:
-    """Return the model without `count` heads, trained and ordered anew after every round, and the heads that went."""
+    """Return the model without `count` heads, trained and ordered again after every round, and the removed heads."""
     from headjax.heads.ordering import flat
     from headjax.heads.pruning import prune_gradually
 

@@ -64,7 +64,7 @@ class Found(OnExamples):
 
 
 def run(options: Options, progress: Progress) -> Found:
-    """Prunes by gates, scores, ablates and looks at the heads of a model; writes one HTML page as sections finish."""
+    """Prunes by gates, scores, ablates and shows the heads of a model; writes one HTML page as sections finish."""
     from headjax.commands.surgery import LENGTHS
     from headjax.evaluation.specs import load_task
     from headjax.head_report.measure import estimate, measure

@@ -33,7 +33,7 @@ ABSENT: Any = _Absent()
 
 
 class Field(NamedTuple):
-    """What is known of a field of a result, see `found`."""
+    """Facts about a field of a result, see `found`."""
 
     help: str
     label: str
@@ -63,7 +63,7 @@ def found(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a command has found."""
+    """Result of a command."""
 
     title: ClassVar[str] = ""
 

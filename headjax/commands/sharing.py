@@ -42,7 +42,7 @@ class Options(ExamplesOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found(OnExamples):
-    """What heads could share.
+    """Dimensions that heads could share.
 
     Attributes:
         headline: the task's main metric.

@@ -123,7 +123,7 @@ class Found(Changed):
     rivals: Sequence[Any] = found("other models of this budget: `name`, `predicted`, `measured`, `costs`, `metrics`")
     grid: Mapping[str, Any] = found("levels that were measured")
     seconds: Mapping[str, float] = found(
-        "with `--latency`: `predicted`, `measured`, `before`, `parts` (of the whole model's parts, each timed alone)",
+        "with `--latency`: `predicted`, `measured`, `before`, `parts` (of the original model, each timed alone)",
         default=ABSENT,
     )
     page: str = found(said="page", default=ABSENT)

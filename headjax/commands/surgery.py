@@ -1,4 +1,4 @@
-"""What commands that change models share: fine-tuning, calibration, the repair of kept heads, and the comparison."""
+"""Parts that commands on models share: fine-tuning, calibration, the repair of kept heads, comparison."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def fine_tune(
 ) -> Model:
     """Return the student after its lessons; it keeps the output that it had.
 
-    With a folder `work` a run that was stopped goes on from its checkpoints there, which its end deletes.
+    With a folder `work` a stopped run continues from its checkpoints there, which its end deletes.
     """
     from headjax.training.distillation import distill
 
@@ -270,10 +270,10 @@ def share_of(text: str) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RepairOptions(FineTuningOptions):
-    """Options of commands that can solve the output projections of kept heads anew."""
+    """Options of commands that can refit the output projections of kept heads."""
 
     reconstruct: bool = option(
-        False, "solve the output projections of kept heads anew so that layers compute as before; needs no labels"
+        False, "refit the output projections of kept heads so that layers compute as before; needs no labels"
     )
     feed_forward: bool = option(False, "solve the second map of every feed-forward, too", requires="reconstruct")
     units: float = option(
@@ -310,7 +310,7 @@ def calibration_batches(examples: Examples, options: RepairOptions) -> list[Batc
 def reconstructed(
     model: Model, examples: Examples, removed: Order, options: RepairOptions, progress: Progress
 ) -> Repaired:
-    """Return the model without these heads, its maps solved anew, with the layers, examples and agreement."""
+    """Return the model without these heads, its maps refitted, with the layers, examples and agreement."""
     from headjax.evaluation.selection import describe
     from headjax.heads.reconstruction import reconstruct
 

@@ -170,7 +170,7 @@ def sweep_removals(options: Options, progress: Progress) -> Removals:
 
 
 def read_trials(file: Path, build: Callable[..., Any]) -> dict[Any, Any]:
-    """Return the trials of an earlier sweep by what they tried; none where there is no file.
+    """Return the trials of an earlier sweep by their settings; none where there is no file.
 
     Args:
         file: a JSON object on each line.

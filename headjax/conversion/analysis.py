@@ -333,13 +333,13 @@ def model_costs(config: ModelConfig, lengths: Sequence[int]) -> list[Cost]:
 
 
 def model_break_even(config: ModelConfig, other: ModelConfig) -> int | None:
-    """Return the longest sequence for which a model's attention takes no more operations than another's.
+    """Return the longest sequence for which a model's attention takes no more FLOPs than another's.
 
     For collaborative attention of shared_dim 384 in place of BERT-base's it is 152: projections become cheaper, and the
     num_heads * shared_dim products of every pair of tokens dearer.
 
     Returns:
-        Length in tokens; 0 if `config` takes more operations from the first token on, None if it never does.
+        Length in tokens; 0 if `config` takes more FLOPs from the first token on, None if it never does.
     """
 
     def dearer(length: int) -> bool:
@@ -359,7 +359,7 @@ def model_break_even(config: ModelConfig, other: ModelConfig) -> int | None:
 
 
 def _operations(config: ModelConfig, length: int) -> int:
-    """Return the operations of all attention layers for `length` tokens.
+    """Return the FLOPs of all attention layers for `length` tokens.
 
     `Attention.flops` counts matrix products only. Here, as in Cordonnier et al. (2020), the heads * shared_dim
     multiplications that mix one query count too.

@@ -76,7 +76,7 @@ def covariance_root(covariance: np.ndarray, ridge: float = 1e-4) -> Root:
 
 
 def calibrate(model: Model, batches: Iterable[Batch], progress: Update = lambda done, values: None) -> Calibration:
-    """Run a model over calibration batches once, and keep what conversions need of them.
+    """Run a model over calibration batches once, and keep the sums that conversions need.
 
     Fewer than four batches are cut into four by their examples.
 
@@ -144,7 +144,7 @@ def _by_layer(model: Model, totals: dict[str, list[dict[str, jax.Array]]]) -> di
 
 
 def input_sums(probe: Probe) -> dict[str, jax.Array]:
-    """Probe: sums of inputs and of their outer products over the tokens of a batch, padding left out."""
+    """Probe: sums of inputs and of their outer products over the tokens of a batch, without padding."""
     if probe.memory_inputs is None:
         raise DataError("probe: inputs of keys are not at hand while decoding with a cache")
     queries, keys = probe.inputs.astype(jnp.float32), probe.memory_inputs.astype(jnp.float32)

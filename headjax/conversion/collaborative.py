@@ -42,7 +42,7 @@ class ToCollaborative(Target):
     function stays the same: the heads' own weights stand side by side, mixed by blocks of ones. Below that size a
     calibrated conversion minimises the error of centred logits, any other the error of the weights.
 
-    Where keys turn with their positions, the layer becomes `SharedRotary`: key heads share complex components at each
+    Where keys turn with their positions, the layer becomes `SharedRotary`: KV heads share complex components at each
     rotary frequency, in closed form and without new queries. Key and value heads stay grouped, and `shared_dim` counts
     the numbers that all frequencies' components take, from head_dim to kv_heads * head_dim, where the function stays
     the same. Normalised keys keep their root mean square exactly.
@@ -132,7 +132,7 @@ def scaled_query_key(site: Site) -> Products:
 
 
 def carried_scale(attention: MultiHead) -> float:
-    """Return the layer's logit scale over 1 / sqrt(head_dim); 1 unless the layer has a scale of its own (T5)."""
+    """Return the layer's logit scale over 1 / sqrt(head_dim); 1 unless the layer has another scale (T5)."""
     return attention.logit_scale * attention.head_dim**0.5
 
 
@@ -210,7 +210,7 @@ def _seen_by(products: Products, query: jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToTucker(Target):
-    """All heads share one query and one key basis, between which each has a matrix of its own.
+    """All heads share one query and one key basis, with a matrix between them for each head.
 
         W_Q^h W_K^hT ~ W_Q M_h W_K^T
 

@@ -1,4 +1,4 @@
-"""Put every head of a trained model in a layer of its own, to go on training from there."""
+"""Put every head of a trained model in a separate layer, to continue training from there."""
 
 from __future__ import annotations
 

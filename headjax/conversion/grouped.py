@@ -51,11 +51,11 @@ Pool = Callable[[Site, Groups, int], Params]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToGrouped(Target):
-    """Groups of heads read one key and value head each; kv_heads = 1 is multi-query attention.
+    """Groups of heads read one KV head each; kv_heads = 1 is multi-query attention.
 
     Pooling methods:
 
-    * `auto`: `fitted` or `aligned`, whichever agrees better with the model's own output on calibration batches; without
+    * `auto`: `fitted` or `aligned`, by their agreement with the model's own output on calibration batches; without
       such `fitted`.
     * `fitted`: the shared key and value, and every head's query and output, that are best for the products W_Q^h W_K^hT
       and W_V^h W_O^h, in closed form. With rotary embeddings the best shared pair of each frequency; keys of which some
@@ -71,7 +71,7 @@ class ToGrouped(Target):
     keys, each divided by its root mean square, and fits values alone; `aligned` is refused.
 
     Attributes:
-        kv_heads: Number of key and value heads, a divisor of num_heads.
+        kv_heads: Number of KV heads, a divisor of num_heads.
         pooling: Method that makes one key and value of a group's.
         grouping: `best` exchanges heads between groups while that brings their keys and values nearer; `consecutive`
             takes neighbours. Heads keep their numbers when they move.

@@ -45,8 +45,8 @@ class ToLatent(Target):
     then normalised, then turned, and grouped layers keep their groups. A key then counts by the mean of its logits over
     the distances 0, 1, ..., 255 between query and key.
 
-    That is the error `logits`. `auto` takes it or `keys`, whichever agrees better with the model's own output on
-    calibration batches. The other errors:
+    This error is `logits`. `auto` takes it or `keys`, by their agreement with the model's own output on calibration
+    batches. The other errors:
 
     * `keys`: the squared error of keys and values themselves, weighted by the inputs' covariance (SVD-LLM's whitening).
     * `magnitudes`: that of the weights, each input counted by the root mean square that it has (ASVD with its default

@@ -38,8 +38,9 @@ from headjax.models.model import Model
 class Conversion(NamedTuple):
     """A converted model and the error of each of its converted layers.
 
-    Where the conversion chose among several, the history's `divergence` has how far each one's output was from the
-    original's on calibration batches that it was not fitted on (`headjax.heads.agreement`), by its text.
+    Where the conversion chose among several, the history's `divergence` has the distance of each one's output from the
+    original's, by its text. Each is measured on calibration batches that it was not fitted on
+    (`headjax.heads.agreement`).
     """
 
     model: Model
@@ -176,7 +177,7 @@ def convert_layer(module: AttentionModule, to: Target | str, seed: int = 0) -> A
     """
     target = parse_target(to) if isinstance(to, str) else to
     if isinstance(target, Restructuring):
-        raise ConfigError(f"{target.name}: replaces the layers of a model; convert a whole model to it")
+        raise ConfigError(f"{target.name}: replaces the layers of a model; convert every layer to it")
     target.check(target.source(module.config), module.width, module.memory_width)
     with one_blas_thread():
         (converted,) = target.convert([Site(target.start(module))], seed)

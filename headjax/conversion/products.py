@@ -127,7 +127,7 @@ def in_float32(tree: Tree) -> Tree:
 def query_key(module: AttentionModule) -> Products:
     """Return the bilinear forms of the logits, x T_h y^T: T_h = scale * W_Q^h W_K^hT or its counterpart.
 
-    Biases are left out. With rotary embeddings the form is the one between equal positions. Of the normalisation of
+    Biases do not count. With rotary embeddings the form is the one between equal positions. Of the normalisation of
     queries and keys it has the learned scale; their root mean squares are left out.
 
     Returns:

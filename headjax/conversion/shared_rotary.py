@@ -1,4 +1,4 @@
-"""Share keys that turn: per rotary frequency, a few complex components of all key heads."""
+"""Share keys that turn: per rotary frequency, a few complex components of all KV heads."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ def share_keys(site: Site, size: int) -> AttentionModule:
 def best_components(turning: Turning, total: int) -> Shared:
     """Return `total` components that cost little, see `Turning`: one for every frequency, then the best further ones.
 
-        minimise  sum over rows i and key heads g of e_ig^T Gamma_ig e_ig,    e_ig = k_ig - sum over r of c_g,r s_i,r
+        minimise  sum over rows i and KV heads g of e_ig^T Gamma_ig e_ig,    e_ig = k_ig - sum over r of c_g,r s_i,r
 
     Further components go where the error falls most. After every few, all s and all c are solved again in turns by
     least squares. A larger total passes through the components of a smaller one, and the error only falls from there.
-    With as many components as key heads at every frequency they are the keys themselves.
+    With as many components as KV heads at every frequency they are the keys themselves.
     """
     kv_heads, frequencies = turning.rows.shape[1], turning.frequencies
     if total == kv_heads * frequencies:
@@ -124,7 +124,7 @@ class _Fit:
 
     @property
     def open(self) -> int:
-        """Number of frequencies that have fewer components than there are key heads."""
+        """Number of frequencies that have fewer components than there are KV heads."""
         return int((self._counts() < self._turning.rows.shape[1]).sum())
 
     def lost(self) -> np.ndarray:
@@ -189,7 +189,7 @@ class _Fit:
         return (right @ basis / np.maximum(kept, RIDGE)) @ basis.T
 
     def _best_mixing(self) -> np.ndarray:
-        """Return the c with the least error for these s, key head by key head."""
+        """Return the c with the least error for these s, KV head by KV head."""
         turning, total = self._turning, len(self.owners)
         grams = [self.made.T @ self.made, self.made.T @ (turning.within[:, None] * self.made)]
         grams = [gram.reshape(2, total, 2, total) for gram in grams]
@@ -274,9 +274,9 @@ def keep_frequencies(site: Site, count: int) -> tuple[tuple[tuple[int, ...], ...
 
 
 def turning_losses(site: Site) -> np.ndarray:
-    """Return what sharing one key costs every pair of heads, `[heads, heads]`, relative to a head's own logits.
+    """Return the cost of sharing one key for every pair of heads, `[heads, heads]`, relative to a head's own logits.
 
-    These are the minima of `fit_turning` where phases are equally likely, so that frequencies do not interact.
+    The results are the minima of `fit_turning` where phases are equally likely, so that frequencies do not interact.
     """
     weighted = turning_keys(site).by_frequency()
     own = np.diagonal(weighted, axis1=1, axis2=2).real

@@ -1,4 +1,4 @@
-"""Keys that turn with their positions: what their errors cost in logits, and the components that cost least."""
+"""Keys that turn with their positions: the cost of their errors in logits, and the components that cost least."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEAST_SEEN = 1e-3
 class Turning(NamedTuple):
     """One layer's keys in coordinates in which rows are independent, and the cost of their errors. NumPy, float64.
 
-    An error e of key head g adds u . e to the logit of a query at distance t, where u is the query turned by t. The
+    An error e of KV head g adds u . e to the logit of a query at distance t, where u is the query turned by t. The
     softmax does not see the mean over a row. For errors that differ from token to token the mean square of what it sees
     is e^T G_g e, with
 
@@ -64,7 +64,7 @@ class Turning(NamedTuple):
         return _sizes(self.moving)
 
     def of(self, keys: np.ndarray) -> Turning:
-        """Return these key heads alone."""
+        """Return these KV heads alone."""
         return self._replace(rows=self.rows[:, keys], moving=self.moving[keys], still=self.still[keys])
 
     def counted(self, errors: np.ndarray) -> np.ndarray:
@@ -73,9 +73,9 @@ class Turning(NamedTuple):
         return still + self.within[:, None, None] * np.einsum("ngi,gij->ngj", errors, self.moving - self.still)
 
     def by_frequency(self) -> np.ndarray:
-        """Return the squared logits of pairs of key heads at each frequency, `[frequencies, kv_heads, kv_heads]`.
+        """Return the squared logits of pairs of KV heads at each frequency, `[frequencies, kv_heads, kv_heads]`.
 
-        Terms between frequencies are left out, and phases are taken as equally likely.
+        Terms between frequencies do not count, and phases are taken as equally likely.
         """
         moving, still = (_sizes(matrix) for matrix in (self.moving, self.still))
         seen = self.within[:, None, None] * moving + (1.0 - self.within[:, None, None]) * still
@@ -96,7 +96,7 @@ def _sizes(matrix: np.ndarray) -> np.ndarray:
 
 
 def turns(attention: Attention) -> TypeGuard[Grouped | MultiHead]:
-    """Return whether a layer has keys of its own that turn with their positions."""
+    """Return whether a layer has keys that turn with their positions."""
     return isinstance(attention, Grouped | MultiHead) and attention.rotary is not None
 
 
@@ -125,7 +125,7 @@ def rotary_of(source: Grouped) -> Rotary:
 
 
 def turning_keys(site: Site) -> Turning:
-    """Return the keys of a layer all of whose dimensions turn, with what their errors cost.
+    """Return the keys of a layer all of whose dimensions turn, with the cost of their errors.
 
     Normalised queries and keys count divided by their mean square, times the learned scale.
     """

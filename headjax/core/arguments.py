@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def checked(function: F) -> F:
     """Return the function with a comparison of its arguments with its annotations before every call.
 
-    Classes, numbers, text, choices, functions and collections are told apart, and the items of lists, tuples and
+    Classes, numbers, text, choices, functions and collections are distinguished, and the items of lists, tuples and
     mappings. Iterators are not consumed. Numbers of NumPy and JAX count as numbers, text does not count as a sequence.
 
     Raises:

@@ -25,7 +25,7 @@ def tell_nothing(names: Sequence[str]) -> bool:
 
 
 class ClassIndex:
-    """The numbers of classes by name, upper and lower case told apart only where that is needed.
+    """The numbers of classes by name; case counts only where names differ in nothing else.
 
     Args:
         names: the classes in the order of their numbers.

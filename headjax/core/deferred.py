@@ -16,10 +16,10 @@ from headjax.core.tensors import all_finite
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deferred:
-    """An array that is made anew whenever it is asked for, and is not kept.
+    """An array that is made whenever it is asked for, and is not kept.
 
-    It takes the place of an array in `Params` and is a leaf there. NumPy's functions and `jnp.asarray` take it and make
-    it; other functions of JAX do not, see `held`.
+    A deferred array takes the place of an array in `Params` and is a leaf there. NumPy's functions and `jnp.asarray`
+    take it and make it; other functions of JAX do not, see `held`.
 
     Attributes:
         shape: its shape.

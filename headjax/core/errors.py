@@ -20,7 +20,7 @@ CLOSED = 141
 
 
 LONGEST = 1500
-"""Most characters of a message. What it quotes, a field of a file perhaps, may be as long as the file."""
+"""Most characters of a message. A quotation, of a field of a file perhaps, may be as long as the file."""
 
 
 class HeadjaxError(ValueError):

@@ -59,7 +59,7 @@ MEMORY = "HEADJAX_MEMORY"
 
 
 def read_all(stream: io.BufferedIOBase, place: Path) -> bytes:
-    """Return what is left of a stream whose size nobody knows, at most `UNPACKED`, without asking for more memory.
+    """Return the rest of a stream whose size nobody knows, at most `UNPACKED`, without asking for more memory.
 
     Raises:
         DataError: it has more.
@@ -108,7 +108,7 @@ def host_memory() -> int | None:
 
 
 def check_memory(field: str, needed: int, there: int | None, what: str) -> None:
-    """Check that what a field asks for can fit into memory, before anything is built for it.
+    """Check that the arrays of a field can fit into memory, before anything is built for it.
 
     Args:
         field: path of the config's field, or the option.

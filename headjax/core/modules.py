@@ -1,7 +1,7 @@
 """Modules: how a spec becomes a `flax.nnx` module, and how nested dicts of arrays go into a module and come out.
 
 A spec is a frozen dataclass: it has fields with bounds, JSON and a hash, and no arrays. Its module computes what the
-spec says; `spec.module(...)` declares its weights and does not draw them. `bind` puts arrays into it.
+spec describes; `spec.module(...)` declares its weights and does not draw them. `bind` puts arrays into it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def arrays(module: nnx.Module) -> Params:
 
 
 def copied(module: Any) -> Any:
-    """Return a module with variables of its own, which hold the same arrays."""
+    """Return a module with new variables, which hold the same arrays."""
     return jax.tree.map(lambda leaf: leaf, module)
 
 

@@ -20,9 +20,9 @@ SHARE = 0.5
 def make_room() -> bool:
     """Forget all compiled programs where this process has used half of its memory maps; return whether it did.
 
-    A program compiled for a CPU takes a map and more for each of its parts, so that a few dozen models of different
-    shapes, each trained or evaluated in one process (a grid, a sweep, a notebook), would come to the limit, where LLVM
-    ends the process. What is needed again is compiled again. Other systems and accelerators have no such limit.
+    A program compiled for a CPU takes a map and more for each of its parts. So a few dozen models of different shapes
+    in one process (a grid, a sweep, a notebook) would reach the limit, where LLVM ends the process. Programs that are
+    needed again are compiled again. Other systems and accelerators have no such limit.
 
     Called where a model is trained, distilled or evaluated, before anything is compiled for it.
     """

@@ -15,7 +15,7 @@ Update = Callable[[int, Mapping[str, float]], None]
 """Called with the number of units done and the latest measurements to show beside the bar."""
 
 Progress = Callable[[str, int, str], AbstractContextManager[Update]]
-"""Opens a bar: what is going on, how many units in all (0 is unknown), and what a unit is called."""
+"""Opens a bar: the name of the work, the number of units (0 is unknown), and the name of a unit."""
 
 INTERVAL = 10.0
 """Seconds between lines of progress where no terminal shows bars."""
@@ -59,7 +59,7 @@ def _bars(console: Console) -> Progress:
 
 
 class Lines:
-    """Shows progress as lines: what is going on, how much of it is done, the latest measurements and the time left.
+    """Shows progress as lines: the name of the work, its share that is done, the latest measurements and the time left.
 
     The first line comes after some seconds, so that a short command prints none. Stages share the interval: one that
     follows another shortly does not start it again. A line also comes while nothing is reported, as in a compilation.

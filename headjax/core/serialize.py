@@ -1,7 +1,8 @@
-"""Frozen dataclasses to JSON and back; what is unknown, missing or of the wrong type is an error naming its path.
+"""Frozen dataclasses to JSON and back; unknown, missing and wrongly typed fields are errors that name their path.
 
-A field typed as an abstract base class holds one of its registered kinds, told apart in JSON by the key `kind`. A tuple
-of dataclasses is written run by run (`{"repeat": 12, "item": {...}}`), so that a stack of equal layers reads as one.
+A field typed as an abstract base class holds one of its registered kinds, distinguished in JSON by the key `kind`. A
+tuple of dataclasses is written run by run (`{"repeat": 12, "item": {...}}`), so that a stack of equal layers reads as
+one.
 """
 
 from __future__ import annotations

@@ -319,7 +319,7 @@ def initialize(tensors: Tensors, key: jax.Array, default: Initializer, dtype: An
 
     Each takes its randomness from its own path, so that declaring one more tensor changes no other. The path of a
     layer's tensor has the layer's number, not the group that it is stacked in: layers that two models share start
-    alike, whatever the others are.
+    alike.
 
     Args:
         tensors: the declarations.
@@ -369,7 +369,7 @@ _PIECE = 2**18
 
 
 def all_finite(array: Any) -> bool:
-    """Return whether an array holds neither NaN nor an infinity; little memory is taken besides."""
+    """Return whether an array holds neither NaN nor an infinity; little more memory is taken."""
     values = np.asarray(array)
     # An exponent of ones; NumPy's own test of bfloat16 is much slower.
     coarse = values.dtype == jnp.bfloat16

@@ -257,8 +257,8 @@ CHANGES: Mapping[str, Change] = {
     "shift_x": lambda image, share, sign, fill: _moved(image, fill, by=(0.45 * share * sign * image.width, 0.0)),
     "shift_y": lambda image, share, sign, fill: _moved(image, fill, by=(0.0, 0.45 * share * sign * image.height)),
 }
-"""The changes by name with timm's greatest strengths: rotation by 30 degrees, 1 bit per channel, all pixels inverted,
-110 added to dark pixels, enhancement factors from 0.1 to 1.9, shears of 0.3, shifts of 0.45 of a side."""
+"""The changes by name with timm's greatest strengths. These are rotation by 30 degrees, 1 bit per channel, all pixels
+inverted, 110 added to dark pixels, enhancement factors from 0.1 to 1.9, shears of 0.3, shifts of 0.45 of a side."""
 
 
 @kind("random_erasing")
@@ -353,7 +353,7 @@ class OneOf(Mix):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augmentation(Checked):
-    """Random changes of a training image, drawn anew each time it is read.
+    """Random changes of a training image, drawn again each time it is read.
 
     Attributes:
         crop: cuts out the square that the model reads.

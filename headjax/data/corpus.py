@@ -86,7 +86,7 @@ def split_files(documents: Sequence[Document], validation_fraction: float) -> di
 def embedded_corpus() -> list[Document]:
     """The language reference (`pydoc_data.topics`), then the docstrings of `MODULES`: a document per topic and module.
 
-    Sources are parsed, never imported. Modules this Python lacks are left out, and with them all docstrings where the
+    Sources are parsed, never imported. Modules that this Python lacks are skipped, and so are all docstrings where the
     standard library is installed without sources. Paragraphs that occur twice are kept once, so the documents depend on
     the Python version alone.
 

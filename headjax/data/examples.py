@@ -37,7 +37,7 @@ Records = Source
 
 
 class RandomSource(abc.ABC):
-    """Examples with random parts, drawn anew each time training reads them (masked tokens, cropped images)."""
+    """Examples with random parts, drawn again each time training reads them (masked tokens, cropped images)."""
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class RandomSource(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """Some examples (or records) of a source, in an order of their own.
+    """Some examples (or records) of a source, in any order.
 
     Attributes:
         source: all of them.
@@ -180,7 +180,7 @@ def bucket_ends(bounds: Sequence[int], length: int) -> list[int]:
 
 
 class TokenBlocks:
-    """One long text as examples `{"input_ids": int32 [length]}`: consecutive blocks, the incomplete last one left out.
+    """One long text as examples `{"input_ids": int32 [length]}`: consecutive blocks, without an incomplete last one.
 
     Args:
         tokens: `[tokens]` integers.

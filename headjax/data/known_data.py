@@ -194,7 +194,7 @@ WORDS = 12
 class Rehearsal(DataConfig):
     """Made-up rows in the form of a task, to rehearse a run in seconds before its data is prepared.
 
-    They show whether a config runs, and nothing else. Text is the Python language reference (`help("topics")`).
+    Such runs show whether a config runs, and nothing else. Text is the Python language reference (`help("topics")`).
 
     Labels follow from the examples by rule: the class of a text is the part of the reference it stands in, its number
     is its count of words, a translation has the source's words in reverse, an answer is the word after the one asked

@@ -121,7 +121,7 @@ class LabelledText(DataConfig):
         """
 
     def notes(self, rows: Sequence[Row]) -> Mapping[str, Any]:
-        """Return facts about a split for `TaskData.info`, besides the counts of its form."""
+        """Return facts about a split for `TaskData.info`, beside the counts of its form."""
         return {}
 
 

@@ -46,7 +46,7 @@ def local_rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
 
 
 def rows_of(spec: TaskSpec, files: Mapping[Split, Sequence[Path]], read: Callable[[Path], Iterable[Row]]) -> Rows:
-    """Return the rows of files, which are read anew for each iteration.
+    """Return the rows of files, which are read again for each iteration.
 
     Args:
         spec: the task.
@@ -71,8 +71,8 @@ def rows_of(spec: TaskSpec, files: Mapping[Split, Sequence[Path]], read: Callabl
 def split_files(paths: Sequence[Path], suffixes: Iterable[str]) -> dict[Split, list[Path]]:
     """Return the files of the paths that have one of the suffixes (also with `.gz`), by split.
 
-    Files whose names name no split are for training, unless other files are named `train`. A single file is for
-    training, whatever its name. Files named `test` are left out if there are others.
+    Files whose names name no split are for training, unless other files are named `train`. A single file of any name is
+    for training. Files named `test` are left out if there are others.
 
     Raises:
         DataError: no such file.

@@ -103,7 +103,7 @@ def prepare(
     neither on interruptions nor on the number of processes or hosts.
 
     Of several hosts each makes the same call with its own number, on a folder that all of them see. Each reads all rows
-    and encodes those of its own shards. The folder is finished when the last of them is.
+    and encodes those of its shards. The folder is finished when the last of them is.
 
     Args:
         name: name of the task.
@@ -209,7 +209,7 @@ class Journal:
 
     @property
     def rows(self) -> str:
-        """Hash of the rows of all shards so far, of whichever host."""
+        """Hash of the rows of all shards so far, of all hosts."""
         return self._rows.hexdigest()[:16]
 
     def manifest(self, rows: str = "") -> Manifest:
@@ -217,7 +217,7 @@ class Journal:
         return dataclasses.replace(self.wanted, shards=tuple(self.shards[name] for name in self.needed), rows=rows)
 
     def read(self, name: str, rows: str) -> None:
-        """Enter the fingerprint of the rows of the next shard, of whichever host."""
+        """Enter the fingerprint of the rows of the next shard, of any host."""
         self._rows.update(f"{name} {rows}\n".encode())
 
     def forget(self, name: str) -> None:
@@ -333,7 +333,7 @@ def _workers(form: Form, tokenizer: Tokenizer | None, processes: int) -> Iterato
 
 
 def _end_with_parent() -> None:
-    """End this process as soon as the one that started it has: one that was killed could not tell it to."""
+    """End this process as soon as its parent has ended: a killed parent could not end it."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return  # no process started this one

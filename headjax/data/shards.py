@@ -175,7 +175,7 @@ def _beside(path: Path) -> Path:
 
 
 def _header(count: int) -> bytes:
-    """Return what NumPy writes before an array int32 `[count]`."""
+    """Return NumPy's header of an array int32 `[count]`."""
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": "<i4", "fortran_order": False, "shape": (count,)})
     return file.getvalue()

@@ -116,9 +116,9 @@ def train_iterator(
 ) -> grain.DatasetIterator:
     """Return endless training batches; every epoch has all examples, without replacement, in a new global order.
 
-    The stream of examples is a function of (source, seed) alone, and global batch i holds the examples from number
-    i * batch_size on: it is the same for any number of processes, and no example is left out at the end of an epoch.
-    The state after i batches is the number i for every process. `iterator.get_state()` is JSON data, and `set_state`
+    The stream of examples is a function of (source, seed) alone, and global batch i holds the examples from number i *
+    batch_size on. So the stream is the same for any number of processes, and the end of an epoch skips no example. The
+    state after i batches is the number i for every process. `iterator.get_state()` is JSON data, and `set_state`
     continues exactly there, also with another number of processes or threads.
 
     Args:

@@ -166,7 +166,7 @@ def _is_doubled(cell: str) -> bool:
 
 
 def _is_quoted(file: Path) -> bool:
-    """Return whether the writer of a TSV file quoted cells: the first line that only one way of writing explains tells.
+    """Return whether the writer of a TSV file quoted cells: the first line that fits only one way decides.
 
     A cell between quotation marks with doubled ones inside is quoted, and so is a row that has as many cells as the
     first line only if it is read so. Any other cell with a quotation mark is not. If all such cells have one mark at

@@ -319,7 +319,7 @@ TASKS: Mapping[str, TaskSpec] = {spec.name: spec for spec in (*TEXT, *TRANSLATIO
 """The tasks by name."""
 
 GLUE: Mapping[str, TaskSpec] = {name: spec for name, spec in TASKS.items() if spec.layouts}
-"""Those of GLUE that are read from its own files."""
+"""Tasks of GLUE that are read from its own files."""
 
 
 def find_task(name: str) -> TaskSpec:

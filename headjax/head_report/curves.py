@@ -27,12 +27,12 @@ RESCALED = 2
 
 @dataclasses.dataclass(frozen=True)
 class CurveConfig(Checked):
-    """An order of removal, and what is done besides.
+    """An order of removal, and the repair that follows.
 
     Attributes:
         order: the order.
         rescale: whether the gates of kept heads are set by least squares (`headjax.heads.rescaling`).
-        reconstruct: whether the output projections of kept heads are solved anew (`headjax.heads.reconstruction`).
+        reconstruct: whether the output projections of kept heads are refitted (`headjax.heads.reconstruction`).
     """
 
     order: OrderConfig

@@ -49,7 +49,7 @@ RELATIVE = 0.05
 
 
 def write_report(study: HeadStudy, path: str | Path, shown: dict[str, Section] | None = None) -> Path:
-    """Write what the study knows as one HTML page.
+    """Write the study's measurements as one HTML page.
 
     Args:
         study: the study, complete or not.

@@ -1,4 +1,4 @@
-"""What the report knows of a model's heads: settings, measurements by name, and what they mean."""
+"""The report's facts about a model's heads: settings, measurements by name, and their meaning."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class HeadStudy:
 
     @property
     def roles(self) -> dict[HeadId, Role]:
-        """What every head looks at."""
+        """Attention patterns of every head."""
         return {HeadId.parse(head): Role(**role) for head, role in self._part("roles").items()}
 
     @property

@@ -1,4 +1,4 @@
-"""What the report's attention viewer shows: every head on a few examples, and predictions with heads switched off."""
+"""Data of the report's attention viewer: every head on a few examples, and predictions with heads switched off."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UNITS = {
     "cosine": "1 - cosine to the whole model's embedding",
     "squared_difference": "squared difference from the whole model",
 }
-"""What the change of a prediction is measured in, by kind of agreement."""
+"""Unit of the change of a prediction, by kind of agreement."""
 
 SPACES = str.maketrans({"Ġ": "␣", "▁": "␣"})
 """Signs of a space in tokens of byte-level BPE and of SentencePiece, and the sign that is shown."""
@@ -159,5 +159,5 @@ def _most_likely(logits: np.ndarray, names: Any) -> str:
 
 
 def unit_of_changes(config: ModelConfig) -> str:
-    """Return what the changes of a model's predictions are measured in."""
+    """Return the unit of the changes of a model's predictions."""
     return UNITS[agreement_kind(config)]

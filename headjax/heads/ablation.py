@@ -39,7 +39,7 @@ class Ablation(NamedTuple):
 
     Attributes:
         mode: `each` if the head was removed, `all-but-one` if all others of its layer were, `group` if all heads that
-            read its key and value head were.
+            read its KV head were.
         heads: Ablated heads, by stack, layer and position.
         baseline: By metric, `[examples]` values of the model itself; `loss` is the summed loss of an example, nats.
         ablated: By metric, `[heads, examples]` values with the ablation of each head.
@@ -115,7 +115,7 @@ def ablate(
     Args:
         model: Model to examine.
         batches: Examples; batches of equal shapes compile once. Examples without targets are left out.
-        mode: Heads to remove: the head itself, all others of its layer, or all that read its key and value head.
+        mode: Heads to remove: the head itself, all others of its layer, or all that read its KV head.
         metrics: Metrics besides the loss, by name.
         heads: Heads to ablate; None is all.
         gates: `[layers, max_heads]` by head stack, gates to start from (heads already removed at 0); None is all ones.
@@ -313,7 +313,7 @@ def _measure(config: ModelConfig, output: Output, batch: Batch, measures: Measur
 def collect(
     mode: Mode, heads: tuple[HeadId, ...], baseline: list[Measured], ablated: Mapping[HeadId, list[Measured]]
 ) -> Ablation:
-    """Join the values of all batches and leave out examples without targets."""
+    """Join the values of all batches and drop examples without targets."""
     targets = np.concatenate([measured.targets for measured in baseline]) if baseline else np.zeros(0)
     present = targets > 0
     if not present.any():

@@ -94,7 +94,7 @@ def agreements(
 ) -> list[Agreement]:
     """Return how far each of several models, with its gates, agrees with one, whose predictions are computed once.
 
-    Models of one architecture share a program, whatever their gates. `progress` is called after every batch. See
+    Models of one architecture share a program at all gates. `progress` is called after every batch. See
     `agreement`.
     """
     kind = agreement_kind(first.config)

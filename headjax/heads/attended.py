@@ -1,4 +1,4 @@
-"""Attention patterns of heads: the positions that they look at, and the number of tokens that they attend to."""
+"""Attention patterns of heads: the positions and the number of tokens that they attend to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headjax.models.layer import Probe
 from headjax.models.model import Model
 
 ROLES: Mapping[str, int | None] = {"previous": -1, "self": 0, "next": 1, "first": None}
-"""Position of the key that a query looks at, relative to its own; None is the first key."""
+"""Position of the key that a query attends to, relative to its own; None is the first key."""
 
 
 class Role(NamedTuple):
@@ -46,7 +46,7 @@ def head_roles(
 ) -> dict[HeadId, Role]:
     """Return the role of every head: positional if its largest weight is on one relative position in 90 % of cases.
 
-    That is the definition of Voita et al. (2019), section 5.1. In cross-attention positions are those of the key
+    This definition is that of Voita et al. (2019), section 5.1. In cross-attention positions are those of the key
     sequence. Padding is left out.
 
     Args:
@@ -126,8 +126,8 @@ def attended_tokens(
     """Return by head stack the effective number of tokens that a query attends to.
 
     Several heads are said to be needed for "jointly attending to multiple positions" (Liu et al. 2021). Layers of one
-    head each, made of a multi-head layer, do so together if their joint number is as large as its. Padding queries are
-    left out.
+    head each, made of a multi-head layer, do so together if their joint number is as large as its. Padding queries do
+    not count.
 
     Args:
         model: Model to examine.

@@ -1,4 +1,4 @@
-"""The fewest heads to remove so that a model fits a number of parameters or operations, counted from configs alone."""
+"""The fewest heads to remove so that a model fits a number of parameters or FLOPs, counted from configs alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Put a layer's heads into layers of their own: the deep single-head Transformer of Liu, Liu and Han (2021).
+"""Put each head of a layer into another layer: the deep single-head Transformer of Liu, Liu and Han (2021).
 
 Both sub-layers of a layer with H heads are sums (their equations 1 and 3): attention sums over its heads, the
 feed-forward sub-layer over H slices of its inner units. H layers with one head and one slice each take its place:
@@ -46,7 +46,7 @@ Parts = dict[str, list[int]]
 @kind("deep")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Deep(Recipe):
-    """Recipe of another recipe's model with its heads in layers of their own (Liu et al. 2021).
+    """Recipe of another recipe's model with one head a layer (Liu et al. 2021).
 
     A recipe with trained weights (`directory`) hands them on. The function changes.
 

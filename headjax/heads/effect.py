@@ -28,7 +28,7 @@ class OutputChange:
     limit: ClassVar[int] = MEASURED
 
     def read(self, output: Output, batch: Batch) -> Predictions:
-        """Return what is compared of a batch's output."""
+        """Return the compared part of a batch's output."""
         return predictions_of(self.config, output, batch)
 
     def value(self, pairs: Iterable[tuple[Predictions, Predictions]]) -> float:

@@ -24,8 +24,8 @@ from headjax.models.stack import SharedStack
 def fold_shortcuts(model: Model) -> Model:
     """Return the model with omega folded into the weights around it: post-norm layers, the same up to rounding.
 
-    With x'_i = omega_(i+1) * x_i, the layer LN(omega_i * x_(i-1) + f_i(x_(i-1))) reads LN(x'_(i-1) + f'_i(x'_(i-1))):
-    the scale and bias of the normalisation before are multiplied by omega_i, and the rows of f_i's input weights are
+    With x'_i = omega_(i+1) * x_i, the layer LN(omega_i * x_(i-1) + f_i(x_(i-1))) reads LN(x'_(i-1) + f'_i(x'_(i-1))).
+    The scale and bias of the normalisation before are multiplied by omega_i, and the rows of f_i's input weights are
     divided by omega_i. The last sub-layer's output stays as it is, so a stack's output does not change.
 
     A stack's first omega goes into the normalisation of the embeddings. Without such a normalisation the first layer
@@ -41,7 +41,7 @@ def fold_shortcuts(model: Model) -> Model:
     stacks = {}
     for name, stack in config.stacks().items():
         shared = isinstance(stack, SharedStack)
-        require(not shared, f"{name}.layers", "share their parameters; folding gives each layer weights of its own")
+        require(not shared, f"{name}.layers", "share their parameters; folding gives each layer other weights")
         norms = [layer.residual.norm for layer in stack.layers if isinstance(layer.residual, ScaledPostNorm)]
         if len(norms) < len(stack.layers):
             raise ConfigError(f"{name}.layers: not all are scaled_post_norm; there is nothing to fold")

@@ -1,7 +1,7 @@
 """Head scores that need a forward pass alone, computed layer by layer: no loss, no gradient, little memory.
 
 One layer's parameters at a time are taken in the type to compute in, and nothing after the last layer is computed. So a
-model in bfloat16 needs little memory besides itself. `headjax.heads.scores` has every score, in one program.
+model in bfloat16 needs little more memory than its own. `headjax.heads.scores` has every score, in one program.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _present(config: ModelConfig, params: Params, batch: dict[str, jax.Array]) -
 
 @functools.partial(jax.jit, static_argnames=("config",))
 def _has_target(config: ModelConfig, params: Params, batch: Any) -> jax.Array:
-    """Return which examples have a target; the compiler leaves out what the loss alone would need."""
+    """Return which examples have a target; the compiler drops the parts that the loss alone would need."""
     return (config.loss(config.apply(params, batch, Options()), batch).weight > 0).astype(jnp.float32)
 
 

@@ -17,9 +17,9 @@ Place = tuple[str, int]
 
 
 def key_value_groups(config: ModelConfig, stacks: Iterable[str] | None = None) -> Steps:
-    """Return the heads of each key and value head, by stack, layer and position.
+    """Return the heads of each KV head, by stack, layer and position.
 
-    A head with keys and values of its own is a group of one.
+    A head that shares no keys and values is a group of one.
 
     Args:
         config: Architecture of the model.
@@ -56,10 +56,10 @@ def group_steps(config: ModelConfig, order: Order) -> Steps:
 
 
 def uniform_steps(config: ModelConfig, order: Order, *, whole_groups: bool = False) -> Steps:
-    """Return removals after each of which all layers have equal numbers of heads and of key and value heads.
+    """Return removals after each of which all layers have equal numbers of heads and of KV heads.
 
     A step takes one head of every group of every layer, or one whole group of every layer: in each of them the one that
-    comes first in the order. Where every head has keys and values of its own, both are one head of every layer. One
+    comes first in the order. Where no head shares keys and values, both are one head of every layer. One
     head of every group, or one group, stays. Layers that share their parameters or a position bias lose the same heads:
     those with the lowest sum of places in the order.
 

@@ -1,4 +1,4 @@
-"""Sums of products over calibration examples, layer by layer, in a whole model and in one that is being repaired."""
+"""Sums of products over calibration examples, layer by layer, in the original model and in the repaired one."""
 
 from __future__ import annotations
 
@@ -102,17 +102,17 @@ class SubLayer(NamedTuple):
 
 
 class TwoModels:
-    """A whole model and one in repair, computed side by side from hidden states that are at hand.
+    """The original model and one in repair, computed side by side from given hidden states.
 
     Args:
-        config: Architecture of the whole model.
+        config: Architecture of the original model.
         placed: Its parameters, and batches.
         gates: Gates of the model in repair.
         compute: How to compute.
         converted: The model in repair, whose layers may have other formulations; None is a copy of the whole one.
 
     Attributes:
-        config, own_config: Architectures of the whole model and of the one in repair.
+        config, own_config: Architectures of the original model and of the one in repair.
         teacher, student: Modules of every layer of the whole and of the repaired model, by stack.
         gates: Gates of the repaired model, `[layers, max_heads]` by head stack.
         apart: Whether the student differs from the teacher in a layer that has been passed, or is about to be.

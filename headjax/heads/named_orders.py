@@ -29,7 +29,7 @@ OTHER_ORDERS: Mapping[str, str] = {
     "importance_raw": "importance as it is, not divided by the norm of its layer's",
     "ablation": "cost of removing each head alone: the oracle of Michel et al. 2019, section 4",
     "fisher_blocks": "greedy by Fisher information with the interactions inside a layer: Kwon et al. 2022",
-    "reconstruction": "error left once the kept heads are solved anew, by its effect on the output: no labels; ZipLM",
+    "reconstruction": "error left once the kept heads are refitted, by its effect on the output: no labels; ZipLM",
     "reconstruction_labels": "the same, by its effect on the loss on the examples' labels",
     "hard_concrete": "learned gates under an L0 penalty: Voita et al. 2019",
     "subset": "learned gates that keep exactly the number asked for: Li et al. 2021",
@@ -53,7 +53,7 @@ class OrderConfig(Checked):
         gate_rate: Learning rate of learned gates.
         gate_weight: Nats that an open gate costs under `hard_concrete`.
         stacks: Head stacks to remove heads from; empty is all.
-        whole_groups: Whether all query heads of a key and value head go together, by the sum of their scores, or by
+        whole_groups: Whether all query heads of a KV head go together, by the sum of their scores, or by
             the cost of removing them together (`ablation`, `fisher_blocks`, `reconstruction`).
     """
 
@@ -141,7 +141,7 @@ LEARNED: Mapping[str, Callable[[OrderConfig, int], GateDistribution]] = {
 """Distributions of learned gates by name, made from the order's options and the number of heads to keep."""
 
 RECONSTRUCTION = frozenset({"reconstruction", "reconstruction_labels"})
-"""Orders for models whose kept heads are solved anew."""
+"""Orders for models whose kept heads are refitted."""
 
 AT_ONCE = frozenset({"fisher_blocks", *LEARNED})
 """Orders that depend on the number of heads to remove and choose them together."""

@@ -49,7 +49,7 @@ RAW = {"importance_raw": "importance"}
 def compared(values: Mapping[str, Values], name: str) -> Values:
     """Return the numbers by which an order compares the heads of all layers.
 
-    `importance` is divided by the l2 norm of its layer's, as Michel et al. do it: layers differ in the size of their
+    `importance` is divided by the l2 norm of its layer's, as in Michel et al. Layers differ in the size of their
     gradients, and the raw score empties some of them first. `importance_raw` and all others are the scores themselves.
 
     Args:

@@ -70,7 +70,7 @@ def resume(
 
 
 class _Recording(Hooks):
-    """Hooks that record what enters every layer and leaves every stack."""
+    """Hooks that record the input of every layer and the output of every stack."""
 
     def __init__(self) -> None:
         self.recorded: dict[str, Recorded] = {}
@@ -183,6 +183,6 @@ def split_within(
 
 
 def temporary_bytes(compiled: Any) -> int:
-    """Return the bytes that a program takes on a device besides arguments and results; 0 where JAX cannot tell."""
+    """Return the bytes that a program takes on a device beside arguments and results; 0 where JAX does not know."""
     analysis = compiled.memory_analysis()
     return 0 if analysis is None else int(analysis.temp_size_in_bytes)

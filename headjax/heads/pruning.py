@@ -84,7 +84,7 @@ class Gradual(NamedTuple):
 def prune_gradually(
     model: Model, counts: Sequence[int], order_of: Callable[[Model, int], Order], tune: Callable[[Model], Model]
 ) -> Gradual:
-    """Remove heads, tune the pruned model, order its heads anew, and so on.
+    """Remove heads, tune the pruned model, order its heads again, and so on.
 
     Args:
         model: Whole model.
@@ -113,7 +113,7 @@ def prune_gradually(
 def drop_unused(module: AttentionModule) -> AttentionModule:
     """Return a layer of the same function without the shared dimensions whose mixing weights are 0 for every head.
 
-    A converted layer at full rank gives every head dimensions of its own, which are unused once the head is removed.
+    A converted layer at full rank gives every head separate dimensions, which are unused once the head is removed.
     Components of rotary frequencies are at most as many as the key heads that are left. Formulations that share no
     dimensions are returned unchanged.
     """

@@ -1,4 +1,4 @@
-"""Reconstruct a model without some heads: output projections solved anew by least squares, without training."""
+"""Reconstruct a model without some heads: output projections refitted by least squares, without training."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Reconstruction(NamedTuple):
 
     @property
     def model(self) -> Model:
-        """Pruned model with repaired maps, made anew by every call."""
+        """Pruned model with repaired maps, made by every call."""
         return prune_units(prune(self.repaired, self.removed), self.units)
 
 
@@ -89,17 +89,17 @@ def reconstruct(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Reconstruction:
-    """Solve the output projections of a model anew so that it computes without these heads as it did with them.
+    """Refit the output projections of a model so that it computes without these heads as it did with them.
 
     Going through the layers in order, W_O and b_O of the kept heads minimise over the calibration tokens
 
         || C W + b - T ||^2 + ridge || W - W_O ||^2,   T = f' + (a / b') (x' - x)
 
-    C are the kept heads' contexts in the pruned model, whose earlier layers are already repaired, f' the attention
-    output of the whole model, x' and x the residual streams of the whole and of the pruned model. The stream becomes
-    a x + b' f, with a = b' = 1 in most models. This target mends the errors of earlier layers, too (K-prune, arXiv
-    2308.03449, does so in every sub-layer). Maps without a bias get none. The ridge is chosen on held-out halves of
-    the examples, and a repair is kept only if it lowers the error there.
+    C are the kept heads' contexts in the pruned model, whose earlier layers are already repaired. f' is the attention
+    output of the unpruned model, x' and x are the residual streams of the unpruned and of the pruned model. The stream
+    becomes a x + b' f, with a = b' = 1 in most models. This target repairs the errors of earlier layers, too (K-prune,
+    arXiv 2308.03449, does so in every sub-layer). Maps without a bias get none. The ridge is chosen on held-out halves
+    of the examples, and a repair is kept only if it lowers the error there.
 
     Layers that share their parameters (ALBERT) are solved once, from the sums over all of them, without x' - x.
 
@@ -112,7 +112,7 @@ def reconstruct(
         feed_forward: Whether to solve the second map of every feed-forward, too; it is where units are removed.
         units: Share of the units to remove from every feed-forward, at least 0 and below 1, so that families with one
             inner size can hold the result; or their number by (stack, layer). Those go whose removal costs least once
-            the others have been solved anew, in the pruned model (`headjax.heads.refit.least_needed`).
+            the others have been refitted, in the pruned model (`headjax.heads.refit.least_needed`).
         converted: The model to repair, a conversion of `model` with as many layers and heads; None is `model` itself.
         ridges: Ridges to choose from, see `headjax.heads.refit.refit`.
         compute: How to compute.

@@ -1,4 +1,4 @@
-"""Order heads by the error that is left once the other heads have been solved anew: optimal brain surgery."""
+"""Order heads by the error that is left once the other heads have been refitted: optimal brain surgery."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Removals(NamedTuple):
     Attributes:
         order: Positions of the heads that go together, by removal.
         errors: `[removals + 1]`, mean squared error of the layer's output after 0, 1, ... removals.
-        outputs: `[removals + 1, heads, value_dim, width]`, W_O after these removals, solved anew.
+        outputs: `[removals + 1, heads, value_dim, width]`, W_O after these removals, refitted.
     """
 
     order: tuple[Positions, ...]
@@ -57,7 +57,7 @@ class Removals(NamedTuple):
 def group_costs(inverse: np.ndarray, output: np.ndarray, groups: Sequence[Positions]) -> np.ndarray:
     """Return the cost of removing each of these groups: tr(W_S^T ((H^-1)_SS)^-1 W_S) (ZipLM, arXiv 2302.04089).
 
-    It is the mean squared error of the layer's output once the other heads have been solved anew.
+    This cost is the mean squared error of the layer's output once the other heads have been refitted.
 
     Args:
         inverse: H^-1, `[heads * value_dim, heads * value_dim]`, inverse of the second moments of the contexts.
@@ -73,7 +73,7 @@ def group_costs(inverse: np.ndarray, output: np.ndarray, groups: Sequence[Positi
 
 
 def remove_group(inverse: np.ndarray, output: np.ndarray, group: Positions) -> tuple[np.ndarray, np.ndarray]:
-    """Return H^-1 and W_O after the removal of heads together, the other heads solved anew, see `without_features`."""
+    """Return H^-1 and W_O after the removal of heads together, the other heads refitted, see `without_features`."""
     rows = _rows(group, output.shape[1])
     inverse, flat = without_features(inverse, output.reshape(-1, output.shape[2]), rows)
     return inverse, flat.reshape(output.shape)
@@ -118,11 +118,11 @@ def reconstruction_order(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Order:
-    """Return heads in the order in which their removal costs least once the kept heads have been solved anew.
+    """Return heads in the order in which their removal costs least once the kept heads have been refitted.
 
     Within a layer the order is greedy by `group_costs`, of heads or of whole groups. Layers are compared by the effect
     on the model's own output (`headjax.heads.agreement`): with a quarter, half, three quarters and all heads of one
-    layer removed and the others solved anew, the change of the output is measured on a few examples, and other numbers
+    layer removed and the others refitted, the change of the output is measured on a few examples, and other numbers
     of heads are placed between them by their error. Each step takes the layer in which the next removals raise that
     change least per head. No labels are read.
 
@@ -144,7 +144,7 @@ def reconstruction_order(
         labels: Whether to compare layers by the loss.
         gates: `[layers, max_heads]` by head stack, heads already removed at 0; None is all ones.
         stacks: Head stacks to order; None is all.
-        whole_groups: Whether all query heads of a key and value head go together.
+        whole_groups: Whether all query heads of a KV head go together.
         compute: Precision and kernels.
         progress: Called after every batch, and after every measured layer.
 
@@ -270,7 +270,7 @@ class _Measure:
             self._examples.append(_Example(batch, streams, result))
 
     def __call__(self, layer: LayerModule, found: Removals, mean: np.ndarray, count: int) -> float:
-        """Return the effect of `count` removals of a layer, its W_O and bias solved anew."""
+        """Return the effect of `count` removals of a layer, its W_O and bias refitted."""
         output = found.outputs[count]
         lost = (found.outputs[0] - output).reshape(len(mean), -1)
 

@@ -1,4 +1,4 @@
-"""Least squares from sums of products: a linear map solved anew, with a ridge chosen on held-out examples."""
+"""Least squares from sums of products: a linear map refitted, with a ridge chosen on held-out examples."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _least(error: Callable[[float], float], ridges: Sequence[float]) -> tuple[fl
 
 
 def least_needed(moments: np.ndarray, weight: np.ndarray, count: int, steps: int = 64) -> np.ndarray:
-    """Return the features whose removal costs least once the others have been solved anew, in the order of removal.
+    """Return the features whose removal costs least once the others have been refitted, in the order of removal.
 
     Feature i costs ||W_i||^2 / (H^-1)_ii (optimal brain surgery, Hassibi and Stork 1993). They are removed greedily in
     at most `steps` groups, with H^-1 and W brought up to date after each.
@@ -138,7 +138,7 @@ def least_needed(moments: np.ndarray, weight: np.ndarray, count: int, steps: int
 
 
 def without_features(inverse: np.ndarray, weight: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return H^-1 and W after the removal of features, the others solved anew; the removed rows and columns become 0.
+    """Return H^-1 and W after the removal of features, the others refitted; the removed rows and columns become 0.
 
     W <- W - H^-1_:S ((H^-1)_SS)^-1 W_S, and H^-1 likewise, which is the inverse of H without S (Schur complement).
     """

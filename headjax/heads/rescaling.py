@@ -46,7 +46,7 @@ def rescale(
         min over xi of sum over tokens || sum_(h kept) xi_h o_h - sum_(all h) o'_h ||^2
 
     o_h are the heads' outputs in the pruned model, whose earlier layers already have their new gates, o'_h those in the
-    whole model. Layers with both removed and kept heads are solved in order, in one way through both models. Layers
+    unpruned model. Layers with both removed and kept heads are solved in order, in one way through both models. Layers
     that share their parameters (ALBERT) have one set of gates, from the sums over all of them. Where the equations
     leave a gate open (heads that write nothing, or the same), the solution nearest to 1 is taken. As in the paper, a
     layer with a gate beyond 10 in size keeps its gates of 1, and so do all layers after it.

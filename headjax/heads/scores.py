@@ -52,7 +52,7 @@ def gate_gradient(
     probe: ProbeFunction,
     compute: Compute,
 ) -> GateGradient:
-    """Differentiate every example's loss in a gate of its own per head and query; parameters get no gradient.
+    """Differentiate every example's loss in one gate per head and query; parameters get no gradient.
 
     Since no example reads another's gates, the gradient of the summed loss holds every example's gradient.
 

@@ -57,7 +57,7 @@ def mcnemar(baseline: np.ndarray, changed: np.ndarray) -> Comparison:
 
         (g - l) / (n + 2) +- 1.96 sqrt((g + l) / (n + 2) - ((g - l) / (n + 2))^2) / sqrt(n + 2).
 
-    It is not the test turned around, so the two may disagree where a p-value is close to 0.05.
+    The interval is not the test turned around, so the two may disagree where a p-value is close to 0.05.
 
     Raises:
         DataError: There are values other than 0 and 1, fewer than two examples, or not the same number of both.

@@ -71,8 +71,8 @@ def map_attention(
     """Return the model with every chosen attention layer replaced by the module that `change` returns for it.
 
     Everything else about the model (other parameters, history, tokenizer) stays as it is. Of deferred arrays those of
-    attention in the chosen head stacks are made, and the others stay deferred. Layers are grouped into runs anew, so
-    that any mixture of formulations and head counts is an ordinary model. Arrays that a layer keeps are shared with the
+    attention in the chosen head stacks are made, and the others stay deferred. Layers are regrouped into runs, so that
+    any mixture of formulations and head counts is an ordinary model. Arrays that a layer keeps are shared with the
     model as far as the groups of its layers stay. Layers that share their parameters change together: `change` is
     called for the first of them, and all take its result.
 
@@ -122,7 +122,7 @@ def kept_heads(config: ModelConfig, removed: Iterable[HeadId]) -> dict[tuple[str
 
 
 def without_heads(config: ModelConfig, removed: Iterable[HeadId]) -> ModelConfig:
-    """Return the architecture that is left when these heads go, without a look at any weight.
+    """Return the architecture without these heads, without reading any weight.
 
     Shared dimensions that no head reads any more (collaborative, Tucker), which `headjax.prune` takes out too, are
     seen in the weights alone and stay.

@@ -108,7 +108,7 @@ class Peer(NamedTuple):
 def max_difference(model: Model, directory: str | Path, *, family: Family | None = None) -> float:
     """Return the largest absolute difference between the outputs of a model and of the directory written from it.
 
-    The directory is read anew. The outputs are the hidden states and, where there are any, the logits of two random
+    The directory is read again. The outputs are the hidden states and, where there are any, the logits of two random
     examples, the second of which is padded.
 
     Args:

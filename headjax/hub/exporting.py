@@ -1,4 +1,4 @@
-"""Write Hugging Face directories from which `transformers` loads what the model computes."""
+"""Write Hugging Face directories from which `transformers` loads an equal model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def to_huggingface(
 ) -> Exported:
     """Write a directory that `transformers` loads: `config.json`, `model.safetensors` and tokenizer files.
 
-    The family's class computes what the model computes, or nothing is written. A model that was imported gives back its
+    The family's class computes the same as the model, or nothing is written. A model that was imported gives back its
     tensors byte by byte, and those fields of its config that the model does not decide itself.
 
         >>> found = headjax.to_huggingface(headjax.demo_model(), folder / "exported")

@@ -24,7 +24,7 @@ class HeadShape(NamedTuple):
     Attributes:
         num_heads: number of query heads.
         head_dim: size of queries, keys and values.
-        kv_heads: number of key and value heads.
+        kv_heads: number of KV heads.
     """
 
     num_heads: int

@@ -49,7 +49,7 @@ def from_huggingface(
 ) -> Model:
     """Read a Hugging Face directory: `config.json`, safetensors (one file or shards) and tokenizer files.
 
-    The model computes what the `transformers` class named in `architectures` computes. Tensors keep their type. A
+    The model computes the same as the `transformers` class named in `architectures`. Tensors keep their type. A
     tensor that the model lacks, or that the directory lacks, is an error; nothing is guessed. The model's history keeps
     the `config.json`, so that `to_huggingface` can write back fields that mean nothing here.
 
@@ -300,7 +300,7 @@ def _kind(pieces: Sequence[_Piece], files: SafetensorsFiles, dtype: str | None) 
 def _read(
     tensor: nnx.Param[Any], pieces: Sequence[_Piece], files: SafetensorsFiles, kind: np.dtype, shards: Sequence[Index]
 ) -> list[np.ndarray]:
-    """Return shards of an array, each in a buffer of its own; every tensor of the files is read once.
+    """Return shards of an array, each in a separate buffer; every tensor of the files is read once.
 
     Raises:
         ParameterError: a tensor is not finite; the message names its file and the tensor.
@@ -336,7 +336,7 @@ def _finite(value: np.ndarray, piece: _Piece, files: SafetensorsFiles) -> np.nda
 
 
 def _whole(value: np.ndarray, kind: np.dtype) -> np.ndarray:
-    """Return the value in a buffer of its own, which may be the value itself."""
+    """Return the value in a separate buffer, which may be the value itself."""
     if value.flags.c_contiguous and value.dtype == kind:
         return value
     buffer = aligned_empty(value.shape, kind)

@@ -53,7 +53,7 @@ class Written(NamedTuple):
 def native(model: Model, family: Family) -> Written:
     """Write the shapes that the model has: equal layers whose heads the family's config can describe.
 
-    Heads are numbered anew, since a config has no field for their original numbers. Where a config says of all biases
+    Heads are renumbered, since a config has no field for their original numbers. Where a config says of all biases
     of attention at once whether there are any (Llama's `attention_bias`), those that are missing are written as zeros.
     """
     model = _renumber(model)
@@ -136,7 +136,7 @@ def choose(model: Model, families: Collection[Family], layout: str) -> tuple[Fam
 
 
 def _attempt(function: Callable[..., T], *arguments: Any) -> T | HeadjaxError:
-    """Return what a function returns, or its error where a family cannot express a model."""
+    """Return a function's result, or its error where a family cannot express a model."""
     try:
         return function(*arguments)
     except (InexpressibleError, ParameterError) as error:

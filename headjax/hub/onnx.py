@@ -1,4 +1,4 @@
-"""Write ONNX files, and check that onnxruntime computes what the model computes."""
+"""Write ONNX files, and check that onnxruntime and the model compute the same."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def _(module: SharedRotaryAttention) -> PlainHeads:
 
 
 def _one_key_each(attention: Attention, weights: Mapping[str, np.ndarray], scale: float) -> Grouped:
-    """Return heads of which each reads a key and a value of its own."""
+    """Return heads that each read another key and value."""
     return Grouped(
         num_heads=attention.num_heads,
         kv_heads=attention.num_heads,
@@ -315,7 +315,7 @@ def _check_same(heads: Grouped, target: MultiHead | Grouped) -> None:
 
 
 def _kv_heads(num_heads: int, layers: Sequence[Grouped]) -> int:
-    """Return the fewest key and value heads that equal groups of consecutive heads can share."""
+    """Return the fewest KV heads that equal groups of consecutive heads can share."""
     for count in range(1, num_heads):
         if num_heads % count == 0 and all(_agrees(heads, num_heads, count) for heads in layers):
             return count
@@ -323,7 +323,7 @@ def _kv_heads(num_heads: int, layers: Sequence[Grouped]) -> int:
 
 
 def _agrees(heads: Grouped, num_heads: int, count: int) -> bool:
-    """Return whether the heads of each of `count` groups read the same key and value head."""
+    """Return whether the heads of each of `count` groups read the same KV head."""
     read: dict[int, int] = {}
     pairs = zip(heads.ids, heads.groups, strict=True)
     return all(read.setdefault(head * count // num_heads, key) == key for head, key in pairs)

@@ -253,7 +253,7 @@ class Layers(Entry):
 
 @dataclasses.dataclass(frozen=True)
 class Choice(Entry):
-    """One of several values, told apart by a field.
+    """One of several values, distinguished by a field.
 
     Attributes:
         selector: the field.

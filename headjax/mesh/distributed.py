@@ -17,7 +17,7 @@ from headjax.mesh.mesh import batch_parts, batch_sharding, replicated
 
 
 def initialize(spec: str) -> None:
-    """Connect this process to the others; to be called before anything looks at the devices.
+    """Connect this process to the others; to be called before anything asks for the devices.
 
     Args:
         spec: `auto`, which asks the environment (Cloud TPU, GKE, Slurm), or `COORDINATOR,N,I`: process I of N,

@@ -51,9 +51,9 @@ def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...], spl
 
     A `threefry2x32` key gives the same on every mesh, since XLA splits that computation as it splits the array. The
     devices' own generator (`rbg`) cannot be split: every device would draw
-    for the whole batch and all heads. So each draws for its own examples and heads, from a key of its own, and what is
-    drawn depends on the mesh. XLA could be told to do that by itself (`xla_tpu_spmd_rng_bit_generator_unsafe`), but
-    only on TPU, and nothing would ensure that a forward and its repetition in the backward pass drop the same.
+    for the whole batch and all heads. So each draws for its own examples and heads, from another key, and the bits
+    depend on the mesh. XLA could do that by itself (`xla_tpu_spmd_rng_bit_generator_unsafe`), but only on
+    TPU, and nothing would ensure that a forward and its repetition in the backward pass drop the same.
 
     Args:
         key: PRNG key, the same on every device.
@@ -78,7 +78,7 @@ def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...], spl
 
 
 def _places(mesh: Any, shape: tuple[int, ...], split: int | None) -> dict[int, tuple[str, ...]]:
-    """The mesh axes that split each dimension; a dimension that they do not divide is left out."""
+    """The mesh axes that split each dimension; a dimension that they do not divide stays whole."""
     wanted = {0: axes_of(mesh, BATCH_AXES)} | ({} if split is None else {split: (MODEL_AXIS,)})
     fits = {index: parts_along(mesh, axes) for index, axes in wanted.items()}
     return {index: wanted[index] for index, parts in fits.items() if parts > 1 and shape[index] % parts == 0}

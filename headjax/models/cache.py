@@ -50,7 +50,7 @@ class Cache(NamedTuple):
     def next_positions(self, present: jax.Array) -> jax.Array:
         """Return `[batch, new]` positions of new tokens, of which `present [batch, new]` are no padding.
 
-        They go on from the position of the last token that is no padding, and from 0 in an empty cache.
+        Positions continue from that of the last token that is no padding, and from 0 in an empty cache.
         """
         indices = jnp.arange(self.present.shape[1])
         last = jnp.argmax(jnp.where(self.present, indices, -1), axis=1)[:, None]

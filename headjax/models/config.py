@@ -210,7 +210,7 @@ class ModelConfig(Spec, abc.ABC):
         """Return the modules that a model of this architecture consists of, their weights declared and not drawn."""
 
     def module(self) -> Network:
-        """Return the module of the whole model."""
+        """Return the model's module."""
         return Network(self)
 
     @abc.abstractmethod
@@ -253,7 +253,7 @@ class ModelConfig(Spec, abc.ABC):
         return {}
 
     def count_tokens(self, batch: Batch) -> jax.Array:
-        """Count the tokens of a batch that the model reads, padding left out; to be traced."""
+        """Count the tokens of a batch that the model reads, without padding; to be traced."""
         if batch.get("attention_mask") is not None:
             return jnp.asarray(batch["attention_mask"]).astype(bool).sum()
         return jnp.asarray(jnp.size(batch["input_ids"]))
@@ -328,7 +328,7 @@ class GenerativeModel(ModelConfig):
     ) -> tuple[jax.Array, DecodingState]:
         """Return logits `[batch, new, vocabulary]` after each new token, and the state that has seen them.
 
-        They are those of one forward over all tokens seen so far.
+        The results are those of one forward over all tokens seen so far.
 
         Args:
             params: the parameters.

@@ -186,12 +186,12 @@ class Embeddings(Spec):
         return TokenEmbeddings(self, width)
 
     def flops(self, width: int, length: int) -> int:
-        """Floating-point operations for one sequence: those of the map to the width, looking up is free."""
+        """Floating-point operations for one sequence: those of the map to the width; look-ups are free."""
         return 0 if self.size is None else 2 * length * self.size * width
 
 
 class TokenEmbeddings(nnx.Module):
-    """The module of `Embeddings`; what the spec goes without is None."""
+    """The module of `Embeddings`; a part that the spec lacks is None."""
 
     def __init__(self, config: Embeddings, width: int) -> None:
         size, mapped = config.token_size(width), config.size is not None

@@ -41,7 +41,7 @@ class EncoderDecoderModel(GenerativeModel):
     `decoder_input_ids [batch, target length]` or the `labels` they are made of (shifted right by one, after the start
     token); `decoder_attention_mask` may mark padding among them. `labels` are the target tokens, -100 where no loss is
     wanted. Packed pairs are kept apart by `segment_ids` and `decoder_segment_ids`, with `position_ids` and
-    `decoder_position_ids` that start anew for each; made of labels, each target then has the start token before it.
+    `decoder_position_ids` that start at 0 for each; made of labels, each target then has the start token before it.
 
         >>> from headjax.attention import MultiHead
         >>> from headjax.models import Translation

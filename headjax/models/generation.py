@@ -154,7 +154,7 @@ def generate(
     """Continue every prompt, or translate every source, until its end token or `max_new_tokens`.
 
     Prompts may differ in length, with padding on either side. Positions are counted without padding; where the batch
-    gives `position_ids` (`decoder_position_ids`), the continuation goes on from the last of them.
+    gives `position_ids` (`decoder_position_ids`), the continuation counts on from the last of them.
 
         >>> headjax.generate(headjax.demo_model(), ["for name in", "if not"], max_new_tokens=4)
         [' the name of the', ' self.debug():']
@@ -254,7 +254,7 @@ class Generation:
         return Generated(self._loop.tokens, self._loop.lengths, self._loop.log_probability)
 
     def block_until_ready(self) -> Generation:
-        """Wait until what was begun is computed."""
+        """Wait until all arrays are computed."""
         jax.block_until_ready(self._loop.tokens)
         return self
 

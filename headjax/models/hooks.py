@@ -1,4 +1,4 @@
-"""Hooks: what one trace does at the stacks, layers and sub-layers of a forward pass, besides computing them.
+"""Hooks: additions to one trace of the stacks, layers and sub-layers of a forward pass.
 
 A forward pass calls its hooks around every stack, layer and sub-layer. They may read what passes, replace it, or leave
 parts of the computation out, which the compiler then drops. Groups of layers stay scans, so that the program does not
@@ -16,7 +16,7 @@ SubLayer = Callable[[jax.Array], jax.Array]
 """f, `[batch, length, width]` to the same shape, with its parameters and its dropout inside."""
 
 Reports = dict[str, Any]
-"""What a layer reports by name: results of a probe, and of hooks. A scan stacks the reports of a group's layers."""
+"""A layer's reports by name: results of a probe, and of hooks. A scan stacks the reports of a group's layers."""
 
 
 class Joining(NamedTuple):

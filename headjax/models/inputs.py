@@ -94,7 +94,7 @@ def batch_positions(
 
 
 class StackInput(NamedTuple):
-    """What a stack takes for a batch's tokens.
+    """A stack's inputs for a batch's tokens.
 
     Attributes:
         x: `[batch, length, width]`, the embeddings.

@@ -179,7 +179,7 @@ class TransformerLayer(nnx.Module):
 
 
 class _LayerRun:
-    """One call of a layer: what its sub-layers share, and what they report.
+    """One call of a layer: shared inputs and reports of its sub-layers.
 
     Each sub-layer takes its inputs `[batch, length, width]` and returns outputs of the same shape, after dropout.
     """

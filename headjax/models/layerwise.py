@@ -65,7 +65,7 @@ class SubLayerSeen(NamedTuple):
 def stack_input(
     config: ModelConfig, params: Params, batch: Batch, stack: str, memory: jax.Array | None, compute: Compute
 ) -> Stream:
-    """Return what enters the first layer of a stack.
+    """Return the input of a stack's first layer.
 
     Args:
         config, params: the model.

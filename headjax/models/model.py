@@ -42,7 +42,7 @@ from headjax.tokenizers.tokenizer import Tokenizer
 
 
 class Record:
-    """What a model carries besides arrays. Models that differ in it alone share compiled programs.
+    """A model's parts beside arrays. Models that differ in it alone share compiled programs.
 
     Attributes:
         history: changes made to the model, oldest first.

@@ -15,7 +15,7 @@ from headjax.models.config import ModelConfig
 def model_view(
     summary: str, config: ModelConfig, params: Mapping[str, Any], history: tuple[Mapping[str, Any], ...]
 ) -> str:
-    """Return a model as HTML without scripts or styles of its own, closed but for the summary.
+    """Return a model as HTML without scripts or styles, closed but for the summary.
 
     Args:
         summary: text above the trees.

@@ -21,7 +21,7 @@ Observer = Callable[[Joining, Any], tuple[jax.Array, Any, Any]]
 
 
 class _Stream(NamedTuple):
-    """What passes from layer to layer of an observed stack: the hidden states and the observer's state."""
+    """The carry from layer to layer of an observed stack: the hidden states and the observer's state."""
 
     hidden: jax.Array
     state: Any
@@ -73,7 +73,7 @@ class _JoinedBy(Hooks):
 def variance(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     """Return the variance of `[batch, length, width]`, or of its values at tokens that `mask` marks, in float32.
 
-    It is NaN where the mask marks none.
+    The result is NaN where the mask marks none.
     """
     x = x.astype(jnp.float32)
     if mask is None:

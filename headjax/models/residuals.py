@@ -44,7 +44,7 @@ class ResidualConnection(nnx.Module):
         self.scale = scale
 
     def enter(self, x: jax.Array) -> jax.Array:
-        """Return what f reads of the stream `[batch, length, width]`."""
+        """Return f's input from the stream `[batch, length, width]`."""
         return x
 
     def join(self, x: jax.Array, outputs: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""What a decoding step costs in time: its operations or its bytes, at the peak rates of the machine."""
+"""A lower bound of a decoding step's time: its FLOPs or its bytes, at the machine's peak speeds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALLS = 5
 
 
 class Rates(NamedTuple):
-    """Peak rates of a device.
+    """Peak speeds of a device.
 
     Attributes:
         flops: floating-point operations a second.
@@ -44,7 +44,7 @@ class DecodingCost(NamedTuple):
     bytes: int
 
     def seconds(self, rates: Rates) -> float:
-        """Return the longer of both times at these rates, which a step cannot take less than."""
+        """Return the longer of both times at these speeds, a lower bound of a step's time."""
         return max(self.flops / rates.flops, self.bytes / rates.bytes)
 
 
@@ -75,7 +75,7 @@ def decoding_cost(config: ModelConfig, length: int, batch: int = 1, compute: Com
 def peak_rates(dtype: str = "float32") -> Rates:
     """Measure the first device: a product of matrices, and a sum of numbers that no cache holds; the best call counts.
 
-    It takes some tenths of a second once in a process.
+    The measurement takes some tenths of a second once in a process.
     """
     size = SIZE.get(jax.default_backend(), LARGE)
     matrix = jnp.ones((size, size), dtype)

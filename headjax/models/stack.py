@@ -139,7 +139,7 @@ class LayerGroup:
         return layers, varying._replace(layer=_slice(self.varying_weights(layers), index))
 
     def values(self, layers: TransformerLayer | None, call: StackCall) -> Varying:
-        """Return what differs from layer to layer in a call of the group."""
+        """Return the values that differ from layer to layer in a call of the group."""
         heads = len(self.layer.attention.bias_ids)
         return Varying(
             layer=self.varying_weights(layers),
@@ -341,7 +341,7 @@ class Stack(Spec):
 class SharedStack(Stack):
     """One layer applied again and again: all layers use the same parameters (ALBERT, Lan et al. 2020, section 3.1).
 
-    Gates, probes and head numbers tell the depths apart; a change of parameters changes every depth.
+    Gates, probes and head numbers distinguish the depths; a change of parameters changes every depth.
     """
 
     def __post_init__(self) -> None:

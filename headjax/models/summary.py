@@ -1,4 +1,4 @@
-"""Parameters, operations and cache of a model, and the kernels that can compute it, from its config alone."""
+"""Parameters, FLOPs and cache of a model, and the kernels that can compute it, from its config alone."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ModelSummary(NamedTuple):
 
 
 def summarize(config: ModelConfig, length: int, compute: Compute = Compute()) -> ModelSummary:
-    """Count a model's parameters, heads, operations and cache; no array is made.
+    """Count a model's parameters, heads, FLOPs and cache; no array is made.
 
         >>> headjax.summarize(headjax.demo_model().config, length=64).parameters
         1088256
@@ -131,7 +131,7 @@ ATTENTION_SLOTS = ("attention", "cross_attention")
 
 
 def check_kernels(model: ModelConfig, compute: Compute, *, training: bool) -> None:
-    """Refuse a kernel asked for by name that some layer cannot use, whatever the machine and the lengths.
+    """Refuse a kernel asked for by name that some layer cannot use on any machine and at any length.
 
     Args:
         model: the architecture.

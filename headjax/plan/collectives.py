@@ -46,7 +46,7 @@ class _Instruction(NamedTuple):
 
 
 def collectives(text: str) -> dict[str, Collective]:
-    """Return the collectives of a compiled program within a slice, by kind; kinds that do not occur are left out.
+    """Return the collectives of a compiled program within a slice, by kind; kinds that do not occur have no entry.
 
     Args:
         text: `jax.stages.Compiled.as_text()`.

@@ -1,4 +1,4 @@
-"""Calls in a process of their own: a crash there is an error of one line here."""
+"""Calls in another process: a crash there is an error of one line here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Returned = TypeVar("Returned")
 
 
 class Crashed(HeadjaxError):
-    """The process of a call ended before the call did; the message says what it left on standard error."""
+    """The process of a call ended before the call did; the message has the last lines of its standard error."""
 
 
 class Elsewhere:
@@ -52,7 +52,7 @@ class Elsewhere:
         self._folder.cleanup()
 
     def call(self, function: Callable[Given, Returned], *args: Given.args, **options: Given.kwargs) -> Returned:
-        """Return or raise what the function returns or raises there; function and arguments must be picklable.
+        """Return the function's result there, or raise its error; function and arguments must be picklable.
 
         Raises:
             Crashed: the process ended.

@@ -145,7 +145,7 @@ def plan_config(data: Mapping[str, Any], length: int | None = None) -> PlanConfi
         model = recipe.build()
         found = max(model.attention_lengths(next(iter(model.attentions())), 0)) or None
     if found is None:
-        raise ConfigError("config.data.length: missing, and the model has no length of its own; give one")
+        raise ConfigError("config.data.length: missing, and the model has no limit of positions; give one")
     return from_data(PlanConfig, {**given, "model": recipe, "length": found})
 
 
@@ -168,7 +168,7 @@ def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
 
 
 def _check_sizes(config: PlanConfig, model: ModelConfig, where: Slice) -> None:
-    """Check that a batch and a model are within what can be compiled.
+    """Check that a batch and a model can be compiled.
 
     Raises:
         ConfigError: a dimension or the batch's tokens are not counted in int32, or the state alone takes `BEYOND` times

@@ -1,4 +1,4 @@
-"""The quickstart's page: the head report's figures, and what a small decoder can be made into."""
+"""The quickstart's page: the head report's figures, and smaller forms of a small decoder."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def write_report(study: Study, path: Path) -> Path:
         f"A language model of {numbers.count(study.model.num_parameters)} parameters needs its "
         f"{len(heads.scores['importance'])} heads: without any, a byte of {study.text.name} costs {none} more bits. It "
         f"does not need all of them: without the half that the others can best stand in for, their output projections "
-        f"solved anew, it costs {half} more, without a random half {at_random}. And heads can share, as "
+        f"refitted, it costs {half} more, without a random half {at_random}. And heads can share, as "
         f"`{best.details['to']}` shows, which keeps {cache / before:.0%} of the cache at {shared} more.\n\n"
         f"Heads are chosen on training text and judged on {study.text.held_out.size:,} held-out tokens. The page ends "
         f"with what {len(study.trained)} formulations learn from the same text in {study.steps} steps."
     )
     facts = {
         "bits per byte of held-out text": numbers.significant(whole),
-        "more without half of the heads, the others solved anew": half,
+        "more without half of the heads, the others refitted": half,
         "more without a random half": at_random,
         "more without any head": none,
     }
@@ -79,7 +79,7 @@ def relative_change(value: float, whole: float) -> str:
 
 
 def device() -> str:
-    """Return what the models ran on."""
+    """Return the device of the models."""
     kind = jax.devices()[0].device_kind
     return f"{platform.machine()} CPU" if kind == "cpu" else kind
 

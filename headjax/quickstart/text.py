@@ -89,7 +89,7 @@ class Text:
 
 
 def batches(blocks: np.ndarray, size: int = BATCH) -> Iterator[Batch]:
-    """Return blocks in batches of one size; a rest is left out unless it is all there is."""
+    """Return blocks in batches of one size; an incomplete last batch is dropped unless it is the only one."""
     size = min(size, len(blocks))
     for start in range(0, len(blocks) - size + 1, size):
         yield {"input_ids": blocks[start : start + size]}
@@ -104,7 +104,7 @@ Some installers link every file of a package to their store, where the files are
 def demo_model() -> Model:
     """Return a decoder with about a million parameters, trained on the source code of Python's standard library.
 
-    It has 4 layers of 8 heads and 256 positions. `headjax/quickstart/weights/README.md` is its model card.
+    The model has 4 layers of 8 heads and 256 positions. `headjax/quickstart/weights/README.md` is its model card.
 
         >>> print(headjax.demo_model())
         Model: decoder, width 128, output tied

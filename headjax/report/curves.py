@@ -57,7 +57,7 @@ class Axis(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Panel:
-    """What one pair of axes shows. A name has the same look in all panels of a plot.
+    """Content of one pair of axes. A name has the same look in all panels of a plot.
 
     Attributes:
         series: points by name.

@@ -178,7 +178,7 @@ def _panel(axes: Axes, array: np.ndarray, colors: Colormap, limits: Normalize, *
 
 
 def _spots(figure: Figure, axes: Axes, stack: str, told: Mapping[str, Mapping[str, Any]]) -> Iterator[Spot]:
-    """Return a spot for each head of a panel, which tells its name and its values."""
+    """Return a spot for each head of a panel, with its name and its values."""
     width, height = figure.get_size_inches() * figure.dpi
     shape = np.shape(next(iter(told.values()))[stack])
     for layer, head in np.ndindex(*shape):

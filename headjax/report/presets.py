@@ -1,4 +1,4 @@
-"""Plots of what headjax measures: learning, pruning, depth, captured variance, trade-offs and transfer.
+"""Plots of headjax's measurements: learning, pruning, depth, captured variance, trade-offs and transfer.
 
 All raise `DataError` where there is nothing to draw, a series has no finite point, or an axis cannot show a value.
 """

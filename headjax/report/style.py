@@ -100,7 +100,7 @@ class Look(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """A rectangle of a plot that tells more on a page when it is pointed at.
+    """A rectangle of a plot that shows a hint on a page when it is pointed at.
 
     Attributes:
         left, top, width, height: the rectangle, as shares of the figure's width and height.
@@ -190,7 +190,7 @@ def fitted(label: str, height: float) -> str:
 
 
 def finished(figure: Figure, alt: str) -> Plot:
-    """The figure as a plot, its layout settled once: solved anew at each saving, it would drift by a little."""
+    """The figure as a plot, its layout settled once: solved at each saving, it would drift by a little."""
     with style():
         for _ in range(2):  # the first pass places titles by the axes' old places
             figure.draw_without_rendering()

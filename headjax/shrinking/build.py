@@ -1,4 +1,4 @@
-"""Build the model of a choice: heads removed, layers converted, then every map solved anew from front to back."""
+"""Build the model of a choice: heads removed, layers converted, then every map refitted from front to back."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def build(
 ) -> Model:
     """Return the model that a choice describes, the decision in its history.
 
-    Heads are removed and layers converted first. Then one walk through both models solves every map to the residual
-    stream anew, so that it also mends what earlier layers have lost; on the way feed-forwards lose their units
+    Heads are removed and layers converted first. Then one walk through both models refits every map to the residual
+    stream, so that it also repairs the losses of earlier layers; on the way feed-forwards lose their units
     (`headjax.reconstruct`).
 
     Args:
-        model: the whole model.
+        model: the original model.
         batches: calibration examples.
         choice: an option of every place.
         compute: how to compute.

@@ -11,10 +11,11 @@ import numpy as np
 from headjax.core.errors import HeadjaxError
 
 SECONDS = 60.0
-"""Time limit of one integer program; its gap says what is left open."""
+"""Time limit of one integer program; its gap bounds its distance from the best."""
 
 QUANTITIES = ("parameters", "flops", "cache", "latency")
-"""What can have a budget: parameters of the layers, FLOPs of an example, bytes a cached token, seconds of a forward."""
+"""Quantities with a budget: parameters of the layers, FLOPs of an example, bytes a cached token, seconds of a
+forward."""
 
 
 class Option(NamedTuple):
@@ -59,7 +60,7 @@ class Table(NamedTuple):
         options: by place, in the order of computation.
         rest: costs of everything else, by quantity.
         damage: what damages are: `kl`, `cosine`, `squared_difference` or `loss`.
-        parts: seconds of the whole model's parts, each timed alone, summed: they confirm its `latency`; 0 if not timed.
+        parts: summed seconds of the original model's parts, each timed alone, to confirm its `latency`; 0 if not timed.
     """
 
     options: Mapping[str, tuple[Option, ...]]
@@ -68,7 +69,7 @@ class Table(NamedTuple):
     parts: float = 0.0
 
     def whole(self, quantity: str) -> float:
-        """Return the cost of the whole model."""
+        """Return the cost of the original model."""
         return self.cost([own[0] for own in self.options.values()], quantity)
 
     def least(self, quantity: str) -> float:

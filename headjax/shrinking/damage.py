@@ -1,4 +1,4 @@
-"""Damage of one changed layer: what enters it is recorded once, and only what comes after is computed again."""
+"""Damage of one changed layer: its input is recorded once, and only later layers are computed again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headjax.models.model import Model
 
 
 class _Example(NamedTuple):
-    """One batch in the whole model: its arrays, what entered every layer, and what the effect reads of the output."""
+    """One batch in the original model: its arrays, the input of every layer, and the effect's reading of the output."""
 
     batch: Any
     recorded: Mapping[str, Recorded]
@@ -32,7 +32,7 @@ class Damage:
     """Effect on a model's output of one layer in another form.
 
     Args:
-        model: The whole model.
+        model: The original model.
         batches: Placed batches to measure on.
         effect: What is measured.
         compute: How to compute.
@@ -49,7 +49,7 @@ class Damage:
         """Return the effect of a layer with these weights.
 
         Args:
-            config: Architecture in which the layer has its form; all else is read from the whole model.
+            config: Architecture in which the layer has its form; all else is read from the original model.
             stack: Stack of the layer.
             layer: Its number.
             weights: Its parameters.
@@ -65,7 +65,7 @@ class Damage:
         return value
 
     def _changed(self, config: ModelConfig, stack: str, layer: int, weights: Params, example: _Example) -> Any:
-        """Return what the effect reads of the model with another layer."""
+        """Return the effect's reading of the model with another layer."""
         number, params, recorded = jnp.int32(layer), self._model.params, example.recorded
         first = next(iter(self._model.config.stacks()))
         memory = None if stack == first else recorded[first].output
@@ -97,7 +97,7 @@ def _layer(
     batch: Any,
     entering: Stream,
 ) -> jax.Array:
-    """Return what leaves a layer; one program for all layers of one structure."""
+    """Return a layer's output; one program for all layers of one structure."""
     return layer_output(config, params, batch, place, number, weights, entering, Options(compute=compute))[0].hidden
 
 
@@ -113,7 +113,7 @@ def _rest(
     recorded: Mapping[str, Recorded],
     hidden: jax.Array,
 ) -> Any:
-    """Return what the effect reads of the whole model from layer `start` of a stack on; one program for all layers."""
+    """Return the effect's reading of the original model from a layer on; one program for all layers."""
     # The stream after the last layer stands for that before one more, which there is not: nothing is computed then.
     alone = {stack: recorded[stack]._replace(streams=hidden[None])}
     return effect.read(

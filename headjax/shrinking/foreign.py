@@ -50,12 +50,12 @@ def shrink_heads(
 ) -> ShrunkHeads:
     """Return any Flax model with fewer heads, as many in each layer as cost the least loss within a budget.
 
-    In every layer the least important heads go first, and the rise of the loss is measured for every number of heads
-    that the layer could keep, with gates and alone. An integer program takes one number a layer, so that the sum of
-    these rises is least within the budget. Output projections are then solved anew (`reconstruct`), and the heads are
-    removed (`prune`). Nothing is trained.
+    In every layer the least important heads go first. The rise of the loss is measured, with gates, for every number of
+    heads that the layer alone could keep. An integer program takes one number a layer, so that the sum of these rises
+    is least within the budget. Output projections are then refitted (`reconstruct`), and the heads are removed
+    (`prune`). Nothing is trained.
 
-    Heads go in whole groups where several key and value heads serve groups of them. Layers that lie along one axis
+    Heads go in whole groups where several KV heads serve groups of them. Layers that lie along one axis
     (`nnx.scan`) keep equal numbers.
 
         >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
@@ -72,7 +72,7 @@ def shrink_heads(
         parameters: Greatest number of parameters of the attention layers: a share up to 1, or a number above 1.
         loss: Function of a model and a batch, as for `headjax.score_heads`.
         uniform: Whether all layers keep the same number of heads.
-        reconstruct: Whether output projections are solved anew.
+        reconstruct: Whether output projections are refitted.
         progress: Shows how far it is.
 
     Raises:

@@ -14,16 +14,16 @@ from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Bound, Checked
 
 Share = Annotated[float, Bound("must be from 0 to 1", lambda value: 0.0 <= value <= 1.0)]
-"""A share of what a layer has."""
+"""A share of a layer's heads, units or dimensions."""
 
 
 class Level(NamedTuple):
-    """A smaller form of an attention layer or of a feed-forward, in shares of what it has.
+    """A smaller form of an attention layer or of a feed-forward, in shares of its parts.
 
     Attributes:
         heads: share of the heads.
         to: conversion of the layer: `collaborative`, `fixed`, `grouped`, `latent`, or none.
-        size: share of the dimensions, or of the key and value heads, that the conversion leaves.
+        size: share of the dimensions, or of the KV heads, that the conversion leaves.
         units: share of the units of a feed-forward.
     """
 
@@ -58,8 +58,8 @@ FOR_SIZE = (
     Level(1.0, "fixed", 0.25),
     Level(0.5, "fixed", 0.5),
 )
-"""Sizes of queries and keys, for other layers. Those that heads share lose less at equal size. Heads of fewer dimensions
-take fewer FLOPs: every head reads all shared ones, so that on long texts these cost more than the whole layer."""
+"""Sizes of queries and keys, for other layers. Shared ones lose less at equal size. Heads of fewer dimensions take
+fewer FLOPs: every head reads all shared ones, so that on long texts these cost more than the whole layer."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Grid(Checked):
     """The levels that are measured.
 
     Attributes:
-        heads: shares of the heads that are left, each with its output projection solved anew.
+        heads: shares of the heads that are left, each with its output projection refitted.
         units: shares of the units of feed-forwards that are left.
         cached: further levels of layers whose keys and values are cached: the self-attention of decoders.
         others: further levels of all other attention layers.
@@ -106,7 +106,7 @@ class Grid(Checked):
 
 
 def head_groups(attention: Attention) -> list[tuple[int, ...]]:
-    """Return the positions of the heads that go together: those that read one key and value head."""
+    """Return the positions of the heads that go together: those that read one KV head."""
     groups: dict[int, list[int]] = {}
     for place, group in enumerate(attention.groups):
         groups.setdefault(group, []).append(place)

@@ -1,4 +1,4 @@
-"""Seconds of every sub-layer: each timed alone, as a share of the whole model and as a ratio of pairs of calls.
+"""Seconds of every sub-layer: each timed alone, as a share of the original model and as a ratio of pairs of calls.
 
 A difference of two times is negative as soon as their noise is greater than it. Here no times are subtracted:
 
@@ -57,7 +57,7 @@ class Latency(NamedTuple):
     """Seconds of a forward pass, by sub-layer.
 
     Attributes:
-        whole: of the whole model.
+        whole: of the original model.
         parts: of all its parts, each timed alone, summed; far from `whole`, nothing of this can be trusted.
         rest: of what is no sub-layer.
         places: of every whole sub-layer, by place.
@@ -85,7 +85,7 @@ def measure_latency(
     """Time every option.
 
     Args:
-        config: architecture of the whole model.
+        config: architecture of the original model.
         places: its sub-layers.
         levels: by place, the architecture of each of its levels.
         clock: times parts.
@@ -108,7 +108,7 @@ def measure_latency(
 
 
 def _shared_out(config: ModelConfig, wholes: Mapping[str, Part], clock: Clock) -> Latency:
-    """Return the seconds of the whole model, shared out among its sub-layers and the rest; no option is timed."""
+    """Return the seconds of the original model, shared out among its sub-layers and the rest; no option is timed."""
     names = {part: f"part {number}" for number, part in enumerate(dict.fromkeys(wholes.values()))}
     parts = {name: part for part, name in names.items()}
     turns = clock({"model": Part(config, "model"), "rest": Part(config, "rest")} | parts)
@@ -133,7 +133,7 @@ def _ratio(seconds: Sequence[float], others: Sequence[float]) -> float:
 def alone(config: ModelConfig, place: Place) -> Part:
     """Return the part of a sub-layer: its stack, with as many copies of this sub-layer alone as there are layers.
 
-    One call of a program has costs of its own, which weigh less on a whole stack than on one layer. Sub-layers of equal
+    One call of a program has fixed costs, which weigh less on a whole stack than on one layer. Sub-layers of equal
     structure are equal parts.
     """
     _, (number, *_), slot = place.at
@@ -149,7 +149,7 @@ class Stopwatch:
     """A clock of this machine.
 
     Attributes:
-        model: the whole model.
+        model: the original model.
         batch: inputs; the seconds hold for their shape.
     """
 
@@ -163,7 +163,7 @@ class Stopwatch:
         return seconds_in_turns(calls, repeats=REPEATS, warmup=2)
 
     def _params(self, part: Part) -> Params:
-        """Return the model's parameters, those of the part's stack drawn anew in their shapes."""
+        """Return the model's parameters, those of the part's stack drawn in their new shapes."""
         if not part.stack:
             return self.model.params
         width = part.config.width
@@ -173,7 +173,7 @@ class Stopwatch:
 
 @functools.partial(jax.jit, static_argnames="part")
 def _computed(part: Part, params: Params, batch: Any) -> Any:
-    """Return the results of a part; what they do not need is left out by the compiler."""
+    """Return the results of a part; the compiler drops unused parts."""
     if part.slot == "model":
         return part.config.apply(params, batch, Options())
     hooks = _Alone(part)

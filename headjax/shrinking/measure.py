@@ -1,4 +1,4 @@
-"""Measure the damage of every smaller form of every sub-layer: each alone, its map to the stream solved anew."""
+"""Measure the damage of every smaller form of every sub-layer: each alone, its map to the stream refitted."""
 
 from __future__ import annotations
 
@@ -92,10 +92,11 @@ def measure(
 ) -> Measured:
     """Measure the damage of every option.
 
-    What enters every layer in the whole model is computed once. A changed layer is computed from there, and the layers
-    after it; one program serves all layers of one structure. Removed heads and units have rows of 0 in the solved map.
-    Maps are solved on other examples than damages are measured on: a map of a thousand units fits those that it was
-    solved on far better than others, so that forms with many features would look harmless.
+    The input of every layer in the original model is computed once. A changed layer is computed from there, and the
+    layers after it; one program serves all layers of one structure. Removed heads and units have rows of 0 in the
+    solved map.
+    Maps are solved on other examples than damages are measured on. A map of a thousand units fits its own examples far
+    better than others, so that forms with many features would look harmless.
 
     Args:
         model: the model.
@@ -187,7 +188,7 @@ class _Run:
     def conversions(self, orders: Orders) -> Iterator[LevelForm]:
         """Measure the options with a conversion; yield their levels.
 
-        All layers are converted at once. Each is then measured alone, with what enters it in the whole model.
+        All layers are converted at once. Each is then measured alone, with its input in the original model.
         """
         places = attentions_of(self.places)
         levels = dict.fromkeys(level for place in places for level in self._grid.conversions(place.at.head_stack))
@@ -230,7 +231,7 @@ class _Run:
         """Measure every converted layer alone."""
         gates = head_gates.ones(changed.config)
         models = TwoModels(self.model.config, self._placed, gates, self._compute, changed)
-        models.apart = False  # what enters a layer is what enters it in the whole model
+        models.apart = False  # what enters a layer is what enters it in the original model
         wanted = {place.at: (place, level) for place, level in options}
         for at in models.walk():
             if at in wanted:
@@ -279,7 +280,7 @@ def _damage(removing: Callable[[], _Removing], level: Level, order: Sequence[int
 
 
 class _Removing:
-    """Removals of heads or units of one sub-layer, from its sums in the whole model."""
+    """Removals of heads or units of one sub-layer, from its sums in the original model."""
 
     def __init__(
         self,

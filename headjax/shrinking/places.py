@@ -1,4 +1,4 @@
-"""Places: the sub-layers of a model that can become smaller, and what a level leaves of each."""
+"""Places: the sub-layers of a model that can become smaller, and the rest of each at a level."""
 
 from __future__ import annotations
 

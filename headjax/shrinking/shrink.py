@@ -1,4 +1,4 @@
-"""Shrink a model to a budget: which heads every layer keeps, of what size, what they share, and how many units."""
+"""Shrink a model to a budget: the heads of every layer, their sizes, their sharing, and the number of units."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEASURED = 128
 """Calibration examples that damages are measured on."""
 
 SHARES = tuple(share / 20 for share in range(19, 1, -1))
-"""Budgets of a frontier, as shares of the whole model."""
+"""Budgets of a frontier, as shares of the original model."""
 
 FILE = "measurements.json"
 """File of the measurements in the folder that keeps them."""
@@ -41,7 +41,7 @@ FILE = "measurements.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Budget(Checked):
-    """Greatest costs of a model: a share of the whole model's up to 1, or a number above 1; None is any.
+    """Greatest costs of a model: a share of the original model's up to 1, or a number above 1; None is any.
 
         >>> budget = headjax.Budget(parameters=0.6, cache=0.5)
         >>> budget.flops is None
@@ -55,7 +55,7 @@ class Budget(Checked):
         parameters: of attention and feed-forwards; embeddings and outputs stay and do not count.
         flops: floating-point operations of one example.
         cache: bytes that one more token takes in a decoding cache.
-        latency: of a forward, as a share of the whole model's or in milliseconds; it is measured.
+        latency: of a forward, as a share of the original model's or in milliseconds; it is measured.
     """
 
     parameters: float | None = None
@@ -86,7 +86,7 @@ class Point(NamedTuple):
 
     Attributes:
         quantity: what has the budget.
-        share: the budget, as a share of the whole model.
+        share: the budget, as a share of the original model.
         damage: least sum of damages within it.
         costs: of the choice, by quantity.
     """
@@ -130,11 +130,11 @@ def shrink(
     compute: Compute = Compute(),
     progress: Progress = silent,
 ) -> Shrunk:
-    """Return the model within a budget, its heads, their sizes, what they share and the units chosen together.
+    """Return the model within a budget, with heads, sizes, sharing and units chosen together.
 
     Every smaller form of every sub-layer is made alone, repaired, and its effect on the model's own output is measured.
     An integer program takes one form a sub-layer, so that the sum of these damages is least within the budget. The
-    model is then built from front to back, every map solved anew. Nothing is trained.
+    model is then built from front to back, every map refitted. Nothing is trained.
 
         >>> from headjax.shrinking.grid import Grid
         >>> model = headjax.demo_model()
@@ -245,7 +245,7 @@ def mean_length(batches: Sequence[Batch]) -> int:
 
 
 def frontier(table: Table, quantity: str, *, uniform: bool = False) -> tuple[Point, ...]:
-    """Return the least damage within every share of the whole model's cost that can be kept."""
+    """Return the least damage within every share of the original model's cost that can be kept."""
     whole = table.whole(quantity)
     points = [Point(quantity, 1.0, 0.0, {name: table.whole(name) for name in QUANTITIES})]
     for share in SHARES:

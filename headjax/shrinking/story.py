@@ -1,4 +1,4 @@
-"""What a choice means, layer by layer, beside other models of the same budget: data, tables and one page."""
+"""A choice layer by layer, beside other models of the same budget: data, tables and one page."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ NAMES = {
     "latency": "seconds of a forward pass",
 }
 DAMAGES = {
-    "kl": "KL divergence of the predictions from the whole model's, in nats",
-    "cosine": "1 - cosine to the whole model's embeddings",
-    "squared_difference": "squared difference from the whole model's numbers",
+    "kl": "KL divergence of the predictions from the original model's, in nats",
+    "cosine": "1 - cosine to the original model's embeddings",
+    "squared_difference": "squared difference from the original model's numbers",
     "loss": "rise of the loss",
 }
 """Damages in words."""
@@ -63,7 +63,7 @@ class Story(NamedTuple):
         frontier: least damage by budget.
         choice: the decision; None where the frontier alone was asked for.
         rivals: the built model first, then the others.
-        headline: the task's main metric, and its value in the whole model.
+        headline: the task's main metric, and its value in the original model.
     """
 
     options: Options
@@ -74,7 +74,7 @@ class Story(NamedTuple):
     headline: tuple[str, float] = ("", 0.0)
 
     def layers(self) -> list[dict[str, Any]]:
-        """Return what every sub-layer keeps, and the neighbours of that choice, as JSON data."""
+        """Return every sub-layer's form, and the neighbours of that choice, as JSON data."""
         if self.choice is None:
             return []
         found = []
@@ -100,7 +100,7 @@ class Story(NamedTuple):
         return smaller, min((one for one in good if cost(one) > cost(option)), key=cost, default=None)
 
     def layer_table(self) -> Table:
-        """Return what every sub-layer keeps, and why: what its neighbours would change."""
+        """Return every sub-layer's form with the reason: the changes of its neighbours."""
         columns = (
             Column("Layer"), Column("Keeps"), Column("Damage", numbers.significant),
             Column("Next smaller"), Column("Next larger"),
@@ -116,7 +116,7 @@ class Story(NamedTuple):
         notes = (
             f"Damage: {DAMAGES[self.options.damage]}, with this sub-layer alone in that form, repaired.",
             f"Next smaller and larger: what that form would change of the {NAMES[self.quantity]}, and of the damage.",
-            "Shared: dimensions of queries and keys that heads share. KV: key and value heads. Latent: numbers that "
+            "Shared: dimensions of queries and keys that heads share. KV: KV heads. Latent: numbers that "
             "keys and values of all heads are made from.",
         )
         return Table(columns, rows, notes=notes)
@@ -138,7 +138,7 @@ class Story(NamedTuple):
             Column("Predicted damage", numbers.significant), Column("Measured damage", numbers.significant, "lower"),
             Column(name, numbers.significant),
         )  # fmt: skip
-        rows: list[Sequence[Any]] = [("the whole model", self.options.whole(self.quantity), 0.0, None, whole)]
+        rows: list[Sequence[Any]] = [("the original model", self.options.whole(self.quantity), 0.0, None, whole)]
         for rival in self.rivals:
             values = (rival.predicted, rival.measured, rival.metrics.get(name))
             rows.append((rival.name, rival.costs[self.quantity], *values))
@@ -228,7 +228,7 @@ def write_story(story: Story, path: str, model: str, about: Sequence[str]) -> Pa
         summary += (
             f"\n\nOf the {NAMES[quantity]}, {form(built.costs[quantity])} of {form(whole)} are left "
             f"({numbers.percent(kept)}). {told.capitalize()} is {numbers.significant(built.metrics[name])}; that of "
-            f"the whole model is {numbers.significant(before)}."
+            f"the original model is {numbers.significant(before)}."
         )
         caption = (
             "Shares that every layer keeps. Where the parameters of the attention fall below its heads, the heads that "

@@ -35,7 +35,7 @@ def table_of(
     """Return the table of options.
 
     Args:
-        model: the whole model.
+        model: the original model.
         grid: the levels.
         measured: their damages.
         damage: what damages are.
@@ -80,7 +80,7 @@ def native_levels(model: Model, grid: Grid, measured: Measured) -> set[str]:
     configs = _configs(_without(model, grid, measured), measured)
     native = {name for name, config in configs.items() if _is_native(_drawn(config, model))}
     if str(WHOLE) not in native:
-        raise HeadjaxError("native: the whole model has no native layout of its family; see headjax export")
+        raise HeadjaxError("native: the original model has no native layout of its family; see headjax export")
     return native
 
 

@@ -1,1 +1,1 @@
-"""The heads of any Flax model: attention layers found in it, scored, ablated, gated, removed and solved anew."""
+"""The heads of any Flax model: attention layers found in it, scored, ablated, gated, removed and refitted."""

@@ -1,4 +1,4 @@
-"""Find the attention layers of any Flax module, and check what was found before it is believed."""
+"""Find the attention layers of any Flax module, and check each finding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADS = ("num_heads", "num_query_heads", "num_attention_heads", "n_heads", "n_he
 """Names by which attention layers say how many query heads they have."""
 
 KV_HEADS = ("num_kv_heads", "num_key_value_heads", "n_kv_heads", "kv_heads")
-"""Names by which they say how many key and value heads."""
+"""Names by which they say how many KV heads."""
 
 CONFIGS = ("config", "cfg")
 """Names by which layers hold their configs."""
@@ -57,7 +57,7 @@ _REGISTRY: dict[type[nnx.Module], View] = {}
 
 
 def register_attention(cls: type[nnx.Module], view: View) -> None:
-    """Say where the heads of an attention class of your own lie; this class and those derived from it are then found.
+    """Declare where the heads of an attention class lie; this class and those derived from it are then found.
 
         >>> class Mine(nnx.MultiHeadAttention):
         ...     pass
@@ -88,11 +88,11 @@ def register_attention(cls: type[nnx.Module], view: View) -> None:
 def attention_sites(model: nnx.Module) -> Sites:
     """Return the attention layers of any `nnx.Module`, in the order of their paths.
 
-    A layer is found as a module of headjax, by `register_attention`, or by its projections: their einsum strings,
+    A layer is found as a module of headjax, by `register_attention`, or by its projections. Those have einsum strings,
     kernels `[width, heads, head_dim]` and `[heads, head_dim, width]` as in `nnx.MultiHeadAttention`, or flat kernels
-    beside an attribute such as `num_heads`. The finding is checked: the sum over heads of context_h W_O^h must be what
-    the output projection computes, parameters must have the shapes of so many heads, and attributes must not contradict
-    them. A layer that appears at several places is listed once.
+    beside an attribute such as `num_heads`. The finding is checked: the output projection must compute the sum over
+    heads of context_h W_O^h, parameters must have the shapes of so many heads, and attributes must not contradict them.
+    A layer that appears at several places is listed once.
 
         >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
         >>> sites = headjax.attention_sites(layer)
@@ -150,7 +150,7 @@ def _found(model: nnx.Module) -> Iterator[AttentionSite]:
 
 
 def _viewed(view: View, layer: nnx.Module) -> AttentionSite:
-    """Return what a view says; an error of its own, such as an attribute that the layer lacks, is one line."""
+    """Return a view's site; an error of its own, such as an attribute that the layer lacks, is one line."""
     try:
         return view(layer)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -275,7 +275,7 @@ def _projection(name: str, child: Any) -> Projection | None:
 
 
 def _weight(child: Any) -> str | None:
-    """Return the name of a projection's weight; None for what is no projection."""
+    """Return the name of a projection's weight; None for any other attribute."""
     if not isinstance(child, nnx.Module):
         return None
     return next((name for name in KERNELS if isinstance(vars(child).get(name), nnx.Variable)), None)
@@ -364,7 +364,7 @@ def _site(numbers: tuple[int, int, int], output: Projection, held: Held) -> Atte
 
 def _check_attributes(layer: nnx.Module, site: AttentionSite) -> None:
     """Raise `HeadjaxError` where an attribute or a property says another number of heads than the arrays."""
-    for names, number, what in ((HEADS, site.heads, "heads"), (KV_HEADS, site.kv_heads, "key and value heads")):
+    for names, number, what in ((HEADS, site.heads, "heads"), (KV_HEADS, site.kv_heads, "KV heads")):
         for name in names:
             said = _said(layer, name)
             if said not in (None, number):

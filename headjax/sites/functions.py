@@ -109,7 +109,7 @@ def ablate(
 
     Args:
         model, batches, loss, gates, compute: As for `score_heads`.
-        mode: Heads to remove: the head itself, all others of its layer, or all that read its key and value head.
+        mode: Heads to remove: the head itself, all others of its layer, or all that read its KV head.
         metrics: Metrics besides the loss, by name: functions of a headjax model's output and the batch, or of another
             model and the batch, that return one value per example, higher for better.
         heads: Heads to ablate; None is all.
@@ -237,9 +237,8 @@ def prune(model: Model | nnx.Module, heads: Iterable[HeadId | str], *, uniform: 
 
     Any other `nnx.Module` becomes a model of the same class, whose static sizes (`num_heads`, `num_kv_heads`, `n_rep`,
     shapes of projections, configs) are in step with the smaller arrays. Layers may differ in their numbers of heads
-    wherever each is a module of its own. A key and value head goes with the last query head that reads it; the others
-    must serve equal numbers of query heads, because such code reshapes by heads // kv_heads. Kept heads are counted
-    anew from 0.
+    where they are separate modules. A KV head goes with the last query head that reads it; the others must serve equal
+    numbers of query heads, because such code reshapes by heads // kv_heads. Kept heads are renumbered from 0.
 
         >>> print(headjax.prune(headjax.demo_model(), ["decoder/0/0", "decoder/3/4"]))
         Model: decoder, width 128, output tied
@@ -277,17 +276,17 @@ def reconstruct(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Reconstruction | ModuleReconstruction:
-    """Solve the output projections of a model anew so that it computes without these heads as it did with them.
+    """Refit the output projections of a model so that it computes without these heads as it did with them.
 
     Going through the layers in order, W_O and b_O of the kept heads minimise over the calibration tokens
 
         || C W + b - T ||^2 + ridge || W - W_O ||^2
 
     C are the kept heads' contexts in the pruned model, whose earlier layers are already repaired. The target T of a
-    headjax model is the whole model's attention output f', and what its residual stream is ahead by: f' + (a / b')
-    (x' - x), with the residual streams x' and x of both and the stream a x + b' f (K-prune, arXiv 2308.03449, does so
-    in every sub-layer). Of any other model only the layer's own inputs and outputs are known, and T is f'. Maps without
-    a bias get none. The ridge is chosen on held-out halves of the examples, and a repair is kept only if it lowers the
+    headjax model is f' + (a / b') (x' - x): the unpruned model's attention output f', and the lead of its residual
+    stream x' over the pruned model's x, where the stream becomes a x + b' f (K-prune, arXiv 2308.03449, does so in
+    every sub-layer). Of any other model only the layer's own inputs and outputs are known, and T is f'. Maps without a
+    bias get none. The ridge is chosen on held-out halves of the examples, and a repair is kept only if it lowers the
     error there.
 
     Layers of a headjax model that share their parameters (ALBERT) are solved once, from the sums over all of them,
@@ -307,7 +306,7 @@ def reconstruct(
             it (padding) do not count.
         feed_forward: Whether to solve the second map of every feed-forward, too.
         units: Share of the units to remove from every feed-forward of a headjax model, at least 0 and below 1: those
-            whose removal costs least once the others have been solved anew (`headjax.heads.refit.least_needed`). Every
+            whose removal costs least once the others have been refitted (`headjax.heads.refit.least_needed`). Every
             layer loses the same number. Or a number for some by (stack, layer).
         converted: The model to repair, a conversion of a headjax model with as many layers and heads; None is `model`.
         ridges: Ridges to choose from, see `headjax.heads.refit.refit`.

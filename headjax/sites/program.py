@@ -29,7 +29,7 @@ Where the axis holds `heads * head_dim` entries, the number of heads follows.
 
 @dataclasses.dataclass(frozen=True)
 class Program(abc.ABC):
-    """A loss as a function of arrays, gates and a batch; equal programs share what is compiled.
+    """A loss as a function of arrays, gates and a batch; equal programs share one compilation.
 
     Attributes:
         sites: Sites whose gates it takes.
@@ -45,10 +45,10 @@ class Program(abc.ABC):
     def value(
         self, state: Any, gates: Gates, batch: Any, reads: Gates | None = None, read: Read | None = None
     ) -> jax.Array:
-        """Return what the loss of a batch is at these gates; `headjax.sites.seam.attach` describes the arguments."""
+        """Return the loss of a batch at these gates; `headjax.sites.seam.attach` describes the arguments."""
 
     def calls(self, state: Any, batch: Any) -> Calls:
-        """Return what a batch's loss is like, and how sites are called, from shapes alone."""
+        """Return the shape of a batch's loss, and the calls of sites, from shapes alone."""
         gates = {site.path: jax.ShapeDtypeStruct(site.shape, jnp.float32) for site in self.sites}
         with recording() as recorded:
             loss = jax.eval_shape(self.value, state, gates, batch)

@@ -43,11 +43,11 @@ def prune_module(model: nnx.Module, heads: Iterable[HeadId | str], *, uniform: b
 
 
 class _Plan(NamedTuple):
-    """What a site keeps.
+    """The kept entries of a site.
 
     Attributes:
         query: Whether each query head is kept, `[layers, heads]`; one layer where the site has no axis of layers.
-        key: Whether each key and value head is kept, `[layers, kv_heads]`.
+        key: Whether each KV head is kept, `[layers, kv_heads]`.
         numbers: Numbers of heads that are left.
     """
 
@@ -74,7 +74,7 @@ def _plan(site: AttentionSite, kept: np.ndarray) -> _Plan:
         if len(set(row[row > 0].tolist())) > 1:
             served = ", ".join(map(str, row))
             raise HeadjaxError(
-                f"{name}: its key and value heads would serve {served} query heads, and its code takes equal groups; "
+                f"{name}: its KV heads would serve {served} query heads, and its code takes equal groups; "
                 "remove as many of each, or pass uniform=True"
             )
     shapes = {(int(row.sum()), int((row > 0).sum())) for row in groups}

@@ -1,4 +1,4 @@
-"""Reconstruct any Flax model without some heads: output projections solved anew by least squares, without training."""
+"""Reconstruct any Flax model without some heads: output projections refitted by least squares, without training."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ModuleReconstruction(NamedTuple):
 
     @property
     def model(self) -> nnx.Module:
-        """Pruned model with repaired maps, made anew by every call."""
+        """Pruned model with repaired maps, made by every call."""
         return prune_module(self.repaired, self.removed)
 
 
@@ -178,7 +178,7 @@ def _read(contexts: jax.Array, matrix: jax.Array, counted: jax.Array) -> jax.Arr
 
 @jax.jit
 def _products(whole: jax.Array, own: jax.Array, matrix: jax.Array, kept: jax.Array) -> tuple[jax.Array, ...]:
-    """Return the sums of `RefitSums` for contexts of the whole model and of the copy, by halves of the examples."""
+    """Return the sums of `RefitSums` for contexts of the original model and of the copy, by halves of the examples."""
     products = []
     for half in (0, 1):
         target, present = (array[half::2].reshape(-1, array.shape[-1]) for array in (whole, own))

@@ -102,7 +102,7 @@ def _causal(inner: Any, x: jax.Array, cache: Any, mask: Any, segment_ids: Any, p
 
 
 def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Iterable[str] | None = None) -> nnx.Module:
-    """Return the model with attention layers of headjax in place of its own, and nothing else changed.
+    """Return the model with its attention layers replaced by those of headjax, and nothing else changed.
 
     Each gets the weights of the layer that it replaces, and then becomes what `to` says: another formulation
     (`grouped:kv_heads=2`, `latent:rank=64`, `collaborative:shared_dim=128`, ...), or whatever a function makes of it

@@ -117,7 +117,7 @@ class _Derivatives(NamedTuple):
 
 
 def _derivatives(program: Program, state: Any, gates: Gates, batch: Any) -> _Derivatives:
-    """Differentiate every example's loss in gates of its own for each head and position.
+    """Differentiate every example's loss in one gate for each head and position.
 
     A loss that returns one number for each example is differentiated as a whole: no example reads another's gates, so
     the gradient of the sum holds every example's gradient. Another one is taken on batches of one example, by a vmap.

@@ -5,8 +5,8 @@ called. There the projection's class is replaced by a subclass that multiplies i
 stay, and so do the transforms that the model itself uses (`nnx.scan`, `nnx.remat`). This is done to a copy that lives
 during one trace.
 
-What is to be read at the seam leaves the model as the gradient of an argument, because no value can leave the inside of
-a scan or of a recomputation in another way.
+Readings at the seam leave the model as the gradient of an argument: no value can leave the inside of a scan or of a
+recomputation in another way.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class HeadGate(nnx.Variable):
 
 
 class HeadRead(nnx.Variable):
-    """Argument whose gradient is what is read at the seam."""
+    """Argument whose gradient is the reading at the seam."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Seam:
-    """What a gated projection knows beside its arrays: its site, and what to read."""
+    """Facts of a gated projection beside its arrays: its site, and its readings."""
 
     site: AttentionSite
     read: Read | None

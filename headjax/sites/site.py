@@ -40,13 +40,13 @@ class AttentionSite:
 
     Attributes:
         heads: Number of query heads.
-        kv_heads: Number of key and value heads; query head h reads key head h // (heads // kv_heads).
+        kv_heads: Number of KV heads; query head h reads KV head h // (heads // kv_heads).
         head_dim: Size of a head's context.
         output: Path of the output projection, a module that is called with the contexts of all heads,
             `[..., heads, head_dim]` or `[..., heads * head_dim]`. Empty for layers of headjax, which take gates.
         kernel: Path of the parameter W_O, `[heads, head_dim, width]` or `[heads * head_dim, width]`.
         query: Parameters that hold query heads, W_O among them, and their axes.
-        key: Parameters that hold key and value heads, and their axes.
+        key: Parameters that hold KV heads, and their axes.
         fused: Parameters that hold both, one kind after the other along one axis, `[width, 3 * heads * head_dim]`: the
             axis and the kinds in their order, `{"c_attn.kernel": (-1, "qkv")}`.
         sizes: Static attributes that `prune` sets, by their path: `heads`, `kv_heads`, `heads // kv_heads` or
@@ -94,7 +94,7 @@ class AttentionSite:
         yield from ((path, axis, kinds) for path, (axis, kinds) in self.fused)
 
     def count(self, kinds: str) -> int:
-        """Return the number of heads of these kinds: `q` are query heads, `k` and `v` key and value heads."""
+        """Return the number of heads of these kinds: `q` are query heads, `k` and `v` KV heads."""
         return sum(self.heads if kind == "q" else self.kv_heads for kind in kinds)
 
     def head_ids(self) -> tuple[HeadId, ...]:
@@ -158,7 +158,7 @@ def to_values(sites: Sites, arrays: Mapping[str, Any]) -> dict[HeadId, float]:
 
 
 def at_path(root: Any, path: str) -> Any:
-    """Return what lies at a path of attributes, keys and numbers, such as `layers.3.attn`; KeyError if nothing does."""
+    """Return the object at a path of attributes, keys and numbers, such as `layers.3.attn`, or raise KeyError."""
     found = root
     for part in filter(None, path.split(".")):
         try:
@@ -202,7 +202,7 @@ def size_of(site: AttentionSite, path: str, shape: Sequence[int], axis: int, hea
 def kept_along(
     site: AttentionSite, path: str, shape: Sequence[int], axis: int, kinds: str, query: np.ndarray, key: np.ndarray
 ) -> np.ndarray:
-    """Return which entries along a parameter's axis belong to kept query heads `[heads]` and key heads `[kv_heads]`."""
+    """Return which entries along a parameter's axis belong to kept query heads `[heads]` and KV heads `[kv_heads]`."""
     entries = size_of(site, path, shape, axis, site.count(kinds))
     return np.repeat(np.concatenate([query if kind == "q" else key for kind in kinds]), entries)
 

@@ -13,7 +13,7 @@ from headjax.sites.discovery import CONFIGS, ENDS, HEADS, KV_HEADS
 from headjax.sites.site import AttentionSite, at_path
 
 PER_GROUP = ("n_rep", "num_key_value_groups", "num_queries_per_kv", "queries_per_kv", "group_size")
-"""Names of the number of query heads that read one key head."""
+"""Names of the number of query heads that read one KV head."""
 
 PRODUCTS = ("qkv_features", "inner_dim", "all_head_size")
 """Names of the number of query heads times their size."""

@@ -3,7 +3,7 @@
 A directory is written beside its place, brought to disk, and renamed. One that was there changes places with it in one
 step where the system offers that (Linux, on most of its file systems); elsewhere it is renamed aside before. It is
 deleted after. A process that is killed in between leaves hidden entries, from which the next access restores the old
-directory or deletes what is left of it.
+directory or deletes its remains.
 
 A bucket renames nothing. There a directory is written on this machine and uploaded, its marker last, after an older one
 has been deleted; the object `unfinished` says meanwhile that it is not whole, and readers refuse it.
@@ -230,7 +230,7 @@ def _refuse_others(path: Path, others: list[str]) -> None:
 
 
 def settle(path: Path) -> None:
-    """Undo or finish a replacement whose process was killed, and delete what killed processes left beside a path.
+    """Undo or finish a replacement whose process was killed, and delete leftovers of killed processes beside a path.
 
     Where another process is between its two renames, wait for it for a moment. A bucket has nothing beside a path.
     """

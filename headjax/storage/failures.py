@@ -76,11 +76,11 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def told_once() -> Iterator[None]:
-    """Keep libraries from telling, beside the error that they raise and with tracebacks, a failure that is told.
+    """Keep libraries from logging a failure, with tracebacks, beside the error that they raise.
 
-    Of several writes that fail together, asyncio logs all but the first once they are collected, Orbax logs the whole
-    attempt, and TensorStore's threads report, maybe later, that nobody waits for the others any more. What had not
-    begun when the first one failed is never awaited, and Python warns of that.
+    Of several writes that fail together, asyncio logs all but the first once they are collected, and Orbax logs the
+    whole attempt. TensorStore's threads report, maybe later, that nobody waits for the others any more. Writes that had
+    not begun when the first one failed are never awaited, and Python warns of that.
     """
     before = {name: logging.getLogger(name).level for name in ("asyncio", "absl")}
     for name in before:

@@ -128,7 +128,7 @@ def leftovers(target: Path) -> list[tuple[Path, str]]:
 
 
 ELSEWHERE = 24 * 3600.0
-"""Age in seconds at which what a process of another host is writing counts as left behind."""
+"""Age in seconds at which a file that another host's process is writing counts as left behind."""
 
 
 def _is_abandoned(entry: Path, match: re.Match[str]) -> bool:
@@ -142,7 +142,7 @@ def _is_abandoned(entry: Path, match: re.Match[str]) -> bool:
 
 
 def process_lives(number: int) -> bool:
-    """Return whether a process of this host has a number; True where the system does not tell."""
+    """Return whether a process of this host has a number; True where the system does not know."""
     if os.name != "posix":
         return True
     try:
@@ -246,7 +246,7 @@ def json_text(
 
 
 def parse_json(text: str | bytes, place: str) -> Any:
-    """Return what a JSON text says.
+    """Return the value of a JSON text.
 
     Raises:
         DataError: it is not JSON, nested too deep, or has a number of thousands of digits; the message starts with the

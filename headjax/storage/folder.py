@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Folder:
     """A folder as it was when it was opened.
 
-    What killed writers left beside it is settled before. A folder of a bucket that is not whole is refused.
+    Leftovers of killed writers beside it are settled before. A folder of a bucket that is not whole is refused.
 
     Attributes:
         path: the folder.
@@ -109,7 +109,7 @@ class Folder:
 
 
 def read_folder(folder: Folder, read: Callable[[Folder], T]) -> T:
-    """Return the result of reading an opened folder; one that is replaced meanwhile is opened and read anew."""
+    """Return the result of reading an opened folder; one that is replaced meanwhile is opened and read again."""
     for _ in range(ATTEMPTS - 1):
         try:
             found = read(folder)

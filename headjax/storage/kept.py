@@ -1,4 +1,4 @@
-"""Measurements that are kept in a file as they are made, so that a study that was stopped goes on."""
+"""Measurements kept in a file as they are made, so that a stopped study continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headjax.storage.paths import path_of
 
 
 def key_of_study(described: Any, arrays: Any) -> str:
-    """Return the key of what is measured, another one for other settings or any other number.
+    """Return the key of a measurement, another one for other settings or any other number.
 
     Args:
         described: settings, of which `repr` says all.
@@ -56,7 +56,7 @@ class Kept:
                 pass
 
     def __call__(self, name: str, measure: Callable[[], Any]) -> Any:
-        """Return what was found under a name; measure it, and write the file, if nothing was."""
+        """Return the measurement of a name; measure it, and write the file, if nothing was."""
         if name not in self.found:
             started = time.perf_counter()
             self.found[name] = json.loads(json.dumps(measure()))

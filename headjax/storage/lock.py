@@ -163,7 +163,7 @@ class FolderLock:
             partial.unlink(missing_ok=True)
 
     def _replace(self, expected: Callable[[dict[str, Any] | None], bool]) -> bool:
-        """Write the lock anew if its holder is as expected; return whether it was.
+        """Write the lock again if its holder is as expected; return whether it was.
 
         In a bucket the service refuses the writing where the lock has changed since it was read.
 

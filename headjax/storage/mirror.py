@@ -11,15 +11,15 @@ from headjax.core.errors import HeadjaxError
 from headjax.storage.paths import copy_file, is_bucket
 
 EVERY = 30.0
-"""Seconds after which what was written is copied to a bucket."""
+"""Seconds after which new lines are copied to a bucket."""
 
 
 class Mirror:
     """A folder of this machine whose files end up below a path.
 
     For a path of this machine it is that path. For a bucket it is a temporary folder; files that have changed are
-    copied to the bucket whole when `publish` or `close` is called, which should be every `EVERY` seconds. A process
-    that is killed loses what it wrote since.
+    copied to the bucket whole when `publish` or `close` is called, which should be every `EVERY` seconds. A killed
+    process loses later lines.
 
     Attributes:
         folder: the folder to write to.

@@ -1,6 +1,7 @@
 """Paths of users: folders of this machine as `pathlib.Path`, buckets (`gs://BUCKET/NAME`) as paths with its methods.
 
-Whatever takes a path takes it through `path_of`. Libraries of buckets are imported with the first bucket that is named.
+Every function that takes a path takes it through `path_of`. Libraries of buckets are imported with the first bucket
+that is named.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ where memory runs out; normalizers of published models stay far below."""
 
 @contextlib.contextmanager
 def library_errors(place: str) -> Iterator[None]:
-    """Turn what the `tokenizers` library raises into a `DataError` that starts with the place.
+    """Turn errors of the `tokenizers` library into a `DataError` that starts with the place.
 
     The library raises plain `Exception`, and a panic of its Rust code is a `BaseException`.
     """

@@ -34,7 +34,7 @@ FOLDER = "checkpoints"
 """Folder of a workdir that holds its checkpoints."""
 
 COMMITTED = "commit_success.txt"
-"""Name of the object by which Orbax tells a complete checkpoint of a bucket."""
+"""Name of the object by which Orbax recognises a complete checkpoint of a bucket."""
 
 SHARED_FROM = 2**20
 """Smallest part of an array, in bytes, that each of several devices with copies of the array writes on its own.
@@ -47,7 +47,7 @@ whole, by one device.
 class Checkpoints:
     """Checkpoints under `workdir/checkpoints`, written asynchronously, the latest few kept.
 
-    A checkpoint counts only once it is complete, so that a run killed while saving goes on from the one before. Its
+    A checkpoint counts only once it is complete, so that a run killed while saving continues from the one before. Its
     files' checksums are then recorded beside it (`headjax.storage.integrity`), and compared before it is restored.
     """
 
@@ -139,7 +139,7 @@ class Checkpoints:
     def record_complete(self) -> None:
         """Begin to record the checksums of the last checkpoint's files once it is complete, in a thread beside.
 
-        Called between steps, so that a run that is killed has the record of the checkpoint that it goes on from. The
+        Called between steps, so that a killed run has the record of the checkpoint that it continues from. The
         thread also deletes the checkpoints that this one replaces.
         """
         if self._unrecorded is not None and self._is_complete(self.path / str(self._unrecorded)):
@@ -152,7 +152,7 @@ class Checkpoints:
             self._unswept = False
 
     def _sweep(self) -> None:
-        """Delete the checkpoints that were moved out of the way; what cannot be deleted is tried again later."""
+        """Delete the checkpoints that were moved out of the way; a file that cannot be deleted is tried again later."""
         for path in (self.path / DELETED).glob("*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -218,7 +218,7 @@ class Checkpoints:
     def _compared(self, path: Path) -> Iterator[None]:
         """Compare a checkpoint with its record beside the body, which reads it.
 
-        Of several processes, the first compares before any reads: they go on together, or learn of damage together.
+        Of several processes, the first compares before any reads: they continue together, or learn of damage together.
         """
         if jax.process_count() == 1:
             with integrity.checking(path):

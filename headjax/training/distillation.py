@@ -45,7 +45,7 @@ Term = Callable[[Output, Batch, Loss, jax.Array], Loss]
 """From a model's output, its batch, its own loss and the number of steps done to one term of an objective."""
 
 CHECKPOINT_EVERY = 100
-"""Steps between the checkpoints from which a distillation that was stopped goes on."""
+"""Steps between the checkpoints from which a stopped distillation continues."""
 
 TEACHER = "teacher"
 """Name of the teacher's `Answers` in a student's batch."""
@@ -218,7 +218,7 @@ def _begin(
 def distillation_objective(student: ModelConfig, settings: Distillation) -> Objective:
     """Return the objective of `Distillation`, for batches that hold the teacher's `Answers` as `teacher`.
 
-    A term of weight 0 is left out; without a term of the teacher's, no answers are needed.
+    A term of weight 0 is not computed; without a term of the teacher's, no answers are needed.
 
     Args:
         student: the student's architecture.

@@ -61,7 +61,7 @@ class EventFile:
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Bring what was written to the file, and close it.
+        """Flush the lines to the file, and close it.
 
         Raises:
             OSError: the file cannot be written.

@@ -1,6 +1,6 @@
 """Grids of training runs: every combination of settings, with every seed; each cell runs alone, and all are collected.
 
-A cell is one run of a config file with settings of its own. It trains in a workdir of its own and leaves one JSON file
+A cell is one run of a config file with its settings. It trains in a workdir of its own and leaves one JSON file
 beside it, so cells may run anywhere and in any order: one after another, or spread by a scheduler's array of jobs.
 """
 
@@ -189,7 +189,7 @@ class Grid:
             raise DataError(f"{file}: not the result of a cell ({' '.join(str(error).split())})") from None
 
     def run(self, number: int, measure: Measured = _nothing, progress: Progress = silent) -> bool:
-        """Train a cell, or go on training it, and keep its result.
+        """Train a cell, or continue its training, and keep its result.
 
         Args:
             number: the cell, counted from 0.

@@ -51,7 +51,7 @@ def run_steps(
 ) -> TrainState:
     """Return the state after a series of steps: the one loop of training and distillation.
 
-    The host goes on while the device computes; it waits only where `after` reads a value.
+    The host continues while the device computes; it waits only where `after` reads a value.
 
     Args:
         step: donates the state it is given.
@@ -134,13 +134,13 @@ def train(
     progress: Progress = silent,
     profiled: ProfiledSteps | None = None,
 ) -> TrainResult:
-    """Train a model, or go on where an interrupted run of the same config in the same workdir stopped.
+    """Train a model, or continue an interrupted run of the same config in the same workdir.
 
     Interrupted by SIGINT or SIGTERM it saves a checkpoint and returns; continued it reaches bit for bit the parameters
     of an uninterrupted run. A run that diverges stops, and its last good checkpoint stays the last one.
 
-    A config with more steps extends the workdir's run, finished or not: training goes on from the last checkpoint, with
-    the learning-rate schedule of the new config from that step on.
+    A config with more steps extends the workdir's run, finished or not. Training continues from the last checkpoint,
+    with the learning-rate schedule of the new config from that step on.
 
     Among several processes (see `headjax.mesh.distributed`) each calls this alike, with a workdir that all see. An
     interrupt of any is one of all.

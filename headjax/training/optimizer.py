@@ -17,7 +17,7 @@ from headjax.core.tensors import Tensors, map_tensors
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule(Checked, abc.ABC):
-    """A learning rate by step: linear warm-up from 0 to `peak`, then what the kind says.
+    """A learning rate by step: linear warm-up from 0 to `peak`, then the kind's own curve.
 
     Attributes:
         peak: the highest learning rate.

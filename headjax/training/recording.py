@@ -32,7 +32,7 @@ TENSORBOARD = "tensorboard"
 
 
 class Recorder:
-    """Records and times what a run does.
+    """Records and times the steps of a run.
 
     Args:
         metrics: destination of the records.
@@ -50,7 +50,7 @@ class Recorder:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens read a second, padding left out: median over the records but the first, which compiles; 0 without."""
+        """Tokens read a second without padding: median over the records but the first, which compiles; 0 without."""
         return statistics.median(self._speeds) if self._speeds else 0.0
 
     def timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -177,7 +177,7 @@ def _is_evaluation(record: Mapping[str, Any], step: int) -> bool:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a metrics file, oldest first; a line cut off by a crash or damaged is left out.
+    """Return the records of a metrics file, oldest first; a line cut off by a crash or damaged is skipped.
 
     A null is a number that was not finite, and NaN here.
     """
@@ -211,8 +211,8 @@ class StepSeconds(NamedTuple):
 class StepClock:
     """Splits the time between readings into input wait, checkpoint wait and the rest.
 
-    Steps are computed while the host goes on; fetching a batch is a wait only where the step before has ended by then.
-    Such a wait counts whole, also the part of it during which the step before was still running.
+    Steps are computed while the host continues; fetching a batch is a wait only where the step before has ended by
+    then. Such a wait counts whole, also the part of it during which the step before was still running.
     """
 
     def __init__(self, step: int) -> None:
@@ -296,7 +296,7 @@ class Profiler:
         self._end()
 
     def around(self, step: NumberedStep) -> NumberedStep:
-        """Return the same step, traced where its number says so; xprof tells steps apart by their numbers."""
+        """Return the same step, traced where its number says so; xprof distinguishes steps by their numbers."""
 
         def traced(number: int, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
             self._start(number)

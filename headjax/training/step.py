@@ -107,7 +107,7 @@ class TrainStep(NamedTuple):
 
 
 NumberedStep = Callable[[int, TrainState, Batch], tuple[TrainState, StepMetrics]]
-"""A step that is told its number, counted from 1, so that some can be watched more closely."""
+"""A step that takes its number, counted from 1, so that some can be watched more closely."""
 
 
 def train_step(
@@ -195,10 +195,10 @@ def gradient(
     """Return the gradient of `sum_i weights_i * mean(losses_i)` over a batch.
 
     In several parts, one after another, activations are those of one part. A mean is over the whole batch's targets,
-    sum_i total_i / sum_i weight_i, so that up to rounding, and up to dropout, which each part draws with a key of its
-    own, nothing depends on the number of parts. Every further term of the objective then costs a backward pass and a
-    sum as large as the parameters. Where the current mesh has copies of the model alone, each adds up its own gradient,
-    and they are reduced once, after the last part; each copy draws with a key of its own then.
+    sum_i total_i / sum_i weight_i. So nothing depends on the number of parts, up to rounding, and up to dropout, which
+    each part draws with another key. Every further term of the objective then costs a backward pass and a sum as large
+    as the parameters. Where the current mesh has copies of the model alone, each adds up its own gradient, and they are
+    reduced once, after the last part; each copy then draws with another key.
 
     Args:
         losses_of: from parameters, a dropout key and a part of the batch to the losses of every term.

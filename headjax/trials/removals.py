@@ -44,7 +44,7 @@ from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 
 Repair = Literal["none", "rescale", "reconstruct", "feed_forward"]
-"""Repairs of the kept heads: none, a gate each, W_O solved anew, and W_O with the second map of the feed-forwards."""
+"""Repairs of the kept heads: none, a gate each, W_O refitted, and W_O with the second map of the feed-forwards."""
 
 RESCALED = 4
 """Batches that gates are rescaled on: a layer has few unknowns."""
@@ -101,7 +101,7 @@ class RemovalTrial(NamedTuple):
 
     @property
     def place(self) -> tuple[Removal, Repair]:
-        """What was tried."""
+        """Settings that were tried."""
         return Removal(self.order, self.remove, self.draw, self.stacks), self.repair
 
     @classmethod

@@ -197,6 +197,17 @@ def test_advice_to_install_names_an_extra_of_a_checkout():
         assert set(names.split(",")) <= set(extras)
 
 
+def test_the_plan_on_the_start_page_is_a_row_of_the_table_of_plans():
+    start, plans = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("index.md", "tpu.md"))
+    command = re.search(r"^headjax plan --config configs/papers/(\S+) --topology (\S+)$", start, flags=re.MULTILINE)
+    peak = re.search(r"^fits on (\S+): (\S+ GB) of ", start, flags=re.MULTILINE)
+    assert command
+    assert peak
+    assert command[2] == peak[1]
+    (row,) = (line for line in plans.splitlines() if line.startswith(f"| `{command[1]}` |"))
+    assert f"{peak[1]}: {peak[2]}," in row
+
+
 # JSON.
 
 

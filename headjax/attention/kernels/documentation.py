@@ -24,7 +24,7 @@ EXAMPLES: dict[str, Attention] = {
     "`MultiHead`, value_dim != head_dim": MultiHead(num_heads=8, head_dim=128, value_dim=32),
     "`MultiHead`, one head of 768": MultiHead(num_heads=1, head_dim=768),
     "`Grouped`": Grouped(num_heads=12, kv_heads=4, head_dim=64, rotary=RotaryHalves()),
-    "`Grouped`, one key and value head": Grouped(num_heads=12, kv_heads=1, head_dim=64),
+    "`Grouped`, one KV head": Grouped(num_heads=12, kv_heads=1, head_dim=64),
     "`Collaborative`": Collaborative(num_heads=12, shared_dim=384, value_dim=64, head_dim=64),
     "`Collaborative`, content bias": Collaborative(
         num_heads=12, shared_dim=384, value_dim=64, head_dim=64, content_bias=True
@@ -48,11 +48,10 @@ HEAD = """# Attention kernels
 
 <!-- Generated: python -m headjax.attention.kernels.documentation > docs/kernels.md -->
 
-Every formulation ends in `headjax.attention.attend`, and `attend` has several kernels. Each is exact: they differ in
-speed, in memory and in what they can be asked for. `Compute(attention="auto")` takes the first kernel that can do what
-the call needs, `einsum`, the reference, being the last; `headjax.attention.explain(...)` returns the choice with its
-reason, and it is logged once. A kernel asked for by name is taken or refused with a `KernelError` that says why, never
-replaced.
+Every formulation ends in `headjax.attention.attend`, which has several exact kernels. Kernels differ in speed, memory
+and capabilities. `Compute(attention="auto")` takes the first kernel that fits the call, and `einsum`, the reference, as
+the last; `headjax.attention.explain(...)` returns the choice with its reason, which is logged once. A kernel named
+explicitly is taken or refused with a `KernelError` that gives the reason, never replaced.
 """
 
 
@@ -80,7 +79,7 @@ def answer(attention: Attention, kernel: str) -> str:
 
 
 def _kernels() -> list[str]:
-    lines = ["## What each kernel can do", ""]
+    lines = ["## Capabilities", ""]
     lines += [f"* `{name}`: {kernel.about}." for name, kernel in KERNELS.items()]
     rows = [[f"`{name}`", *_capabilities(kernel.can)] for name, kernel in KERNELS.items()]
     head = [
@@ -92,7 +91,7 @@ def _kernels() -> list[str]:
         "dropout",
         "probabilities",
         "value_dim != qk_dim",
-        "fewer key, value heads",
+        "fewer KV heads",
         "limits",
     ]
     notes = [
@@ -136,10 +135,10 @@ def _capabilities(can: Capabilities) -> Sequence[str]:
 
 
 def _preferences() -> list[str]:
-    lines = ["## What `auto` tries, in order", ""]
+    lines = ["## The order of `auto`", ""]
     for platform, names in PREFERRED.items():
         lines.append(f"* {platform}: {', '.join(f'`{name}`' for name in (*names, 'einsum'))}")
-    lines += ["", "A call whose probabilities somebody may look at (a probe, `attention=True`) takes `einsum`.", ""]
+    lines += ["", "A call that returns probabilities (a probe, `attention=True`) takes `einsum`.", ""]
     return lines
 
 

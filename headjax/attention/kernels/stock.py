@@ -32,7 +32,7 @@ def round_up(size: int, multiple: int) -> int:
 
 
 def equal_kv_heads(key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Repeat the heads of keys or of values, whichever are fewer, so that both have equally many.
+    """Repeat the fewer heads, of keys or of values, so that both have equally many.
 
     Each repeated head serves consecutive heads of the other array.
     """
@@ -135,7 +135,7 @@ cudnn_attention = functools.partial(_dot_product_attention, implementation="cudn
 def splash_attention(operands: Operands, interpret: bool = False) -> Attended:
     """Compute attention by Pallas splash attention: flash attention for TPUs that skips masked blocks.
 
-    Padding is a segment of its own, to which no query belongs.
+    Padding is another segment, to which no query belongs.
 
     A query that may see no key gets an average of some values; the reference gives the average of all.
     With `interpret` the kernel runs step by step instead of being compiled for a TPU.

@@ -20,7 +20,7 @@ from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
 
 CLASS_METRICS = ("accuracy", "macro_f1", "matthews")
-"""Metrics of classes if a task has none of its own."""
+"""Metrics of classes if a task names none."""
 
 
 @kind("labelled")

@@ -1,4 +1,4 @@
-"""Forms of running text: language models' documents and translations, in rows of their own or packed together."""
+"""Forms of running text: language models' documents and translations, one a row or packed together."""
 
 from __future__ import annotations
 

@@ -233,8 +233,8 @@ class PretrainingForm(Form):
 
     An example is `[CLS] a [SEP] b [SEP]` with `token_type_ids`, `next_sentence_label` (0 if b follows a, 1 if b is from
     another document) and `labels`, -100 except at the masked tokens. Masking is `static`, drawn when the data is
-    prepared, or `dynamic`, drawn anew each time an example is read (Liu et al. 2019, RoBERTa, section 4.1). Examples to
-    evaluate on are always static.
+    prepared, or `dynamic`, drawn again each time an example is read (Liu et al. 2019, RoBERTa, section 4.1). Examples
+    to evaluate on are always static.
 
     Attributes:
         length: greatest number of tokens of an example.

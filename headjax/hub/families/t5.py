@@ -63,7 +63,7 @@ def _output(scales: bool) -> Custom:
 
 
 class _TiedOnly(Custom):
-    """The output of the base model, which has no weights of its own."""
+    """The output of the base model, which has no weights."""
 
     def accepts(self, value: Any) -> bool:
         return isinstance(value, Tied)
