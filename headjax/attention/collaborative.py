@@ -126,7 +126,7 @@ class Collaborative(SharedKey):
     so that a decoding cache holds the one shared key and not one per head.
 
     A trained multi-head layer becomes this one with W_Q, W_K, M = [m_h] the factors of its stacked W_Q^h W_K^hT and
-    u_h = W_K^h b_Q^h (section 3.3): b_K vanishes in the softmax, b_Q turns into the content bias.
+    u_h = W_K^h b_Q^h (section 3.3). b_K vanishes in the softmax, b_Q turns into the content bias.
 
     Attributes:
         shared_dim: size of the shared queries and keys.

@@ -115,7 +115,8 @@ class Attention(Spec, abc.ABC):
     def keeps_rebuilt(self, width: int, memory_width: int, length: int, batch: int = 1) -> bool:
         """Return whether caches of a batch of this length hold `rebuilt` keys and values.
 
-        They do where a step takes less time so, and the caches are no larger than `ROOM` times this layer's weights.
+        Rebuilding is taken where it makes a step faster, and the caches are no larger than `ROOM` times this layer's
+        weights.
         """
         kept = self.rebuilt_step(width, memory_width, length)
         weights = _sizes(self, width, memory_width).weights

@@ -34,8 +34,8 @@ class Latent(Attention):
     y W_R [rotary_dim] is kept apart, one for all heads. A decoding cache holds c and the turned y W_R.
     There is no key bias: it would add the same to every logit of a row.
 
-    Because q_h k_h^T = (q_h W_UK^hT) c^T, heads can also attend to c itself (multi-query attention with one key and
-    value head of size rank) and be mapped by W_UV^h afterwards. Of the two evaluations, equal up to rounding, the one
+    Because q_h k_h^T = (q_h W_UK^hT) c^T, heads can also attend to c itself (multi-query attention with one KV head of
+    size rank) and be mapped by W_UV^h afterwards. Of the two evaluations, equal up to rounding, the one
     with fewer FLOPs is taken: the second when few queries meet many keys, as in decoding. At short contexts a
     cache may hold k_h and v_h instead, see `keeps_rebuilt`.
 

@@ -50,8 +50,8 @@ class Talking(HeadSizes, Attention):
         head_h = (sum_j A_j R_jh)(y W_V^h + b_V^h)                  h of num_heads
 
     The paper has three numbers of heads. Gates, scores and removal refer to heads of the last kind, which have
-    a value and an output: removing head h removes column h of R, W_V^h, b_V^h and W_O^h and nothing else,
-    because every logit and every softmax still serves the heads that stay. So removal is exact.
+    a value and an output. Removing head h removes column h of R, W_V^h, b_V^h and W_O^h and nothing else: every logit
+    and every softmax still serves the other heads. So removal is exact.
 
     Only the einsum kernel computes it: the other kernels never hold the weights of two heads at once. A bias of the
     logits (relative positions) has one entry per softmax head, or one for all. The probabilities reported for head h

@@ -333,7 +333,7 @@ def _check_writable(value: str, place: Path, kind: str) -> None:
 
 
 def _danger(place: Path, kind: str, read: set[str]) -> str | None:
-    """Return what would be lost by writing to a place; None where nothing would."""
+    """Return the files that writing to a place would replace; None where nothing would."""
     if kind == "new" and place.exists() and not (place.is_dir() and not any(place.iterdir())):
         return "exists already"
     if not is_bucket(place) and os.path.realpath(place) in read:

@@ -23,7 +23,7 @@ from headjax.report.tables import Column, Table
 
 
 class _Absent:
-    """A value that was not asked for; its key is left out."""
+    """A value that was not asked for; its key is absent."""
 
     def __bool__(self) -> bool:
         return False

@@ -146,7 +146,7 @@ def _by_layer(model: Model, totals: dict[str, list[dict[str, jax.Array]]]) -> di
 def input_sums(probe: Probe) -> dict[str, jax.Array]:
     """Probe: sums of inputs and of their outer products over the tokens of a batch, without padding."""
     if probe.memory_inputs is None:
-        raise DataError("probe: inputs of keys are not at hand while decoding with a cache")
+        raise DataError("probe: inputs of keys are not known while decoding with a cache")
     queries, keys = probe.inputs.astype(jnp.float32), probe.memory_inputs.astype(jnp.float32)
     present = None if probe.mask is None else probe.mask.keys
     of_queries = _present(queries, probe.query_mask)

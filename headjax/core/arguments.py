@@ -53,7 +53,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _misfit(expected: Any, value: Any, where: str) -> tuple[str, Any, Any] | None:
-    """Where the value departs from the type, what is expected there and what was found; None where it fits."""
+    """Return the place of a misfit, with the expected type and the value found; None where the value fits."""
     origin, arguments = typing.get_origin(expected), typing.get_args(expected)
     if expected is Any or isinstance(expected, TypeVar):
         return None

@@ -65,7 +65,7 @@ def same_classes(names: Sequence[str], others: Sequence[str]) -> bool:
     """Whether two classifications number their classes alike, as far as their names tell.
 
     ImageNet's folders are named by synset (`n01440764`), in the order in which every ImageNet classifier numbers its
-    classes; such names tell nothing either.
+    classes; such names mean nothing either.
     """
     if len(names) != len(others):
         return False

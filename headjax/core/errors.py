@@ -26,7 +26,7 @@ LONGEST = 1500
 class HeadjaxError(ValueError):
     """Something the user asked for cannot be done. The command line prints it and exits with `exit_code`.
 
-    Of a message that is longer than `LONGEST` the middle is left out.
+    The middle of a message longer than `LONGEST` is cut.
 
         >>> headjax.prune(headjax.demo_model(), ["decoder/0/8"])
         Traceback (most recent call last):
@@ -82,7 +82,7 @@ class DamagedError(CheckpointError):
 
 
 class KernelError(HeadjaxError):
-    """An attention implementation cannot meet a request; the message says why and what could.
+    """An attention implementation cannot meet a request; the message has the reason and an alternative.
 
     Attributes:
         reason: the why alone.

@@ -1,7 +1,7 @@
 """Modules: how a spec becomes a `flax.nnx` module, and how nested dicts of arrays go into a module and come out.
 
-A spec is a frozen dataclass: it has fields with bounds, JSON and a hash, and no arrays. Its module computes what the
-spec describes; `spec.module(...)` declares its weights and does not draw them. `bind` puts arrays into it.
+A spec is a frozen dataclass: it has fields with bounds, JSON and a hash, and no arrays. A spec describes the function
+of its module; `spec.module(...)` declares its weights and does not draw them. `bind` puts arrays into it.
 """
 
 from __future__ import annotations

@@ -110,8 +110,7 @@ NESTED_MAX = 100
 def plain(data: Any, path: str, depth: int = 0) -> Any:
     """Return data in the types that JSON has, with configs that are built already as they are.
 
-    Whatever a config is read from may hold any object. What is none of a config is refused here, by its type alone,
-    and nothing after this has to fear it.
+    The source of a config may hold any object. An object that belongs in no config is refused here, by its type alone.
 
     Raises:
         ConfigError: another type, a name of a field that is not text, a value that cannot be read, or nesting without

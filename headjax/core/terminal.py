@@ -17,8 +17,8 @@ JOINERS = "\u200c\u200d"
 def printable(text: object, kept: str = "\n\t") -> str:
     r"""Return a text with its control characters spelled, such as `\x1b`.
 
-    A terminal obeys control characters (category Cc), shows text in another order or not at all by format characters
-    (Cf: bidirectional controls, tags), and may break lines at Zl and Zp.
+    A terminal obeys control characters (category Cc). Format characters (Cf: bidirectional controls, tags) reorder or
+    hide text, and Zl and Zp may break lines.
 
     Args:
         text: any text, or a value that is printed as text.

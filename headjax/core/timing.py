@@ -57,8 +57,8 @@ def seconds_in_turns(
 ) -> dict[str, list[float]]:
     """Time every candidate `repeats` times, one after another in turns, so that all see the same machine.
 
-    A turn is `settle` calls that do not count and one that does: training takes step after step, and memory that the
-    candidate before has given back to the system is slow to get again where a virtual machine's host has taken it.
+    A turn is `settle` calls that do not count and one that does, because training takes step after step. Memory that
+    the candidate before has given back to the system is slow to get again where a virtual machine's host has taken it.
 
     Args:
         candidates: functions by name; what they return is waited for.

@@ -196,9 +196,9 @@ class Rehearsal(DataConfig):
 
     Such runs show whether a config runs, and nothing else. Text is the Python language reference (`help("topics")`).
 
-    Labels follow from the examples by rule: the class of a text is the part of the reference it stands in, its number
-    is its count of words, a translation has the source's words in reverse, an answer is the word after the one asked
-    about, and the class of an image is the height of a bright band.
+    Labels follow from the examples by rule. The class of a text is its part of the reference, and its number is its
+    count of words. A translation has the source's words in reverse, and an answer is the word after the one asked
+    about. The class of an image is the height of a bright band.
 
     Attributes:
         task: name of the task.

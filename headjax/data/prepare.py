@@ -98,7 +98,7 @@ def prepare(
 ) -> Prepared:
     """Write a task as shards of records, with a manifest and the tokenizer.
 
-    If the call is interrupted (a full disk, a signal, a bad row), complete shards stay, and the same call resumes: it
+    If the call is interrupted (a full disk, a signal, a bad row), complete shards stay, and the same call resumes. It
     reads the rows again and encodes those of missing shards, and of shards whose rows have changed. The shards depend
     neither on interruptions nor on the number of processes or hosts.
 

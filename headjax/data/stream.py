@@ -163,7 +163,7 @@ def evaluation_batches(source: Source, batch_size: int) -> Iterator[dict[str, np
 
     Every batch has `labels` (the `input_ids` if the source has none) and, if it has `input_ids`, an `attention_mask`.
     The last batch is filled up with rows of zeros whose `attention_mask` is 0 and whose labels are -100 (NaN if they
-    are real numbers): these rows carry no loss, and sums over labels are exact.
+    are real numbers). These rows carry no loss, and sums over labels are exact.
 
         >>> examples = [{"input_ids": np.arange(4)}] * 3
         >>> [batch["input_ids"].shape for batch in headjax.evaluation_batches(examples, batch_size=2)]

@@ -35,7 +35,7 @@ def text_lines(file: Path) -> Iterator[Row]:
 
 
 def translation_pairs(path: str, source: str, target: str) -> Iterator[Row]:
-    """Yield the pairs of two line-aligned files, or of a table; pairs with an empty side are left out.
+    """Yield the pairs of two line-aligned files, or of a table; pairs with an empty side are skipped.
 
     Raises:
         DataError: a file that cannot be read, files of different lengths, or no pairs.

@@ -359,7 +359,7 @@ def require_finite_losses(losses: Sequence[Loss], params: Params) -> None:
 def reduce_batches(
     measure: Measure | None, batches: Sequence[tuple[Loss, Mapping[str, Any]]], name: str = "evaluation"
 ) -> Evaluation:
-    """Return the metrics of the losses and outcomes of every batch; examples without targets are left out.
+    """Return the metrics of the losses and outcomes of every batch; examples without targets do not count.
 
     Args:
         measure: metrics of the task; None is `perplexity` and the number of `targets`.

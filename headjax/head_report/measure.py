@@ -29,7 +29,7 @@ from headjax.training.checkpoints import snapshots
 def measure(
     study: HeadStudy, second: Task | None = None, run: str | Path | None = None, progress: Progress = silent
 ) -> Iterator[None]:
-    """Measure what has not been measured, and yield whenever a section of the page has all its numbers.
+    """Take the missing measurements, and yield whenever a section of the page has all its numbers.
 
     Args:
         study: a study that has begun.

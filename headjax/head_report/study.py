@@ -100,7 +100,7 @@ class Snapshot(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class HeadStudy:
-    """What is known of a model's heads; parts that are not measured yet are empty.
+    """Facts about a model's heads; parts that are not measured yet are empty.
 
     Attributes:
         model: the model.

@@ -198,7 +198,7 @@ def _batches(
 
 
 class Programs(NamedTuple):
-    """Compiled programs of a sweep over all heads (`jax.stages.Compiled`), which tell their memory.
+    """Compiled programs of a sweep over all heads (`jax.stages.Compiled`), which report their memory.
 
     Attributes:
         whole: computes the model's own values, and records the stream that enters each layer.

@@ -32,7 +32,7 @@ class OutputChange:
         return predictions_of(self.config, output, batch)
 
     def value(self, pairs: Iterable[tuple[Predictions, Predictions]]) -> float:
-        """Return the effect, of what was read of every batch before and after the change."""
+        """Return the effect, from the readings of every batch before and after the change."""
         kind = agreement_kind(self.config)
         return max(mean_agreement(kind, (compare(kind, whole, changed) for whole, changed in pairs)).apart, 0.0)
 

@@ -89,7 +89,7 @@ def _divide_rows(module: nnx.Module, dimensions: dict[str, tuple[int, ...]], ome
 def _reading(layer: Layer, part: str, width: int) -> dict[str, tuple[int, ...]]:
     """Return the dimensions of each weight that run along the stream that the sub-layer reads, by path.
 
-    These dimensions grow with the stream's width, and the weight sums over them. Keys and values of cross-attention
+    Such dimensions grow with the stream's width, and the weight sums over them. Keys and values of cross-attention
     read the encoder output and not the stream; declaring them with a fixed width leaves them out.
     """
 

@@ -30,7 +30,7 @@ from headjax.models.layerwise import Place, Stream, place_of, probed_layer, stac
 from headjax.models.model import Model
 
 TARGETS = frozenset({"labels", "start_positions"})
-"""Names of batch entries by which examples with a target are told from others."""
+"""Names of batch entries by which examples with a target are recognised."""
 
 
 def forward_scores(

@@ -22,7 +22,7 @@ class HeadId:
     """Head by its head stack, layer and original number, both counted from 0; prints as `encoder/3/7`.
 
     In a Flax model that is not headjax's, the head stack is the path of the attention module with `*` in place of the
-    layer's number, and the head prints as path and number: `HeadId("layers.*.attn", 3, 5)` as `layers.3.attn/5`. A path
+    layer's number. Such a head prints as path and number: `HeadId("layers.*.attn", 3, 5)` as `layers.3.attn/5`. A path
     without a number is a stack of one layer.
 
         >>> headjax.HeadId.parse("encoder/3/7")

@@ -1,7 +1,7 @@
 """Reuse the part of a forward pass before a change: record the residual stream once, resume from it, chunk by chunk.
 
 Every model computes its layers by calling the stacks in `config.stacks()`, in that order. Hooks record them, replay
-them or resume within them. The compiler then drops what nothing reads any more (embeddings, earlier stacks).
+them or resume within them. The compiler then drops unread parts (embeddings, earlier stacks).
 """
 
 from __future__ import annotations

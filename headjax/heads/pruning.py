@@ -114,7 +114,7 @@ def drop_unused(module: AttentionModule) -> AttentionModule:
     """Return a layer of the same function without the shared dimensions whose mixing weights are 0 for every head.
 
     A converted layer at full rank gives every head separate dimensions, which are unused once the head is removed.
-    Components of rotary frequencies are at most as many as the key heads that are left. Formulations that share no
+    Components of rotary frequencies are at most as many as the remaining KV heads. Formulations that share no
     dimensions are returned unchanged.
     """
     attention, params = module.config, module.params

@@ -121,10 +121,10 @@ def reconstruction_order(
     """Return heads in the order in which their removal costs least once the kept heads have been refitted.
 
     Within a layer the order is greedy by `group_costs`, of heads or of whole groups. Layers are compared by the effect
-    on the model's own output (`headjax.heads.agreement`): with a quarter, half, three quarters and all heads of one
-    layer removed and the others refitted, the change of the output is measured on a few examples, and other numbers
-    of heads are placed between them by their error. Each step takes the layer in which the next removals raise that
-    change least per head. No labels are read.
+    on the model's own output (`headjax.heads.agreement`). The change of the output is measured on a few examples, with
+    a quarter, half, three quarters and all heads of one layer removed and the others refitted. Other numbers of heads
+    are placed between them by their error. Each step takes the layer in which the next removals raise that change least
+    per head. No labels are read.
 
     With `labels` the change of the model's loss on the examples' labels takes its place, which may be negative: heads
     without which the labels are met better go first.

@@ -190,10 +190,10 @@ def score_heads(
     """Score every head by every score of `SCORES`, with one forward and backward pass per batch.
 
     The loss L(x) of an example is the sum of its targets' negative log-likelihoods, `Loss.total`. Then -L(x) is the
-    log-likelihood of the example, as Fisher information needs, and a token has the same weight in sequences of any
-    length. (A classifier has one target per example, so L is its loss.) Dropout and label smoothing are off. Padding
-    queries do not count, and neither do examples without a target (label -100 everywhere), with which a last batch may
-    be filled up. Batches may be sharded over a mesh, also of several processes.
+    log-likelihood of the example, as Fisher information needs. A token has the same weight in sequences of any length.
+    (A classifier has one target per example, so L is its loss.) Dropout and label smoothing are off. Padding queries do
+    not count, and neither do examples without a target (label -100 everywhere), with which a last batch may be filled
+    up. Batches may be sharded over a mesh, also of several processes.
 
     Args:
         model: Model to score.

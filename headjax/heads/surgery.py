@@ -214,7 +214,7 @@ def _modules(model: Model, called: str, name: str, slot: str, weights: Iterable[
 def _restacked(
     model: Model, name: str, new: Stack, weights: Mapping[str, list[Params]], changed: Collection[tuple[int, str]]
 ) -> Params:
-    """Return the parameters of a changed stack; a group of the same layers as before shares what did not change.
+    """Return the parameters of a changed stack; a group of the same layers as before shares unchanged arrays.
 
     Args:
         model: the model before.

@@ -94,7 +94,7 @@ class Exported(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """What `transformers` makes of an export.
+    """Results of `transformers` on an export.
 
     Attributes:
         texts: number of texts that gave the same tokens; None where there is no tokenizer.
@@ -123,7 +123,7 @@ def max_difference(model: Model, directory: str | Path, *, family: Family | None
 
 
 def read_by_transformers(model: Model, directory: str | Path) -> Peer | None:
-    """Compare tokens, and text generated from a prompt, with what `transformers` makes of the directory of a model.
+    """Compare tokens, and text generated from a prompt, with those of `transformers` on the directory of a model.
 
     Returns:
         What was compared; None where `transformers` or PyTorch is not installed.

@@ -35,7 +35,7 @@ TRAINING_ONLY = {
     "stochastic_depth",
     "label_smoothing",
 }
-"""Fields that do not change what a trained model computes; a family may have no name for their values."""
+"""Fields that do not change a trained model's function; a family may have no name for their values."""
 
 
 class Written(NamedTuple):

@@ -306,7 +306,7 @@ class Optional(Entry):
 
 @dataclasses.dataclass(frozen=True)
 class TrainingOnly(Entry):
-    """A value that matters in training alone: one that the entry cannot write is left out.
+    """A value that matters in training alone: one that the entry cannot write is not written.
 
     Attributes:
         entry: the value.

@@ -15,8 +15,8 @@ Prng = Literal["threefry2x32", "rbg"]
 
 `threefry2x32` hashes the number of every entry: an entry's bits depend on nothing else, so a step drops the same on
 every mesh. A TPU computes each hash in some hundred instructions of its vector unit, and its compiler takes long over
-them. `rbg` is the device's own generator (XLA's RngBitGenerator): cheap, but what is dropped depends on the mesh and on
-the kind of device.
+them. `rbg` is the device's own generator (XLA's RngBitGenerator): cheap, but the dropped entries depend on the mesh and
+on the kind of device.
 """
 
 

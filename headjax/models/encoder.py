@@ -33,7 +33,7 @@ class EncoderModel(ModelConfig):
     """stack(embeddings(x)), pooled and turned into the task's logits.
 
     Batches hold `input_ids [batch, length]` and optionally `attention_mask` (0 at padding), `token_type_ids`,
-    `position_ids` (counted from 0, whatever the offset), `segment_ids` of packed examples, and the task's labels.
+    `position_ids` (counted from 0 at any offset), `segment_ids` of packed examples, and the task's labels.
 
         >>> from headjax.attention import MultiHead
         >>> from headjax.models import Bert

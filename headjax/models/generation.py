@@ -314,7 +314,7 @@ def cache_bytes(
 
 
 class Programs(NamedTuple):
-    """Compiled programs of one generation (`jax.stages.Compiled`), which tell their memory.
+    """Compiled programs of one generation (`jax.stages.Compiled`), which report their memory.
 
     Attributes:
         prompt: reads the prompts and chooses each first token.

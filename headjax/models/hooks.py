@@ -1,8 +1,8 @@
 """Hooks: additions to one trace of the stacks, layers and sub-layers of a forward pass.
 
-A forward pass calls its hooks around every stack, layer and sub-layer. They may read what passes, replace it, or leave
-parts of the computation out, which the compiler then drops. Groups of layers stay scans, so that the program does not
-grow with depth.
+A forward pass calls its hooks around every stack, layer and sub-layer. Hooks may read or replace values, or skip parts
+of the computation, which the compiler then drops. Groups of layers stay scans, so that the program does not grow with
+depth.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class _Visited(NamedTuple):
 
 
 class _Visit(Hooks):
-    """Hooks that note the call of one stack and compute none; what follows from the output is not read.
+    """Hooks that note the call of one stack and compute none; the later computation is not read.
 
     Args:
         name: Name of the stack.

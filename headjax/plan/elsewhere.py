@@ -27,8 +27,8 @@ class Crashed(HeadjaxError):
 class Elsewhere:
     """A process that computes on the CPU alone, for as long as the `with` block lasts.
 
-    A bug in native code, such as a TPU compiler's, ends the process that it happens in. What the process writes to
-    standard error is only read when it crashes.
+    A bug in native code, such as a TPU compiler's, ends the process that it happens in. The standard error of the
+    process is only read when it crashes.
     """
 
     def __init__(self) -> None:

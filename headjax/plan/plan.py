@@ -126,7 +126,7 @@ class Plan(NamedTuple):
 
 
 def plan_config(data: Mapping[str, Any], length: int | None = None) -> PlanConfig:
-    """Read what a plan needs of a training config; of the data it needs the length alone.
+    """Read a plan's inputs from a training config; of the data it needs the length alone.
 
     Args:
         data: the training config as plain data.
@@ -278,7 +278,7 @@ def largest_batch(
 ) -> Plan | None:
     """Return the plan with the largest batch that fits, to one part in `RESOLUTION`; None when no batch fits.
 
-    From the config's batch on, halved until it fits, and doubled, the next to try is where a line through the memory of
+    The config's batch is halved until it fits, and doubled. The next batch to try is where a line through the memory of
     the last two that fit has no memory left. Batches are multiples of the devices and parts that split them.
 
     Args:

@@ -237,7 +237,7 @@ ASSUMPTIONS = (
 
 
 class Roofline(NamedTuple):
-    """Seconds of one step if one resource were all that limited it, and what follows.
+    """Seconds of one step if one resource alone limited it, and the bounds that follow.
 
     Attributes:
         compute_seconds: arithmetic.

@@ -40,7 +40,7 @@ HEADS = StudyConfig(
     judged=0, batch_size=BATCH, orders=("reconstruction+reconstruct", "importance", "random"), scored=64,
     percentages=(25, 50, 75, 100),
 )  # fmt: skip
-"""What is measured of the heads."""
+"""Measurements of the heads."""
 
 REMOVED_FOR_REAL = (0.25, 0.5, 1.0)
 """Shares of the heads that are removed for real."""
@@ -59,7 +59,7 @@ GENERATING = ("0.5", "grouped:kv_heads=1", "latent:rank=64")
 """Models that generate beside the unpruned one: half of the heads removed, and two conversions."""
 
 HALF = Budget(parameters=0.5)
-"""What the model is shrunk to."""
+"""Budget of the shrunk model."""
 
 SHRINKING = Grid(
     heads=(0.75, 0.5, 0.25), units=(0.7, 0.5, 0.3, 0.15), cached=(Level(1.0, "grouped", 0.5), Level(0.5, "latent", 0.5))

@@ -155,7 +155,7 @@ class Plot(NamedTuple):
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Matplotlib's defaults plus this style, whatever the user's own settings, which come back at the end."""
+    """Matplotlib's defaults plus this style, in place of the user's own settings, which come back at the end."""
     with matplotlib.rc_context(), warnings.catch_warnings():
         # A token in a script the font lacks prints as a box, which is no reason to stop.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")

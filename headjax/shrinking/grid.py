@@ -95,7 +95,7 @@ class Grid(Checked):
         return [Level(units=share) for share in self.units if share < 1.0]
 
     def told(self) -> dict[str, list[str]]:
-        """Return the names of all levels by what they are of."""
+        """Return the names of all levels by the kind of sub-layer."""
         levels = {
             "attention": self.removals(),
             "decoder": self.cached,

@@ -185,7 +185,7 @@ def _masked(layer: nnx.Module, site: AttentionSite, paths: Iterable[str], query:
 
 
 def _called(layer: Any, site: AttentionSite) -> np.ndarray:
-    """Return a layer's output for three random tokens; whatever else it needs is None.
+    """Return a layer's output for three random tokens; every other argument is None.
 
     Raises:
         TypeError: none of its results has the shape of its inputs.

@@ -240,7 +240,7 @@ def _by_projections(layer: nnx.Module) -> AttentionSite | None:
 
 
 def _projection(name: str, child: Any) -> Projection | None:
-    """Return what an attribute of a layer is, if it is a projection to heads or from heads."""
+    """Return the role of a layer's attribute, if it is a projection to heads or from heads."""
     weight = _weight(child)
     if weight is None:
         return None

@@ -57,7 +57,7 @@ class _Plan(NamedTuple):
 
 
 def _plan(site: AttentionSite, kept: np.ndarray) -> _Plan:
-    """Return what a site keeps, and refuse what its code cannot hold.
+    """Return the kept entries of a site, and refuse those that its code cannot hold.
 
     Raises:
         HeadjaxError: a layer would lose all heads, or groups or layers would keep different numbers.

@@ -104,10 +104,10 @@ def _causal(inner: Any, x: jax.Array, cache: Any, mask: Any, segment_ids: Any, p
 def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Iterable[str] | None = None) -> nnx.Module:
     """Return the model with its attention layers replaced by those of headjax, and nothing else changed.
 
-    Each gets the weights of the layer that it replaces, and then becomes what `to` says: another formulation
-    (`grouped:kv_heads=2`, `latent:rank=64`, `collaborative:shared_dim=128`, ...), or whatever a function makes of it
-    (`lambda layer: layer.keep_heads([0, 1, 2])` leaves unequal groups). The model runs on whole texts and trains; its
-    decoding cache, which it cannot fill, is refused. The model handed in stays as it is.
+    Each gets the weights of the layer that it replaces. It then becomes another formulation (`grouped:kv_heads=2`,
+    `latent:rank=64`, `collaborative:shared_dim=128`, ...), or the result of a function (`lambda layer:
+    layer.keep_heads([0, 1, 2])` leaves unequal groups). The model runs on whole texts and trains; its decoding cache,
+    which it cannot fill, is refused. The model handed in stays as it is.
 
     There are adapters for `nnx.MultiHeadAttention`, and for the attention of Tunix's Llama 3, Qwen 2 and Qwen 3. The
     new layers lie at `inner` within the adapter, so that their heads are named `layers.3.attn.inner/5`.

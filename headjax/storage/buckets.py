@@ -125,7 +125,7 @@ class BucketPath(gpath.PosixGPath):
                 yield path
 
     def glob(self, pattern: str) -> Iterator[BucketPath]:
-        """Yield what matches a pattern below this folder, sorted."""
+        """Yield the matches of a pattern below this folder, sorted."""
         with _named(self):
             found = self._fs.glob(f"{self._key}/{pattern}")
         yield from (BucketPath(f"gs://{name}") for name in sorted(found))
@@ -140,7 +140,7 @@ class BucketPath(gpath.PosixGPath):
     def open(
         self, mode: str = "r", buffering: int = -1, encoding: str | None = None, errors: str | None = None, **_: Any
     ) -> IO[Any]:
-        """Open an object to read it, or to write it anew; it appears when closed."""
+        """Open an object to read it, or to overwrite it; it appears when closed."""
         with _named(self):
             file: Any = self._fs.open(self._key, mode.replace("t", "").replace("b", "") + "b")
         if "r" in mode:

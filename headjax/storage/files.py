@@ -118,7 +118,7 @@ def shown(path: str) -> str:
 
 
 def leftovers(target: Path) -> list[tuple[Path, str]]:
-    """Return what killed writers left beside a file or folder, with its kind, see `hidden`; `old` entries first."""
+    """Return leftovers of killed writers beside a file or folder, with their kind, see `hidden`; `old` first."""
     found = []
     for entry in target.parent.glob(f".{glob.escape(target.name)}.*@*.*"):
         match = _HIDDEN.fullmatch(entry.name.removeprefix(f".{target.name}"))

@@ -79,7 +79,7 @@ class Folder:
         return self.text(file.relative_to(self.path).as_posix())
 
     def json(self, name: str) -> Any:
-        """Return what a document of JSON says, see `text`.
+        """Return the value of a JSON document, see `text`.
 
         Raises:
             CheckpointError: it is not JSON.

@@ -147,7 +147,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 def file_sizes(folder: Path) -> dict[str, int]:
     """Return the size in bytes of every file below a folder, by its path below it, sorted.
 
-    Files and folders that go away meanwhile, as those of a run that goes on do, are left out.
+    Files and folders that disappear meanwhile, as in a folder of a running job, are skipped.
     """
     if is_bucket(folder):
         return {path.relative_to(folder).as_posix(): size for path, size in folder.listing()}

@@ -127,8 +127,8 @@ so their pieces stand one and four places after those of the file."""
 def sentencepiece_tokenizer(path: str | Path, family: str = "") -> Tokenizer:
     """Read the tokenizer of a SentencePiece unigram model (Kudo 2018), as a family of models uses it.
 
-    It splits text as the library does, with two exceptions. Of two splits with the same score it may take either. Text
-    that spells a special token is that token where the vocabulary lacks one of its characters.
+    The tokenizer splits text as the library does, with two exceptions. Of two splits with the same score it may take
+    either. Text that spells a special token is that token where the vocabulary lacks one of its characters.
 
     Args:
         path: the model file.
@@ -219,8 +219,8 @@ def _vocabulary(name: str, proto: Any, dialect: Dialect) -> list[tuple[str, floa
 def byte_fallback_tokenizer(path: str | Path, *, start: bool = True, end: bool = False) -> Tokenizer:
     """Read the tokenizer of a SentencePiece model of byte pairs whose unknown characters are UTF-8 bytes (`<0x0A>`).
 
-    It splits text as the library does, behind an added space. One exception: where two neighbouring pairs make the
-    same piece, the library takes the left one.
+    The tokenizer splits text as the library does, behind an added space. One exception: where two neighbouring pairs
+    make the same piece, the library takes the left one.
 
     Args:
         path: the model file.

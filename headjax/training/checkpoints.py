@@ -263,7 +263,7 @@ def require_run(workdir: str | Path) -> None:
 def snapshots(workdir: str | Path) -> Iterator[tuple[int, Model]]:
     """Yield (step, model) for every checkpoint that a run's workdir still holds (`keep_checkpoints`), oldest first.
 
-    The models have no tokenizer. The run may be in progress: what it deletes meanwhile is left out.
+    The models have no tokenizer. The run may be in progress: files deleted meanwhile are skipped.
 
     Args:
         workdir: of `headjax train`.

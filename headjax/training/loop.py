@@ -331,9 +331,9 @@ class Keeper:
         return ends or self.diverged is not None
 
     def evaluate(self, number: int, params: Params) -> Mapping[str, float]:
-        """Evaluate the parameters after a step and record what is found; without a finite loss the run has diverged.
+        """Evaluate the parameters after a step and record the metrics; without a finite loss the run has diverged.
 
-        Such a step's checkpoint is deleted: what it would go on from is no good.
+        Such a step's checkpoint is deleted: a run must not continue from it.
         """
         found = self._run.evaluate(params)
         loss = found.get("loss", 0.0)

@@ -1,6 +1,6 @@
 """A training run's folder: whose run it is, who holds it, and the best model so far.
 
-`headjax.training.checkpoints` has the state that a run goes on from.
+`headjax.training.checkpoints` has the state that a run continues from.
 """
 
 from __future__ import annotations

@@ -27,14 +27,14 @@ from headjax.models.tasks.text import sentence_embeddings
 from headjax.training.distillation import Distillation, distill
 
 BUCKETS = (32, 64)
-"""Lengths that texts are padded to where none are given, besides the longest one's."""
+"""Lengths that texts are padded to where none are given, beside the longest one's."""
 
 VARIANTS = ("plain", "calibrated", "fine-tuned")
 """Variants of a conversion, each of which starts from the one before."""
 
 
 class Trial(NamedTuple):
-    """A conversion and what became of the model.
+    """A conversion and its effect on the model.
 
     Attributes:
         to: the target as text.
@@ -62,7 +62,7 @@ class Trial(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str]:
-        """What was tried."""
+        """Settings that were tried."""
         return self.to, self.variant
 
 
@@ -198,7 +198,7 @@ def embeddings(output: Output, batch: Batch) -> jax.Array:
 
 
 EMBEDDING: tuple[tuple[str, Outcome], ...] = (("embedding", embeddings),)
-"""The outcome that trials keep of every example, besides those of the task's measure."""
+"""The outcome that trials keep of every example, beside those of the task's measure."""
 
 
 def _mean_cosine(one: np.ndarray, other: np.ndarray) -> float:

@@ -70,7 +70,7 @@ class Removal(NamedTuple):
 
 
 class RemovalTrial(NamedTuple):
-    """A removal with one repair, and what it does to the model.
+    """A removal with one repair, and its effect on the model.
 
     Attributes:
         order, remove, draw, stacks: the removal.

@@ -2,8 +2,7 @@
 
 A stock kernel needs every head's own query, `[batch, heads, query, shared_dim]`, and a key per value head, so its
 memory grows with heads x shared_dim x length. Here the shared query and the one key are read block by block and mixed
-as they are used, forward and backward; besides the context, one number per head and query is kept for the backward
-pass.
+as they are used, forward and backward; beside the context, one number per head and query is kept for the backward pass.
 
     logits_h = (s diag(m_h)) k^T + c_h,   context_h = softmax(logits_h) v_h
 

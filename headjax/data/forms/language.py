@@ -183,7 +183,7 @@ SIDES = ("source", "target")
 class TranslationForm(Form):
     """`source` and `target`, each ended by the end-of-text token.
 
-    Training pairs longer than `length` are left out; validation pairs are cut, and keep their target as text.
+    Training pairs longer than `length` are skipped; validation pairs are cut, and keep their target as text.
 
     Attributes:
         length: number of tokens of a row on each side.

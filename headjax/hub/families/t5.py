@@ -47,7 +47,7 @@ def _output(scales: bool) -> Custom:
     """Return the entry of the logits, which are scaled where they are tied if the family scales at all.
 
     transformers 5 writes `tie_word_embeddings: true` for T5 1.1 too, beside `scale_decoder_outputs: false`. The tensors
-    then tell whether the output has weights of its own.
+    then show whether the output has weights.
     """
     scaled = flag("scale_decoder_outputs", flag("tie_word_embeddings", True))
 
