@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# After a preemption: asks for the slice again, waits for it, sets it up and goes on training. Run it from cron, or in
+# After a preemption: asks for the slice again, waits for it, sets it up and continues training. Run it from cron, or in
 # a loop; while the slice is active it only makes sure that every host trains, unless its run finished, failed or diverged.
 #   resume.sh [options of create.sh] -- [arguments of headjax train]
 

@@ -87,7 +87,7 @@ class Found(Run):
 
 
 def run(options: Options, progress: Progress) -> Found:
-    """Trains a model on one's own files and writes it as a model directory; an interrupted run goes on."""
+    """Trains a model on one's own files and writes it as a model directory; an interrupted run continues."""
     from headjax.commands.own_data import OwnFiles, find_lesson
     from headjax.evaluation.task import measure_of
     from headjax.models.model import LAYOUT, load

@@ -90,7 +90,7 @@ class Found(Result):
 
     def message(self) -> str:
         if self.interrupted is not None:
-            return f"interrupted in cell {self.interrupted}; the same command goes on from there"
+            return f"interrupted in cell {self.interrupted}; the same command continues from there"
         return f"{self.ended} of {self.cells} cells have ended"
 
     @property

@@ -97,7 +97,7 @@ class Found(Result):
 
 
 def run(options: Options, progress: Progress) -> Found:
-    """Writes a task as tokenised shards; started again it goes on."""
+    """Writes a task as tokenised shards; started again it continues."""
     from headjax.data.files import source_of
     from headjax.data.prepare import prepare
     from headjax.data.prepared import Host
@@ -186,7 +186,7 @@ def _tokenizer(spec: TaskSpec, rows: Rows, options: Options, out: Path) -> Token
         spec: the task.
         rows: its rows.
         options: of the command.
-        out: folder that may hold a preparation that goes on.
+        out: folder that may hold a continued preparation.
     """
     import itertools
 

@@ -66,7 +66,7 @@ class Options(FineTuningOptions):
     calibrate: Size = option(512, "selection examples to repair on")
     measured: Size = option(128, "calibration examples to measure damages on")
     work: str | None = option(
-        None, "folder that keeps measurements, and checkpoints of --recover: a stopped run goes on, another budget "
+        None, "folder that keeps measurements, and checkpoints of --recover: a stopped run continues, another budget "
         "takes seconds", "D",
         writes="folder",
     )  # fmt: skip

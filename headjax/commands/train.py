@@ -89,7 +89,7 @@ class Run(Result):
         if self.diverged:
             return f"diverged: {self.reason}"
         if not self.finished:
-            return f"interrupted after step {self.steps}; the same command goes on from there"
+            return f"interrupted after step {self.steps}; the same command continues from there"
         return super().message()
 
     @property

@@ -239,7 +239,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise DataError(f"{folder}: no {MANIFEST}, not a folder that `headjax prepare` wrote")
     whole, waiting = joined(folder, parts)
     if waiting == (0,) and Host() in parts:
-        raise DataError(f"{folder}: not prepared to the end; the same `headjax prepare` goes on")
+        raise DataError(f"{folder}: not prepared to the end; the same `headjax prepare` continues")
     if waiting:
         names = ", ".join(map(str, waiting))
         raise DataError(f"{folder}: not prepared to the end; hosts that have not finished, or read other rows: {names}")

@@ -63,7 +63,7 @@ def on_first(action: Callable[[], Any]) -> None:
 
         failed = bool(multihost_utils.broadcast_one_to_all(np.array(failed)))
     if failed:
-        raise failure or HeadjaxError("process 0 cannot go on; its log says why")
+        raise failure or HeadjaxError("process 0 cannot continue; its log has the reason")
 
 
 def everyones(answer: int) -> list[int]:

@@ -52,7 +52,7 @@ class Hooks:
         return output
 
     def layer(self, layer: Any, x: Any, call: Any) -> tuple[Any, Reports]:
-        """Return a layer's output and its reports; what stands in the place of x goes on to the next layer.
+        """Return a layer's output and its reports; what stands in the place of x enters the next layer.
 
         Args:
             layer: the `TransformerLayer`.

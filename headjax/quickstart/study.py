@@ -172,7 +172,7 @@ def run_study(
         progress: shows the advance.
 
     Raises:
-        StoppedError: interrupted while it trained; the same call goes on.
+        StoppedError: interrupted while it trained; the same call continues.
         DivergedError: a training run diverged.
         CheckpointError: the workdir holds other runs.
     """
@@ -236,7 +236,7 @@ def _train(
     if result.diverged is not None:
         raise DivergedError(f"{folder}: diverged: {result.diverged}")
     if not result.finished:
-        raise StoppedError(f"{folder}: interrupted after step {result.steps}; the same command goes on from there")
+        raise StoppedError(f"{folder}: interrupted after step {result.steps}; the same command continues from there")
     return result
 
 

@@ -155,7 +155,7 @@ def shrink(
         calibrate: number of examples to draw from a task.
         measured: number of examples that damages are measured on.
         length: tokens of an example whose FLOPs are counted; 0 is the mean of the calibration examples.
-        work: folder in which measurements are kept, so that a stopped run goes on and another budget takes seconds.
+        work: folder in which measurements are kept, so that a stopped run continues and another budget takes seconds.
         seed: seed of the draw.
         compute: how to compute.
         progress: shows how far it is.

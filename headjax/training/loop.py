@@ -83,7 +83,7 @@ class TrainResult(NamedTuple):
         metrics: of the model on the validation split, by name; empty before the end.
         tokens_per_second: tokens read a second, padding left out (of both sides in encoder-decoders; patches of
             images): median over log intervals, compilation left out; 0 when too few steps were run to tell.
-        finished: False when the run was interrupted or diverged; an interrupted one started again goes on.
+        finished: False when the run was interrupted or diverged; an interrupted one continues when started again.
         diverged: reason and step for which the run counts as diverged, in a line; None when it did not. The model and
             the steps are then those of the last good checkpoint (with none, the model as it was when the run stopped).
         extended_from: number of steps that the run had before, where this config has more; None where it has not.

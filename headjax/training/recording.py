@@ -104,7 +104,7 @@ class MetricWriter:
 
     Args:
         workdir: the run's folder.
-        first_step: step that the run goes on from.
+        first_step: step that the run continues from.
         tensorboard: whether to write TensorBoard files.
         evaluates_first: whether the run evaluates the parameters of that step anew; their record is dropped, too.
 

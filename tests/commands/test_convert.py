@@ -191,4 +191,4 @@ def test_cells_run_alone_and_are_collected(grid, tmp_path):
 def test_an_interrupted_grid_says_where_it_goes_on(grid, monkeypatch, capsys):
     monkeypatch.setattr("headjax.training.grid.Grid.run", lambda grid, number, *rest: False)
     assert grid("grid")[0] == INTERRUPTED
-    assert "interrupted in cell 1/4; the same command goes on from there" in capsys.readouterr().out
+    assert "interrupted in cell 1/4; the same command continues from there" in capsys.readouterr().out

@@ -256,7 +256,7 @@ def test_an_interrupted_run_has_its_own_exit_code(signal_number, words, capsys, 
         patch.setattr(loop, "train_step", interrupted)
         assert main(words) == INTERRUPTED == 130
     printed = capsys.readouterr()
-    assert "interrupted after step 1; the same command goes on from there" in printed.err
+    assert "interrupted after step 1; the same command continues from there" in printed.err
     assert json.loads(printed.out)["finished"] is False
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 4
@@ -265,7 +265,7 @@ def test_an_interrupted_run_has_its_own_exit_code(signal_number, words, capsys, 
 @pytest.mark.parametrize(
     ("diverged", "exit_code", "message"),
     [
-        (None, INTERRUPTED, "headjax: {run}: interrupted after step 1; the same command goes on from there\n"),
+        (None, INTERRUPTED, "headjax: {run}: interrupted after step 1; the same command continues from there\n"),
         ("the loss of step 1 is nan", DIVERGED, "headjax: error: {run}: diverged: the loss of step 1 is nan\n"),
     ],
 )
