@@ -71,24 +71,41 @@ def attend(
     operands = Operands(query, key, value, scale, mask, bias, dropout, mixing, across_heads)
     machine, mesh = current_target(), current_mesh()
     facts = facts_of(operands, machine if mesh is None else machine._replace(devices=1), probabilities)
-    if across_heads is None:
-        for name, heads in (("key", facts.key_heads), ("value", facts.value_heads)):
-            if heads < 1 or facts.heads % heads:
-                raise KernelError(f"{name} heads: {heads} does not divide the {facts.heads} query heads")
+    _check_groups(operands)
     choice = choose(implementation, facts)
     if (watched := _watched.get()) is not None:
         watched.append(choice)
-        heads = value.shape[2] if across_heads is not None else facts.heads
-        return Attended(jnp.zeros((*query.shape[:2], heads, facts.value_dim), value.dtype), None)
+        return _zeros(operands)
     kernel = KERNELS[choice.implementation]
-    compute: Callable[..., Attended] = einsum_attention if choice.implementation == REFERENCE else kernel.load()
-    if kernel.can.needs_mixing:
-        compute = functools.partial(compute, interpret=machine.platform == "cpu")
-    elif mixing is not None:
+    if mixing is not None and not kernel.can.needs_mixing:
         operands = operands._replace(query=query * mixing[None, None], mixing=None)
+    compute = _loaded(choice.implementation, machine.platform)
     if mesh is not None and not kernel.can.partitioned:
         compute = spread(compute, mesh, facts)
     return apply_gates(compute(operands), gates)
+
+
+def _zeros(operands: Operands) -> Attended:
+    """Return contexts of zeros `[batch, query, heads, value_dim]`."""
+    value = operands.value
+    heads = operands.heads if operands.across_heads is None else value.shape[2]
+    return Attended(jnp.zeros((*operands.query.shape[:2], heads, value.shape[3]), value.dtype), None)
+
+
+def _check_groups(operands: Operands) -> None:
+    if operands.across_heads is not None:
+        return
+    for name, array in {"key": operands.key, "value": operands.value}.items():
+        heads = array.shape[2]
+        if heads < 1 or operands.heads % heads:
+            raise KernelError(f"{name} heads: {heads} does not divide the {operands.heads} query heads")
+
+
+def _loaded(implementation: str, platform: str) -> Callable[[Operands], Attended]:
+    """Return the function of a kernel; Pallas interprets those of its own on a CPU."""
+    kernel = KERNELS[implementation]
+    compute: Callable[..., Attended] = einsum_attention if implementation == REFERENCE else kernel.load()
+    return functools.partial(compute, interpret=platform == "cpu") if kernel.can.needs_mixing else compute
 
 
 def einsum_attention(operands: Operands) -> Attended:

@@ -51,21 +51,18 @@ def explain(
         KernelError: the named kernel cannot; the message says why.
     """
     keys = query_length if key_length is None else key_length
-    width = 1
-    module = attention.module(width, width)
-    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, jnp.dtype(dtype)), module)
+    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, jnp.dtype(dtype)), attention.module(1, 1))
 
     def trace(module: AttentionModule) -> jax.Array:
-        x, y = jnp.zeros((1, query_length, width), dtype), jnp.zeros((1, keys, width), dtype)
-        mask = Mask(
-            causal=causal,
-            keys=jnp.ones((1, keys), bool) if padding else None,
-            query_segments=jnp.zeros((1, query_length), jnp.int32) if segments else None,
-            key_segments=jnp.zeros((1, keys), jnp.int32) if segments else None,
-            window=window,
-        )
+        x, y = jnp.zeros((1, query_length, 1), dtype), jnp.zeros((1, keys, 1), dtype)
         call = Call(
-            mask=mask,
+            mask=Mask(
+                causal=causal,
+                keys=jnp.ones((1, keys), bool) if padding else None,
+                query_segments=jnp.zeros((1, query_length), jnp.int32) if segments else None,
+                key_segments=jnp.zeros((1, keys), jnp.int32) if segments else None,
+                window=window,
+            ),
             bias=jnp.zeros((1, 1, query_length, keys)) if bias else None,
             dropout=Dropout(dropout, jax.random.key(0)),
             probabilities=probabilities,
@@ -73,9 +70,7 @@ def explain(
         )
         return module.attend(x, module.key_values(y, None), call).context
 
-    with contextlib.ExitStack() as stack:
-        if platform is not None:
-            stack.enter_context(target(platform, devices, generation))
-        choices = stack.enter_context(watch_choices())
+    machine = contextlib.nullcontext() if platform is None else target(platform, devices, generation)
+    with machine, watch_choices() as choices:
         jax.eval_shape(trace, shapes)
     return choices[0] if choices else KernelChoice("none", "a layer without heads attends to nothing")

@@ -118,6 +118,11 @@ class Operands(NamedTuple):
     mixing: jax.Array | None = None
     across_heads: AcrossHeads | None = None
 
+    @property
+    def heads(self) -> int:
+        """Number of query heads."""
+        return self.query.shape[2] if self.mixing is None else self.mixing.shape[0]
+
 
 class Attended(NamedTuple):
     """Result of attention.

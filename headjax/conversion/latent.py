@@ -23,11 +23,9 @@ from headjax.conversion.target import (
     multi_head_of,
     require_rank,
 )
+from headjax.conversion.turning import turned
 from headjax.core.fields import Size
 from headjax.core.tensors import Params
-
-DISTANCES = 256
-"""Number of distances between query and key, from 0 on, that turned keys are weighed for."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,13 +164,7 @@ def _turned_grams(source: MultiHead | Grouped, site: Site) -> jax.Array:
         factor = jnp.ones((1, 1, 1))
     grams = gram(jnp.swapaxes(query, 0, 1))
     if source.rotary is not None:
-        heads, dim = grams.shape[:2]
-        values, vectors = jnp.linalg.eigh(grams)
-        rows = jnp.swapaxes(vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None], 1, 2).reshape(1, 1, heads * dim, dim)
-        distances = jnp.arange(DISTANCES)[None]
-        turned = source.rotary(jnp.broadcast_to(rows, (1, DISTANCES, heads * dim, dim)), distances)
-        turned = turned.reshape(DISTANCES, heads, dim, dim)
-        grams = jnp.einsum("thri,thrj->hij", turned, turned) / DISTANCES
+        grams = jnp.asarray(turned(source.rotary, np.asarray(grams, np.float64)), jnp.float32)
     factor = jnp.broadcast_to(factor[0], (grams.shape[0], grams.shape[1]))
     return factor[:, :, None] * grams * factor[:, None, :]
 

@@ -10,8 +10,10 @@ import numpy as np
 
 from headjax.attention import Attention, Grouped, MultiHead
 from headjax.attention.rotary import Rotary
-from headjax.conversion.latent import DISTANCES
 from headjax.conversion.target import Site, bias_or_zeros
+
+DISTANCES = 256
+"""Number of distances between query and key, from 0 on, that turned keys are weighed for."""
 
 TINY = 1e-30
 RIDGE = 1e-4
@@ -142,7 +144,7 @@ def turning_keys(site: Site) -> Turning:
         asked = asked / np.maximum(made, TINY)[np.asarray(source.groups)][:, None, None]
         key = key * in_pairs(rotary, np.asarray(site.module.key_norm.gain(), np.float64))
     costs = np.zeros((2, source.kv_heads, source.head_dim, source.head_dim))
-    for matrix, found in zip(costs, _turned(rotary, asked), strict=True):
+    for matrix, found in zip(costs, _turned(_waves(rotary, source.head_dim), asked), strict=True):
         np.add.at(matrix, np.asarray(source.groups), found)
     floor = 1e-9 * max(float(np.trace(costs[0], axis1=1, axis2=2).max()), TINY)
     costs += floor * np.eye(source.head_dim)
@@ -150,9 +152,36 @@ def turning_keys(site: Site) -> Turning:
     return Turning(np.tensordot(root, key, 1), share, costs[0], costs[1], back)
 
 
-def _turned(rotary: Rotary, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the means over distances of R E[q q^T] R^T, and those about the mean over a row, of every head."""
-    wave = np.exp(1j * np.asarray(rotary.angles(jnp.arange(DISTANCES)[None], asked.shape[-1]), np.float64)[0])
+def turned(rotary: Rotary, grams: np.ndarray) -> np.ndarray:
+    """Return the means over distances of R G R^T for matrices G `[heads, dim, dim]`, of which some dimensions may stay.
+
+    A dimension that does not turn counts as the first of a pair that does not; the second is zero.
+    """
+    size, waves = grams.shape[-1], _waves(rotary, grams.shape[-1])
+    turning = 2 * waves.shape[1]
+    first, second = (np.asarray(index) for index in rotary.split(jnp.arange(turning)))
+    still = size - turning
+    index = np.concatenate([first, np.arange(turning, size), second])
+    padded = np.zeros((len(grams), size + still, size + still))
+    padded[:, :size, :size] = grams[:, index[:, None], index]
+    found = np.empty_like(grams)
+    moved, _ = _turned(np.pad(waves, ((0, 0), (0, still)), constant_values=1.0), padded)
+    found[:, index[:, None], index] = moved[:, :size, :size]
+    return found
+
+
+def _waves(rotary: Rotary, size: int) -> np.ndarray:
+    """Return e^(i angle) of every distance and pair, `[distances, pairs]`."""
+    return np.exp(1j * np.asarray(rotary.angles(jnp.arange(DISTANCES)[None], size), np.float64)[0])
+
+
+def _turned(wave: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the means over distances of R E[q q^T] R^T, and those about the mean over a row, of every head.
+
+    Args:
+        wave: `[distances, pairs]`, of `_waves`.
+        asked: E[q q^T] `[heads, 2 pairs, 2 pairs]`, all first dimensions of the pairs before all second ones.
+    """
     count = wave.shape[1]
     blocks = asked.reshape(len(asked), 2, count, 2, count)
     outer = (blocks[:, 0, :, 0] + blocks[:, 1, :, 1]) + 1j * (blocks[:, 1, :, 0] - blocks[:, 0, :, 1])  # E[q conj(q)^T]

@@ -123,20 +123,8 @@ def prepare(
             other content.
     """
     require(processes >= 1, "processes", f"must be at least 1, got {processes}")
-    require(shard_bytes >= 1, "shard_bytes", f"must be at least 1, got {shard_bytes}")
-    require(seed >= 0, "seed", f"must not be negative, got {seed}")
     tokenizer = tokenizer if form.reads_text else None
-    if form.reads_text:
-        form.check(tokenizer)
-    wanted = Manifest(
-        task=name,
-        form=form,
-        source=source,
-        tokenizer="" if tokenizer is None else tokenizer.fingerprint,
-        shard_bytes=shard_bytes,
-        seed=seed,
-        versions=_versions(),
-    )
+    wanted = _wanted(name, form, source, tokenizer, shard_bytes, seed)
     folder = path_of(out).expanduser()
     journal = Journal(folder, wanted, tokenizer, host)
     with _workers(form, tokenizer, processes) as submit:
@@ -151,6 +139,23 @@ def prepare(
     for split in () if waiting else splits:
         _check_examples(whole, split)
     return Prepared(whole, journal.written, waiting)
+
+
+def _wanted(name: str, form: Form, source: str, tokenizer: Tokenizer | None, shard_bytes: int, seed: int) -> Manifest:
+    """Return the manifest of a preparation that has written no shard yet, its arguments checked."""
+    require(shard_bytes >= 1, "shard_bytes", f"must be at least 1, got {shard_bytes}")
+    require(seed >= 0, "seed", f"must not be negative, got {seed}")
+    if form.reads_text:
+        form.check(tokenizer)
+    return Manifest(
+        task=name,
+        form=form,
+        source=source,
+        tokenizer="" if tokenizer is None else tokenizer.fingerprint,
+        shard_bytes=shard_bytes,
+        seed=seed,
+        versions=_versions(),
+    )
 
 
 def _check_examples(found: Manifest, split: Split) -> None:

@@ -99,32 +99,6 @@ def random_order(config: ModelConfig, seed: int, stacks: Iterable[str] | None = 
     return tuple(heads[i] for i in np.random.default_rng(seed).permutation(len(heads)))
 
 
-def iterative(
-    config: ModelConfig,
-    counts: Sequence[int],
-    rescore: Rescore,
-    minimum: int = 0,
-    stacks: Iterable[str] | None = None,
-) -> Order:
-    """Return the order with re-scoring: remove heads, score the remaining ones, remove again.
-
-    Args:
-        config: Architecture of the model.
-        counts: Numbers of removed heads after which to score anew (`headjax.heads.pruning`), rising.
-        rescore: Called before each step with the gates of the remaining heads.
-        minimum: Number of heads that every layer keeps.
-        stacks: Head stacks to remove heads from, which the counts refer to; None is all. The gates of the other stacks
-            stay 1.
-
-    Returns:
-        The heads removed by the last step; fewer if `minimum` leaves no more to remove.
-
-    Raises:
-        HeadjaxError: The counts do not rise, or the model has no such head stack.
-    """
-    return flat(iterative_steps(config, counts, rescore, single_steps, minimum, stacks))
-
-
 def iterative_steps(
     config: ModelConfig,
     counts: Sequence[int],
@@ -133,12 +107,18 @@ def iterative_steps(
     minimum: int = 0,
     stacks: Iterable[str] | None = None,
 ) -> Steps:
-    """Return the order with re-scoring of heads that go together.
+    """Return the order with re-scoring: remove heads, score the remaining ones, remove again.
 
     Args:
-        config, counts, rescore, minimum, stacks: As for `iterative`; a step may remove fewer heads than its count.
+        config: Architecture of the model.
+        counts: Numbers of removed heads after which to score anew (`headjax.heads.pruning`), rising; a step may remove
+            fewer heads than its count.
+        rescore: Called before each step with the gates of the remaining heads.
         arrange: Function of the order of the remaining heads that returns what goes together
             (`headjax.heads.groups`).
+        minimum: Number of heads that every layer keeps; the last step removes fewer if it leaves no more to remove.
+        stacks: Head stacks to remove heads from, which the counts refer to; None is all. The gates of the other stacks
+            stay 1.
 
     Raises:
         HeadjaxError: The counts do not rise, or the model has no such head stack.

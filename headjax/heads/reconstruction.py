@@ -18,7 +18,7 @@ from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.agreement import count_examples
 from headjax.heads.head_id import HeadId, all_heads, tied_heads
-from headjax.heads.layer_sums import SubLayer, TwoModels, spread
+from headjax.heads.layer_sums import Placed, SubLayer, TwoModels, spread
 from headjax.heads.pruning import prune
 from headjax.heads.refit import RIDGES, Change, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.surgery import output_map
@@ -132,20 +132,11 @@ def reconstruct(
     placed = spread(model, batches)
     models = TwoModels(model.config, placed, head_gates.without(own.config, gone), compute, converted)
     walk = _Walk(models, gone, ridges, feed_forward or any(lost.values()), lost)
-    repairs: list[LayerRepair] = []
-    for repair in walk.through():
-        repairs.append(repair)
+    for number, repair in enumerate(walk.through(), start=1):
         if progress is not None:
-            progress(len(repairs), {"held_out": repair.held_out})
-    warn_of_unknowns(repairs)
-    tokens = max((repair.tokens for repair in repairs), default=0)
-    examples = sum(count_examples(fetch(batch)) for batch in placed.batches)
-    entry = history.entry(
-        "reconstruct", examples=examples, tokens=tokens, repaired=[repair.name for repair in repairs if repair.kept]
-    )
-    params = _returned(own, placed.params if converted is None else own.params, models)
-    repaired = own.replace(params=params, history=(*own.history, entry))
-    return Reconstruction(repaired, tuple(sorted(gone)), walk.units, tuple(repairs), examples, tokens)
+            progress(number, {"held_out": repair.held_out})
+    warn_of_unknowns(walk.repairs)
+    return walk.result(own, placed._replace(params=placed.params if converted is None else own.params))
 
 
 def _units_lost(config: ModelConfig, units: float | Mapping[Place, int]) -> dict[Place, int]:
@@ -213,6 +204,7 @@ class _Walk:
 
     Attributes:
         units: Removed units of every feed-forward that has been passed.
+        repairs: Repairs so far.
     """
 
     def __init__(
@@ -225,6 +217,7 @@ class _Walk:
     ) -> None:
         self.models, self.config = models, models.own_config
         self.units: dict[tuple[str, int], tuple[int, ...]] = {}
+        self.repairs: list[LayerRepair] = []
         self._gone, self._ridges, self._feed_forward, self._lost = gone, ridges, feed_forward, lost
 
     def through(self) -> Iterator[LayerRepair]:
@@ -242,7 +235,18 @@ class _Walk:
                 models.apart |= not kept.all()
             biased = output_map(module).bias is not None
             if models.apart and (kept.any() or (biased and at.slot != FEED_FORWARD)):
-                yield self._repair(at, kept)
+                self.repairs.append(self._repair(at, kept))
+                yield self.repairs[-1]
+
+    def result(self, own: Model, placed: Placed) -> Reconstruction:
+        """Return the repaired model: `own`, which has `placed.params`, with the student's layers."""
+        examples = sum(count_examples(fetch(batch)) for batch in placed.batches)
+        tokens = max((repair.tokens for repair in self.repairs), default=0)
+        names = [repair.name for repair in self.repairs if repair.kept]
+        entry = history.entry("reconstruct", examples=examples, tokens=tokens, repaired=names)
+        repaired = own.replace(params=_returned(own, placed.params, self.models), history=(*own.history, entry))
+        gone = tuple(sorted(self._gone))
+        return Reconstruction(repaired, gone, self.units, tuple(self.repairs), examples, tokens)
 
     def _repair(self, at: SubLayer, kept: np.ndarray) -> LayerRepair:
         """Solve one map, put it into the student, and say how well it did."""

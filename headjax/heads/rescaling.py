@@ -82,18 +82,25 @@ def rescale(
         ids = config.attentions()[at.head_stack][at.block[0]].ids
         kept = [i for i, head in enumerate(ids) if HeadId(at.head_stack, at.block[0], head) not in gone]
         if kept:
-            solved = _solve(models, at, kept)
-            if np.abs(solved).max() > LIMIT:
+            if not _rescaled(models, at, kept):
                 break
-            rows = np.array(models.gates[at.head_stack])
-            rows[np.ix_(at.block, kept)] = solved
-            models.gates[at.head_stack] = jnp.asarray(rows)
             done += 1
             if progress is not None:
                 progress(done, {})
         if not waiting:
             break
     return models.gates
+
+
+def _rescaled(models: TwoModels, at: SubLayer, kept: Sequence[int]) -> bool:
+    """Give the kept heads of a layer their gates; return False, with gates as they are, where one is beyond `LIMIT`."""
+    solved = _solve(models, at, kept)
+    if np.abs(solved).max() > LIMIT:
+        return False
+    rows = np.array(models.gates[at.head_stack])
+    rows[np.ix_(at.block, kept)] = solved
+    models.gates[at.head_stack] = jnp.asarray(rows)
+    return True
 
 
 def _solve(models: TwoModels, at: SubLayer, kept: Sequence[int]) -> np.ndarray:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -38,13 +40,7 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
     Raises:
         HeadjaxError: the `onnx` extra is not installed, the converter fails, or the outputs differ.
     """
-    try:
-        import jax2onnx
-        import onnxruntime
-    except ImportError:
-        raise HeadjaxError(
-            "layout onnx: needs jax2onnx and onnxruntime; pip install '.[onnx]' from a checkout"
-        ) from None
+    jax2onnx, onnxruntime = _libraries()
     batch = example_batch(model, length=_onnx_length(model, length))
     names = list(batch)
     whole = model(batch)
@@ -58,10 +54,9 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
         return tuple(array for array in (output.hidden, output.logits) if array is not None)
 
     inputs = [jax.ShapeDtypeStruct(("batch", *array.shape[1:]), array.dtype) for array in batch.values()]
-    difference = 0.0
+    differences: list[float] = []
 
     def write(folder: Path) -> None:
-        nonlocal difference
         try:
             jax2onnx.to_onnx(
                 function,
@@ -77,12 +72,7 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
             if in_one_line(error) is not None:  # a full disk and the like, which `write_directory` tells with the path
                 raise
             raise HeadjaxError(f"layout onnx: {' '.join(str(error).split())[:300]}") from None
-        for ours, theirs in zip(expected.values(), found, strict=True):
-            difference = max(difference, float(np.max(np.abs(ours - theirs)) / max(1.0, np.max(np.abs(ours)))))
-        if not difference <= TOLERANCE:
-            raise HeadjaxError(
-                f"layout onnx: outputs of onnxruntime differ from the model's by {difference:.2g} of their size"
-            )
+        differences.append(_checked_difference(list(expected.values()), found))
         described = {
             name: {"shape": ["batch", *array.shape[1:]], "dtype": str(array.dtype)} for name, array in batch.items()
         }
@@ -91,7 +81,37 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
 
     write_directory(path_of(directory), write, Layout(ONNX, EXPORTED))
     size = sum(file.stat().st_size for file in path_of(directory).glob(f"{ONNX}*"))
-    return Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, difference)
+    return Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, differences[-1])
+
+
+def _libraries() -> tuple[Any, Any]:
+    """Return jax2onnx and onnxruntime.
+
+    Raises:
+        HeadjaxError: the `onnx` extra is not installed.
+    """
+    try:
+        import jax2onnx
+        import onnxruntime
+    except ImportError:
+        raise HeadjaxError(
+            "layout onnx: needs jax2onnx and onnxruntime; pip install '.[onnx]' from a checkout"
+        ) from None
+    return jax2onnx, onnxruntime
+
+
+def _checked_difference(expected: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:
+    """Return the largest difference of onnxruntime's outputs, relative to the model's.
+
+    Raises:
+        HeadjaxError: it is beyond `TOLERANCE`.
+    """
+    pairs = zip(expected, found, strict=True)
+    apart = [float(np.max(np.abs(ours - theirs)) / max(1.0, np.max(np.abs(ours)))) for ours, theirs in pairs]
+    worst = float(np.max(apart))
+    if not worst <= TOLERANCE:  # also where one is no number
+        raise HeadjaxError(f"layout onnx: outputs of onnxruntime differ from the model's by {worst:.2g} of their size")
+    return worst
 
 
 def _onnx_length(model: Model, length: int | None) -> int:

@@ -5,24 +5,23 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax.sharding import Mesh
 
 from headjax.core.errors import require, within
 from headjax.core.fields import Checked
+from headjax.core.modules import arrays, declared
 from headjax.core.serialize import kind_of
-from headjax.core.tensors import Params, Tensors, flatten, map_tensors
+from headjax.core.tensors import Params, flatten
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.recipe import Recipe
 from headjax.models.residuals import Residual
-from headjax.models.stack import LayerGroup, SharedStack, Stack
+from headjax.models.stack import SharedStack, Stack
 
 
 class Setting(NamedTuple):
@@ -132,26 +131,16 @@ def scale_weights(config: ModelConfig, params: Params, factor: Callable[[str, in
         params: its parameters.
         factor: from stack, layer and the weight's path within the layer (`attention/query`) to its factor.
     """
-    declared, scaled = config.tensors(), dict(params)
+    network = config.bind(params)
     for name, stack in config.stacks().items():
-        groups = {
-            group.name: _scale_group(group, declared[name], params[name], partial(factor, name))
-            for group in stack.groups
-        }
-        scaled[name] = params[name] | groups
-    return scaled
-
-
-def _scale_group(group: LayerGroup, tensors: Tensors, params: Params, factor: Callable[[int, str], float]) -> Params:
-    given = flatten(params[group.name])
-
-    def scale(path: str, tensor: nnx.Param[Any]) -> Any:
-        if not tensor.decay:
-            return given[path]
-        factors = np.asarray([factor(layer, path) for layer in range(group.start, group.stop)], given[path].dtype)
-        return given[path] * factors.reshape(-1, *(1,) * (given[path].ndim - 1))
-
-    return map_tensors(scale, tensors[group.name])
+        for group in stack.groups:
+            for path, weight in flatten(declared(getattr(getattr(network, name), group.name))).items():
+                if weight.decay:
+                    array = weight.get_raw_value()
+                    by_layer = [factor(name, layer, path) for layer in range(group.start, group.stop)]
+                    factors = np.asarray(by_layer, array.dtype)
+                    weight.set_raw_value(array * factors.reshape(-1, *(1,) * (array.ndim - 1)))
+    return arrays(network)
 
 
 def set_shortcuts(config: ModelConfig, params: Params, omega: Mapping[str, Any]) -> Params:
@@ -162,20 +151,17 @@ def set_shortcuts(config: ModelConfig, params: Params, omega: Mapping[str, Any])
         params: its parameters.
         omega: by stack, one number per sub-layer in the order in which they are computed.
     """
-    changed = dict(params)
+    network = config.bind(params)
     for name, stack in config.stacks().items():
-        changed[name] = dict(params[name])
-        values = iter(np.asarray(omega[name], np.float32).tolist())
+        values = np.asarray(omega[name], np.float32).reshape(len(stack.layers), -1)
         for group in stack.groups:
-            slots = group.layer.residual_slots
-            by_layer = np.asarray([[next(values) for _ in slots] for _ in range(group.count)], np.float32)
-            weights = dict(params[name][group.name])
-            for column, slot in enumerate(slots):
-                old = weights[slot]["shortcut"]
-                new = jnp.broadcast_to(by_layer[:, column, None], old.shape).astype(old.dtype)
-                weights[slot] = weights[slot] | {"shortcut": _placed_like(new, old)}
-            changed[name][group.name] = weights
-    return changed
+            layers, own = getattr(getattr(network, name), group.name), values[group.start : group.stop]
+            for column, slot in enumerate(group.layer.residual_slots):
+                shortcut = getattr(layers, slot).shortcut
+                old = shortcut.get_raw_value()
+                new = jnp.broadcast_to(own[:, column, None], old.shape).astype(old.dtype)
+                shortcut.set_raw_value(_placed_like(new, old))
+    return arrays(network)
 
 
 def _placed_like(new: jax.Array, old: jax.Array) -> jax.Array:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-from flax import nnx
 
 from headjax.core.errors import require
 from headjax.core.fields import Positive
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, flatten, map_tensors
+from headjax.core.tensors import Params, flatten, nested
 from headjax.initialization.initialization import (
     Initialization,
     require_own_layers,
@@ -175,11 +174,7 @@ class TFixup(Initialization):
                 return 1.0
             return (9 * depths[name]) ** -0.25 if crossed[name] else 0.67 * depths[name] ** -0.25
 
-        params = scale_weights(config, config.initialize(key), factor)
-        given = flatten(params)
+        params = flatten(scale_weights(config, config.initialize(key), factor))
         embedding = (9 * list(depths.values())[-1]) ** -0.25
-
-        def scale(path: str, _: nnx.Param[Any]) -> jax.Array:
-            return given[path] * embedding if path.endswith("embeddings/token") else given[path]
-
-        return map_tensors(scale, config.tensors())
+        tokens = {path: array * embedding for path, array in params.items() if path.endswith("embeddings/token")}
+        return nested(params | tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -109,10 +110,18 @@ def slice_index(device: jax.Device) -> int:
 
 def _arranged(devices: Sequence[jax.Device], sizes: Sequence[int]) -> np.ndarray:
     """Return a slice's devices in this shape, neighbours along its axes where JAX knows such an order."""
-    try:
-        return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
-    except (AssertionError, NotImplementedError):  # some of a slice's chips, which form no box
-        return np.asarray(devices).reshape(sizes)
+    if _fill_a_box(devices):
+        with contextlib.suppress(NotImplementedError):  # no order has these axes along the links
+            return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    return np.asarray(devices).reshape(sizes)
+
+
+def _fill_a_box(devices: Sequence[Any]) -> bool:
+    """Return whether TPU chips fill a box of coordinates, as JAX's orders do; True for devices without coordinates."""
+    if devices[0].platform != "tpu":
+        return True
+    places = np.asarray([(*chip.coords, chip.core_on_chip) for chip in devices])
+    return len(devices) == math.prod((places.max(axis=0) - places.min(axis=0) + 1).tolist())
 
 
 def current_mesh() -> Any | None:

@@ -179,18 +179,8 @@ def run_study(
     started = time.perf_counter()
     steps = steps if steps is not None else (STEPS if path else SHORT)
     decoder = None if path else demo_model()
-    config = train_config(training("standard", steps=steps, path=path, batch_size=batch_size))
-    with progress("reading the text", 1, "text"):
-        text = Text(config.data.load(None if decoder is None else decoder.tokenizer))
-    trained = {
-        name: [_train(workdir, name, seed, steps, path, batch_size, text.data, progress) for seed in SEEDS]
-        for name in FORMULATIONS
-    }
-    subject = "standard" if decoder is None else DECODER
-    model = trained["standard"][0].model if decoder is None else decoder
-    folder = workdir / subject
-    if decoder is not None:
-        decoder.save(folder)
+    text, trained = _trained(workdir, decoder, steps, path, batch_size, progress)
+    subject, model, folder = _subject(workdir, decoder, trained["standard"][0])
     heads = begin(model, text.task(), HEADS, selection=selection_of(text.task()))
     for _ in measure_curves(heads, progress):
         pass
@@ -199,17 +189,15 @@ def run_study(
     shrunk, story = shrink_to_half(model, text, workdir, progress)
     generating = {subject: model} | _generating((*pruned, *converted)) | {shrunk.name: shrunk.model}
     timings = time_generation(generating, text, progress)
-    sampler = Sample(temperature=0.5, top_p=0.95)
     with progress("writing, and reading attention", 1, "text"):
-        written = generate(model, list(PROMPTS), max_new_tokens=96, sampler=sampler, seed=0)
-        roles = find_roles(model, text)
+        samples, roles = _samples(model), find_roles(model, text)
     return Study(
         text=text,
         subject=subject,
         model=model,
-        path=folder if decoder is not None else folder / "model",
+        path=folder,
         loss=text.measure(model)[0],
-        samples=list(zip(PROMPTS, written, strict=True)),
+        samples=samples,
         heads=heads,
         roles=roles,
         pruned=pruned,
@@ -224,8 +212,35 @@ def run_study(
     )
 
 
+def _trained(
+    workdir: Path, decoder: Model | None, steps: int, path: str, batch_size: int, progress: Progress
+) -> tuple[Text, dict[str, list[TrainResult]]]:
+    """Return the text, and by formulation the training runs on it."""
+    config = train_config(training("standard", steps=steps, path=path, batch_size=batch_size))
+    with progress("reading the text", 1, "text"):
+        text = Text(config.data.load(None if decoder is None else decoder.tokenizer))
+    run = functools.partial(
+        _train, workdir, steps=steps, path=path, batch_size=batch_size, data=text.data, progress=progress
+    )
+    return text, {name: [run(name, seed) for seed in SEEDS] for name in FORMULATIONS}
+
+
+def _subject(workdir: Path, decoder: Model | None, standard: TrainResult) -> tuple[str, Model, Path]:
+    """Return the name, the model and the model directory of the model to take apart."""
+    if decoder is None:
+        return "standard", standard.model, workdir / "standard" / "model"
+    decoder.save(workdir / DECODER)
+    return DECODER, decoder, workdir / DECODER
+
+
+def _samples(model: Model) -> list[tuple[str, str]]:
+    """Return the prompts, and what the model writes after each."""
+    sampler = Sample(temperature=0.5, top_p=0.95)
+    return list(zip(PROMPTS, generate(model, list(PROMPTS), max_new_tokens=96, sampler=sampler, seed=0), strict=True))
+
+
 def _train(
-    workdir: Path, name: str, seed: int, steps: int, path: str, batch_size: int, data: TaskData, progress: Progress
+    workdir: Path, name: str, seed: int, *, steps: int, path: str, batch_size: int, data: TaskData, progress: Progress
 ) -> TrainResult:
     fields = training(name, steps=steps, path=path, batch_size=batch_size, seed=seed)
     if seed != SEEDS[0]:

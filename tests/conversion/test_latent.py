@@ -10,8 +10,9 @@ from headjax.attention import Compressed, MultiHead
 from headjax.attention.rotary import RotaryInterleaved
 from headjax.conversion import convert
 from headjax.conversion.calibration import Moments
-from headjax.conversion.latent import DISTANCES, ToLatent, _turned_grams, low_rank
+from headjax.conversion.latent import ToLatent, _turned_grams, low_rank
 from headjax.conversion.target import Site
+from headjax.conversion.turning import DISTANCES
 from headjax.core.errors import ConfigError
 from tests import tiny
 from tests.attention.formulations import WIDTH, random_inputs, random_params
@@ -22,12 +23,12 @@ from tests.hub.directories import LLAMA, model_of
 PART = MultiHead(num_heads=2, head_dim=6, value_dim=3, rotary=RotaryInterleaved(dim=4))
 
 
-def test_a_key_s_error_costs_its_logits_over_all_distances() -> None:
+@pytest.mark.parametrize("source", [TURNING["llama"], PART], ids=["whole heads", "a part"])
+def test_a_key_s_error_costs_its_logits_over_all_distances(source) -> None:
     """Of queries drawn from the site's distribution, turned one position at a time."""
-    source = TURNING["llama"]
     params = random_params(source)
     grams = np.asarray(_turned_grams(source, Site(source.bind(params, WIDTH, WIDTH))), np.float64)
-    error = np.random.default_rng(3).standard_normal(4)
+    error = np.random.default_rng(3).standard_normal(source.head_dim)
     for head in range(source.num_heads):
         total = 0.0
         for distance in range(DISTANCES):

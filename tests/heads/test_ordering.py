@@ -71,6 +71,10 @@ def test_stacks_are_chosen_by_name():
         ordering.in_stacks(CONFIG, HEADS, ["cross"])
 
 
+def iterative(config, counts, rescore, **options):
+    return ordering.flat(ordering.iterative_steps(config, counts, rescore, ordering.single_steps, **options))
+
+
 def test_iterative_order_scores_what_is_left():
     """Scores that rise for the other heads of a layer once one is gone: one-shot order would empty layer 0."""
     seen = []
@@ -80,12 +84,12 @@ def test_iterative_order_scores_what_is_left():
         left = np.asarray(at["decoder"]).sum(axis=1)
         return {head: head.head + (0.0 if left[head.layer] == 3 else 10.0) + 5.0 * head.layer for head in HEADS}
 
-    order = ordering.iterative(CONFIG, [1, 2, 4], rescore)
+    order = iterative(CONFIG, [1, 2, 4], rescore)
     assert seen == [6, 5, 4]
     assert names(order) == ["0/0", "1/0", "0/1", "0/2"]
-    assert names(ordering.iterative(CONFIG, [1, 2, 4], rescore, minimum=1)) == ["0/0", "1/0", "0/1"]
+    assert names(iterative(CONFIG, [1, 2, 4], rescore, minimum=1)) == ["0/0", "1/0", "0/1"]
     with pytest.raises(HeadjaxError, match="must rise"):
-        ordering.iterative(CONFIG, [2, 1], rescore)
+        iterative(CONFIG, [2, 1], rescore)
 
 
 def test_iterative_order_spends_its_count_on_the_chosen_stacks():
@@ -99,17 +103,17 @@ def test_iterative_order_spends_its_count_on_the_chosen_stacks():
         seen.append({stack: int(array.sum()) for stack, array in at.items()})
         return {head: head.head - 10.0 * (head.stack == "cross") for head in all_heads(config)}
 
-    order = ordering.iterative(config, [2, 4], rescore, stacks=["encoder"])
+    order = iterative(config, [2, 4], rescore, stacks=["encoder"])
     assert [str(head) for head in order] == ["encoder/0/0", "encoder/1/0", "encoder/0/1", "encoder/1/1"]
     assert seen == [{"encoder": 6, "decoder": 6, "cross": 6}, {"encoder": 4, "decoder": 6, "cross": 6}]
     with pytest.raises(HeadjaxError, match="no head stack 'vision'"):
-        ordering.iterative(config, [1], rescore, stacks=["vision"])
+        iterative(config, [1], rescore, stacks=["vision"])
 
 
 def test_iterative_order_by_importance_compiles_once():
     model, batches = tiny.model(CONFIG), [tiny.tokens(2, 6)]
     before = batch_sums._cache_size()
-    order = ordering.iterative(
+    order = iterative(
         CONFIG, [2, 3, 5], lambda at: score_heads(model, batches, gates=at, statistics=()).score("importance")
     )
     assert sorted(order) == sorted(HEADS)

@@ -71,7 +71,7 @@ def facts_of(operands: Operands, machine: Machine, probabilities: bool) -> CallF
         dtype=str(query.dtype),
         queries=query.shape[1],
         keys=key.shape[1],
-        heads=query.shape[2] if operands.mixing is None else operands.mixing.shape[0],
+        heads=operands.heads,
         key_heads=key.shape[2],
         value_heads=value.shape[2],
         qk_dim=query.shape[-1],
