@@ -19,8 +19,9 @@ from headjax.storage.paths import path_of
 
 if TYPE_CHECKING:
     from headjax.models.config import Batch
-    from headjax.models.generation import Generation, Sampler
+    from headjax.models.generation import Generation
     from headjax.models.model import Model
+    from headjax.models.sampling import Sampler
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,7 +168,7 @@ def sampler_of(options: Options) -> Sampler:
     Raises:
         HeadjaxError: options that exclude each other, or a value out of bounds.
     """
-    from headjax.models.generation import Greedy, Sample
+    from headjax.models.sampling import Greedy, Sample
 
     draws = options.temperature is not None or options.top_k > 0 or options.top_p < 1.0
     if options.beams and draws:

@@ -7,29 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import Examples, open_model_and_examples_if_any
-from headjax.commands.goals import (
-    Goal,
-    GoalOptions,
-    Heads,
-    MaxDrop,
-    Ordering,
-    SpeedUp,
-    first_inputs,
-    goal_of,
-    is_gradual,
-    settled,
-)
+from headjax.commands.goals import Goal, Heads, MaxDrop, SpeedUp, first_inputs, goal_of, is_gradual, settled
 from headjax.commands.options import argument, option
+from headjax.commands.orderings import GoalOptions, Ordering
+from headjax.commands.repair import Repaired, reconstructed
 from headjax.commands.results import ABSENT, NO_EXAMPLES, found
-from headjax.commands.surgery import (
-    Changed,
-    Repaired,
-    compared,
-    evaluate_each,
-    fine_tune,
-    fine_tuning_of,
-    reconstructed,
-)
+from headjax.commands.surgery import Changed, compared, evaluate_each, fine_tune, fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.report import numbers

@@ -65,7 +65,7 @@ class Found(OnExamples):
 
 def run(options: Options, progress: Progress) -> Found:
     """Prunes by gates, scores, ablates and shows the heads of a model; writes one HTML page as sections finish."""
-    from headjax.commands.surgery import LENGTHS
+    from headjax.commands.repair import LENGTHS
     from headjax.evaluation.specs import load_task
     from headjax.head_report.measure import estimate, measure
     from headjax.head_report.sections import best_head_table, curve_table, tolerance, write_report

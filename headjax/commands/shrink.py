@@ -7,19 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from headjax.commands.examples import Examples, open_model_and_examples
-from headjax.commands.goals import budget_of, drop_of
 from headjax.commands.options import argument, option
+from headjax.commands.orderings import budget_of, drop_of
+from headjax.commands.repair import AGREED, LENGTHS
 from headjax.commands.results import ABSENT, OnExamples, found
-from headjax.commands.surgery import (
-    AGREED,
-    LENGTHS,
-    Changed,
-    FineTuningOptions,
-    compared,
-    evaluate_each,
-    fine_tune,
-    fine_tuning_of,
-)
+from headjax.commands.surgery import Changed, FineTuningOptions, compared, evaluate_each, fine_tune, fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Amount, Size, StepsOrNone
 from headjax.core.progress import Progress

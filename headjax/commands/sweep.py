@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import open_model_and_examples
 from headjax.commands.options import argument, option
+from headjax.commands.repair import LENGTHS, MEASURES
 from headjax.commands.results import OnExamples, found, table_of
-from headjax.commands.surgery import LENGTHS, MEASURES, ConversionOptions, Tuned, fine_tuning_of
+from headjax.commands.surgery import ConversionOptions, Tuned, fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Listed, Size
 from headjax.core.progress import Progress, Update

@@ -26,9 +26,10 @@ from headjax.core.tensors import Params
 from headjax.models.compute import Compute
 from headjax.models.config import ModelConfig, Options
 from headjax.models.decoder import DecoderModel
-from headjax.models.generation import Greedy, Sample, Sampler, begin, for_decoding
+from headjax.models.generation import begin, for_decoding
 from headjax.models.model import load
 from headjax.models.prompts import tokenizer_of
+from headjax.models.sampling import Greedy, Sample, Sampler
 
 MAX_LENGTH = 2048
 """Greatest number of tokens of models whose positions have no limit, as lm-eval's own backends have it."""

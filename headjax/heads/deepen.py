@@ -36,7 +36,7 @@ from headjax.models.layer import Layer, TransformerLayer
 from headjax.models.model import Model
 from headjax.models.recipe import Recipe, Start
 from headjax.models.residuals import PreNorm, Residual
-from headjax.models.stack import SharedStack
+from headjax.models.shared_stack import SharedStack
 from headjax.models.sublayers import DenseFeedForward
 
 Parts = dict[str, list[int]]

@@ -18,7 +18,7 @@ from headjax.models.config import ModelConfig
 from headjax.models.layer import Layer, TransformerLayer
 from headjax.models.model import Model
 from headjax.models.residuals import PostNorm, ScaledPostNorm
-from headjax.models.stack import SharedStack
+from headjax.models.shared_stack import SharedStack
 
 
 def fold_shortcuts(model: Model) -> Model:

@@ -21,7 +21,8 @@ from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.recipe import Recipe
 from headjax.models.residuals import Residual
-from headjax.models.stack import SharedStack, Stack
+from headjax.models.shared_stack import SharedStack
+from headjax.models.stack import Stack
 
 
 class Setting(NamedTuple):

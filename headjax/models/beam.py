@@ -13,7 +13,8 @@ from headjax.core.tensors import Params
 from headjax.models.cache import DecodingState
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, GenerativeModel, Options
-from headjax.models.generation import check_generative, for_decoding, start
+from headjax.models.decode_loop import start
+from headjax.models.generation import check_generative, for_decoding
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.models.prompts import check_positions

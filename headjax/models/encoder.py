@@ -21,7 +21,8 @@ from headjax.models.outputs import Pooler
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, equal_stack
 from headjax.models.residuals import PostNorm, Residual
-from headjax.models.stack import SharedStack, Stack
+from headjax.models.shared_stack import SharedStack
+from headjax.models.stack import Stack
 from headjax.models.sublayers import FeedForward, fold
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
 from headjax.models.tasks.task_output import task_answer

@@ -1,10 +1,7 @@
-"""Generation token by token with a cache: one program reads the prompts, one continues them; and the samplers."""
+"""Generation token by token with a cache: one program reads the prompts, one continues them."""
 
 from __future__ import annotations
 
-import abc
-import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
@@ -12,14 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.errors import DataError, require
-from headjax.core.fields import Checked, Count
+from headjax.core.errors import DataError
 from headjax.core.limits import check_memory
 from headjax.core.tensors import Params
 from headjax.mesh.memory import memory_of
-from headjax.models.cache import DecodingState, with_units, without_units
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, GenerativeModel, ModelConfig, Options
+from headjax.models.decode_loop import Loop, Settings, continue_until, read_prompts
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.models.prompts import (
@@ -31,72 +27,7 @@ from headjax.models.prompts import (
     texts_of,
     tokenizer_of,
 )
-
-
-class Sampler(Checked, abc.ABC):
-    """Chooses a token from logits."""
-
-    @abc.abstractmethod
-    def __call__(self, logits: jax.Array, key: jax.Array) -> jax.Array:
-        """`[batch, vocabulary]` to `[batch]` tokens."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Greedy(Sampler):
-    """The most likely token.
-
-    >>> headjax.generate(headjax.demo_model(), "for name in", sampler=headjax.Greedy(), max_new_tokens=4)
-    ' the name of the'
-    """
-
-    def __call__(self, logits: jax.Array, key: jax.Array) -> jax.Array:
-        return jnp.argmax(logits, axis=-1)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sample(Sampler):
-    """A token drawn from softmax(logits / temperature), cut to the likely ones and scaled up again.
-
-        >>> sampler = headjax.Sample(temperature=0.8, top_k=50)
-        >>> headjax.generate(headjax.demo_model(), "for name in", sampler=sampler, seed=1, max_new_tokens=4)
-        ' name.children:'
-
-    Attributes:
-        temperature: below 1 sharpens, above 1 flattens.
-        top_k: how many of the likeliest tokens may be drawn; 0 is all.
-        top_p: draws from the smallest set of likeliest tokens whose probabilities, after the cut to top_k, sum to at
-            least this (Holtzman et al. 2020, section 3.1).
-    """
-
-    temperature: float = 1.0
-    top_k: Count = 0
-    top_p: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.temperature > 0, "temperature", f"must be positive (greedy is its own sampler), got {self.temperature}"
-        )
-        require(0.0 < self.top_p <= 1.0, "top_p", f"must be above 0 and at most 1, got {self.top_p}")
-
-    def __call__(self, logits: jax.Array, key: jax.Array) -> jax.Array:
-        return jax.random.categorical(key, self.cut(logits), axis=-1)
-
-    def cut(self, logits: jax.Array) -> jax.Array:
-        """The scaled logits, -inf for tokens that cannot be drawn."""
-        logits = logits / self.temperature
-        if 0 < self.top_k < logits.shape[-1]:
-            lowest = jax.lax.top_k(logits, self.top_k)[0][..., -1:]
-            logits = jnp.where(logits >= lowest, logits, -jnp.inf)
-        if self.top_p < 1.0:
-            order = jnp.argsort(logits, axis=-1, descending=True)
-            sorted_probabilities = jnp.take_along_axis(jax.nn.softmax(logits, axis=-1), order, axis=-1)
-            # A token stays while those likelier than it sum to less than top_p, so the likeliest always does.
-            before = jnp.cumsum(sorted_probabilities, axis=-1) - sorted_probabilities
-            kept = jnp.zeros(logits.shape, bool)
-            kept = jnp.put_along_axis(kept, order, before < self.top_p, axis=-1, inplace=False)
-            logits = jnp.where(kept, logits, -jnp.inf)
-        return logits
+from headjax.models.sampling import Greedy, Sampler
 
 
 class Generated(NamedTuple):
@@ -228,7 +159,7 @@ class Generation:
         finished: whether every continuation has ended.
     """
 
-    def __init__(self, settings: _Settings, params: Params, gates: Gates | None, key: jax.Array, loop: _Loop) -> None:
+    def __init__(self, settings: Settings, params: Params, gates: Gates | None, key: jax.Array, loop: Loop) -> None:
         self._settings, self._params, self._gates, self._key, self._loop = settings, params, gates, key, loop
         self.limit = settings.max_new_tokens
         self.step, self.finished = 1, self.limit == 1
@@ -241,7 +172,7 @@ class Generation:
         if self.finished:
             return self._found()
         until = self.limit if tokens is None else min(self.step + tokens, self.limit)
-        self._loop = _continue(self._settings, self._params, self._gates, self._key, self._loop, until)
+        self._loop = continue_until(self._settings, self._params, self._gates, self._key, self._loop, until)
         if tokens is not None:  # only then does anyone ask before the end
             self.step = int(self._loop.step)
             self.finished = self.step >= self.limit or bool(self._loop.finished.all())
@@ -280,10 +211,10 @@ def begin(
     config = check_generative(model.config, max_new_tokens, gates)
     check_positions(config, batch, max_new_tokens)
     arrays = device_batch(config, batch)
-    settings = _Settings(config, max_new_tokens, end_token, padding_token, sampler, compute, cache)
+    settings = Settings(config, max_new_tokens, end_token, padding_token, sampler, compute, cache)
     params = for_decoding(config, model.params, compute)
     key = jax.random.key(seed)
-    return Generation(settings, params, gates, key, _begin(settings, params, arrays, gates, key))
+    return Generation(settings, params, gates, key, read_prompts(settings, params, arrays, gates, key))
 
 
 UNROLLED = 64
@@ -332,11 +263,11 @@ def programs(model: Model, batch: Batch, *, max_new_tokens: int = NEW_TOKENS, co
         DataError: as `generate`.
     """
     config = check_generative(model.config, max_new_tokens, None)
-    settings = _Settings(config, max_new_tokens, None, 0, Greedy(), compute)
+    settings = Settings(config, max_new_tokens, None, 0, Greedy(), compute)
     params, key = for_decoding(config, model.params, compute), jax.random.key(0)
-    prompt = _begin.lower(settings, params, device_batch(config, batch), None, key)
+    prompt = read_prompts.lower(settings, params, device_batch(config, batch), None, key)
     loop = jax.tree.map(lambda made: jax.ShapeDtypeStruct(made.shape, made.dtype), prompt.out_info)
-    continuation = _continue.lower(settings, params, None, key, loop, 1)
+    continuation = continue_until.lower(settings, params, None, key, loop, 1)
     return Programs(prompt.compile(), continuation.compile())
 
 
@@ -369,113 +300,3 @@ def check_room(field: str, config: GenerativeModel, params: Params, batch: Batch
 
 _TOKEN = 4
 """Bytes of a token, an int32."""
-
-
-def start(
-    config: GenerativeModel, params: Params, batch: Batch, options: Options, new_tokens: int
-) -> tuple[jax.Array, DecodingState]:
-    """Return logits `[batch, vocabulary]` after each prompt's last token before padding, and the state after it."""
-    prompt = config.prompt(params, batch, options, new_tokens)
-    last = prompt.tokens.shape[1] - 1 - jnp.argmax(prompt.present[:, ::-1], axis=1)
-    logits, state = config.decode(
-        params, prompt.tokens, prompt.present, prompt.state, options, at=last, positions=prompt.positions
-    )
-    return logits[:, 0], state
-
-
-class _Settings(NamedTuple):
-    config: GenerativeModel
-    max_new_tokens: int
-    end_token: int | None
-    padding_token: int
-    sampler: Sampler
-    compute: Compute
-    cache: int | None = None
-
-    def room(self, batch: Batch) -> int:
-        """Return the number of new tokens that the cache has room for.
-
-        Raises:
-            DataError: the continuation would not fit.
-        """
-        if self.cache is None:
-            return self.max_new_tokens
-        tokens = prompt_length(self.config, batch)
-        if tokens + self.max_new_tokens > self.cache:
-            asked = f"the prompt of {tokens} and {self.max_new_tokens} new ones need {tokens + self.max_new_tokens}"
-            raise DataError(f"cache: it has room for {self.cache} tokens, but {asked}")
-        return self.cache - tokens
-
-
-class _Loop(NamedTuple):
-    """Continuations so far.
-
-    `step` counts the tokens of the longest; the newest ones, at `step` - 1, are not in the cache yet.
-    """
-
-    step: jax.Array
-    state: DecodingState
-    tokens: jax.Array
-    lengths: jax.Array
-    log_probability: jax.Array
-    finished: jax.Array
-
-    def with_caches(self, layers: Any) -> _Loop:
-        """Return the loop with these caches of the layer groups."""
-        return self._replace(state=self.state._replace(cache=self.state.cache._replace(layers=layers)))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _begin(settings: _Settings, params: Params, batch: Batch, gates: Gates | None, key: jax.Array) -> _Loop:
-    options = Options(gates=gates, compute=settings.compute)
-    logits, state = start(settings.config, params, batch, options, settings.room(batch))
-    count = logits.shape[0]
-    nothing = _Loop(
-        step=jnp.zeros((), jnp.int32),
-        state=state,
-        tokens=jnp.full((count, settings.max_new_tokens), settings.padding_token, jnp.int32),
-        lengths=jnp.zeros(count, jnp.int32),
-        log_probability=jnp.zeros(count),
-        finished=jnp.zeros(count, bool),
-    )
-    return _chosen(settings, nothing, logits, key)
-
-
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=4)
-def _continue(
-    settings: _Settings, params: Params, gates: Gates | None, key: jax.Array, loop: _Loop, until: int
-) -> _Loop:
-    """Generate until there are `until` tokens or every continuation has ended; the loop's arrays are used up."""
-    options = Options(gates=gates, compute=settings.compute)
-
-    caches = loop.state.cache.layers
-
-    def unfinished(loop: _Loop) -> jax.Array:
-        return (loop.step < until) & ~loop.finished.all()
-
-    def advance(loop: _Loop) -> _Loop:
-        loop = loop.with_caches(with_units(loop.state.cache.layers, caches))
-        token = jax.lax.dynamic_slice_in_dim(loop.tokens, loop.step - 1, 1, axis=1)
-        present = (loop.lengths == loop.step)[:, None]  # those that have ended grow no longer
-        logits, state = settings.config.decode(params, token, present, loop.state, options)
-        loop = _chosen(settings, loop._replace(state=state), logits[:, 0], key)
-        return loop.with_caches(without_units(state.cache.layers))
-
-    last = jax.lax.while_loop(unfinished, advance, loop.with_caches(without_units(caches)))
-    return last.with_caches(with_units(last.state.cache.layers, caches))
-
-
-def _chosen(settings: _Settings, loop: _Loop, logits: jax.Array, key: jax.Array) -> _Loop:
-    """Return the loop with a token more of each continuation that has not ended."""
-    token = settings.sampler(logits, jax.random.fold_in(key, loop.step)).astype(jnp.int32)
-    logit = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
-    running = ~loop.finished
-    token = jnp.where(running, token, settings.padding_token)
-    ended = jnp.zeros_like(running) if settings.end_token is None else token == settings.end_token
-    return loop._replace(
-        step=loop.step + 1,
-        tokens=jax.lax.dynamic_update_slice_in_dim(loop.tokens, token[:, None], loop.step, axis=1),
-        lengths=loop.lengths + running,
-        log_probability=loop.log_probability + jnp.where(running, logit - jax.nn.logsumexp(logits, axis=-1), 0.0),
-        finished=loop.finished | ended,
-    )

@@ -192,33 +192,6 @@ class LayerGroup:
         return call.gates[self.start : self.stop, ..., : attention.num_heads]
 
 
-@dataclasses.dataclass(frozen=True)
-class SharedLayerGroup(LayerGroup):
-    """A group whose layers all use the same parameters, stored once (ALBERT)."""
-
-    def module(self, width: int, memory_width: int) -> TransformerLayer:
-        return self.layer.module(width, memory_width)
-
-    def unstack(self, params: Params) -> list[Params]:
-        return [params] * self.count
-
-    def one_of(self, params: Params, number: int) -> Params:
-        return params
-
-    def restack(self, layers: Sequence[Params]) -> Params:
-        """Return the parameters of the first layer; those of the others are the same."""
-        return layers[0]
-
-    def tied(self, layer: int) -> tuple[int, ...]:
-        return tuple(range(self.start, self.stop))
-
-    def varying_weights(self, layers: TransformerLayer | None) -> None:
-        return None
-
-    def layer_of(self, layers: TransformerLayer, varying: Any) -> TransformerLayer:
-        return layers
-
-
 @jax.jit
 def _layer(params: Params, index: int) -> Params:
     """Return one layer of a group's parameters. The index is traced, so that one program takes them all apart."""
@@ -334,27 +307,6 @@ class Stack(Spec):
         """Invert `unstack` for this stack's groups; parameters that belong to no layer are taken from `params`."""
         stacked: Params = {group.name: group.restack(layers[group.start : group.stop]) for group in self.groups}
         return stacked | {name: entry for name, entry in params.items() if not name.startswith("layers_")}
-
-
-@kind("shared_stack")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SharedStack(Stack):
-    """One layer applied again and again: all layers use the same parameters (ALBERT, Lan et al. 2020, section 3.1).
-
-    Gates, probes and head numbers distinguish the depths; a change of parameters changes every depth.
-    """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(len(set(self.layers)) == 1, "layers", "those of a shared stack must be equal, they are one layer")
-
-    @functools.cached_property
-    def groups(self) -> tuple[LayerGroup, ...]:
-        return (SharedLayerGroup(0, len(self.layers), self.layers[0].structure()),)
-
-    def by_layer(self, params: Params) -> Params:
-        """Return the parameters as they are, since every layer's arrays are the same."""
-        return params
 
 
 def _structures(layers: Iterable[Layer]) -> Iterator[Layer]:

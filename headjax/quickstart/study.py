@@ -23,8 +23,9 @@ from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.marked_keys import attention_on_marks, matching_bracket, previous_token, same_context
 from headjax.heads.ordering import by_score, compared
 from headjax.heads.pruning import prune
-from headjax.models.generation import Greedy, Sample, generate
+from headjax.models.generation import generate
 from headjax.models.model import Model
+from headjax.models.sampling import Greedy, Sample
 from headjax.quickstart.settings import BATCH_SIZE, FORMULATIONS, SEEDS, SHORT, STEPS, training
 from headjax.quickstart.text import BATCH, Text, batches, demo_model
 from headjax.shrinking.grid import Grid, Level

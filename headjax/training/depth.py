@@ -19,7 +19,7 @@ from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.hooks import Joining
 from headjax.models.observe import Observing, variance
-from headjax.models.stack import SharedLayerGroup
+from headjax.models.shared_stack import SharedLayerGroup
 from headjax.training.recording import read_metrics
 from headjax.training.state import TrainState
 from headjax.training.step import NumberedStep, StepMetrics

@@ -24,7 +24,8 @@ from headjax.heads.significance import Comparison
 from headjax.models.config import Batch, Output
 from headjax.models.model import Model
 from headjax.models.tasks.text import sentence_embeddings
-from headjax.training.distillation import Distillation, distill
+from headjax.training.distillation import distill
+from headjax.training.objectives import Distillation
 
 BUCKETS = (32, 64)
 """Lengths that texts are padded to where none are given, beside the longest one's."""

@@ -29,7 +29,8 @@ from headjax.models.model import Model
 from headjax.shrinking.build import build, decision
 from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose_if_any
 from headjax.shrinking.shrink import options_of
-from headjax.training.distillation import Distillation, distill
+from headjax.training.distillation import distill
+from headjax.training.objectives import Distillation
 from results.table import Row, write
 
 METHODS = {"shrink": (), "uniform": (), "heads": ("heads",), "units": ("units",), "sharing": ("sharing",)}

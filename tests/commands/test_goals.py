@@ -6,7 +6,7 @@ import pytest
 
 from headjax.attention import Grouped
 from headjax.commands.ablate import size_in_bytes
-from headjax.commands.goals import GoalOptions, Ordering, budget_of
+from headjax.commands.orderings import GoalOptions, Ordering, budget_of
 from headjax.core.fields import Amount
 from headjax.core.progress import silent
 from headjax.heads.pruning import prune

@@ -19,9 +19,9 @@ from headjax.head_report.study import StudyConfig
 from headjax.heads.learned_gates import HardConcrete, Subset
 from headjax.heads.named_orders import OrderConfig
 from headjax.initialization import Admin, DSInit, LayerScale
-from headjax.models.generation import Sample
+from headjax.models.sampling import Sample
 from headjax.training.config import load_config, train_config
-from headjax.training.distillation import Distillation
+from headjax.training.objectives import Distillation
 from headjax.training.optimizer import AdamW, Cosine, InverseSquareRoot, RAdam
 from tests.attention.formulations import FORMULATIONS
 from tests.mutations import RECIPES, RUN, Silent, complaints, nested, run_all

@@ -18,8 +18,9 @@ from headjax.conversion.target import Site
 from headjax.conversion.turning import LEAST_SEEN, turning_keys
 from headjax.core.errors import ConfigError
 from headjax.core.norms import LayerNorm
-from headjax.models.generation import Greedy, generate
+from headjax.models.generation import generate
 from headjax.models.model import load, save
+from headjax.models.sampling import Greedy
 from tests import tiny
 from tests.attention.formulations import WIDTH, random_inputs, random_params
 from tests.closeness import assert_close

@@ -9,7 +9,8 @@ from headjax.attention import Compressed, MultiHead, SharedRotary
 from headjax.attention.rotary import RotaryInterleaved
 from headjax.conversion import convert
 from headjax.heads.pruning import prune
-from headjax.models.generation import Greedy, generate
+from headjax.models.generation import generate
+from headjax.models.sampling import Greedy
 from tests import tiny
 from tests.attention.formulations import WIDTH, random_params
 from tests.closeness import assert_close

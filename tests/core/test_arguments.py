@@ -16,12 +16,12 @@ from headjax.core.errors import ArgumentError, HeadjaxError
 from headjax.data.forms.language import Translations
 from headjax.evaluation.task import Task
 from headjax.heads.learned_gates import Subset
-from headjax.models.generation import Greedy
+from headjax.models.sampling import Greedy
 from headjax.models.tasks import Classification
 from headjax.shrinking.shrink import Budget
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.training.config import TrainConfig
-from headjax.training.distillation import Distillation
+from headjax.training.objectives import Distillation
 from headjax.training.optimizer import AdamW, ConstantRate
 from tests import tiny
 

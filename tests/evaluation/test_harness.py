@@ -145,7 +145,7 @@ def test_what_cannot_be_read_is_one_line(folders):
 
 def test_sampling_options_of_tasks():
     from headjax.evaluation.harness import Wish
-    from headjax.models.generation import Greedy, Sample
+    from headjax.models.sampling import Greedy, Sample
 
     assert Wish.of({"until": "stop", "max_tokens": 3}, 9) == Wish(3, ("stop",), Greedy())
     assert Wish.of({"do_sample": True, "temperature": 0.5, "top_p": 0.9}, 9).sampler == Sample(

@@ -34,7 +34,7 @@ from headjax.heads.units import prune_units
 from headjax.models.embeddings import Embeddings, NoPositions
 from headjax.models.outputs import IGNORED
 from headjax.models.residuals import ScaledPostNorm
-from headjax.models.stack import SharedStack
+from headjax.models.shared_stack import SharedStack
 from tests import tiny
 
 CONFIG = tiny.decoder_config(tiny.layer(), tiny.layer(tiny.multi_head(2, head_ids=(0, 3))), tiny.layer(NoHeads()))

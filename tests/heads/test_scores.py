@@ -19,7 +19,7 @@ from headjax.heads.pruning import prune
 from headjax.heads.scores import SCORES, gate_gradient, hies, min_max, normalize_layers, own_arrays, score_heads
 from headjax.models.compute import Compute
 from headjax.models.config import Options
-from headjax.models.stack import SharedStack
+from headjax.models.shared_stack import SharedStack
 from tests import tiny
 from tests.closeness import assert_close, assert_numbers_close, close_to, tolerance
 

@@ -15,7 +15,7 @@ from headjax.initialization import (
     LayerScale,
     ReZero,
 )
-from headjax.models.stack import SharedStack
+from headjax.models.shared_stack import SharedStack
 from tests import tiny
 from tests.initialization.models import POST, post_norm
 

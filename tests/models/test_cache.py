@@ -12,7 +12,7 @@ from headjax.core.errors import DataError
 from headjax.heads.pruning import prune
 from headjax.models import Compute, Options
 from headjax.models.generation import for_decoding
-from headjax.models.stack import SharedStack
+from headjax.models.shared_stack import SharedStack
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.closeness import assert_close

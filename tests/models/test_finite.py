@@ -25,7 +25,8 @@ from headjax.heads.pruning import prune
 from headjax.heads.scores import score_heads
 from headjax.models import Compute, Options
 from headjax.models.beam import beam_search
-from headjax.models.generation import Sample, generate
+from headjax.models.generation import generate
+from headjax.models.sampling import Sample
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.models.mixed import decoder, encoder, encoder_decoder

@@ -11,18 +11,10 @@ from headjax.attention import Grouped
 from headjax.attention.rotary import RotaryHalves
 from headjax.core import tensors
 from headjax.core.errors import ConfigError, DataError
+from headjax.models.decode_loop import continue_until
 from headjax.models.embeddings import Embeddings, Learned, NoPositions
-from headjax.models.generation import (
-    Greedy,
-    Sample,
-    _continue,
-    begin,
-    cache_bytes,
-    check_room,
-    for_decoding,
-    generate,
-    programs,
-)
+from headjax.models.generation import begin, cache_bytes, check_room, for_decoding, generate, programs
+from headjax.models.sampling import Greedy, Sample
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close
@@ -136,7 +128,7 @@ def test_no_token_copies_the_cache_or_the_weights(batch, kv_heads):
     model = tiny.model(tiny.decoder_config(*[tiny.layer(attention)] * 2))
     run = begin(model, {"input_ids": np.ones((batch, 3), np.int32)}, max_new_tokens=9)
     arguments = (run._settings, run._params, run._gates, run._key, run._loop, 9)
-    compiled = _continue.lower(*arguments).compile().as_text()
+    compiled = continue_until.lower(*arguments).compile().as_text()
     cache = run._loop.state.cache.layers["layers_0_1"][0].attention["key"]
     carried = ",".join(str(size) for size in cache.shape if size > 1)
     assert re.search(rf"f32\[{carried}\]\S* dynamic-update-slice\(", compiled)

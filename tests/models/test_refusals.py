@@ -13,8 +13,10 @@ from headjax.models import Compute, EncoderModel
 from headjax.models.beam import beam_search
 from headjax.models.config import Output
 from headjax.models.embeddings import Embeddings, Learned, RelativeBuckets
-from headjax.models.generation import Sample, generate, programs
-from headjax.models.stack import SharedStack, Stack
+from headjax.models.generation import generate, programs
+from headjax.models.sampling import Sample
+from headjax.models.stack import Stack
+from headjax.models.shared_stack import SharedStack
 from headjax.models.tasks import Classification, Span
 from headjax.models.vision import Patches
 from tests import tiny

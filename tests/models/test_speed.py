@@ -9,7 +9,8 @@ import pytest
 from headjax.attention import Call, Compressed, Gated, Grouped, Latent, Mask, RotaryHalves
 from headjax.conversion import convert
 from headjax.core.tensors import count
-from headjax.models.generation import Greedy, begin, generate
+from headjax.models.generation import begin, generate
+from headjax.models.sampling import Greedy
 from headjax.models.speed import DecodingCost, Rates, decoding_cost, peak_rates
 from tests.attention.formulations import WIDTH, random_inputs, random_params
 from tests.hub.directories import LLAMA, model_of

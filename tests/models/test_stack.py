@@ -13,7 +13,8 @@ from headjax.core.tensors import Normal, abstract, flatten, initialize
 from headjax.models import Compute, Options
 from headjax.models.config import head_stack_at
 from headjax.models.layer import Layer
-from headjax.models.stack import SharedStack, Stack
+from headjax.models.shared_stack import SharedStack
+from headjax.models.stack import Stack
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_close, assert_trees_equal
 from tests.models.test_encoder_decoder import translation

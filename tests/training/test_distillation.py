@@ -17,14 +17,8 @@ from headjax.models.encoder import Bert
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, Regression, Span
 from headjax.training.checkpoints import Checkpoints
-from headjax.training.distillation import (
-    TEACHER,
-    Distillation,
-    answers_of,
-    attention_output,
-    distill,
-    distillation_objective,
-)
+from headjax.training.distillation import distill
+from headjax.training.objectives import TEACHER, Distillation, answers_of, attention_output, distillation_objective
 from headjax.training.optimizer import AdamW, ConstantRate
 from tests import tiny
 from tests.closeness import assert_close, close_to

@@ -30,7 +30,8 @@ from headjax.models.encoder import EncoderModel
 from headjax.models.layer import Layer
 from headjax.models.outputs import Pooler
 from headjax.models.residuals import PostNorm
-from headjax.models.stack import SharedStack, Stack
+from headjax.models.shared_stack import SharedStack
+from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining, Span, TokenClassification
 
