@@ -30,6 +30,17 @@ RECORDS = 50
 """Approximate number of records of the training loss in a run."""
 
 
+def _task_name(text: str) -> str:
+    """Return the task's name as typed.
+
+    Raises:
+        ValueError: it is a file, which `--task` of the other commands takes.
+    """
+    if path_of(text).is_file():
+        raise ValueError(f"names what to train for, but {text} is a file; --validation evaluates on it")
+    return text
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
     """Options of `headjax finetune`."""
@@ -40,7 +51,9 @@ class Options(CommandOptions):
     validation: str = option(
         "", "file to evaluate on (default: some of the training file is held out)", "FILE", reads=True
     )
-    task: OwnTask | None = option(None, "what to train for (default: by the file's columns and the model)", "NAME")
+    task: OwnTask | None = option(
+        None, "what to train for (default: by the file's columns and the model)", "NAME", read=_task_name
+    )
     columns: tuple[str, ...] = option(
         (), "columns of a table: TEXT,LABEL or TEXT,SECOND,LABEL or SOURCE,TARGET (default: by name)", "NAMES"
     )

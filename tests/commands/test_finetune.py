@@ -237,6 +237,13 @@ def test_train_writes_a_model_that_inspect_reads(words, capsys):
     assert (extended["steps"], extended["extended_from"]) == (3, 2)
 
 
+def test_a_file_as_the_task_is_told_its_option(tmp_path, capsys):
+    """Other commands evaluate on `--task FILE`."""
+    table = str(write_lines(tmp_path / "a.tsv", "text\tclass", "x\tred"))
+    error = error_of(capsys, "finetune", "model", "out", "--train", table, "--task", table)
+    assert error == f"--task: names what to train for, but {table} is a file; --validation evaluates on it"
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_has_its_own_exit_code(signal_number, words, capsys, monkeypatch):
     """So that `headjax train ... && headjax evaluate ...` stops; the same command goes on and ends with 0."""
