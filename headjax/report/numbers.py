@@ -101,9 +101,12 @@ def tick(form: Format) -> Format:
 
 
 def power_of_ten(values: Sequence[float]) -> int:
-    """The exponent, a multiple of three, to take out of values so that the largest reads as 0.01 to 999."""
+    """The exponent, a multiple of three, to take out of values so that the largest reads as 0.1 to 999.
+
+    Cells of a map have two decimals, which do not tell smaller values apart.
+    """
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
-    if largest == 0 or 0.01 <= largest < 1000:
+    if largest == 0 or 0.1 <= largest < 1000:
         return 0
     return 3 * math.floor(math.log10(_round(largest)) / 3)
 

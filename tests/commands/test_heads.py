@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headjax.cli import main
-from headjax.commands import surgery
+from headjax.commands import repair
 from headjax.heads import pruning
 from headjax.models.model import load
 from headjax.tokenizers.learned import byte_tokenizer
@@ -88,22 +88,22 @@ def test_feed_forwards_are_solved_too_and_few_tokens_are_told(run):
 
 def test_calibration_on_texts_of_another_length_is_told():
     short = [{"input_ids": np.ones((2, 8)), "attention_mask": np.array([[1] * 4 + [0] * 4, [1] * 6 + [0] * 2])}]
-    assert surgery._mean_tokens(short) == 5.0
-    assert surgery._mean_tokens([{"input_ids": np.ones((3, 8))}]) == 8.0
-    assert surgery._mean_tokens([{"pixel_values": np.ones((3, 8))}]) == 0.0
-    assert surgery._hint(5.0, 0.0) == surgery._hint(5.0, 7.0) == surgery._hint(7.0, 5.0) == []
-    (line,) = surgery._hint(5.0, 8.0)
+    assert repair._mean_tokens(short) == 5.0
+    assert repair._mean_tokens([{"input_ids": np.ones((3, 8))}]) == 8.0
+    assert repair._mean_tokens([{"pixel_values": np.ones((3, 8))}]) == 0.0
+    assert repair._hint(5.0, 0.0) == repair._hint(5.0, 7.0) == repair._hint(7.0, 5.0) == []
+    (line,) = repair._hint(5.0, 8.0)
     assert line.startswith("calibration examples have 5 tokens on average and evaluation examples 8;")
-    assert surgery._hint(20.0, 8.0)
+    assert repair._hint(20.0, 8.0)
 
 
 def test_calibration_examples_of_padding_alone_are_one_line(folder, tmp_path, capsys, monkeypatch):
-    sampled = surgery.calibration_batches
+    sampled = repair.calibration_batches
 
     def padding(examples, options):
         return [batch | {"attention_mask": np.zeros_like(batch["input_ids"])} for batch in sampled(examples, options)]
 
-    monkeypatch.setattr(surgery, "calibration_batches", padding)
+    monkeypatch.setattr(repair, "calibration_batches", padding)
     words = ["prune", str(folder / "model"), str(tmp_path / "never"), "--remove", "decoder/0/1", "--reconstruct"]
     assert main([*words, "--task", str(folder / "text.txt"), "--batch-size", "8", "--calibrate", "8"]) == 2
     assert not (tmp_path / "never").exists()

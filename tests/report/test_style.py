@@ -74,7 +74,17 @@ def test_a_count_reads_back_to_three_digits(value):
 
 @pytest.mark.parametrize(
     ("values", "power"),
-    [([0.5, 20.0], 0), ([3e-3], -3), ([9.99e-4], -6), ([9.999e-4], -3), ([4e4], 3), ([0.0, math.nan], 0), ([], 0)],
+    [
+        ([0.5, 20.0], 0),
+        ([0.1], 0),
+        ([0.0187, 2e-4], -3),
+        ([3e-3], -3),
+        ([9.99e-4], -6),
+        ([9.999e-4], -3),
+        ([4e4], 3),
+        ([0.0, math.nan], 0),
+        ([], 0),
+    ],
 )
 def test_power_of_ten(values, power):
     assert numbers.power_of_ten(values) == power
