@@ -15,8 +15,8 @@ from headjax.models.config import Output
 from headjax.models.embeddings import Embeddings, Learned, RelativeBuckets
 from headjax.models.generation import generate, programs
 from headjax.models.sampling import Sample
-from headjax.models.stack import Stack
 from headjax.models.shared_stack import SharedStack
+from headjax.models.stack import Stack
 from headjax.models.tasks import Classification, Span
 from headjax.models.vision import Patches
 from tests import tiny
