@@ -72,7 +72,7 @@ def distill(
     The student draws its dropout as in training, the teacher computes without. Any two models of the same outputs go
     together: pruned, converted to other formulations, of fewer layers.
 
-        >>> from headjax.training.distillation import Distillation
+        >>> from headjax.training.objectives import Distillation
         >>> model = headjax.demo_model()
         >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:"])
         >>> student = headjax.prune(model, ["decoder/0/0"])
