@@ -110,7 +110,9 @@ class Found(Changed):
     )
     budget: Mapping[str, Any] = found("`limit`, `whole` and `left` by quantity")
     predicted: Mapping[str, Any] = found("`damage`, its lower `bound`, `gap`, `measure`")
-    measured: Mapping[str, Any] = found("`damage` on `examples` evaluation examples")
+    measured: Mapping[str, Any] = found(
+        "`damage` on `examples` evaluation examples, `damage_on_selection` on those that forms were measured on"
+    )
     frontier: Sequence[Any] = found("`quantity`, `share`, `damage`, `costs`")
     rivals: Sequence[Any] = found("other models of this budget: `name`, `predicted`, `measured`, `costs`, `metrics`")
     grid: Mapping[str, Any] = found("levels that were measured")
@@ -127,8 +129,8 @@ class Found(Changed):
     def message(self) -> str:
         predicted = self.predicted
         said = [
-            f"damage: {predicted['damage']:.3g} predicted, {self.measured['damage']:.3g} measured "
-            f"({predicted['measure']})"
+            f"damage ({predicted['measure']}): {predicted['damage']:.3g} predicted; measured "
+            f"{self.measured['damage_on_selection']:.3g} on the same examples, {self.measured['damage']:.3g} on others"
         ]
         if self.seconds is not ABSENT:
             times = {name: numbers.duration(seconds) for name, seconds in self.seconds.items()}
@@ -184,7 +186,11 @@ def run(options: Options, progress: Progress) -> Found | Frontier:
             for name in limits or {quantity: 0.0}
         },
         predicted={"damage": choice.damage, "bound": choice.bound, "gap": choice.gap, "measure": table.damage},
-        measured={"damage": rivals[0].measured, "examples": session.judged},
+        measured={
+            "damage": rivals[0].measured,
+            "damage_on_selection": rivals[0].on_selection,
+            "examples": session.judged,
+        },
         frontier=points,
         rivals=rivals[1:],
         grid=grid,
@@ -246,15 +252,20 @@ class _Session(NamedTuple):
 
     def rival(self, name: str, choice: Choice, built: Model | None = None) -> Rival:
         """Return a choice with its damage and metrics, measured."""
-        from headjax.heads.agreement import agreement
+        from headjax.heads.effect import LossRise, OutputChange, effect_between
+        from headjax.shrinking.measure import held_back
         from headjax.shrinking.story import Rival
 
         made = self.build(choice) if built is None else built
         task, options = self.examples.evaluation, self.options
-        batches = task.batches(options.batch_size, limit=self.judged, buckets=options.buckets or LENGTHS)
-        apart = agreement(self.fitted, task.fit(made), batches).apart
+        effect = (LossRise if options.damage == "loss" else OutputChange)(self.fitted.config)
+        judged = task.batches(options.batch_size, limit=self.judged, buckets=options.buckets or LENGTHS)
+        selected, _ = held_back(self.batches, options.measured)
+        apart, on_selection = (
+            effect_between(effect, self.fitted, task.fit(made), batches) for batches in (judged, selected)
+        )
         (metrics,) = evaluate_each((made,), task, options, self.progress)
-        return Rival(name, choice.damage, apart, choice.costs, metrics)
+        return Rival(name, choice.damage, apart, on_selection, choice.costs, metrics)
 
     def others(self, limits: Mapping[str, float]) -> list[Rival]:
         """Return the uniform model and those of one technique alone, where they can keep within the limits."""

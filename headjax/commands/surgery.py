@@ -1,4 +1,4 @@
-"""What commands that change models share: fine-tuning, calibration of conversions, and the comparison."""
+"""Parts that commands on models share: fine-tuning, calibration of conversions, comparison."""
 
 from __future__ import annotations
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import jax
 import numpy as np
 
 from headjax.core.errors import DataError
+from headjax.core.tensors import Params
 from headjax.heads.agreement import Predictions, agreement_kind, compare, mean_agreement, predictions_of
 from headjax.heads.statistics import sum_over
-from headjax.models.config import Batch, Loss, ModelConfig, Output
+from headjax.models.compute import Compute
+from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
+from headjax.models.inputs import device_batch
+from headjax.models.model import Model
 
 MEASURED = 64
 """Number of examples on which a change of the model's output is measured."""
@@ -71,3 +77,22 @@ class LossRise:
 
 
 Effect = OutputChange | LossRise
+
+
+def effect_between(
+    effect: Effect, whole: Model, changed: Model, batches: Iterable[Batch], compute: Compute = Compute()
+) -> float:
+    """Return the effect on these examples of another model of the same task in the place of the whole one."""
+    placed = (device_batch(whole.config, batch) for batch in batches)
+    return effect.value(
+        (
+            _read(effect, whole.config, compute, whole.params, batch),
+            _read(effect, changed.config, compute, changed.params, batch),
+        )
+        for batch in placed
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("effect", "config", "compute"))
+def _read(effect: Effect, config: ModelConfig, compute: Compute, params: Params, batch: Any) -> Any:
+    return effect.read(config.apply(params, batch, Options(compute=compute)), batch)

@@ -43,6 +43,8 @@ class Rival(NamedTuple):
         name: how it was chosen.
         predicted: sum of damages.
         measured: damage of the built model on evaluation examples.
+        on_selection: the same on the examples that its forms were measured on; beside the prediction it tells how much
+            less or more the forms do together than the sum of each alone.
         costs: by quantity.
         metrics: of the task.
     """
@@ -50,6 +52,7 @@ class Rival(NamedTuple):
     name: str
     predicted: float
     measured: float
+    on_selection: float
     costs: Mapping[str, float]
     metrics: Mapping[str, float]
 
@@ -223,7 +226,8 @@ def write_story(story: Story, path: str, model: str, about: Sequence[str]) -> Pa
             f"of the {NAMES[quantity]} kept": numbers.percent(kept),
             f"{told}, {numbers.significant(before)} before": numbers.significant(built.metrics[name]),
             "damage that was predicted": numbers.significant(built.predicted),
-            "damage that was measured": numbers.significant(built.measured),
+            "damage measured on the same examples": numbers.significant(built.on_selection),
+            "damage measured on evaluation examples": numbers.significant(built.measured),
         }
         summary += (
             f"\n\nOf the {NAMES[quantity]}, {form(built.costs[quantity])} of {form(whole)} are left "

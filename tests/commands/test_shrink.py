@@ -45,6 +45,15 @@ def test_several_budgets_hold_at_once_and_the_model_is_trained_after(shrink):
     assert model.history[-2]["layers"].keys() == layers.keys()
 
 
+def test_measured_damage_is_of_the_predicted_kind(shrink):
+    """With `--damage loss` the divergence of the predictions stood beside a predicted rise of the loss."""
+    found, _ = shrink("by_loss", "--parameters", "60%", "--damage", "loss")
+    rise = found["metrics"]["loss"] - found["metrics_before"]["loss"]
+    assert found["predicted"]["measure"] == "loss"
+    assert found["measured"]["damage"] == pytest.approx(rise, rel=1e-3, abs=1e-5)
+    assert found["measured"]["damage_on_selection"] != found["measured"]["damage"]
+
+
 def test_a_stopped_recovery_finds_its_checkpoints_again(shrink, monkeypatch):
     folders = []
 
