@@ -19,11 +19,11 @@ class FrequencyScaling(Checked, abc.ABC):
     """Changes the rotation frequencies of a trained model so that it reads longer sequences."""
 
     @abc.abstractmethod
-    def __call__(self, rates: jax.Array, base: float) -> jax.Array:
+    def __call__(self, frequencies: jax.Array, base: float) -> jax.Array:
         """Return the scaled frequencies.
 
         Args:
-            rates: `[pairs]` radians per position, base^(-2i / dim) for pair i of dim / 2.
+            frequencies: `[pairs]` radians per position, base^(-2i / dim) for pair i of dim / 2.
             base: the rotary embedding's base.
         """
 
@@ -39,22 +39,22 @@ class LinearScaling(FrequencyScaling):
     """All frequencies divided by one factor (position interpolation, Chen et al. 2023).
 
     Attributes:
-        factor: divisor of the rates.
+        factor: divisor of the frequencies.
     """
 
     factor: Positive
 
-    def __call__(self, rates: jax.Array, base: float) -> jax.Array:
-        return rates / self.factor
+    def __call__(self, frequencies: jax.Array, base: float) -> jax.Array:
+        return frequencies / self.factor
 
 
 @kind("llama3_scaling")
 @dataclasses.dataclass(frozen=True)
 class Llama3Scaling(FrequencyScaling):
-    """Slow rates divided by `factor`, fast ones kept, those between interpolated (Llama 3.1).
+    """Slow frequencies divided by `factor`, fast ones kept, those between interpolated (Llama 3.1).
 
     Attributes:
-        factor: divisor of the slow rates.
+        factor: divisor of the slow frequencies.
         low_frequency: turns within `original_length` up to which a rate is slow.
         high_frequency: turns within `original_length` from which on a rate is fast.
         original_length: positions that the model was trained on before.
@@ -73,24 +73,24 @@ class Llama3Scaling(FrequencyScaling):
             f"must be below high_frequency, got {self.low_frequency} and {self.high_frequency}",
         )
 
-    def __call__(self, rates: jax.Array, base: float) -> jax.Array:
-        turns = self.original_length * rates / (2.0 * math.pi)
+    def __call__(self, frequencies: jax.Array, base: float) -> jax.Array:
+        turns = self.original_length * frequencies / (2.0 * math.pi)
         kept = (turns - self.low_frequency) / (self.high_frequency - self.low_frequency)
         kept = jnp.clip(kept, 0.0, 1.0)
-        return kept * rates + (1.0 - kept) * rates / self.factor
+        return kept * frequencies + (1.0 - kept) * frequencies / self.factor
 
 
 @kind("yarn_scaling")
 @dataclasses.dataclass(frozen=True)
 class YarnScaling(FrequencyScaling):
-    """Slow rates divided by `factor`, fast ones kept, a ramp between, and sharper logits (YaRN, Peng et al. 2023).
+    """Slow frequencies divided by `factor`, fast ones kept, a ramp between, sharper logits (YaRN, Peng et al. 2023).
 
     Pair i makes n(i) = original_length * base^(-2i / dim) / (2 pi) turns within the original length. The ramp falls
-    evenly from the pair with n(i) = `fast`, whose frequency is kept, to the pair with n(i) = `slow`, whose rate is
+    evenly from the pair with n(i) = `fast`, whose frequency is kept, to the pair with n(i) = `slow`, whose frequency is
     divided. Logits are multiplied by m^2 with m = 0.1 ln(factor) + 1 (section 3.4).
 
     Attributes:
-        factor: divisor of the slow rates: the new length over the original one.
+        factor: divisor of the slow frequencies: the new length over the original one.
         original_length: positions that the model was trained on before.
         fast, slow: turns within `original_length` from which on a rate is kept, and up to which it is divided.
         whole_pairs: whether the ramp begins and ends at whole pairs, the next ones outside.
@@ -114,15 +114,15 @@ class YarnScaling(FrequencyScaling):
             return self.attention_factor**2
         return (0.1 * math.log(max(self.factor, 1.0)) + 1.0) ** 2
 
-    def __call__(self, rates: jax.Array, base: float) -> jax.Array:
-        dim = 2 * rates.shape[0]
+    def __call__(self, frequencies: jax.Array, base: float) -> jax.Array:
+        dim = 2 * frequencies.shape[0]
         first, last = (self._pair(turns, base, dim) for turns in (self.fast, self.slow))
         if self.whole_pairs:
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, dim - 1)
         ramp = (jnp.arange(dim // 2) - first) / (last - first if last != first else 0.001)
         divided = jnp.clip(ramp, 0.0, 1.0)
-        return (1.0 - divided) * rates + divided * rates / self.factor
+        return (1.0 - divided) * frequencies + divided * frequencies / self.factor
 
     def _pair(self, turns: float, base: float, dim: int) -> float:
         """Return the pair, a real number, that makes this many turns within the original length."""
@@ -140,7 +140,7 @@ class Rotary(Checked, abc.ABC):
     Attributes:
         base: sets the slowest rate, about 1 / base radians per position.
         dim: number of dimensions that turn; None is all.
-        scaling: change of the rates, or None.
+        scaling: change of the frequencies, or None.
     """
 
     base: float = 10000.0
@@ -168,10 +168,10 @@ class Rotary(Checked, abc.ABC):
     def angles(self, positions: jax.Array, size: int) -> jax.Array:
         """Convert `[batch or 1, length]` positions to `[batch or 1, length, dim / 2]` angles in radians, float32."""
         dim = size if self.dim is None else self.dim
-        rates = jnp.exp(jnp.arange(0, dim, 2, dtype=jnp.float32) * (-math.log(self.base) / dim))
+        frequencies = jnp.exp(jnp.arange(0, dim, 2, dtype=jnp.float32) * (-math.log(self.base) / dim))
         if self.scaling is not None:
-            rates = self.scaling(rates, self.base)
-        return positions.astype(jnp.float32)[..., None] * rates[None, None]
+            frequencies = self.scaling(frequencies, self.base)
+        return positions.astype(jnp.float32)[..., None] * frequencies[None, None]
 
     def __call__(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
         """Turn `[batch, length, heads, size]` vectors at `[batch or 1, length]` positions."""

@@ -170,7 +170,7 @@ def orthogonal(source: jax.Array, target: jax.Array) -> jax.Array:
 
 
 def pairwise(pairs: tuple[tuple[int, int], ...]) -> Align:
-    """Return the family of rotations that turn each pair of dimensions by another angle.
+    """Return the family of rotations that turn each pair of dimensions by a separate angle.
 
     Such rotations commute with rotary embeddings, which turn the pairs with the position. Dimensions outside the pairs
     mix freely among themselves, because rotary embeddings leave them alone.

@@ -16,7 +16,7 @@ from headjax.core.tensors import all_finite
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deferred:
-    """An array that every reading makes, and that is not kept.
+    """An array that is made at each reading and not kept.
 
     A deferred array takes the place of an array in `Params` and is a leaf there. NumPy's functions and `jnp.asarray`
     take it and make it; other functions of JAX do not, see `held`.

@@ -122,7 +122,7 @@ def check_memory(field: str, needed: int, there: int | None, what: str) -> None:
     if there is not None and needed > there:
         raise ConfigError(
             f"{field}: {what} take at least {needed / 1e9:,.3g} GB of memory, there are {there / 1e9:,.3g}; "
-            f"headjax plan says what a step needs ({MEMORY} says how much there is)"
+            f"headjax plan computes the needs of a step ({MEMORY} says how much there is)"
         )
 
 

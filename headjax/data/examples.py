@@ -53,7 +53,7 @@ class RandomSource(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """Some examples (or records) of a source, in any order.
+    """Some examples (or records) of a source, in a given order.
 
     Attributes:
         source: all of them.

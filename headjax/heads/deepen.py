@@ -1,4 +1,4 @@
-"""Put each head of a layer into another layer: the deep single-head Transformer of Liu, Liu and Han (2021).
+"""Put each head of a layer into a separate layer: the deep single-head Transformer of Liu, Liu and Han (2021).
 
 Both sub-layers of a layer with H heads are sums (their equations 1 and 3): attention sums over its heads, the
 feed-forward sub-layer over H slices of its inner units. H layers with one head and one slice each take its place:

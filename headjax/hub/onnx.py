@@ -25,7 +25,7 @@ TOLERANCE = 1e-3
 
 
 def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -> Exported:
-    """Write `model.onnx`, which computes what the model computes, tokenizer files, and `inputs.json`.
+    """Write `model.onnx`, which computes the same as the model, tokenizer files, and `inputs.json`.
 
     Inputs have Hugging Face's names; tokens are int32. The number of examples is free, their length is fixed: shorter
     ones are padded and masked. Outputs are `hidden` and, where the model has a task, `logits`. Before anything is

@@ -148,7 +148,7 @@ def _(module: SharedRotaryAttention) -> PlainHeads:
 
 
 def _one_key_each(attention: Attention, weights: Mapping[str, np.ndarray], scale: float) -> Grouped:
-    """Return heads that each read another key and value."""
+    """Return heads that share no key and no value."""
     return Grouped(
         num_heads=attention.num_heads,
         kv_heads=attention.num_heads,

@@ -51,9 +51,9 @@ def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...], spl
 
     A `threefry2x32` key gives the same on every mesh, since XLA splits that computation as it splits the array. The
     devices' own generator (`rbg`) cannot be split: every device would draw
-    for the whole batch and all heads. So each draws for its own examples and heads, from another key, and the bits
-    depend on the mesh. XLA could do that by itself (`xla_tpu_spmd_rng_bit_generator_unsafe`), but only on
-    TPU, and nothing would ensure that a forward and its repetition in the backward pass drop the same.
+    for the whole batch and all heads. So each draws for its own examples and heads, from a separate key, and the bits
+    depend on the mesh. XLA could do that by itself (`xla_tpu_spmd_rng_bit_generator_unsafe`), but only on TPU, and
+    nothing would ensure that a forward and its repetition in the backward pass drop the same.
 
     Args:
         key: PRNG key, the same on every device.

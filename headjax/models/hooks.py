@@ -1,4 +1,4 @@
-"""Hooks: additions to one trace of the stacks, layers and sub-layers of a forward pass.
+"""Hooks: additions to one trace of a forward pass's stacks, layers and sub-layers.
 
 A forward pass calls its hooks around every stack, layer and sub-layer. Hooks may read or replace values, or skip parts
 of the computation, which the compiler then drops. Groups of layers stay scans, so that the program does not grow with

@@ -139,7 +139,7 @@ class LayerGroup:
         return layers, varying._replace(layer=_slice(self.varying_weights(layers), index))
 
     def values(self, layers: TransformerLayer | None, call: StackCall) -> Varying:
-        """Return the values that differ from layer to layer in a call of the group."""
+        """Return the values that differ between layers in a call of the group."""
         heads = len(self.layer.attention.bias_ids)
         return Varying(
             layer=self.varying_weights(layers),

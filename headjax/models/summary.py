@@ -43,7 +43,7 @@ class LayerSummary(NamedTuple):
 
 
 class ModelSummary(NamedTuple):
-    """A whole model.
+    """A model.
 
     Attributes:
         parameters: number of parameters.

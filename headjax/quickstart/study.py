@@ -262,7 +262,7 @@ def _run_folder(workdir: Path, name: str, seed: int) -> Path:
 
 
 def find_roles(model: Model, text: Text) -> dict[str, MarkRole]:
-    """Return the heads that attend most to the previous token, to what followed earlier copies, to opened brackets."""
+    """Return the heads that attend most to the previous token, to successors of earlier copies, to opened brackets."""
     backend = model.tokenizer.backend
     spelled = {token: backend.decode([token]) for token in range(backend.get_vocab_size())}
     markers = {

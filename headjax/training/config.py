@@ -39,7 +39,7 @@ EXECUTION_FIELDS = frozenset(
         "diverged_above",
     }
 )
-"""Fields that may differ when a run is continued: none of them changes what is computed, up to rounding and, for
+"""Fields that may differ when a run is continued: none of them changes the results, up to rounding and, for
 `accumulate` (and for `mesh` where it is above 1 or `prng` is `rbg`), up to which activations dropout drops."""
 
 

@@ -1,6 +1,6 @@
 """Grids of training runs: every combination of settings, with every seed; each cell runs alone, and all are collected.
 
-A cell is one run of a config file with its settings. It trains in a workdir of its own and leaves one JSON file
+A cell is one run of a config file with some settings. It trains in a workdir of its own and leaves one JSON file
 beside it, so cells may run anywhere and in any order: one after another, or spread by a scheduler's array of jobs.
 """
 

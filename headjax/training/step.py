@@ -196,9 +196,9 @@ def gradient(
 
     In several parts, one after another, activations are those of one part. A mean is over the whole batch's targets,
     sum_i total_i / sum_i weight_i. So nothing depends on the number of parts, up to rounding, and up to dropout, which
-    each part draws with another key. Every further term of the objective then costs a backward pass and a sum as large
-    as the parameters. Where the current mesh has copies of the model alone, each adds up its own gradient, and they are
-    reduced once, after the last part; each copy then draws with another key.
+    each part draws with a separate key. Every further term of the objective then costs a backward pass and a sum as
+    large as the parameters. Where the current mesh has copies of the model alone, each adds up its own gradient, and
+    they are reduced once, after the last part; each copy then draws with a separate key.
 
     Args:
         losses_of: from parameters, a dropout key and a part of the batch to the losses of every term.
