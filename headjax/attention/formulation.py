@@ -109,7 +109,7 @@ class Attention(Spec, abc.ABC):
         return Step(flops, length * self.cache_size(width, memory_width))
 
     def rebuilt_step(self, width: int, memory_width: int, length: int) -> Step:
-        """Return the same where it holds what the module has `rebuilt` of them."""
+        """Return the same for a cache of `rebuilt` keys and values."""
         return self.step(width, memory_width, length)
 
     def keeps_rebuilt(self, width: int, memory_width: int, length: int, batch: int = 1) -> bool:
@@ -133,7 +133,7 @@ class Attention(Spec, abc.ABC):
         return dataclasses.replace(self, num_heads=len(heads), head_ids=tuple(self.ids[h] for h in heads))
 
     def kept(self, heads: Sequence[int]) -> Mapping[str, Sequence[int]]:
-        """Return what stays with the heads at these positions, by the logical axis of the weights that counts it."""
+        """Return the positions that stay with these heads, by the logical axis of the weights that counts them."""
         return {"heads": heads}
 
     def structure(self) -> Attention:

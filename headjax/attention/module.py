@@ -44,7 +44,7 @@ class AttentionCache(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options of an attention module beside its sizes and its formulation; `AttentionModule` says what it means."""
+    """Options of an attention module beside its sizes and its formulation; `AttentionModule` explains them."""
 
     initializer: Initializer = Normal(0.02)
     dropout_rate: float = 0.0
@@ -173,7 +173,7 @@ class AttentionModule(nnx.Module, abc.ABC):
         """Return the gated contexts `[batch, query, heads, value_dim]` of queries `inputs [batch, query, width]`."""
 
     def rebuilt(self, key_values: KeyValues) -> KeyValues:
-        """Return what `attend` computes of `key_values` alone, which it takes in their place; by default nothing."""
+        """Return `attend`'s results of `key_values` alone, to take their place; by default the same."""
         return key_values
 
     def combine(self, context: jax.Array) -> jax.Array:

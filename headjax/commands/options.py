@@ -8,8 +8,8 @@
 A field's type says how its text is read and which values it can have (`headjax.core.fields`); its default is shown in
 the help. Errors name the option as it was typed.
 
-A command writes to new places, or over an older output of the same kind. What it reads, model directories and other
-files it replaces with `--overwrite` alone: `check_places` compares them before any work is done.
+A command writes to new places, or over an older output of the same kind. Its inputs, model directories and other files
+need `--overwrite`: `check_places` compares them before any work is done.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class CommandOptions:
     """Options of every command."""
 
     json: str | None = option(None, "write the result as JSON; - is stdout", "PATH", writes="result")
-    overwrite: bool = option(False, "replace what is there: a folder, or a file that is no older output of this kind")
+    overwrite: bool = option(False, "replace a folder, or a file that is no older output of this kind")
     modules: tuple[str, ...] = option(
         (),
         "import your own formulations before: a module, or a Python file; can be repeated",
@@ -307,7 +307,7 @@ def check_places(options: CommandOptions) -> None:
 
 
 def _paths_read(options: CommandOptions, field: dataclasses.Field[object]) -> Iterator[str]:
-    """Yield the real paths of what a field names: of `squad:FILE` and `FILE:ARGS`, too, and of patterns."""
+    """Yield the real paths of the files that a field names: of `squad:FILE` and `FILE:ARGS`, too, and of patterns."""
     if not declared(field).reads:
         return
     value = getattr(options, field.name) or ()

@@ -37,7 +37,7 @@ class ToCollaborative(Target):
 
         W_Q^h W_K^hT ~ W_Q diag(m_h) W_K^T,   W_Q [width, shared_dim], W_K [memory width, shared_dim]
 
-    The logits stay divided by the square root of the original head_dim, whatever the shared_dim. b_K vanishes in the
+    The logits stay divided by the square root of the original head_dim at every shared_dim. b_K vanishes in the
     softmax and b_Q becomes the content bias W_K^h b_Q^h, both exactly. At shared_dim = num_heads * head_dim the
     function stays the same: the heads' own weights stand side by side, mixed by blocks of ones. Below that size a
     calibrated conversion minimises the error of centred logits, any other the error of the weights.

@@ -26,8 +26,8 @@ class Turning(NamedTuple):
     """One layer's keys in coordinates in which rows are independent, and the cost of their errors. NumPy, float64.
 
     An error e of KV head g adds u . e to the logit of a query at distance t, where u is the query turned by t. The
-    softmax does not see the mean over a row. For errors that differ from token to token the mean square of what it sees
-    is e^T G_g e, with
+    softmax does not see the mean over a row. For errors that differ from token to token the mean square that it sees is
+    e^T G_g e, with
 
         G_g = sum over heads h of g, mean over t of R(t) E[q_h q_h^T] R(t)^T,    t = 0, 1, ..., 255
 

@@ -16,7 +16,7 @@ WIDTH = 140
 
 
 class Terminal(Console):
-    """A console that spells control characters of what it shows; its own, for colours and bars, it writes."""
+    """A console that spells control characters of texts; its own, for colours and bars, it writes."""
 
     def __init__(self, stream: IO[str], **settings: Any) -> None:
         """Print on a stream."""

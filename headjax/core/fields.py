@@ -6,7 +6,7 @@
         dropout: Rate = 0.0
 
 Static type checkers see `int` and `float`. A class with a `__post_init__` of its own begins it with
-`super().__post_init__()`, and adds only what no single field can say.
+`super().__post_init__()`, and adds checks that no single field can make.
 """
 
 from __future__ import annotations

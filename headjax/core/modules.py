@@ -30,7 +30,7 @@ class Spec(Checked, abc.ABC):
         return declared(_template(self, sizes)[0])
 
     def fresh(self, *sizes: Any) -> Any:
-        """Return what `module` does, a hundred times as fast once it has been made before."""
+        """Return the result of `module`, a hundred times as fast once it has been made before."""
         module, leaves, structure = _template(self, sizes)
         return _in_order(jax.tree.unflatten(structure, leaves), module)
 

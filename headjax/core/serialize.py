@@ -149,7 +149,7 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
     float: float.__float__,
     str: str.__str__,
 }
-"""Types of single values, with what makes one of an object of a subclass."""
+"""Types of single values, with the conversion of an object of a subclass."""
 
 
 def foreign_modules(value: Any) -> set[str]:
@@ -178,7 +178,7 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def _named(value: Any) -> str:
-    """Return the name that stands where one was expected, or a description of what else does."""
+    """Return the name that stands where one was expected, or a description of the other value."""
     return value if isinstance(value, str) else shown(value)
 
 

@@ -59,7 +59,7 @@ class Spelled(io.TextIOBase):
 
 
 def unspelled(stream: IO[str]) -> IO[str]:
-    """Return the stream behind a `Spelled` one, for a console that spells what it is given and writes codes itself."""
+    """Return the stream behind a `Spelled` one, for a console that spells texts and writes codes itself."""
     return stream.stream if isinstance(stream, Spelled) else stream
 
 
@@ -67,7 +67,8 @@ def unspelled(stream: IO[str]) -> IO[str]:
 def spelled_streams() -> Iterator[None]:
     """Spell control characters in all that the body prints. A stream that is closed leads nowhere meanwhile.
 
-    Were it left closed, the next file that the process opens would get the number of stdout, and what libraries print.
+    Were it left closed, the next file that the process opens would get the number of stdout, and the output of
+    libraries.
     """
     for number in range(3):
         try:

@@ -210,7 +210,7 @@ class Programs(NamedTuple):
 
 
 def programs(model: Model, batch: Batch, *, budget: int = DEFAULT_BUDGET, compute: Compute = Compute()) -> Programs:
-    """Compile what `ablate` runs on a batch of these shapes.
+    """Compile the programs of `ablate` for a batch of these shapes.
 
     Raises:
         HeadjaxError: the budget is too small for a single ablation.

@@ -135,7 +135,7 @@ class TwoModels:
         self._memory: list[tuple[jax.Array | None, jax.Array | None]] = [(None, None)] * len(self._batches)
 
     def walk(self) -> Iterator[SubLayer]:
-        """Yield the sub-layers in the order of computation; what the caller changes in one, the next one reads.
+        """Yield the sub-layers in the order of computation; the next one reads the caller's changes in one.
 
         Nothing reads the output of the last layer, so it is not computed.
         """

@@ -130,7 +130,7 @@ def order_heads(
 
 
 def units(config: OrderConfig, batches: int) -> tuple[int, str]:
-    """Return how far the progress of `order_heads` counts on this many batches, and what it counts."""
+    """Return the last count of `order_heads`'s progress on this many batches, and the unit."""
     return (config.gate_steps, "step") if config.by in LEARNED else (max(batches, 1), "batch")
 
 

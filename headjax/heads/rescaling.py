@@ -121,7 +121,7 @@ def _by_head(sums: RefitSums, matrices: np.ndarray) -> tuple[np.ndarray, np.ndar
         matrices: W_O^h, `[heads, value_dim, width]`.
 
     Returns:
-        o_g . o_h, `[heads, heads]`, and o_h . r with r what the layer lacks, `[heads]`.
+        o_g . o_h, `[heads, heads]`, and o_h . r with r the layer's missing output, `[heads]`.
     """
     heads, size, width = matrices.shape
     rows = matrices.reshape(heads * size, width)

@@ -126,7 +126,7 @@ def read_by_transformers(model: Model, directory: str | Path) -> Peer | None:
     """Compare tokens, and text generated from a prompt, with those of `transformers` on the directory of a model.
 
     Returns:
-        What was compared; None where `transformers` or PyTorch is not installed.
+        The comparison; None where `transformers` or PyTorch is not installed.
 
     Raises:
         HeadjaxError: `transformers` cannot read the directory, or tokens or texts differ; the message starts with it.

@@ -284,7 +284,7 @@ def _fill(plain: PlainHeads, target: Attention, width: int, dtype: np.dtype) -> 
 def _place(
     filled: dict[str, np.ndarray], heads: Grouped, weights: Mapping[str, np.ndarray], target: MultiHead | Grouped
 ) -> None:
-    """Write the heads' weights into the arrays of the target, and what its scale lacks into the queries."""
+    """Write the heads' weights into the arrays of the target, and the ratio of scales into the queries."""
     own = np.asarray(heads.ids)
     read = own * getattr(target, "kv_heads", target.num_heads) // target.num_heads
     for name in ("query", "key", "value"):

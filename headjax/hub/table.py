@@ -5,7 +5,7 @@ A table has the shape of the config that it describes. `record(Learned, max_leng
 no entries are constants: the family has no field for them.
 
 Writing does not check everything. An export reads its fields again and compares the result with the model's config
-(`headjax.hub.layouts`), so that what a table cannot say is an error there.
+(`headjax.hub.layouts`), so that a field beyond the table is an error there.
 """
 
 from __future__ import annotations

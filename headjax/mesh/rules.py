@@ -91,7 +91,7 @@ def shardings(
 
 
 def moment_shardings(tensors: Tensors, mesh: Mesh, sharding: ShardingConfig = ShardingConfig()) -> dict[str, Any]:
-    """A `NamedSharding` for what the optimizer keeps of every declared tensor, in the same nesting."""
+    """A `NamedSharding` for the optimizer's state of every declared tensor, in the same nesting."""
     if sharding.optimizer == "params":
         return shardings(tensors, mesh, sharding=sharding)
 

@@ -257,7 +257,7 @@ class Programs(NamedTuple):
 
 
 def programs(model: Model, batch: Batch, *, max_new_tokens: int = NEW_TOKENS, compute: Compute = Compute()) -> Programs:
-    """Compile what `generate` runs on a batch of these shapes, greedily and without an end token.
+    """Compile the programs of `generate` for a batch of these shapes, greedily and without an end token.
 
     Raises:
         DataError: as `generate`.

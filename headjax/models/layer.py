@@ -235,7 +235,7 @@ class _LayerRun:
         *,
         dropout: int,
     ) -> jax.Array:
-        """Return the outputs of an attention; `memory` is what its keys and values come from, `dropout` a number."""
+        """Return the outputs of an attention; `memory` is the source of its keys and values, `dropout` a number."""
         call, attention = self._call, getattr(self._layer, slot)
         options = options._replace(
             dropout=Dropout(self._config.attention_dropout, fold(call.key, dropout)),

@@ -132,7 +132,7 @@ class LayerGroup:
         return self.body(layer, call)(x, own._replace(layer=layer))
 
     def at(self, layers: Layers, call: StackCall, index: int) -> tuple[Any, Varying]:
-        """Return what `body` takes for the layer at an index of the group: the weights, and the values of its own."""
+        """Return `body`'s arguments for the layer at an index of the group: its weights and values."""
         varying = _slice(self.values(None, call), index)
         if isinstance(layers, nnx.List):
             return layers[index], varying._replace(layer=layers[index])

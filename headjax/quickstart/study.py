@@ -235,7 +235,7 @@ def _subject(workdir: Path, decoder: Model | None, standard: TrainResult) -> tup
 
 
 def _samples(model: Model) -> list[tuple[str, str]]:
-    """Return the prompts, and what the model writes after each."""
+    """Return the prompts, and the model's text after each."""
     sampler = Sample(temperature=0.5, top_p=0.95)
     return list(zip(PROMPTS, generate(model, list(PROMPTS), max_new_tokens=96, sampler=sampler, seed=0), strict=True))
 

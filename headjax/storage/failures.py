@@ -35,8 +35,8 @@ _PATHS = (re.compile(r"[\"'`](/[^\"'`]*)[\"'`]"), re.compile(r"[\"'`]([^\"'`]*/[
 def in_one_line(error: BaseException) -> str | None:
     """Return one line about a failure of the machine; None for any other error, which is a defect of headjax.
 
-    Errors of the operating system and of memory are found in what an error was raised from, too, and in the messages
-    of libraries that have errors of their own.
+    Errors of the operating system and of memory are also found in the causes of an error, and in the messages of
+    libraries with other errors.
     """
     for each in causes(error):
         if isinstance(each, MemoryError):

@@ -315,7 +315,7 @@ def check_links(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def reading(file: Path) -> Iterator[None]:
-    """Turns what reading a file may raise into a `DataError` that names it."""
+    """Turns the errors of reading a file into a `DataError` that names it."""
     try:
         yield
     except FileNotFoundError:

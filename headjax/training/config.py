@@ -1,4 +1,4 @@
-"""The configuration of a training run: what a config file's `ConfigDict` must hold."""
+"""The configuration of a training run: the fields of a config file's `ConfigDict`."""
 
 from __future__ import annotations
 

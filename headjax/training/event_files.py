@@ -52,7 +52,7 @@ class EventFile:
             self.flush()
 
     def flush(self) -> None:
-        """Bring what was written to the file.
+        """Flush the lines to the file.
 
         Raises:
             OSError: the file cannot be written.

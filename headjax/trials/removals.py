@@ -164,7 +164,7 @@ class RemovalTrials:
         return list(self.selection.sample(self.calibrate, self.batch_size, seed=draw, buckets=self.buckets))
 
     def run(self, removal: Removal, repair: Repair) -> RemovalTrial:
-        """Try a removal with a repair; what the repairs of a removal share is kept from one to the next.
+        """Try a removal with a repair; shared results of a removal's repairs are kept from one to the next.
 
         Raises:
             HeadjaxError: an unknown order, more heads than there are, or a repair that the model does not allow.
