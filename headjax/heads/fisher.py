@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.groups import key_value_groups
@@ -28,7 +29,12 @@ Blocks = Mapping[str, np.ndarray]
 
 
 def fisher_blocks(
-    model: Model, batches: Iterable[Batch], *, gates: Gates | None = None, compute: Compute = Compute()
+    model: Model,
+    batches: Iterable[Batch],
+    *,
+    gates: Gates | None = None,
+    compute: Compute = Compute(),
+    progress: Update | None = None,
 ) -> dict[str, np.ndarray]:
     """Return the empirical Fisher information of each layer's gates: sum over examples of g g^T, g_h = dL(x) / dxi_h.
 
@@ -40,6 +46,7 @@ def fisher_blocks(
         batches: Examples with labels.
         gates: `[layers, max_heads]` by head stack, gates at which to differentiate; None is all ones.
         compute: Precision and kernels of the forward pass.
+        progress: Called after every batch with the number of batches done.
 
     Raises:
         DataError: There are no batches.
@@ -48,7 +55,9 @@ def fisher_blocks(
     at = head_gates.ones(config) if gates is None else dict(gates)
     params = own_arrays(config, model.params, compute)
     arrays = (device_batch(config, batch) for batch in batches)
-    total: dict[str, np.ndarray] = sum_over(_blocks(config, params, batch, at, compute) for batch in arrays)
+    blocks = (_blocks(config, params, batch, at, compute) for batch in arrays)
+    told = progress or (lambda done, values: None)
+    total: dict[str, np.ndarray] = sum_over(blocks, lambda number, fetched: told(number + 1, {}))
     return total
 
 

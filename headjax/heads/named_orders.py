@@ -121,7 +121,7 @@ def order_heads(
     if gates is not None and config.by in AT_ONCE:
         raise HeadjaxError(f"by: {config.by} chooses all heads at once and cannot be repeated step by step")
     if config.by == "fisher_blocks":
-        return _by_fisher_blocks(model, batches, config)
+        return _by_fisher_blocks(model, batches, config, progress)
     if config.by in LEARNED:
         return lambda count: _by_learned_gates(model, batches, config, count, progress)
     order = _fixed_order(model, batches, config, gates, progress)
@@ -175,8 +175,10 @@ def _fixed_order(
     return by_groups(model.config, values, low_first) if config.whole_groups else by_score(values, low_first)
 
 
-def _by_fisher_blocks(model: Model, batches: Sequence[Batch], config: OrderConfig) -> Callable[[int], Order]:
-    blocks, stacks = fisher_blocks(model, batches), config.stacks or None
+def _by_fisher_blocks(
+    model: Model, batches: Sequence[Batch], config: OrderConfig, progress: Update | None
+) -> Callable[[int], Order]:
+    blocks, stacks = fisher_blocks(model, batches, progress=progress), config.stacks or None
     select = functools.partial(fisher_selection, model.config, blocks, stacks=stacks, whole_groups=config.whole_groups)
     everything = select(len(all_heads(model.config, stacks)))
 

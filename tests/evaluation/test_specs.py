@@ -202,10 +202,6 @@ def test_directories_written_before_names_were_kept(tmp_path):
     assert directory.load(tmp_path / "model").config == model.config
 
 
-def text_encoder(task, folder):
-    return tiny.text_encoder(task, wordpiece_tokenizer(write_vocabulary(folder)))
-
-
 def test_a_text_is_whole_where_no_heads_are_chosen_on_it(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("\n\n".join(f"paragraph {i}: " + "some words of it " * (3 + i % 5) for i in range(60)))
@@ -229,15 +225,15 @@ def test_a_text_is_whole_where_no_heads_are_chosen_on_it(tmp_path):
 
 
 @pytest.mark.parametrize("columns", ["sentence1\tsentence2\tscore", "sentence\tsentence2\tlabel"])
-def test_any_table_of_pairs_with_a_score_has_similarities(tmp_path, columns):
+def test_any_table_of_pairs_with_a_score_has_similarities(tmp_path, tokenizer, columns):
     path = write_lines(tmp_path / "pairs.tsv", columns, "good film\tfun film\t4", "bad\tgood\t0", "dull\tnot fun\t3.5")
-    plain = text_encoder(NoTask(), tmp_path)
+    plain = tiny.text_encoder(NoTask(), tokenizer)
     for spec in (str(path), f"sentence_similarity:{path}"):
         task = load_task(spec, plain)
         assert isinstance(task.measure, Similarities)
         np.testing.assert_array_equal(task.data.validation.values("labels"), np.float32([1.0, 0.0, 0.875]))
         assert -1.0 <= evaluate_task(plain, task)["spearman"] <= 1.0
-    numbers = load_task(str(path), text_encoder(Regression(), tmp_path))
+    numbers = load_task(str(path), tiny.text_encoder(Regression(), tokenizer))
     assert isinstance(numbers.measure, Numbers)
     np.testing.assert_array_equal(numbers.data.validation.values("labels"), np.float32([4.0, 0.0, 3.5]))
 
@@ -249,19 +245,19 @@ def test_any_table_of_pairs_with_a_score_has_similarities(tmp_path, columns):
         (("sentence\tscore", "good\t1"), r"table\.tsv: "),
     ],
 )
-def test_scores_are_numbers_and_pairs_are_pairs(lines, said, tmp_path):
+def test_scores_are_numbers_and_pairs_are_pairs(lines, said, tokenizer, tmp_path):
     path = write_lines(tmp_path / "table.tsv", *lines)
     with pytest.raises(DataError, match=said):
-        load_task(f"sentence_similarity:{path}", text_encoder(NoTask(), tmp_path))
+        load_task(f"sentence_similarity:{path}", tiny.text_encoder(NoTask(), tokenizer))
 
 
 @pytest.mark.parametrize("names", [(), ("bad", "dull", "good")])
-def test_a_class_that_does_not_occur_is_no_obstacle(tmp_path, names):
+def test_a_class_that_does_not_occur_is_no_obstacle(tmp_path, tokenizer, names):
     """Numbers are class numbers where there are no names, also by the names that Hugging Face invents."""
     labels = ("good", "bad") if names else ("2", "LABEL_0")
     rows = [f"{word} film\t{label}" for word in ("a", "the") for label in labels]
     path = write_lines(tmp_path / "two.tsv", "sentence\tlabel", *rows)
-    classifier = text_encoder(Classification(classes=3, names=names), tmp_path)
+    classifier = tiny.text_encoder(Classification(classes=3, names=names), tokenizer)
     task = load_task(str(path), classifier)
     assert task.data.validation.values("labels").tolist() == [2, 0, 2, 0]
     assert set(evaluate_task(classifier, task)) == {"loss", "accuracy", "macro_f1", "matthews"}

@@ -1,25 +1,23 @@
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import jax
 import numpy as np
 import pytest
 
-from headjax.core.tensors import Normal
 from headjax.heads import agreement as heads_agreement
 from headjax.heads import gates
 from headjax.heads.agreement import agreement, agreements
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruction import reconstruct
-from headjax.models.encoder import Bert
 from headjax.models.outputs import Pooler
-from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, NoTask, Regression, SentenceSimilarity
-from headjax.models.vision import Patches, Vit
+from headjax.models.vision import Patches
 from tests import tiny
+from tests.models.test_encoder import config
+from tests.models.test_vision import config as vision
 
 REMOVED = [HeadId("encoder", 0, 1)]
 MASK = np.array([[1] * 8, [1] * 5 + [0] * 3, [0] * 8])
@@ -27,11 +25,7 @@ BATCH = tiny.tokens(3, 8) | {"attention_mask": MASK, "segment_ids": MASK * np.ar
 
 
 def encoder(task):
-    recipe = Bert(
-        attention=tiny.multi_head(2), feed_forward=Dense(24), vocab_size=tiny.VOCABULARY, max_length=12,
-        width=tiny.WIDTH, num_layers=1, segments=0, pooler=Pooler(), task=task,
-    )  # fmt: skip
-    return tiny.model(dataclasses.replace(recipe.build(), initializer=Normal(0.3)))
+    return tiny.model(config(attention=tiny.multi_head(2), num_layers=1, segments=0, pooler=Pooler(), task=task))
 
 
 def softmax(logits):
@@ -119,11 +113,8 @@ def test_several_models_are_compared_with_one_forward_of_the_first(monkeypatch):
 
 
 def test_a_black_image_counts_and_a_row_that_fills_up_a_batch_does_not():
-    config = Vit(
-        patches=Patches(image_size=8, patch_size=4), attention=tiny.multi_head(2), feed_forward=Dense(24),
-        width=tiny.WIDTH, num_layers=1, task=Classification(classes=3),
-    ).build()  # fmt: skip
-    model = tiny.model(dataclasses.replace(config, initializer=Normal(0.3)))
+    fields = {"attention": tiny.multi_head(2), "num_layers": 1, "task": Classification(classes=3)}
+    model = tiny.model(vision(patches=Patches(image_size=8, patch_size=4), **fields))
     pruned = prune(model, REMOVED)
     images = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
     images[1] = 0.0

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core.tensors import Normal
 from headjax.evaluation.task import measure_batch
 from headjax.heads import gates
 from headjax.heads.ablation import ablate
@@ -20,41 +17,34 @@ from headjax.heads.pruning import prune
 from headjax.heads.rescaling import fold_gates, rescale
 from headjax.heads.scores import SCORES, score_heads
 from headjax.models import Compute, Model
-from headjax.models.encoder import Albert
-from headjax.models.encoder_decoder import T5
-from headjax.models.sublayers import Dense
 from headjax.models.tasks import MaskedLanguageModel
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.closeness import assert_close, tolerance
+from tests.models import test_encoder as encoder
+from tests.models import test_encoder_decoder as encoder_decoder
 
 pytestmark = pytest.mark.whole  # every one of a product: minutes of compilation
 
 GENERATOR = np.random.default_rng(1)
-SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2, "feed_forward": Dense(24)}
 MASK = np.array([[1] * 8, [1] * 5 + [0] * 3])
 
 
 def t5() -> tuple[Model, dict]:
     """An encoder and a decoder of other lengths, relative positions in both, and padding on both sides."""
-    config = T5(attention=tiny.multi_head(3, scale=1.0), buckets=8, max_distance=12, **SIZES).build()
+    model = tiny.model(encoder_decoder.t5(attention=tiny.multi_head(3, scale=1.0)))
     labels = GENERATOR.integers(1, tiny.VOCABULARY, (2, 6))
     labels[1, 4:] = -100
-    return (
-        tiny.model(dataclasses.replace(config, initializer=Normal(0.3))),
-        tiny.tokens(2, 8) | {"attention_mask": MASK, "labels": labels},
-    )
+    return model, tiny.tokens(2, 8) | {"attention_mask": MASK, "labels": labels}
 
 
 def albert() -> tuple[Model, dict]:
     """A masked language model of one layer used twice."""
-    recipe = Albert(attention=tiny.multi_head(3), max_length=12, embedding_size=8, task=MaskedLanguageModel(), **SIZES)
+    config = encoder.config("albert", num_layers=2, attention=tiny.multi_head(3), task=MaskedLanguageModel())
     labels = np.where(GENERATOR.random((2, 8)) < 0.5, GENERATOR.integers(0, tiny.VOCABULARY, (2, 8)), -100)
     labels[:, 0] = 7
-    return (
-        tiny.model(dataclasses.replace(recipe.build(), initializer=Normal(0.3))),
-        tiny.tokens(2, 8) | {"attention_mask": MASK, "labels": np.where(MASK == 1, labels, -100)},
-    )
+    given = {"attention_mask": MASK, "labels": np.where(MASK == 1, labels, -100)}
+    return tiny.model(config), tiny.tokens(2, 8) | given
 
 
 NAMES = ("fixed_head_size", "ragged_grouped", "tucker", "latent_rotary", "talking", "gated")

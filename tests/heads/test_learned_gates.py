@@ -70,23 +70,15 @@ def test_subset_finds_the_heads_that_matter(task):
     assert learned.losses.shape == (60,)
 
 
-def test_hard_concrete_closes_what_costs_nothing(task):
+def test_hard_concrete_closes_what_costs_nothing(task, monkeypatch):
+    """And the host waits for the device only when losses are due."""
     seen = []
+    fetched = tiny.fetches(monkeypatch, lambda: len(seen))
     learned = learn_gates(
         *task, HardConcrete(weight=0.02), steps=120, learning_rate=0.2, progress=lambda n, values: seen.append(values)
     )
+    assert fetched
+    assert fetched <= {0, *range(19, 120, 20), 120}, "steps done when a loss was fetched"
     assert set(learned.removed) == set(learned.logits) - USEFUL
     assert len(seen) == 120
     assert [seen[number - 1]["loss"] for number in (1, 20, 100, 120)] == learned.losses[[0, 19, 99, 119]].tolist()
-
-
-def test_the_host_waits_for_the_device_only_when_losses_are_due(task, monkeypatch):
-    done = [0]
-    fetched = tiny.fetches(monkeypatch, lambda: done[0])
-
-    def progress(number, values):
-        done[0] = number
-
-    learn_gates(*task, HardConcrete(weight=0.02), steps=50, learning_rate=0.2, progress=progress)
-    assert fetched
-    assert fetched <= {0, 19, 39, 49, 50}, "steps done when a loss was fetched"

@@ -38,17 +38,26 @@ def grouped():
     return tiny.model(tiny.decoder_config(layer, layer))
 
 
+@pytest.mark.parametrize("whole_groups", [False, True])
 @pytest.mark.parametrize(
-    "name", ["importance", "entropy", "ablation", "fisher_blocks", "reconstruction", "subset", "random"]
+    "name",
+    ["importance", "entropy", "output_norm", "ablation", "fisher_blocks", "reconstruction", "subset", "random"],
 )
-def test_whole_groups_stay_together(grouped, batches, name):
-    order = order_heads(grouped, batches, OrderConfig(by=name, whole_groups=True, gate_steps=2))(4)
-    assert sorted(order) == sorted(all_heads(grouped.config))
-    assert sorted(flat(group_steps(grouped.config, order))) == sorted(order)
-    assert flat(group_steps(grouped.config, order)) == order
-    if name in ("importance", "entropy"):
+def test_orders_name_every_head_once_keep_groups_together_and_tell_their_progress(name, whole_groups, grouped, batches):
+    config, seen = OrderConfig(by=name, whole_groups=whole_groups, gate_steps=3, seed=5), []
+    order = order_heads(grouped, batches, config, progress=lambda done, _: seen.append(done))(4)
+    steps = group_steps(grouped.config, order)
+    assert sorted(order) == sorted(flat(steps)) == sorted(all_heads(grouped.config))
+    assert not whole_groups or order == flat(steps)
+    total, unit = units(config, len(batches))
+    assert seen == sorted(seen)
+    assert name == "random" or seen[-1] == total
+    assert unit == ("step" if name == "subset" else "batch")
+    if name in ("subset", "random"):
+        assert order == order_heads(grouped, batches, config)(4), "seeded"
+    if whole_groups and name in ("importance", "entropy"):
         values = compared(score_heads(grouped, batches).values, name)
-        sums = [sum(values[head] for head in group) for group in group_steps(grouped.config, order)]
+        sums = [sum(values[head] for head in group) for group in steps]
         assert sums == sorted(sums, reverse=name == "entropy")
 
 
@@ -68,26 +77,6 @@ def test_groups_cost_together(grouped, batches):
         group: blocks["decoder"][group[0].layer][group[0].head :, group[0].head :][:2, :2].sum() for group in groups
     }
     assert order == min(costs, key=costs.get)
-
-
-@pytest.mark.parametrize("whole_groups", [False, True])
-@pytest.mark.parametrize("name", ["importance", "output_norm", "ablation", "reconstruction", "subset"])
-def test_progress_goes_as_far_as_it_says(grouped, batches, name, whole_groups):
-    config = OrderConfig(by=name, whole_groups=whole_groups, gate_steps=3)
-    seen = []
-    order_heads(grouped, batches, config, progress=lambda done, _: seen.append(done))(2)
-    total, unit = units(config, len(batches))
-    assert seen == sorted(seen)
-    assert seen[-1] == total
-    assert unit == ("step" if name == "subset" else "batch")
-
-
-@pytest.mark.parametrize("name", ["subset", "random"])
-def test_orders_that_draw_are_seeded_and_name_every_head_once(model, batches, name):
-    config = OrderConfig(by=name, gate_steps=2, seed=5)
-    order = order_heads(model, batches, config)(2)
-    assert sorted(order) == sorted(all_heads(model.config))
-    assert order == order_heads(model, batches, config)(2)
 
 
 def test_gradual_pruning_orders_what_is_left_and_keeps_original_numbers(model):

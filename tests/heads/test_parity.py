@@ -37,15 +37,9 @@ def bert(transformers):
 
 def gpt2(transformers):
     config = transformers.GPT2Config(
-        vocab_size=VOCABULARY,
-        n_embd=16,
-        n_layer=LAYERS,
-        n_head=HEADS,
-        n_positions=20,
-        initializer_range=0.3,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
+        vocab_size=VOCABULARY, n_embd=16, n_layer=LAYERS, n_head=HEADS, n_positions=20, initializer_range=0.3,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
     model = transformers.GPT2LMHeadModel(config)
     return model, [block.attn.c_proj for block in model.transformer.h]
 

@@ -25,6 +25,8 @@ from headjax.heads.marked_keys import attention_on_marks, previous_token, same_c
 from headjax.heads.named_orders import OrderConfig, order_heads
 from headjax.heads.ordering import most_within, select
 from headjax.heads.pruning import prune, prune_gradually
+from headjax.heads.reconstruction import reconstruct
+from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.rescaling import rescale
 from headjax.heads.scores import Scores, score_heads
 from headjax.heads.significance import mcnemar, paired_bootstrap, t_test, transfer
@@ -43,7 +45,9 @@ HEADS = all_heads(CONFIG)
 GONE = HeadId("decoder", 0, 9)
 TWO = tiny.model(tiny.decoder_config())
 EIGHT = all_heads(TWO.config)
+ONE = EIGHT[:1]
 BATCH = tiny.tokens(2, 8)
+PADDING = BATCH | {"attention_mask": np.zeros((2, 8), int)}
 IGNORING = BATCH | {"labels": np.full((2, 8), IGNORED)}
 ORDER = HEADS[:4]
 VALUES = dict.fromkeys(HEADS, 1.0)
@@ -66,9 +70,15 @@ def uniform(*layers):
     return uniform_steps(config, all_heads(config))
 
 
-def nan(group: str):
+def nan(*path: str):
     """The model with NaN in a group of its parameters."""
-    return TWO.replace(params=TWO.params | {group: jax.tree.map(lambda array: array * np.nan, TWO.params[group])})
+
+    def spoiled(tree, path):
+        if path:
+            return tree | {path[0]: spoiled(tree[path[0]], path[1:])}
+        return jax.tree.map(lambda array: array * np.nan, tree)
+
+    return TWO.replace(params=spoiled(TWO.params, path))
 
 
 def scores_of(*numbers: float):
@@ -116,7 +126,11 @@ REFUSED = {
             "stack: the model has no encoder",
         ),
         (lambda: order_heads(TWO, [], OrderConfig()), "no example"),
-        (lambda: rescale(TWO, [], EIGHT[:1]), "no example"),
+        (lambda: reconstruct(TWO, [], ONE), "no example to calibrate on"),
+        (lambda: reconstruct(TWO, [PADDING], ONE), "the examples hold padding alone"),
+        (lambda: reconstruct(TWO, [tiny.tokens(1, 8)], ONE), "one example is too few"),
+        (lambda: reconstruction_order(TWO, []), "no example"),
+        (lambda: rescale(TWO, [], ONE), "no example"),
         (lambda: score_heads(TWO, []), "no example with a target"),
         (lambda: score_heads(TWO, [IGNORING]), "no example with a target"),
         (lambda: t_test(np.zeros(2), np.zeros(3)), "2 and 3 examples are not pairs"),
@@ -179,6 +193,23 @@ REFUSED = {
         (lambda: prune(MODEL, ["middle/0/1"]), "unknown head stack 'middle'"),
         (lambda: prune_gradually(TWO, [6], same, lambda left: left), "6 heads, only 2 may be removed"),
         (lambda: prune_gradually(TWO, [4, 2], same, lambda left: left), "counts: must rise"),
+        (lambda: reconstruct(TWO, [BATCH], EIGHT), "all heads are removed"),
+        (lambda: reconstruct(TWO, [BATCH], [GONE]), "head decoder/0/9"),
+        (lambda: reconstruct(TWO, [BATCH], ONE, units=-0.1), "units: must be at least 0 and below 1"),
+        (lambda: reconstruct(TWO, [BATCH], ONE, units=1.0), "units: must be at least 0 and below 1"),
+        (
+            lambda: reconstruct(nan("embeddings"), [BATCH], ONE),
+            "decoder/0: sums over the calibration tokens are not finite",
+        ),
+        (lambda: reconstruction_order(TWO, [BATCH], stacks=["cross"]), "no head stack 'cross'"),
+        (
+            lambda: reconstruction_order(nan("embeddings"), [BATCH]),
+            "decoder/0: second moments of contexts are not finite",
+        ),
+        (
+            lambda: reconstruction_order(nan("decoder", "final_norm"), [BATCH]),
+            "decoder/0: the output without 1 of its heads is not finite",
+        ),
         (lambda: rescale(TWO, [BATCH], [GONE]), "head decoder/0/9"),
         (lambda: score_heads(TWO, [BATCH], statistics=["entropi"]), "did you mean 'entropy'"),
         (lambda: SCORES.score("inportance"), "did you mean 'importance'"),

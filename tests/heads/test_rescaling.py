@@ -9,16 +9,16 @@ import pytest
 
 from headjax.attention import Gated
 from headjax.core.serialize import kind
-from headjax.core.tensors import Normal, head_axis
+from headjax.core.tensors import head_axis
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
 from headjax.heads.rescaling import fold_gates, rescale
 from headjax.heads.surgery import map_attention
-from headjax.models.encoder import Albert
 from headjax.models.sublayers import Dense, DenseFeedForward
 from tests import tiny
 from tests.closeness import assert_close
+from tests.models.test_encoder import config as encoder
 
 MASK = np.array([[1] * 8, [1] * 5 + [0] * 3, [1] * 8])
 BATCHES = [tiny.tokens(3, 8, seed) | {"attention_mask": MASK} for seed in range(2)]
@@ -133,11 +133,8 @@ def test_gates_fold_into_wrapped_formulations():
 
 def test_layers_that_share_parameters_have_one_set_of_gates():
     """Gates are NumPy's least squares over both depths of a head, and fold into the one set of weights."""
-    config = Albert(
-        attention=tiny.multi_head(3), max_length=12, embedding_size=8, vocab_size=tiny.VOCABULARY, width=tiny.WIDTH,
-        num_layers=2, feed_forward=Dense(24),
-    ).build()  # fmt: skip
-    whole = tiny.model(dataclasses.replace(config, initializer=Normal(0.3)))
+    config = encoder("albert", num_layers=2, attention=tiny.multi_head(3))
+    whole = tiny.model(config)
     removed = [HeadId("encoder", 1, 1)]
     at = rescale(whole, BATCHES, removed)
     masked = gates.without(config, [HeadId("encoder", layer, 1) for layer in (0, 1)])

@@ -6,15 +6,7 @@ import pytest
 
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import from_data, to_data
-from headjax.initialization import (
-    Admin,
-    AdminConstant,
-    DeepNorm,
-    DSInit,
-    Initialization,
-    LayerScale,
-    ReZero,
-)
+from headjax.initialization import Admin, AdminConstant, DeepNorm, DSInit, Initialization, LayerScale, ReZero
 from headjax.models.shared_stack import SharedStack
 from tests import tiny
 from tests.initialization.models import POST, post_norm

@@ -9,13 +9,7 @@ import pytest
 
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import flatten
-from headjax.initialization import (
-    DeepNorm,
-    DSInit,
-    LayerScale,
-    ReZero,
-    TFixup,
-)
+from headjax.initialization import DeepNorm, DSInit, LayerScale, ReZero, TFixup
 from headjax.models import Options
 from headjax.models.residuals import ScaledNoNorm
 from tests import tiny

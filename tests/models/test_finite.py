@@ -169,14 +169,9 @@ def assert_generates(model: Any, compute: Compute) -> None:
 
 @pytest.mark.whole
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_decoder_of_every_formulation_generates_from_nothing(dtype):
-    assert_generates(tiny.model(decoder(FORMULATIONS.values())), Compute(dtype=dtype))
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_an_encoder_decoder_of_every_formulation_generates_from_nothing(dtype):
-    assert_generates(tiny.model(encoder_decoder(FORMULATIONS.values())), Compute(dtype=dtype))
+@pytest.mark.parametrize("made", [decoder, encoder_decoder])
+def test_a_model_of_every_formulation_generates_from_nothing(made, dtype):
+    assert_generates(tiny.model(made(FORMULATIONS.values())), Compute(dtype=dtype))
 
 
 @pytest.mark.parametrize("name", cases({("decoder",)}, ["decoder", "translation"]))

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from headjax.core.norms import LayerNorm
-from headjax.core.tensors import Normal
-from headjax.models.encoder import Albert
-from headjax.models.encoder_decoder import T5
 from headjax.models.layerwise import FEED_FORWARD, Place, Stream, layer_output
 from headjax.models.observe import variance
 from headjax.models.residuals import ConstantPostNorm, PostNorm, PreNorm, ScaledNoNorm, ScaledPostNorm, ScaledPreNorm
-from headjax.models.sublayers import Dense, GatedDense
 from tests import tiny
 from tests.closeness import assert_close
 from tests.layer_walk import walk
+from tests.models import test_encoder as encoder
+from tests.models import test_encoder_decoder as encoder_decoder
 
 MASK = np.array([[1] * 8, [1] * 5 + [0] * 3])
 
@@ -31,17 +27,13 @@ def decoder():
 
 def t5():
     """Position biases on both sides, and cross-attention."""
-    sizes = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2, "feed_forward": GatedDense(24)}
-    config = T5(attention=tiny.multi_head(3, scale=1.0), buckets=8, max_distance=12, **sizes).build()
     labels = np.random.default_rng(0).integers(1, tiny.VOCABULARY, (2, 6))
-    model = tiny.model(dataclasses.replace(config, initializer=Normal(0.3)))
-    return model, tiny.tokens(2, 8) | {"attention_mask": MASK, "labels": labels}
+    return tiny.model(encoder_decoder.t5()), tiny.tokens(2, 8) | {"attention_mask": MASK, "labels": labels}
 
 
 def albert():
     """One layer used twice."""
-    sizes = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2, "feed_forward": Dense(24)}
-    config = Albert(attention=tiny.multi_head(3), max_length=12, embedding_size=8, **sizes).build()
+    config = encoder.config("albert", num_layers=2, attention=tiny.multi_head(3))
     return tiny.model(config), tiny.tokens(2, 8) | {"attention_mask": MASK}
 
 

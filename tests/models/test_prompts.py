@@ -39,11 +39,8 @@ def test_special_tokens_are_text_unless_they_are_asked_for(decoder):
         prompt_batch(decoder, ["a", "<|user|> b"], special=True)
 
 
-def test_sources_end_with_the_end_of_text(translator):
+def test_sources_end_with_the_end_of_text_also_where_they_are_cut(translator):
     np.testing.assert_array_equal(prompt_batch(translator, ["ab"])["input_ids"], [[97, 98, END]])
-
-
-def test_long_sources_are_cut_before_the_end_of_text(translator):
     batch = prompt_batch(translator, ["abcdef", "g"], max_length=3)
     np.testing.assert_array_equal(batch["input_ids"], [[97, 98, END], [103, END, 0]])
 

@@ -13,24 +13,19 @@ from headjax.evaluation.task import evaluate
 from headjax.heads.ablation import ablate
 from headjax.heads.scores import score_heads
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.encoder import Bert
 from headjax.models.generation import generate
-from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, MaskedLanguageModel, Regression, TokenClassification
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.training.loop import check_vocabulary
 from tests.hub.directories import T5, model_of
-from tests.tiny import VOCABULARY, decoder_config, model, multi_head
+from tests.models.test_encoder import config
+from tests.tiny import VOCABULARY, decoder_config, model
 
 IDS = np.arange(12).reshape(2, 6) % VOCABULARY
 
 
 def encoder(task):
-    recipe = Bert(
-        attention=multi_head(), feed_forward=Dense(16), vocab_size=VOCABULARY, max_length=12, width=16, num_layers=1,
-        task=task,
-    )  # fmt: skip
-    return model(recipe.build())
+    return model(config(num_layers=1, task=task))
 
 
 def changed(value, dtype=np.int64):

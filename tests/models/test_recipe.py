@@ -6,19 +6,15 @@ import pytest
 
 from headjax.core.errors import CheckpointError, ConfigError
 from headjax.models import model as directory
-from headjax.models.encoder import Bert
 from headjax.models.recipe import Directory, with_task
-from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, MaskedLanguageModel, NoTask
-from tests.tiny import VOCABULARY, decoder_config, model, multi_head, tokens
-
-FIELDS = {"vocab_size": VOCABULARY, "max_length": 12, "width": 16, "num_layers": 1}
+from tests.models.test_encoder import config
+from tests.tiny import VOCABULARY, decoder_config, model, tokens
 
 
 @pytest.fixture(scope="module")
 def encoder():
-    recipe = Bert(attention=multi_head(), feed_forward=Dense(16), pooler=None, task=NoTask(), **FIELDS)
-    return model(recipe.build())
+    return model(config(num_layers=1, pooler=None))
 
 
 def test_only_the_output_is_new(encoder, tmp_path):
