@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headjax.commands.examples import TASK, open_model_and_examples_if_any
 from headjax.commands.options import argument, option
 from headjax.commands.results import NO_EXAMPLES, found, table_of
-from headjax.commands.surgery import Changed, ConversionOptions, compared, evaluate_each, fine_tune, fine_tuning_of
+from headjax.commands.surgery import (
+    Changed,
+    ConversionOptions,
+    compared,
+    evaluate_each,
+    export_of,
+    fine_tune,
+    fine_tuning_of,
+    told_export,
+)
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count
 from headjax.core.progress import Progress
@@ -92,7 +101,7 @@ class Found(Changed):
         return [self._errors(), self.comparison(), self._costs()]
 
     def message(self) -> str:
-        return "\n".join((*_told(self.export), super().message()))
+        return "\n".join((*told_export(self.export), super().message()))
 
     def _errors(self) -> Table:
         columns = {"place": Column("Layer")}
@@ -161,37 +170,12 @@ def run(options: Options, progress: Progress) -> Found:
         output_difference=difference,
         costs=_costs(model, converted),
         break_even_length=model_break_even(converted.config, model.config),
-        export=_export(converted),
+        export=export_of(converted),
         to=options.to,
         model=str(options.out),
         **compared(model, converted, metrics, task),
         **described,
     )
-
-
-def _export(model: Model) -> dict[str, str | None] | None:
-    """Return how `headjax export` would write an imported model, or why it could not; None of any other model."""
-    from headjax.hub.exporting import imported_from, layout_of_export
-    from headjax.hub.table import InexpressibleError
-
-    origin = imported_from(model)
-    if origin is None:
-        return None
-    try:
-        family, layout = layout_of_export(model)
-    except InexpressibleError as error:
-        return {"from": origin, "family": None, "layout": None, "reason": str(error)}
-    return {"from": origin, "family": family, "layout": layout, "reason": None}
-
-
-def _told(export: Mapping[str, str | None] | None) -> list[str]:
-    """Return a line about an export in other shapes or another family than before, or about none."""
-    if export is None or (export["family"] == export["from"] and export["layout"] == "native"):
-        return []
-    if export["layout"] is None:
-        return [f"export to Hugging Face: {export['reason']}"]
-    full = ", zeros in place of what is missing, so neither smaller nor faster" * (export["layout"] == "padded")
-    return [f"export to Hugging Face: as {export['family']}, layout {export['layout']}{full}"]
 
 
 def _is_by_layer(to: str) -> bool:

@@ -11,7 +11,16 @@ from headjax.commands.options import argument, option
 from headjax.commands.orderings import budget_of, drop_of
 from headjax.commands.repair import AGREED, LENGTHS
 from headjax.commands.results import ABSENT, OnExamples, found
-from headjax.commands.surgery import Changed, FineTuningOptions, compared, evaluate_each, fine_tune, fine_tuning_of
+from headjax.commands.surgery import (
+    Changed,
+    FineTuningOptions,
+    compared,
+    evaluate_each,
+    export_of,
+    fine_tune,
+    fine_tuning_of,
+    told_export,
+)
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Amount, Size, StepsOrNone
 from headjax.core.progress import Progress
@@ -120,6 +129,9 @@ class Found(Changed):
         "with `--latency`: `predicted`, `measured`, `before`, `parts` (of the original model, each timed alone)",
         default=ABSENT,
     )
+    export: Mapping[str, str | None] | None = found(
+        "null unless the model was imported: `from`, `family`, `layout`, `reason`"
+    )
     page: str = found(said="page", default=ABSENT)
     story: Story
 
@@ -136,7 +148,10 @@ class Found(Changed):
             times = {name: numbers.duration(seconds) for name, seconds in self.seconds.items()}
             told = "forward: {predicted} predicted, {measured} measured, {before} before, {parts} as a sum of its parts"
             said.append(told.format(**times))
-        return "; ".join((*said, super().message()))
+        exported = told_export(self.export)
+        if self.export is not None and self.export["layout"] is None:
+            exported += ["--export native takes forms alone that a Hugging Face directory holds"]
+        return "\n".join((*exported, "; ".join((*said, super().message()))))
 
 
 def run(options: Options, progress: Progress) -> Found | Frontier:
@@ -194,6 +209,7 @@ def run(options: Options, progress: Progress) -> Found | Frontier:
         frontier=points,
         rivals=rivals[1:],
         grid=grid,
+        export=export_of(smaller),
         story=story,
         model=str(options.out),
         **compared(model, smaller, metrics, examples.evaluation),

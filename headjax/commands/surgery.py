@@ -236,3 +236,28 @@ def evaluate_each(
             metrics.append(evaluate_task(model, task, **chosen))
             bar(len(metrics), {})
     return metrics
+
+
+def export_of(model: Model) -> dict[str, str | None] | None:
+    """Return how `headjax export` would write an imported model, or why it could not; None of any other model."""
+    from headjax.hub.exporting import imported_from, layout_of_export
+    from headjax.hub.table import InexpressibleError
+
+    origin = imported_from(model)
+    if origin is None:
+        return None
+    try:
+        family, layout = layout_of_export(model)
+    except InexpressibleError as error:
+        return {"from": origin, "family": None, "layout": None, "reason": str(error)}
+    return {"from": origin, "family": family, "layout": layout, "reason": None}
+
+
+def told_export(export: Mapping[str, str | None] | None) -> list[str]:
+    """Return a line about an export in other shapes or another family than before, or about none."""
+    if export is None or (export["family"] == export["from"] and export["layout"] == "native"):
+        return []
+    if export["layout"] is None:
+        return [f"export to Hugging Face: {export['reason']}"]
+    full = ", zeros in place of what is missing, so neither smaller nor faster" * (export["layout"] == "padded")
+    return [f"export to Hugging Face: as {export['family']}, layout {export['layout']}{full}"]

@@ -92,3 +92,13 @@ def test_the_page_shows_the_decision_beside_others_and_time_is_measured(shrink, 
     assert "all layers alike" in rivals
     text = page.read_text()
     assert all(name in text for name in ("this choice", *rivals, *(one["place"] for one in found["layers"])))
+
+
+def test_a_model_that_no_layout_holds_is_told_with_the_option_that_avoids_it(shrink, monkeypatch, capsys):
+    assert shrink("own", "--parameters", "60%")[0]["export"] is None  # it came from no Hugging Face directory
+    assert "export" not in capsys.readouterr().out
+    lost = {"from": "bert", "family": None, "layout": None, "reason": "layout native: bert has no name for mixing"}
+    monkeypatch.setattr("headjax.commands.shrink.export_of", lambda model: lost)
+    assert shrink("lost", "--parameters", "60%")[0]["export"] == lost
+    told = capsys.readouterr().out
+    assert "export to Hugging Face: layout native: bert has no name for mixing\n--export native takes" in told
