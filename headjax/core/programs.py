@@ -1,8 +1,12 @@
-"""Room for compiled programs: XLA's programs for CPUs take many memory maps, and Linux limits those of a process."""
+"""Room for compiled programs: XLA's programs for CPUs take memory, and maps of it, of which Linux limits the number."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import gc
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -34,6 +38,35 @@ def make_room() -> bool:
         return False
     if taken <= SHARE * allowed:
         return False
+    forget()
+    return True
+
+
+def forget() -> None:
+    """Forget all compiled programs; what is needed again is compiled again.
+
+    Called between parts of a study that need programs of their own, and many of them.
+    """
     jax.clear_caches()
     gc.collect()
-    return True
+    trim()
+
+
+def trim() -> None:
+    """Return freed memory to the system, where the C library is glibc.
+
+    It keeps what compilations and large arrays have freed, for each thread apart: after a few dozen of them more than a
+    small model and its programs take.
+    """
+    trimming = _trimming()
+    if trimming is not None:
+        trimming(0)
+
+
+@functools.cache
+def _trimming() -> Callable[[int], int] | None:
+    """Return glibc's `malloc_trim`; None where the C library is another one."""
+    if sys.platform != "linux":
+        return None
+    found: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return found

@@ -13,6 +13,7 @@ import numpy as np
 from headjax.core import history
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.modules import arrays, copied
+from headjax.core.programs import trim
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
@@ -133,6 +134,7 @@ def reconstruct(
     models = TwoModels(model.config, placed, head_gates.without(own.config, gone), compute, converted)
     walk = _Walk(models, gone, ridges, feed_forward or any(lost.values()), lost)
     for number, repair in enumerate(walk.through(), start=1):
+        trim()
         if progress is not None:
             progress(number, {"held_out": repair.held_out})
     warn_of_unknowns(walk.repairs)

@@ -8,6 +8,7 @@ from typing import Any
 
 from headjax.conversion.calibration import collect
 from headjax.core import history
+from headjax.core.programs import forget
 from headjax.core.progress import Update
 from headjax.heads.reconstruction import reconstruct
 from headjax.models.compute import Compute
@@ -51,6 +52,7 @@ def build(
     to = {name: option.to for name, option in chosen.items() if option.to}
     if to:
         smaller = converted(smaller, to, places, collect(model, batches))
+        forget()
     changed = any(option.kind != "whole" for option in chosen.values())
     built = smaller
     if changed:

@@ -14,6 +14,7 @@ from headjax.conversion.named import describe
 from headjax.conversion.target import Target
 from headjax.core.errors import HeadjaxError
 from headjax.core.modules import arrays
+from headjax.core.programs import forget, trim
 from headjax.core.progress import Update
 from headjax.heads import gates as head_gates
 from headjax.heads.effect import LossRise, OutputChange
@@ -181,6 +182,7 @@ class _Run:
                 order = self._kept.found.get(f"order {place.name}", ())
                 for _, level in wanted.pop(at):
                     self._step(place, level, functools.partial(_damage, removing, level, order))
+                trim()
         for place, level in (option for own in wanted.values() for option in own):
             self._step(place, level)
         return {place.name: self._kept.found[f"order {place.name}"] for place in heads}
@@ -201,6 +203,7 @@ class _Run:
                     self._step(*option)
             else:
                 self._converted(form().model, options)
+                forget()
             yield LevelForm(level, told["targets"], told["costs"], functools.partial(self._config, level, orders))
 
     def _form(self, level: Level, orders: Orders) -> _Form:

@@ -14,6 +14,8 @@ from headjax.report import numbers
 from headjax.training import distillation
 from headjax.training.distillation import distill
 
+pytestmark = pytest.mark.usefixtures("programs_stay")
+
 
 @pytest.fixture(scope="module")
 def shrink(folder, tmp_path_factory):

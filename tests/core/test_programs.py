@@ -40,6 +40,15 @@ def test_programs_are_forgotten_where_half_of_the_maps_are_taken(doubled, tmp_pa
     assert doubled(jnp.ones(3)).tolist() == [2, 2, 2]
 
 
+@pytest.mark.parametrize("library", ["own", "other"])
+def test_forgotten_programs_are_compiled_again(doubled, library, monkeypatch):
+    if library == "other":
+        monkeypatch.setattr(programs, "_trimming", lambda: None)
+    programs.forget()
+    assert doubled._cache_size() == 0
+    assert doubled(jnp.ones(3)).tolist() == [2, 2, 2]
+
+
 class MadeRoom(Exception):
     """Ends what made room, before it looks at its arguments."""
 

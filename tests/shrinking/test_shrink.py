@@ -31,6 +31,8 @@ from headjax.shrinking.shrink import options_of
 from headjax.storage.kept import Kept
 from tests import tiny
 
+pytestmark = pytest.mark.usefixtures("programs_stay")
+
 BATCHES = [tiny.tokens(16, 12, seed) for seed in range(4)]
 GRID = Grid(
     heads=(0.5, 0.0), units=(0.5, 0.25), cached=(Level(1.0, "grouped", 0.5), Level(0.5, "latent", 0.5)), others=()
