@@ -16,6 +16,7 @@ from headjax.core.errors import ArgumentError, HeadjaxError
 from headjax.data.forms.language import Translations
 from headjax.evaluation.task import Task
 from headjax.heads.learned_gates import Subset
+from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.models.sampling import Greedy
 from headjax.models.tasks import Classification
 from headjax.shrinking.shrink import Budget
@@ -133,3 +134,5 @@ def test_numbers_of_numpy_iterators_and_defaults_pass():
     with pytest.raises(ArgumentError, match=r"gates: expected Gates \| None, got 3$"):
         headjax.evaluate(MODEL, batches, gates=3)
     assert len(list(batches)) == 1, "an iterator is not consumed by the comparison"
+    assert headjax.reconstruction_order.__wrapped__ is reconstruction_order, "the submodule's function is underneath"
+    assert headjax.reconstruction_order is headjax.reconstruction_order

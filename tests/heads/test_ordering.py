@@ -9,9 +9,8 @@ from headjax.heads.ablation import Ablation
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import most_within, requested_count, select
 from headjax.heads.scores import Scores, batch_sums, score_heads
-from headjax.models.encoder_decoder import T5
-from headjax.models.sublayers import Dense
 from tests import tiny
+from tests.models.test_encoder_decoder import t5
 
 CONFIG = tiny.decoder_config(tiny.layer(tiny.multi_head(3)), tiny.layer(tiny.multi_head(2)))
 HEADS = all_heads(CONFIG)
@@ -32,25 +31,21 @@ def test_named_scores_know_their_direction():
     assert names(ordering.by_scores(scores, "importance_raw")) == ["0/1", "1/0", "0/2", "0/0", "1/1"]
     assert names(ordering.by_scores(scores, "entropy")) == ["1/1", "0/0", "0/2", "0/1", "1/0"]
     assert names(ordering.by_scores(scores, "importance")) == ["1/0", "0/1", "0/2", "0/0", "1/1"]
-    with pytest.raises(HeadjaxError, match="'importanse'"):
-        ordering.by_scores(scores, "importanse")
 
 
-def ablation(mode="each"):
+def ablation():
     baseline = {"loss": np.array([2.0, 4.0]), "accuracy": np.array([1.0, 0.0])}
     ablated = {
         "loss": np.array([[5.0, 5.0], [1.0, 4.0], [2.0, 4.0], [2.0, 4.5], [9.0, 9.0]]),
         "accuracy": np.array([[1.0, 1.0], [0.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]),
     }
     weights = {"loss": np.array([3.0, 5.0]), "accuracy": np.ones(2)}
-    return Ablation(mode, HEADS, baseline, ablated, weights)
+    return Ablation("each", HEADS, baseline, ablated, weights)
 
 
 def test_oracle_order_removes_first_what_costs_least():
     assert names(ordering.by_ablation(ablation())) == ["0/1", "0/2", "1/0", "0/0", "1/1"]
     assert names(ordering.by_ablation(ablation(), "accuracy")) == ["0/0", "0/2", "1/0", "0/1", "1/1"]
-    with pytest.raises(HeadjaxError, match="each head alone"):
-        ordering.by_ablation(ablation("all-but-one"))
 
 
 def test_random_orders_are_seeded_permutations():
@@ -67,8 +62,6 @@ def test_every_layer_keeps_its_minimum():
 
 def test_stacks_are_chosen_by_name():
     assert ordering.in_stacks(CONFIG, HEADS, ["decoder"]) == HEADS
-    with pytest.raises(HeadjaxError, match="no head stack 'cross'"):
-        ordering.in_stacks(CONFIG, HEADS, ["cross"])
 
 
 def iterative(config, counts, rescore, **options):
@@ -94,9 +87,7 @@ def test_iterative_order_scores_what_is_left():
 
 def test_iterative_order_spends_its_count_on_the_chosen_stacks():
     """Cross-attention scores lowest everywhere: its heads must neither take the count nor be gated."""
-    config = T5(
-        vocab_size=tiny.VOCABULARY, width=tiny.WIDTH, num_layers=2, attention=tiny.multi_head(3), feed_forward=Dense(8)
-    ).build()
+    config = t5(attention=tiny.multi_head(3))
     seen = []
 
     def rescore(at):
@@ -131,34 +122,9 @@ def test_selection_by_count_percentage_and_name():
     assert requested_count(tiny.decoder_config(*[tiny.layer(tiny.multi_head(10))] * 100), "28.7%") == 287
 
 
-@pytest.mark.parametrize(
-    "request_, message",
-    [
-        ("6", "asks for 6 heads, the model has 5"),
-        ("120%", "asks for 6 heads"),
-        ("some", "'some' is no number"),
-        ("2.5", "'2.5' is no number"),
-        ("-1", "'-1' is no number"),
-        ("decoder/1/2", "layer 1 of decoder has heads 0, 1"),
-        ("decoder/1", "expected stack/layer/head"),
-        ("4", "only 3 may be removed"),
-    ],
-)
-def test_bad_requests_are_errors(request_, message):
-    with pytest.raises(HeadjaxError, match=message):
-        select(CONFIG, request_, ordering.by_score(VALUES)[:3])
-
-
-def test_a_number_needs_an_order():
-    with pytest.raises(HeadjaxError, match="needs an order"):
-        select(CONFIG, "40%")
-
-
 def test_the_most_heads_within_a_drop():
     values = [90.0, 90.5, 89.8, 89.1, 80.0, 50.0]
     got = most_within(HEADS, lambda heads: values[len(heads)], drop=1.0)
     assert got == (HEADS[:3], 89.1, 90.0)
     assert most_within(HEADS, lambda heads: 90.0, drop=0.0).heads == HEADS
     assert most_within(HEADS, lambda heads: 90.0 - len(heads), drop=0.0).heads == ()
-    with pytest.raises(HeadjaxError, match="must not be negative"):
-        most_within(HEADS, lambda heads: 0.0, drop=-1.0)

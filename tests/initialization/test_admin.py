@@ -11,12 +11,7 @@ import pytest
 
 from headjax.core.errors import DataError
 from headjax.core.tensors import Normal, flatten
-from headjax.initialization import (
-    Admin,
-    AdminConstant,
-    Setting,
-    constant_omega,
-)
+from headjax.initialization import Admin, AdminConstant, Setting, constant_omega
 from headjax.initialization.admin import _program, profile
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
