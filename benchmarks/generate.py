@@ -305,7 +305,7 @@ def _table(
     notes = (
         f"Llama shape of {ours[WHOLE]['parameters']:,} parameters, random weights, {compute.dtype}, prompts of "
         f"{shape.prompt} tokens and {shape.new} new ones, greedy, {shape.repeats} runs in turns, medians.",
-        f"Speed-ups in decoding. {same:.0%} of the whole model's tokens are the peer's.",
+        f"Speed-ups in decoding. {same:.0%} of the unpruned model's tokens are the peer's.",
     )
     return Table(columns, rows, notes=notes)
 

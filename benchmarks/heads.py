@@ -141,7 +141,7 @@ def _sweep(model: Model) -> dict[str, Callable[[], Any]]:
 
 
 def speed_up(timings: dict[str, Timing]) -> float:
-    """Return the time of the whole model over the time of the pruned one."""
+    """Return the time of the unpruned model over the time of the pruned one."""
     return timings["whole"].median / timings["pruned"].median
 
 
