@@ -15,6 +15,8 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Flags that are given (tests/slow/portable.py) come in addition.
 if "xla_cpu_use_fusion_emitters" not in os.environ.get("XLA_FLAGS", ""):
     added = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    # Eight devices wait for each other on few cores; where these are busy, XLA ends the process after 40 seconds.
+    added += " --xla_cpu_collective_call_terminate_timeout_seconds=600"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {added}".strip()
 
 # A shell without job control has what it runs in the background ignore Ctrl-C, and so would the processes that tests
