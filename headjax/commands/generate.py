@@ -99,12 +99,12 @@ class Found(Result):
         return " ".join(self._notes()) if self.streamed else ""
 
     def _notes(self) -> list[str]:
-        speed = f"{self.seconds:.3g} s after compilation: {self.tokens_per_second:.3g} tokens per second."
-        notes = [f"{self.tokens:,} tokens in {speed}"]
+        speed = f"{numbers.count(self.tokens_per_second)} tokens per second"
+        notes = [f"{self.tokens:,} tokens in {numbers.duration(self.seconds)} after compilation: {speed}."]
         if self.prefill_tokens_per_second is not None:
             later = self.decode_tokens_per_second
-            decoded = "" if later is None else f"; then {later:.3g} tokens per second"
-            read = f"{self.prefill_tokens_per_second:.3g} per second"
+            decoded = "" if later is None else f"; then {numbers.count(later)} tokens per second"
+            read = f"{numbers.count(self.prefill_tokens_per_second)} per second"
             notes.append(f"Prompts of {self.prompt_tokens:,} tokens: {read}{decoded}.")
         return [*notes, f"Cache: {numbers.size(self.cache_bytes)} for {self.room}."]
 
