@@ -38,6 +38,11 @@ def model():
     return tiny.model(tiny.decoder_config(tiny.layer(), tiny.layer(), tiny.layer()))
 
 
+@pytest.fixture(scope="module")
+def repaired(model):
+    return reconstruct(model, BATCHES, REMOVED)
+
+
 def twinned(model):
     """Head 3 of layer 0 reads as head 1 does, and writes something else."""
 
@@ -190,8 +195,8 @@ def test_one_program_computes_the_sums_of_all_layers(model):
     assert [program._cache_size() for program in programs] == [1, 1]
 
 
-def test_the_feed_forward_is_solved_too_where_asked_for(model):
-    alone, both = (reconstruct(model, BATCHES, REMOVED, feed_forward=asked) for asked in (False, True))
+def test_the_feed_forward_is_solved_too_where_asked_for(model, repaired):
+    alone, both = repaired, reconstruct(model, BATCHES, REMOVED, feed_forward=True)
     assert [repair.name for repair in alone.layers] == ["decoder/0", "decoder/1", "decoder/2"]
     assert [repair.name for repair in both.layers][:3] == ["decoder/0", "decoder/0/feed_forward", "decoder/1"]
     assert both.layers[1].unknowns == 33
@@ -244,10 +249,9 @@ def test_half_of_the_units_go_without_loss_where_they_say_everything_twice(model
     np.testing.assert_allclose(smaller(BATCHES[0]).logits, found.repaired(BATCHES[0]).logits, atol=1e-4)
 
 
-def test_units_are_chosen_and_solved_better_than_at_random(model):
+def test_units_are_chosen_and_solved_better_than_at_random(model, repaired):
     found = reconstruct(model, BATCHES, REMOVED, units=0.5)
-    again = reconstruct(model, BATCHES, REMOVED)
-    assert found.removed == again.removed
+    assert found.removed == repaired.removed
     wanted = np.asarray(model(BATCHES[0]).hidden)[MASK.astype(bool)]
 
     def error(other):
@@ -258,7 +262,7 @@ def test_units_are_chosen_and_solved_better_than_at_random(model):
     random = [
         error(
             prune_units(
-                again.model, {place: generator.permutation(n)[: n // 2].tolist() for place, n in counts.items()}
+                repaired.model, {place: generator.permutation(n)[: n // 2].tolist() for place, n in counts.items()}
             )
         )
         for _ in range(3)

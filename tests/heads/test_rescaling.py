@@ -105,8 +105,12 @@ def test_a_layer_whose_gates_explode_stays_as_it_is_and_ends_the_rescaling(model
     np.testing.assert_array_equal(at[2, :2], [1.0, 0.0])
 
 
-def test_every_layer_is_at_its_least_squares(model):
-    at = rescale(model, BATCHES, REMOVED)
+@pytest.fixture(scope="module")
+def at(model):
+    return rescale(model, BATCHES, REMOVED)
+
+
+def test_every_layer_is_at_its_least_squares(model, at):
     best = errors(model, at)
     masked = errors(model, gates.without(model.config, REMOVED))
     assert best[0] < masked[0]
@@ -118,8 +122,7 @@ def test_every_layer_is_at_its_least_squares(model):
         assert at["decoder"][head.layer, head.head] == 0.0
 
 
-def test_folded_and_pruned_computes_the_same(model):
-    at = rescale(model, BATCHES, REMOVED)
+def test_folded_and_pruned_computes_the_same(model, at):
     smaller = prune(fold_gates(model, at), REMOVED)
     assert_close(smaller(BATCHES[0]).logits, model(BATCHES[0], at).logits, sums=tiny.SUMS)
     assert [entry["action"] for entry in smaller.history] == ["fold_gates", "prune"]

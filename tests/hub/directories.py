@@ -13,7 +13,6 @@ from safetensors.numpy import load_file, save_file
 
 from headjax.cli import main
 from headjax.core.errors import HeadjaxError
-from headjax.core.tensors import flatten
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import example_batch
 from headjax.hub.families import FAMILIES
@@ -135,10 +134,3 @@ def refused_import(folder, kind=HeadjaxError):
     assert main(["import", str(folder), str(out)]) == 2
     assert not out.exists()
     return message
-
-
-def assert_equal(one, other):
-    ours, theirs = flatten(one), flatten(other)
-    assert ours.keys() == theirs.keys()
-    for path, array in ours.items():
-        np.testing.assert_array_equal(array, theirs[path], err_msg=path)

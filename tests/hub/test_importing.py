@@ -15,7 +15,8 @@ from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.families import FAMILIES
 from headjax.mesh.mesh import MeshConfig
 from headjax.storage.paths import path_of
-from tests.hub.directories import BERT, CONFIGS, assert_equal, model_of, refused_import, rewrite
+from tests.closeness import assert_trees_equal
+from tests.hub.directories import BERT, CONFIGS, model_of, refused_import, rewrite
 
 
 @pytest.mark.parametrize("name", [family.model_type for family in FAMILIES])
@@ -26,10 +27,10 @@ def test_every_family_there_and_back(name, tmp_path):
     exported = to_huggingface(model, tmp_path / "out", "native", family=name)
     again = from_huggingface(tmp_path / "out")
     assert again.config == model.config
-    assert_equal(again.params, model.params)
+    assert_trees_equal(again.params, model.params)
     lazy = from_huggingface(tmp_path / "out", lazy=True)
     assert all(isinstance(array, Deferred) for array in jax.tree.leaves(lazy.params))
-    assert_equal(lazy.params, model.params)
+    assert_trees_equal(lazy.params, model.params)
     assert (lazy.config, len(lazy.history)) == (again.config, 1)
     assert exported.tensors == len(load_file(tmp_path / "out" / "model.safetensors"))
     assert again.history[0]["family"] == name
@@ -51,7 +52,7 @@ def test_a_mesh_holds_the_same(made):
     mesh = MeshConfig(data=2, fsdp=2, model=2).build()
     _, folder = made
     spread = from_huggingface(folder, mesh=mesh)
-    assert_equal(spread.params, made[0].params)
+    assert_trees_equal(spread.params, made[0].params)
     query = spread.params["encoder"]["layers_0_1"]["attention"]["query"]
     assert query.sharding.shard_shape(query.shape) == (2, 4, 2, 2)
 
@@ -132,7 +133,7 @@ def test_a_snapshot_of_hugging_faces_cache_is_read(folder, made, tmp_path):
     folder.rename(snapshot.parent.parent / "blobs")
     for file in (snapshot.parent.parent / "blobs").iterdir():
         (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
-    assert_equal(from_huggingface(snapshot).params, made[0].params)
+    assert_trees_equal(from_huggingface(snapshot).params, made[0].params)
 
 
 def test_older_files(folder, made):
@@ -145,7 +146,7 @@ def test_older_files(folder, made):
         tensors["embeddings.position_ids"] = np.arange(10)[None]
 
     rewrite(folder, change)
-    assert_equal(from_huggingface(folder).params, made[0].params)
+    assert_trees_equal(from_huggingface(folder).params, made[0].params)
 
 
 def test_command_line(folder, tmp_path, capsys):
@@ -175,7 +176,7 @@ def test_directories_of_a_bucket_are_read_and_written(folder, bucket):
     model = from_huggingface(folder)
     to_huggingface(model, f"{bucket}/hf")
     again = from_huggingface(f"{bucket}/hf")
-    jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
+    assert_trees_equal(again.params, model.params)
     file = path_of(bucket) / "hf" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=rf"^{bucket}/hf/model.safetensors: "):

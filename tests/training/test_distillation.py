@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -21,10 +20,12 @@ from headjax.training.distillation import distill
 from headjax.training.objectives import TEACHER, Distillation, answers_of, attention_output, distillation_objective
 from headjax.training.optimizer import AdamW, ConstantRate
 from tests import tiny
-from tests.closeness import assert_close, close_to
+from tests.closeness import assert_close, assert_trees_equal, close_to
 
 FAST = AdamW(schedule=ConstantRate(peak=3e-3))
 SETTINGS = Distillation(steps=40, optimizer=FAST, task=0.0, logits=1.0, hidden=0.1, temperature=1.0)
+
+REMOVED = ["decoder/0/1", "decoder/0/2", "decoder/1/0"]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def teacher():
 
 @pytest.fixture(scope="module")
 def student(teacher):
-    return prune(teacher, ["decoder/0/1", "decoder/0/2", "decoder/1/0"])
+    return prune(teacher, REMOVED)
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +48,21 @@ def difference(student, teacher, batches):
     return np.mean([np.square(student(batch).logits - teacher(batch).logits) for batch in batches])
 
 
-def test_a_pruned_model_comes_back_to_its_teacher(student, teacher, batches, monkeypatch):
+@pytest.fixture(scope="module")
+def recovered(student, teacher, batches):
+    """A whole run, and the steps done when a loss was fetched."""
+    done = []
+    with pytest.MonkeyPatch.context() as patch:
+        fetched = tiny.fetches(patch, lambda: len(done))
+        found = distill(
+            student, teacher, itertools.cycle(batches), SETTINGS, progress=lambda number, values: done.append(number)
+        )
+    return found, fetched
+
+
+def test_a_pruned_model_comes_back_to_its_teacher(recovered, student, teacher, batches):
     """And the host waits for the device only when losses are due."""
-    before = {name: np.array(array) for name, array in student.params["embeddings"].items()}
-    done = [0]
-    fetched = tiny.fetches(monkeypatch, lambda: done[0])
-
-    def progress(number, values):
-        done[0] = number
-
-    found = distill(student, teacher, itertools.cycle(batches), SETTINGS, progress=progress)
+    found, fetched = recovered
     assert fetched
     assert fetched <= {0, 19, 39, 40}, "steps done when a loss was fetched"
     assert found.losses.shape == (40,)
@@ -64,15 +70,14 @@ def test_a_pruned_model_comes_back_to_its_teacher(student, teacher, batches, mon
     assert found.model.config == student.config
     assert found.model.history[-1]["action"] == "distill"
     assert found.model.history[-1]["logits"] == 1.0
-    for name, array in student.params["embeddings"].items():  # the student that was given is still itself
-        np.testing.assert_array_equal(array, before[name])
+    assert_trees_equal(student.params, prune(teacher, REMOVED).params)  # the student that was given is still itself
 
 
 @pytest.mark.parametrize("kept", [6, 39])
-def test_a_stopped_run_goes_on_from_its_checkpoint(student, teacher, batches, tmp_path, monkeypatch, kept):
+def test_a_stopped_run_goes_on_from_its_checkpoint(recovered, student, teacher, batches, tmp_path, monkeypatch, kept):
     """Bit for bit to the model and the losses of a run that was not stopped."""
     monkeypatch.setattr("headjax.training.distillation.CHECKPOINT_EVERY", 3)
-    whole = distill(student, teacher, itertools.cycle(batches), SETTINGS)
+    whole, _ = recovered
 
     def stop(number, values):
         seen.append(number)
@@ -86,8 +91,7 @@ def test_a_stopped_run_goes_on_from_its_checkpoint(student, teacher, batches, tm
         found = distill(student, teacher, itertools.cycle(batches), SETTINGS, checkpoints=checkpoints, progress=stop)
     assert seen[kept + 1] == kept + 1, "the first step after the checkpoint"
     np.testing.assert_array_equal(found.losses, whole.losses)
-    for one, other in zip(jax.tree.leaves(found.model.params), jax.tree.leaves(whole.model.params), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_trees_equal(found.model.params, whole.model.params)
 
 
 RAMPS = Distillation(steps=3, optimizer=FAST, task=Ramp(0.1, 0.5), logits=Ramp(0.9, 0.5), attention=Ramp(1, 0.1))
