@@ -8,7 +8,7 @@ from headjax.core.tensors import Normal
 from headjax.models import VisionModel
 from headjax.models.sublayers import Dense
 from headjax.models.summary import summarize
-from headjax.models.tasks import DistilledClassification
+from headjax.models.tasks import Classification, DistilledClassification
 from headjax.models.vision import Patches, Vit
 from tests import tiny
 from tests.closeness import assert_close
@@ -54,5 +54,8 @@ def test_lengths_and_outputs(model):
     extra = output.extra_logits
     assert_close(output.logits, (extra["cls_logits"] + extra["distillation_logits"]) / 2, sums=2)
     np.testing.assert_array_equal(output.pooled, output.hidden[:, 0])
+    smooth, plain = Classification(classes=5, label_smoothing=0.2), Classification(classes=5)
+    for part, task in ((config(task=smooth), smooth), (config(task=smooth).for_evaluation(), plain)):
+        assert_close(part.loss(output, BATCH).total, task.loss(output, BATCH).total, sums=1)
     assert summarize(model.config, 1).length == 11
     assert summarize(model.config, 1).layers[0].flops == model.config.encoder.layers[0].attention.flops(16, 16, 11, 11)
