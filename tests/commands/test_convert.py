@@ -12,8 +12,8 @@ from headjax.core.errors import INTERRUPTED
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.model import load
 from tests import tiny
-from tests.closeness import close_to
-from tests.hub.directories import LLAMA, assert_equal, model_of
+from tests.closeness import assert_trees_equal, close_to
+from tests.hub.directories import LLAMA, model_of
 from tests.training.test_grid import CONFIG
 
 TASK = "--task text.txt --limit 16 --batch-size 8"
@@ -25,7 +25,7 @@ def test_without_a_task_the_model_goes_from_file_to_file(run, folder, tmp_path):
     expected = convert_model(load(folder / "model"), "collaborative:shared_dim=8").model
     found = load(tmp_path / "streamed")
     assert found.config == expected.config
-    assert_equal(found.params, expected.params)
+    assert_trees_equal(found.params, expected.params)
 
 
 def test_convert_says_what_attention_costs(run):

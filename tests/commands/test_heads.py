@@ -12,8 +12,7 @@ from headjax.heads import pruning
 from headjax.models.model import load
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
-from tests.closeness import assert_numbers_close, close_to, tolerance
-from tests.hub.directories import assert_equal
+from tests.closeness import assert_numbers_close, assert_trees_equal, close_to, tolerance
 
 PERPLEXITY_SUMS = 16 * tiny.SUMS
 """A rounding of the loss, near 4, is four times as large a share of the perplexity."""
@@ -56,7 +55,7 @@ def test_without_metrics_the_model_goes_from_file_to_file(run, folder, tmp_path)
     expected = pruning.prune(load(folder / "model"), data["removed"])
     found = load(tmp_path / "unmeasured")
     assert found.config == expected.config
-    assert_equal(found.params, expected.params)
+    assert_trees_equal(found.params, expected.params)
     scores = run(f"score model {TASK}").data["scores"]["output_norm"]
     assert data["removed"] == [min(scores, key=scores.get)]
 

@@ -17,7 +17,7 @@ from headjax.models.model import load, save
 from headjax.storage import arrays as stored
 from tests import tiny
 from tests.alive import Alive
-from tests.hub.directories import assert_equal
+from tests.closeness import assert_trees_equal
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_deferred_arrays_are_written_as_held_ones_are_one_at_a_time(model, tmp_p
 
     save(later, tmp_path / "model", progress)
     again = load(tmp_path / "model")
-    assert_equal(again.params, model.params)
+    assert_trees_equal(again.params, model.params)
     assert {array.dtype for array in jax.tree.leaves(again.params)} == {jnp.dtype(jnp.bfloat16)}
     *_, second, first = sorted(array.nbytes for array in jax.tree.leaves(model.params))
     assert first <= alive.most < first + second  # JAX may let go of a small one a moment later
@@ -81,13 +81,13 @@ def test_a_lazy_model_reads_what_a_whole_one_holds(model, folder, monkeypatch, t
     leaves = jax.tree.leaves(lazy.params)
     assert all(isinstance(leaf, Deferred) for leaf in leaves)
     assert len({leaf.order for leaf in leaves}) > 3
-    assert_equal(lazy.params, model.params)
-    assert_equal(load(folder).params, model.params)
+    assert_trees_equal(lazy.params, model.params)
+    assert_trees_equal(load(folder).params, model.params)
     assert lazy.config == load(folder).config
     save(lazy, tmp_path / "copy")
     save(load(tmp_path / "copy", lazy=True), tmp_path / "copy")  # which is read while its successor is written
     again = load(tmp_path / "copy")
-    assert_equal(again.params, model.params)
+    assert_trees_equal(again.params, model.params)
     assert not any_deferred(again.params)
 
 
