@@ -174,10 +174,7 @@ def run(options: Options, progress: Progress) -> Found | Frontier:
         page = write_story(story, options.page, options.model, described["about"]) if options.page else None
         more: dict[str, Any] = {"page": str(page)} if page else {}
         return Frontier(frontier=points, grid=grid, damage=table.damage, story=story, **more, **described)
-    limits = {
-        name: amount.of(table.whole(name)) * (1e-3 if name == "latency" and not amount.relative else 1.0)
-        for name, amount in budgets.items()
-    }
+    limits = _limits(budgets, table)
     choice = choose(table, limits, uniform=options.alike) if options.max_drop is None else session.within_drop(points)
     built = session.build(choice)
     lessons, rivals = fine_tuning_of(options), [session.rival("this choice", choice, built)]
@@ -216,6 +213,14 @@ def run(options: Options, progress: Progress) -> Found | Frontier:
         **more,
         **described,
     )
+
+
+def _limits(budgets: Mapping[str, Amount], table: Choices) -> dict[str, float]:
+    """Return the greatest costs in numbers; a latency is typed in milliseconds."""
+    return {
+        name: amount.of(table.whole(name)) * (1e-3 if name == "latency" and not amount.relative else 1.0)
+        for name, amount in budgets.items()
+    }
 
 
 def _check(options: Options) -> None:
