@@ -123,7 +123,9 @@ class Found(Changed):
         "`damage` on `examples` evaluation examples, `damage_on_selection` on those that forms were measured on"
     )
     frontier: Sequence[Any] = found("`quantity`, `share`, `damage`, `costs`")
-    rivals: Sequence[Any] = found("other models of this budget: `name`, `predicted`, `measured`, `costs`, `metrics`")
+    rivals: Sequence[Any] = found(
+        "other models of this budget: `name`, `predicted`, `measured`, `on_selection`, `costs`, `metrics`"
+    )
     grid: Mapping[str, Any] = found("levels that were measured")
     seconds: Mapping[str, float] = found(
         "with `--latency`: `predicted`, `measured`, `before`, `parts` (of the original model, each timed alone)",

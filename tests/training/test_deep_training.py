@@ -209,4 +209,4 @@ def test_the_command_says_that_a_loss_above_the_limit_is_divergence_and_exits_wi
     assert result["model"] is None
     printed = " ".join(capsys.readouterr().out.split())
     assert "diverged: the loss of step 1 is 5.5" in printed
-    assert "more than diverged_above=1.0; there is no good checkpoint" in printed
+    assert "more than diverged_above=1; there is no good checkpoint" in printed
