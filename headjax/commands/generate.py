@@ -55,7 +55,7 @@ class Written(NamedTuple):
         texts: the continuations or translations.
         tokens: number of tokens generated, end tokens included.
         prompt_tokens: number of tokens read, without padding.
-        prefill: seconds until the first token of each text; 0 of beams, of which it is not known.
+        prefill: seconds until the first token of each text; 0 of beams, which are not timed apart.
         decode: seconds of all other tokens; all seconds of beams.
     """
 

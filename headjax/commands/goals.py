@@ -178,7 +178,7 @@ def goal_of(options: GoalOptions) -> Goal:
     """Return the goal that was typed.
 
     Raises:
-        HeadjaxError: an order that the goal does not go with, or a number that is none.
+        HeadjaxError: the goal excludes the order, or the amount is no number.
     """
     from headjax.heads.named_orders import AT_ONCE
     from headjax.heads.ordering import amount_of

@@ -73,7 +73,7 @@ def run(options: Options, progress: Progress) -> Found:
 
 
 def _no_tokenizer(model: Model, directory: str) -> str:
-    """Return why there is none: no file of the names that were looked for."""
+    """Return the reason for a missing tokenizer."""
     from headjax.models.vision import VisionModel
     from headjax.tokenizers.files import looked_for
 

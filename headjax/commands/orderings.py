@@ -1,4 +1,4 @@
-"""Which heads go first, by the options of a command that removes heads."""
+"""Options of commands that remove heads, and the order of removal that they ask for."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def run(options: Options, progress: Progress) -> Found:
 
 
 def _check(options: Options, goal: Goal) -> None:
-    """Refuse options that exclude each other, and those that need a task where there is none."""
+    """Refuse options that exclude each other, and options that need a task without a task."""
     from headjax.core.serialize import unknown_name
     from headjax.heads.named_orders import ORDERS
 

@@ -56,8 +56,8 @@ def fisher_blocks(
     params = own_arrays(config, model.params, compute)
     arrays = (device_batch(config, batch) for batch in batches)
     blocks = (_blocks(config, params, batch, at, compute) for batch in arrays)
-    told = progress or (lambda done, values: None)
-    total: dict[str, np.ndarray] = sum_over(blocks, lambda number, fetched: told(number + 1, {}))
+    count = None if progress is None else lambda number, _: progress(number + 1, {})
+    total: dict[str, np.ndarray] = sum_over(blocks, count)
     return total
 
 

@@ -122,7 +122,7 @@ def layout_of_export(model: Model) -> tuple[str, str]:
     """Return the family and the layout that `to_huggingface` would take.
 
     Raises:
-        InexpressibleError: there is none; the message says why, and what else can be done.
+        InexpressibleError: no layout can express the model; the message has the reasons and an alternative.
     """
     family, layout, _ = choose(model, _families(model, None, _imported(model)), "auto")
     return family.model_type, layout

@@ -50,7 +50,7 @@ class Recipe(Checked, abc.ABC):
         """Return the model that training starts from.
 
         Args:
-            seed: of what is drawn beside trained parameters, such as the output for a new task.
+            seed: of parameters that are drawn beside trained ones, such as the output for a new task.
         """
         return Start(self.build())
 

@@ -40,7 +40,7 @@ class Section:
         figures: plots with captions.
         table: a table of results.
         listings: given beginnings and what was written after them, as program text.
-        viewer: data of an attention viewer, see `viewer.js`; None is none.
+        viewer: data of an attention viewer, see `viewer.js`; None without a viewer.
     """
 
     title: str

@@ -59,7 +59,7 @@ class Latency(NamedTuple):
     Attributes:
         whole: of the original model.
         parts: of all its parts, each timed alone, summed; far from `whole`, nothing of this can be trusted.
-        rest: of what is no sub-layer.
+        rest: of everything but the sub-layers.
         places: of every whole sub-layer, by place.
         ratios: of an option's seconds to those of its whole sub-layer, by place and level.
     """

@@ -95,9 +95,8 @@ def measure(
 
     The input of every layer in the original model is computed once. A changed layer is computed from there, and the
     layers after it; one program serves all layers of one structure. Removed heads and units have rows of 0 in the
-    solved map.
-    Maps are solved on other examples than damages are measured on. A map of a thousand units fits its own examples far
-    better than others, so that forms with many features would look harmless.
+    solved map. Maps are solved on other examples than damages are measured on: a map of a thousand units fits its own
+    examples far better than others, so that forms with many features would look harmless.
 
     Args:
         model: the model.

@@ -24,7 +24,7 @@ def parameter(layer: nnx.Module, path: str) -> Any:
     """Return the array at a path.
 
     Raises:
-        HeadjaxError: there is none.
+        HeadjaxError: the layer has no such parameter.
     """
     try:
         return at_path(layer, path)[...]

@@ -282,7 +282,7 @@ def _weight(child: Any) -> str | None:
 
 
 def _said(layer: Any, name: str) -> int | None:
-    """Return the number that an attribute or a property says; None where there is none, or it cannot be computed."""
+    """Return the number that an attribute or a property says; None without one, or where it cannot be computed."""
     try:
         value = getattr(layer, name, None)
     except Exception:

@@ -144,7 +144,7 @@ def _own_layer(layer: Any, site: AttentionSite) -> tuple[AttentionModule, type[A
     """Return the module of headjax with a layer's weights, and the adapter for the layer's class.
 
     Raises:
-        HeadjaxError: there is none.
+        HeadjaxError: the layer's class has no adapter.
     """
     named = re.fullmatch(r"tunix\.models\.(llama3|qwen2|qwen3)\.model", type(layer).__module__)
     if site.layers is None and isinstance(layer, nnx.MultiHeadAttention) and not layer.normalize_qk:

@@ -149,6 +149,6 @@ def why_diverged(step: int, measured: StepMetrics, limit: float | None) -> str |
 def trained(
     run: Training, past: tuple[Mapping[str, Any], ...], params: Params, steps: int, metrics: Mapping[str, float]
 ) -> Model:
-    """Return the model of a run after so many steps, with the run in its history."""
+    """Return the model after a number of steps, with the run in its history."""
     entry = history.entry("train", steps=steps, data=dict(run.data.info), metrics=dict(metrics))
     return Model(run.model, on_this_process(params, run.mesh), (*past, entry), run.data.tokenizer)
