@@ -211,10 +211,7 @@ class Ordering:
 
     def _together(self, order: Order) -> Steps:
         """Return the removals of an order: heads, whole groups, or equal numbers of every layer."""
-        from headjax.heads.groups import group_steps, uniform_steps
-        from headjax.heads.ordering import single_steps
+        from headjax.heads.groups import removals, uniform_steps
 
-        config, whole_groups = self.model.config, self.options.whole_groups
-        if self.options.uniform:
-            return uniform_steps(config, order, whole_groups=whole_groups)
-        return group_steps(config, order) if whole_groups else single_steps(order)
+        divide = uniform_steps if self.options.uniform else removals
+        return divide(self.model.config, order, whole_groups=self.options.whole_groups)

@@ -31,9 +31,8 @@ from headjax.core.blas import one_blas_thread
 from headjax.core.errors import ConfigError, DataError, require
 from headjax.heads.surgery import LayerModule, map_attention
 from headjax.models.config import Batch, ModelConfig
-from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.inputs import counted_at
 from headjax.models.model import Model
-from headjax.models.outputs import IGNORED
 
 LONGEST = 1 << 24
 """Number of tokens up to which a break-even length is looked for."""
@@ -290,23 +289,12 @@ def output_difference(before: Model, after: Model, batches: Iterable[Batch]) -> 
     distances, sizes = [], []
     for batch in batches:
         old, new = (model(batch).hidden.astype(jnp.float32) for model in (before, after))
-        present = _present(before, batch, old)
+        present = counted_at(before.config.counted(batch), old.shape[:2])[:, :, None]
         distances.append(float((present * jnp.square(old - new)).sum()))
         sizes.append(float((present * jnp.square(old)).sum()))
     if not sizes:
         raise DataError("batches: no batch to compare the models on")
     return float((sum(distances) / max(sum(sizes), 1e-30)) ** 0.5)
-
-
-def _present(model: Model, batch: Batch, hidden: jax.Array) -> jax.Array:
-    """Return `[batch, length, 1]`, 1 at tokens and 0 at padding."""
-    mask = batch.get("attention_mask")
-    if isinstance(model.config, EncoderDecoderModel):
-        labels = batch.get("labels")
-        mask = batch.get("decoder_attention_mask", None if labels is None else labels != IGNORED)
-    if mask is None:
-        return jnp.ones((*hidden.shape[:2], 1))
-    return jnp.asarray(mask, jnp.float32)[:, :, None]
 
 
 class Cost(NamedTuple):

@@ -12,6 +12,7 @@ import numpy as np
 from headjax.core.errors import DataError
 from headjax.core.progress import Update
 from headjax.models.config import Batch
+from headjax.models.inputs import counted_at
 from headjax.models.layer import Probe
 from headjax.models.model import Model
 
@@ -137,7 +138,7 @@ def _sums(
 
 def _by_layer(model: Model, totals: dict[str, list[dict[str, jax.Array]]]) -> dict[tuple[str, int], Moments]:
     return {
-        (head_stack, layer): _moments([layers[tied] for tied in _tied(model, head_stack, layer)])
+        (head_stack, layer): _moments([layers[tied] for tied in model.config.site(head_stack, layer).tied])
         for head_stack, layers in totals.items()
         for layer in range(len(layers))
     }
@@ -149,8 +150,8 @@ def input_sums(probe: Probe) -> dict[str, jax.Array]:
         raise DataError("probe: inputs of keys are not known while decoding with a cache")
     queries, keys = probe.inputs.astype(jnp.float32), probe.memory_inputs.astype(jnp.float32)
     present = None if probe.mask is None else probe.mask.keys
-    of_queries = _present(queries, probe.query_mask)
-    of_keys = _present(keys, probe.query_mask if probe.slot == "attention" else present)
+    of_queries = counted_at(probe.query_mask, queries.shape[:2])[..., None]  # [batch, length, 1]
+    of_keys = counted_at(probe.query_mask if probe.slot == "attention" else present, keys.shape[:2])[..., None]
     lengths = jnp.maximum(of_keys.sum(axis=1, keepdims=True), 1.0)
     centred = keys - (keys * of_keys).sum(axis=1, keepdims=True) / lengths
     return {
@@ -164,21 +165,10 @@ def input_sums(probe: Probe) -> dict[str, jax.Array]:
     }
 
 
-def _present(inputs: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Return `[batch, length, 1]`, 1.0 at tokens and 0.0 at padding."""
-    if mask is None:
-        return jnp.ones((*inputs.shape[:2], 1))
-    return jnp.broadcast_to(mask.astype(jnp.float32), inputs.shape[:2])[..., None]
-
-
 def _second(inputs: jax.Array, present: jax.Array) -> jax.Array:
     """Return the sum of outer products, `[width, width]`."""
     tokens = (inputs * present).reshape(-1, inputs.shape[-1])
     return jnp.matmul(tokens.T, tokens, precision="highest")
-
-
-def _tied(model: Model, head_stack: str, layer: int) -> tuple[int, ...]:
-    return model.config.site(head_stack, layer).tied
 
 
 def _moments(sums: list[dict[str, jax.Array]]) -> Moments:

@@ -186,10 +186,15 @@ def multi_head_of(attention: Attention) -> MultiHead:
         raise ConfigError(f"attention: {kind_of(attention)} cannot be converted; multi_head and grouped can")
     plain = attention.query_norm is None and attention.key_norm is None
     require(plain, "query_norm", "normalised queries or keys are not products of weights and cannot be converted")
-    shared = {field.name for field in dataclasses.fields(MultiHead)} & {
-        field.name for field in dataclasses.fields(Grouped)
+    return MultiHead(**shared_fields(attention))
+
+
+def shared_fields(attention: MultiHead | Grouped) -> dict[str, Any]:
+    """Return the fields that multi-head and grouped attention both have."""
+    names = {field.name for field in dataclasses.fields(MultiHead)} & {
+        each.name for each in dataclasses.fields(Grouped)
     }
-    return MultiHead(**{name: getattr(attention, name) for name in shared})
+    return {name: getattr(attention, name) for name in names}
 
 
 def require_no_rotary(attention: Attention, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import NamedTuple, TypeGuard
 
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ import numpy as np
 
 from headjax.attention import Attention, Grouped, MultiHead
 from headjax.attention.rotary import Rotary
-from headjax.conversion.target import Site, bias_or_zeros
+from headjax.conversion.target import Site, bias_or_zeros, shared_fields
 
 DISTANCES = 256
 """Number of distances between query and key, from 0 on, that turned keys are weighed for."""
@@ -113,10 +112,7 @@ def grouped_of(attention: Attention) -> Grouped:
         return attention
     if not isinstance(attention, MultiHead):
         raise TypeError(f"expected keys that turn, got {attention}")
-    shared = {field.name for field in dataclasses.fields(MultiHead)} & {
-        field.name for field in dataclasses.fields(Grouped)
-    }
-    return Grouped(kv_heads=attention.num_heads, **{name: getattr(attention, name) for name in shared})
+    return Grouped(kv_heads=attention.num_heads, **shared_fields(attention))
 
 
 def rotary_of(source: Grouped) -> Rotary:

@@ -130,12 +130,11 @@ def ablate(
         DataError: No example has a target.
         HeadjaxError: A head or the mode does not exist, or the budget is too small for a single ablation.
     """
-    if mode not in get_args(Mode):
-        raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), get_args(Mode))}")
+    require_mode(mode)
     config = model.config
     chosen = all_heads(config) if heads is None else tuple(heads)
     measures = tuple((metrics or {}).items())
-    at = head_gates.ones(config) if gates is None else dict(gates)
+    at = head_gates.filled(config, gates)
     rows = {head: _row(config, at, head, mode) for head in chosen}
     baseline: list[Measured] = []
     ablated: dict[HeadId, list[Measured]] = {head: [] for head in chosen}
@@ -161,16 +160,31 @@ class Measured(NamedTuple):
 Measures = tuple[tuple[str, Metric], ...]
 
 
+def require_mode(mode: str) -> None:
+    """Raise `HeadjaxError` unless there is such a mode of ablation."""
+    if mode not in get_args(Mode):
+        raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), get_args(Mode))}")
+
+
 def _row(config: ModelConfig, at: Gates, head: HeadId, mode: Mode) -> np.ndarray:
     """Return the gates `[max_heads]` of the head's layer under its ablation."""
-    column = position(config, head)
-    if mode != "all-but-one":
-        groups = np.asarray(config.attentions()[head.stack][head.layer].groups)
-        row = np.array(at[head.stack][head.layer], np.float32)
-        row[np.flatnonzero(groups == groups[column]) if mode == "group" else column] = 0.0
-    else:
-        row = np.zeros(at[head.stack].shape[1], np.float32)
-        row[column] = 1.0
+    groups = np.asarray(config.attentions()[head.stack][head.layer].groups)
+    return ablated_row(at[head.stack][head.layer], position(config, head), groups, mode)
+
+
+def ablated_row(gates: Any, column: int, groups: np.ndarray, mode: Mode) -> np.ndarray:
+    """Return the gates of a layer under the ablation of a head.
+
+    Args:
+        gates: Gates `[max_heads]` of the layer without the ablation.
+        column: Position of the head.
+        groups: KV head that each head reads.
+        mode: Heads to remove.
+    """
+    row = np.array(gates, np.float32)
+    if mode == "all-but-one":
+        return np.eye(len(row), dtype=np.float32)[column]
+    row[np.flatnonzero(groups == groups[column]) if mode == "group" else column] = 0.0
     return row
 
 

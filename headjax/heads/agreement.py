@@ -16,10 +16,8 @@ from headjax.heads import gates as head_gates
 from headjax.heads.statistics import sum_over
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig, Options, Output
-from headjax.models.encoder_decoder import EncoderDecoderModel
-from headjax.models.inputs import device_batch
+from headjax.models.inputs import counted_at, device_batch
 from headjax.models.model import Model
-from headjax.models.outputs import IGNORED
 from headjax.models.tasks import NoTask, Regression, SentenceSimilarity, Span
 from headjax.models.tasks.text import sentence_embeddings
 
@@ -98,7 +96,7 @@ def agreements(
     `agreement`.
     """
     kind = agreement_kind(first.config)
-    models = [(model, head_gates.ones(model.config) if gates is None else gates) for model, gates in others]
+    models = [(model, head_gates.filled(model.config, gates)) for model, gates in others]
     whole = head_gates.ones(first.config)
     parts: list[list[Any]] = [[] for _ in models]
     for number, batch in enumerate(batches, start=1):
@@ -133,18 +131,16 @@ def predictions_of(config: ModelConfig, output: Output, batch: Any) -> Predictio
         return Predictions(
             sentence_embeddings(output, batch), jnp.stack([(segments == s).any(axis=1) for s in (1, 2)], axis=1) * 1.0
         )
+    counted = counted_positions(config, batch, output)
     if isinstance(task, NoTask):
-        counted = _counted(config, batch, output.hidden.shape[:2])
         return Predictions(jnp.einsum("bt,btd->bd", counted, output.hidden), counted.max(axis=1))
     logits = output.require_logits().astype(jnp.float32)
     if isinstance(task, Regression):
-        return Predictions(logits, _examples(batch, output))
+        return Predictions(logits, counted.max(axis=1))
     if isinstance(task, Span):
-        counted = _counted(config, batch, logits.shape[:2])
         logits = jnp.where(counted[:, :, None] > 0, logits, -1e9)
-        return Predictions(jnp.swapaxes(logits, 1, 2), jnp.stack([_examples(batch, output)] * 2, axis=1))
-    weight = _examples(batch, output) if logits.ndim == 2 else _counted(config, batch, logits.shape[:2])
-    return Predictions(logits, weight)
+        return Predictions(jnp.swapaxes(logits, 1, 2), jnp.stack([counted.max(axis=1)] * 2, axis=1))
+    return Predictions(logits, counted.max(axis=1) if logits.ndim == 2 else counted)
 
 
 def divergence(first: jax.Array, second: jax.Array, temperature: float | jax.Array = 1.0) -> jax.Array:
@@ -167,53 +163,12 @@ def compare(kind: Kind, first: Predictions, second: Predictions) -> tuple[jax.Ar
     return jnp.where(first.weight > 0, each, 0.0).sum(), first.weight.sum()
 
 
-def counted_tokens(batch: Batch, mask: jax.Array | None, shape: tuple[int, ...], *, target: bool = False) -> jax.Array:
-    """Return `[batch, length]`, 1.0 at tokens and 0.0 at padding.
-
-    Args:
-        batch: Arrays by Hugging Face's names.
-        mask: `[batch, length]` bool of the tokens, None without one.
-        shape: (batch, length).
-        target: Whether these are an encoder-decoder's target tokens. Without a mask, those with labels count.
-    """
-    if "pixel_values" in batch:
-        mask = _images(batch)[:, None]
-    elif mask is None and target and "labels" in batch:
-        mask = batch["labels"] != IGNORED
-    return jnp.ones(shape) if mask is None else jnp.broadcast_to(mask, shape).astype(jnp.float32)
-
-
-def count_examples(batch: Batch) -> int:
+def count_examples(config: ModelConfig, batch: Batch) -> int:
     """Return the number of examples of a batch that are no padding."""
-    if "pixel_values" in batch:
-        return int(_images(batch).sum())
-    present = batch.get("attention_mask")
-    if present is None:
-        return len(batch["input_ids"])
-    return int(np.asarray(present).any(axis=1).sum())
+    present = batch.get("attention_mask") if "input_ids" in batch else config.counted(batch)
+    return len(next(iter(batch.values()))) if present is None else int(np.asarray(present).any(axis=1).sum())
 
 
-def _images(batch: Batch) -> jax.Array:
-    """Return `[batch]` bool, False at the rows that fill up a batch of images: their label says so, an image may not.
-
-    Without labels every row is an image.
-    """
-    labels = batch.get("labels")
-    if labels is None:
-        return jnp.ones(batch["pixel_values"].shape[0], bool)
-    labels = jnp.asarray(labels)
-    filling = jnp.isnan(labels) if jnp.issubdtype(labels.dtype, jnp.floating) else labels == IGNORED
-    return ~filling.reshape(labels.shape[0], -1).all(axis=1)
-
-
-def _counted(config: ModelConfig, batch: Batch, shape: tuple[int, ...]) -> jax.Array:
-    target = isinstance(config, EncoderDecoderModel)
-    mask = batch.get("decoder_attention_mask" if target else "attention_mask")
-    return counted_tokens(batch, None if mask is None else mask.astype(bool), shape, target=target)
-
-
-def _examples(batch: Batch, output: Output) -> jax.Array:
-    """Return `[batch]`, 1.0 for examples and 0.0 for rows that fill up a batch."""
-    mask = batch.get("attention_mask")
-    shape = (output.hidden.shape[0], 1 if mask is None else mask.shape[1])
-    return counted_tokens(batch, None if mask is None else mask.astype(bool), shape).max(axis=1)
+def counted_positions(config: ModelConfig, batch: Batch, output: Output) -> jax.Array:
+    """Return `[batch, length]`, 1.0 at the positions of a model's output that hold tokens, 0.0 at padding."""
+    return counted_at(config.counted(batch), output.hidden.shape[:2])

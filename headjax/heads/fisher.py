@@ -16,7 +16,7 @@ from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.groups import key_value_groups
 from headjax.heads.head_id import all_heads
-from headjax.heads.ordering import Order, ends, flat, most_of, single_steps, steps_within_minimum
+from headjax.heads.ordering import Order, ends, flat, most_of, steps_within_minimum
 from headjax.heads.scores import gate_gradient, own_arrays
 from headjax.heads.statistics import sum_over
 from headjax.models.compute import Compute
@@ -52,7 +52,7 @@ def fisher_blocks(
         DataError: There are no batches.
     """
     config = model.config.for_evaluation()
-    at = head_gates.ones(config) if gates is None else dict(gates)
+    at = head_gates.filled(config, gates)
     params = own_arrays(config, model.params, compute)
     arrays = (device_batch(config, batch) for batch in batches)
     blocks = (_blocks(config, params, batch, at, compute) for batch in arrays)
@@ -89,7 +89,7 @@ def fisher_selection(
     """
     heads = all_heads(config, stacks)
     layers: dict[tuple[str, int], list[Order]] = {}
-    for group in key_value_groups(config, stacks) if whole_groups else single_steps(heads):
+    for group in key_value_groups(config, stacks) if whole_groups else [(head,) for head in heads]:
         layers.setdefault((group[0].stack, group[0].layer), []).append(group)
     summed = {place: _summed(config, blocks, groups) for place, groups in layers.items()}
     diagonal = {group: float(summed[place][i, i]) for place, groups in layers.items() for i, group in enumerate(groups)}

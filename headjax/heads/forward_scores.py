@@ -20,13 +20,14 @@ from headjax.core.serialize import unknown_name
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import HeadId
+from headjax.heads.layer_sums import enter_stack, leave_stack
 from headjax.heads.scores import NO_TARGET
 from headjax.heads.statistics import STATISTICS, query_sums, sum_over
 from headjax.mesh.distributed import fetch
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig, Options, head_stack_at
 from headjax.models.inputs import device_batch
-from headjax.models.layerwise import Place, Stream, place_of, probed_layer, stack_end, stack_input
+from headjax.models.layerwise import Place, Stream, place_of, probed_layer
 from headjax.models.model import Model
 
 TARGETS = frozenset({"labels", "start_positions"})
@@ -103,9 +104,9 @@ class _Pass:
     def enter(self, name: str) -> None:
         """Go to the first layer of a stack."""
         self._name = name
-        enter = functools.partial(_enter, self._config, self._params)
         pairs = zip(self._batches, self._memory, strict=True)
-        self._streams = [enter(batch, name, memory, self._compute) for batch, memory in pairs]
+        enter = functools.partial(enter_stack, self._config, self._params)
+        self._streams = [enter(batch, name, self._compute, memory) for batch, memory in pairs]
 
     def layer(self, number: int) -> Iterator[dict[str, dict[str, jax.Array]]]:
         """Yield each batch's sums by slot and score, `[heads]`, and `queries`; go past the layer."""
@@ -121,18 +122,8 @@ class _Pass:
 
     def leave(self) -> None:
         """Go past the last layer of the stack; the next one reads its output."""
-        end = functools.partial(_end, self._config, self._params, self._name)
-        self._memory = [end(stream, self._compute) for stream in self._streams]
-
-
-@functools.partial(jax.jit, static_argnames=("config", "name", "compute"))
-def _enter(config: ModelConfig, params: Params, batch: Any, name: str, memory: Any, compute: Compute) -> Stream:
-    return stack_input(config, params, batch, name, memory, compute)
-
-
-@functools.partial(jax.jit, static_argnames=("config", "name", "compute"))
-def _end(config: ModelConfig, params: Params, name: str, stream: Stream, compute: Compute) -> jax.Array:
-    return stack_end(config, params, name, stream, compute)
+        leave = functools.partial(leave_stack, self._config, self._params, self._name, self._compute)
+        self._memory = list(map(leave, self._streams))
 
 
 @functools.partial(jax.jit, static_argnames=("config", "place", "statistics", "compute"))

@@ -18,23 +18,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.heads.head_id import HeadId, position
-from headjax.models.config import ModelConfig
+from headjax.models.config import Gates, ModelConfig
 
 Values = Mapping[HeadId, float]
 """One number per head."""
 
 
-def shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Return (layers, max_heads) of every head stack."""
-    return {
-        stack: (len(layers), max(attention.num_heads for attention in layers))
-        for stack, layers in config.attentions().items()
-    }
-
-
 def ones(config: ModelConfig) -> dict[str, jax.Array]:
     """Return gates of 1, which change nothing."""
-    return {stack: jnp.ones(shape) for stack, shape in shapes(config).items()}
+    return {stack: jnp.ones(shape) for stack, shape in config.gate_shapes().items()}
+
+
+def filled(config: ModelConfig, gates: Gates | None) -> Gates:
+    """Return the gates of every head stack: the given ones, and 1 where none are given."""
+    return ones(config) | dict(gates or {})
 
 
 def without(config: ModelConfig, heads: Iterable[HeadId]) -> dict[str, jax.Array]:
@@ -57,7 +54,7 @@ def only(config: ModelConfig, heads: Iterable[HeadId]) -> dict[str, jax.Array]:
 
 def without_each(config: ModelConfig, removals: Sequence[Iterable[HeadId]]) -> dict[str, jax.Array]:
     """Return gates for many removals at once, `[removals, layers, max_heads]`, to vmap a forward pass over."""
-    gates = {stack: np.ones((len(removals), *shape), np.float32) for stack, shape in shapes(config).items()}
+    gates = {stack: np.ones((len(removals), *shape), np.float32) for stack, shape in config.gate_shapes().items()}
     for i, heads in enumerate(removals):
         for head in heads:
             column = position(config, head)
@@ -81,7 +78,7 @@ def from_values(config: ModelConfig, values: Values, fill: float = 1.0) -> dict[
     Raises:
         HeadjaxError: the model has no such head.
     """
-    arrays = {stack: np.full(shape, fill, np.float32) for stack, shape in shapes(config).items()}
+    arrays = {stack: np.full(shape, fill, np.float32) for stack, shape in config.gate_shapes().items()}
     for head, value in values.items():
         column = position(config, head)
         arrays[head.stack][head.layer, column] = value

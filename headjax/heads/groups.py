@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from headjax.core.errors import HeadjaxError
@@ -46,13 +47,28 @@ def by_groups(config: ModelConfig, values: Values, low_first: bool = True) -> Or
     return flat(sorted(groups, key=lambda group: (sign * sum(values[head] for head in group), group)))
 
 
-def group_steps(config: ModelConfig, order: Order) -> Steps:
-    """Return the groups of an order, each where its first head stands."""
-    home = {head: number for number, group in enumerate(key_value_groups(config)) for head in group}
-    groups: dict[int, list[HeadId]] = {}
-    for head in order:
-        groups.setdefault(home[head], []).append(head)
-    return tuple(map(tuple, groups.values()))
+def removals(config: ModelConfig, order: Order, *, whole_groups: bool = False) -> Steps:
+    """Return an order as removals of one head each, or of whole groups.
+
+    Layers that share their parameters lose a head together. A removal stands where the first of its heads does, and
+    where layers share it at the mean of their first places.
+
+    Args:
+        config: Architecture of the model.
+        order: Heads in the order of their removal.
+        whole_groups: Whether whole groups go.
+    """
+    homes = {
+        HeadId(site.head_stack, site.layer, head): (site.head_stack, site.tied[0], group if whole_groups else head)
+        for site in config.sites()
+        for head, group in zip(site.attention.ids, site.attention.groups, strict=True)
+    }
+    found: dict[Any, list[HeadId]] = {}
+    places: dict[Any, dict[int, int]] = {}
+    for place, head in enumerate(order):
+        found.setdefault(homes[head], []).append(head)
+        places.setdefault(homes[head], {}).setdefault(head.layer, place)
+    return tuple(tuple(found[home]) for home in sorted(found, key=lambda home: fmean(places[home].values())))
 
 
 def uniform_steps(config: ModelConfig, order: Order, *, whole_groups: bool = False) -> Steps:

@@ -14,7 +14,6 @@ from jax.sharding import PartitionSpec
 from headjax.core.modules import arrays
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
-from headjax.heads.agreement import counted_tokens
 from headjax.heads.refit import RefitSums
 from headjax.heads.statistics import sum_over
 from headjax.mesh.distributed import put_whole_batch
@@ -22,7 +21,7 @@ from headjax.mesh.mesh import by_example, check_batch_size, spreading_mesh
 from headjax.mesh.rules import ShardingConfig, shardings
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig, Options, head_stack_at
-from headjax.models.inputs import check_batch, device_batch
+from headjax.models.inputs import check_batch, counted_at, device_batch
 from headjax.models.layer import TransformerLayer
 from headjax.models.layerwise import (
     Place,
@@ -156,7 +155,7 @@ class TwoModels:
         """Go to the first layer of a stack."""
         self._name, self._streams = name, []
         for batch, (memory, own_memory) in zip(self._batches, self._memory, strict=True):
-            run = functools.partial(_enter, self.config, self._params, batch, name, self._compute)
+            run = functools.partial(enter_stack, self.config, self._params, batch, name, self._compute)
             teacher = run(memory)
             self._streams.append(_Streams(teacher, teacher if memory is own_memory else run(own_memory)))
 
@@ -208,7 +207,7 @@ class TwoModels:
 
     def leave(self) -> None:
         """Go past the last layer of the stack; the next one reads its output."""
-        run = functools.partial(_end, self.config, self._params, self._name, self._compute)
+        run = functools.partial(leave_stack, self.config, self._params, self._name, self._compute)
         outputs = []
         for pair in self._streams:
             teacher = run(pair.teacher)
@@ -242,12 +241,14 @@ def _blocks(stack: Stack) -> list[tuple[int, ...]]:
 
 
 @functools.partial(jax.jit, static_argnames=("config", "name", "compute"))
-def _enter(config: ModelConfig, params: Params, batch: Any, name: str, compute: Compute, memory: Any) -> Stream:
+def enter_stack(config: ModelConfig, params: Params, batch: Any, name: str, compute: Compute, memory: Any) -> Stream:
+    """Return the input of a stack's first layer, see `headjax.models.layerwise.stack_input`."""
     return by_example(stack_input(config, params, batch, name, memory, compute))
 
 
 @functools.partial(jax.jit, static_argnames=("config", "name", "compute"))
-def _end(config: ModelConfig, params: Params, name: str, compute: Compute, stream: Stream) -> jax.Array:
+def leave_stack(config: ModelConfig, params: Params, name: str, compute: Compute, stream: Stream) -> jax.Array:
+    """Return a stack's output from the hidden states after its last layer."""
     return by_example(stack_end(config, params, name, stream, compute))
 
 
@@ -296,8 +297,7 @@ def layer_sums(
     ratio = jnp.where(branch == 0.0, 0.0, shortcut / jnp.where(branch == 0.0, 1.0, branch))
     behind = (teacher.stream - student.stream).astype(jnp.float32)
     lacking = (teacher.output - student.output).astype(jnp.float32) + mended * ratio[None, None, :] * behind
-    counted = counted_tokens(batch, student.mask, lacking.shape[:2], target=streams.student.memory is not None)
-    counted = counted[:, :, None]
+    counted = counted_at(student.mask, lacking.shape[:2])[:, :, None]
     ones = jnp.ones((*lacking.shape[:2], 1), jnp.float32)
     features = jnp.where(counted > 0, jnp.concatenate([student.features.astype(jnp.float32), ones], axis=2), 0.0)
     x, r = (_in_pairs(by_example(array)) for array in (features, jnp.where(counted > 0, lacking, 0.0)))

@@ -154,7 +154,6 @@ class _ModelLoss:
     compute: Compute
 
     def __call__(self, params: Params, batch: Any, gates: Logits) -> jax.Array:
-        gates = head_gates.ones(self.config) | gates
         output = self.config.apply(params, batch, Options(gates=gates, compute=self.compute))
         return self.config.loss(output, batch).mean()
 

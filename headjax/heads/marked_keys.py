@@ -50,12 +50,13 @@ def attention_on_marks(
     queries = dict.fromkeys(markers, 0)
     for batch in batches:
         found = model({"input_ids": batch["input_ids"]}, attention=True, compute=compute).attention
-        layers = [np.asarray(layer) for layer in (found or {})[stack]]
+        # A layer that has lost all its heads has no probabilities.
+        layers = {number: np.asarray(layer) for number, layer in enumerate((found or {})[stack]) if layer is not None}
         for name, marker in markers.items():
             marks = np.stack([marker(tokens) for tokens in np.asarray(batch["input_ids"]).tolist()]).astype(np.float32)
             marked = marks.any(axis=-1)
             queries[name] += int(marked.sum())
-            weights = [np.einsum("bhqk,bqk->h", layer, marks) for layer in layers]
+            weights = {number: np.einsum("bhqk,bqk->h", layer, marks) for number, layer in layers.items()}
             sums[name][:-1] += [weights[head.layer][position(model.config, head)] for head in heads]
             sums[name][-1] += float((marks.mean(axis=0) / np.arange(1, marks.shape[1] + 1)[:, None]).sum()) * len(marks)
     for name, count in queries.items():

@@ -15,7 +15,7 @@ from headjax.heads.ablation import ablate
 from headjax.heads.fisher import fisher_blocks, fisher_selection
 from headjax.heads.forward_scores import forward_scores
 from headjax.heads.gates import Values
-from headjax.heads.groups import by_groups, group_steps, key_value_groups
+from headjax.heads.groups import by_groups, key_value_groups, removals
 from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
 from headjax.heads.ordering import RAW, Order, by_ablation, by_score, compared, flat, in_stacks, random_order
@@ -105,6 +105,7 @@ def order_heads(
     """Return a function from a number of heads to remove to all heads of the chosen stacks in the order of removal.
 
     The orders of `AT_ONCE` choose this many heads together and put them first; the others do not depend on the number.
+    A head of layers that share their parameters follows itself, layer after layer (`headjax.heads.groups.removals`).
 
     Args:
         model: Model with the output that the batches need.
@@ -120,12 +121,14 @@ def order_heads(
     """
     if gates is not None and config.by in AT_ONCE:
         raise HeadjaxError(f"by: {config.by} chooses all heads at once and cannot be repeated step by step")
+    together = functools.partial(removals, model.config, whole_groups=config.whole_groups)
     if config.by == "fisher_blocks":
-        return _by_fisher_blocks(model, batches, config, progress)
+        choose = _by_fisher_blocks(model, batches, config, progress)
+        return lambda count: flat(together(choose(count)))
     if config.by in LEARNED:
-        return lambda count: _by_learned_gates(model, batches, config, count, progress)
+        return lambda count: flat(together(_by_learned_gates(model, batches, config, count, progress)))
     order = _fixed_order(model, batches, config, gates, progress)
-    order = in_stacks(model.config, order, config.stacks) if config.stacks else order
+    order = flat(together(in_stacks(model.config, order, config.stacks) if config.stacks else order))
     return lambda count: order
 
 
@@ -152,8 +155,7 @@ def _fixed_order(
 ) -> Order:
     stacks = config.stacks or None
     if config.by == "random":
-        order = random_order(model.config, config.seed, stacks)
-        return flat(group_steps(model.config, order)) if config.whole_groups else order
+        return random_order(model.config, config.seed, stacks)
     if config.by == "ablation":
         heads: Order = all_heads(model.config, stacks)
         if not config.whole_groups:

@@ -1,4 +1,4 @@
-"""Orders in which to remove heads, the most dispensable first, and the part of an order that a request removes."""
+"""Orders in which to remove heads, the most dispensable first, and the number of heads that a request removes."""
 
 from __future__ import annotations
 
@@ -138,11 +138,6 @@ def iterative_steps(
     return done
 
 
-def single_steps(order: Order) -> Steps:
-    """Return the order as removals of one head each."""
-    return tuple((head,) for head in order)
-
-
 def flat(steps: Iterable[Order]) -> Order:
     """Return the heads of all removals, one after another."""
     return tuple(head for step in steps for head in step)
@@ -168,11 +163,6 @@ def in_stacks(config: ModelConfig, order: Order, stacks: Iterable[str]) -> Order
     for stack in chosen:
         require_stack(config, stack)
     return tuple(head for head in order if head.stack in chosen)
-
-
-def keep_minimum(config: ModelConfig, order: Order, minimum: int) -> Order:
-    """Return the order without the removals that would leave a layer fewer than `minimum` heads."""
-    return flat(steps_within_minimum(config, single_steps(order), minimum))
 
 
 def steps_within_minimum(config: ModelConfig, steps: Steps, minimum: int) -> Steps:
@@ -234,28 +224,6 @@ def amount_of(request: str) -> Amount:
         raise HeadjaxError(
             f"remove: {request!r} is no number of heads, percentage or list of heads such as encoder/3/7"
         ) from None
-
-
-def select(config: ModelConfig, request: str, order: Order | None = None) -> Order:
-    """Return the heads that a request removes.
-
-    Args:
-        config: Architecture of the model.
-        request: `12`, `40%`, or heads by name, separated by commas.
-        order: Heads in the order of their removal; needed unless heads are named.
-
-    Raises:
-        HeadjaxError: The request cannot be read, or the order is missing or has fewer heads than asked for.
-    """
-    named = explicit_heads(config, request)
-    if named is not None:
-        return named
-    count = requested_count(config, request)
-    if order is None:
-        raise HeadjaxError(f"remove: {request} needs an order of heads; name a score")
-    if count > len(order):
-        raise HeadjaxError(f"remove: {request} asks for {count} heads, only {len(order)} may be removed")
-    return order[:count]
 
 
 class Within(NamedTuple):

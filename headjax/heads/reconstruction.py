@@ -242,7 +242,7 @@ class _Walk:
 
     def result(self, own: Model, placed: Placed) -> Reconstruction:
         """Return the repaired model: `own`, which has `placed.params`, with the student's layers."""
-        examples = sum(count_examples(fetch(batch)) for batch in placed.batches)
+        examples = sum(count_examples(own.config, fetch(batch)) for batch in placed.batches)
         tokens = max((repair.tokens for repair in self.repairs), default=0)
         names = [repair.name for repair in self.repairs if repair.kept]
         entry = history.entry("reconstruct", examples=examples, tokens=tokens, repaired=names)

@@ -16,7 +16,6 @@ from headjax.core.modules import copied
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
-from headjax.heads.agreement import counted_tokens
 from headjax.heads.effect import Effect, LossRise, OutputChange
 from headjax.heads.head_id import HeadId, require_stack
 from headjax.heads.layer_sums import replicated_sums, spread
@@ -29,6 +28,7 @@ from headjax.mesh.distributed import fetch
 from headjax.mesh.mesh import by_example
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig, Options
+from headjax.models.inputs import counted_at
 from headjax.models.layer import Probe
 from headjax.models.model import Model
 
@@ -156,7 +156,7 @@ def reconstruction_order(
     chosen = tuple(model.config.attentions()) if stacks is None else tuple(stacks)
     for stack in chosen:
         require_stack(model.config, stack)
-    at = head_gates.ones(model.config) if gates is None else dict(gates)
+    at = head_gates.filled(model.config, gates)
     params, batches = spread(model, batches)
     model = model.replace(params=params)
     layers = [layer for layer in attention_layers(model) if layer.stack in chosen and layer.config.num_heads]
@@ -345,13 +345,10 @@ def _collect(
 def _moments(
     config: ModelConfig, params: Params, gates: Gates, compute: Compute, batch: Any
 ) -> dict[str, list[jax.Array]]:
-    crossed = "decoder" in config.stacks() and "encoder" in config.stacks()
-
     def second(probe: Probe) -> jax.Array:
         context = probe.attended.context
         flat = context.reshape(*context.shape[:2], context.shape[2] * context.shape[3]).astype(jnp.float32)
-        target = crossed and (probe.slot == "cross_attention" or (probe.mask is not None and probe.mask.causal))
-        counted = counted_tokens(batch, probe.query_mask, context.shape[:2], target=target)[:, :, None]
+        counted = counted_at(probe.query_mask, context.shape[:2])[:, :, None]
         x = by_example(jnp.where(counted > 0, jnp.concatenate([flat, jnp.ones((*flat.shape[:2], 1))], axis=2), 0.0))
         tokens = x.reshape(-1, x.shape[2])
         return replicated_sums(jnp.matmul(tokens.T, tokens, precision="highest"))

@@ -154,7 +154,8 @@ def fold_gates(model: Model, gates: Gates) -> Model:
         return _with_scaled_outputs(module, gates[stack][layer, : module.config.num_heads])
 
     folded = map_attention(model, fold, list(gates))
-    values = {str(head): value for head, value in head_gates.to_values(model.config, gates).items()}
+    every = head_gates.to_values(model.config, head_gates.filled(model.config, gates))
+    values = {str(head): value for head, value in every.items() if head.stack in gates}
     return folded.replace(history=(*model.history, history.entry("fold_gates", gates=values)))
 
 

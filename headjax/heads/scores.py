@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -213,11 +213,13 @@ def score_heads(
         if name not in STATISTICS:
             raise HeadjaxError(f"statistics: {unknown_name('statistic', name, STATISTICS)}")
     started = time.perf_counter()
-    at = head_gates.ones(model.config) if gates is None else dict(gates)
+    at = head_gates.filled(model.config, gates)
     params = own_arrays(model.config, model.params, compute)
 
+    to_values = functools.partial(head_gates.to_values, model.config)
+
     def check(number: int, fetched: _Sums) -> None:
-        _require_finite(fetched, model.config, number)
+        require_finite(fetched.heads, to_values, number)
         if progress is not None:
             progress(number + 1, {})
 
@@ -226,7 +228,8 @@ def score_heads(
     if total.examples == 0:
         raise DataError(f"batches: {NO_TARGET}")
     seconds = time.perf_counter() - started
-    return Scores(_means(model.config, total), float(total.loss / total.targets), int(total.examples), seconds)
+    values = means(total.heads, total.examples, total.queries, to_values)
+    return Scores(values, float(total.loss / total.targets), int(total.examples), seconds)
 
 
 class _Sums(NamedTuple):
@@ -276,23 +279,40 @@ def _step(
     return batch_sums(config.for_evaluation(), params, arrays, gates, tuple(statistics), compute)
 
 
-def _require_finite(fetched: _Sums, config: ModelConfig, batch: int) -> None:
-    """Raise a `HeadjaxError` that names the head if a score of a batch is not finite."""
-    for name, arrays in fetched.heads.items():
+ByPlace = Mapping[str, Any]
+"""Arrays of the shape of gates, by head stack, or by the path of a layer."""
+
+
+def require_finite(sums: Mapping[str, ByPlace], to_values: Callable[[ByPlace], Values], batch: int) -> None:
+    """Raise a `HeadjaxError` that names the head if the sum of a score over a batch is not finite."""
+    for name, arrays in sums.items():
         if all(np.isfinite(array).all() for array in arrays.values()):
             continue
-        for head, value in head_gates.to_values(config, arrays).items():
+        for head, value in to_values(arrays).items():
             if not np.isfinite(value):
                 raise HeadjaxError(f"score: {name} of head {head} is {value} in batch {batch}, counted from 0")
 
 
-def _means(config: ModelConfig, total: _Sums) -> dict[str, dict[HeadId, float]]:
-    divisors = {"importance": total.examples, "importance_batch": total.examples, "fisher": 1.0}
+def means(
+    sums: Mapping[str, ByPlace],
+    examples: float,
+    queries: ByPlace,
+    to_values: Callable[[ByPlace], dict[HeadId, float]],
+) -> dict[str, dict[HeadId, float]]:
+    """Return the scores of their sums over all examples, and those that are made of others.
+
+    Args:
+        sums: By score, the sums of every head.
+        examples: Number of examples.
+        queries: Numbers of queries.
+        to_values: Function of arrays of the shape of gates that returns their entries by head.
+    """
+    divisors = {"importance": examples, "importance_batch": examples, "fisher": 1.0}
     values = {}
-    for name, arrays in total.heads.items():
+    for name, arrays in sums.items():
         # A source of padding alone has no query, and its sums are 0.
-        scaled = {s: array / divisors.get(name, np.maximum(total.queries[s], 1.0)) for s, array in arrays.items()}
-        values[name] = head_gates.to_values(config, scaled)
+        scaled = {s: array / divisors.get(name, np.maximum(queries[s], 1.0)) for s, array in arrays.items()}
+        values[name] = to_values(scaled)
     if "normalized_entropy" in values:
         values["hies"] = hies(values["importance"], values["normalized_entropy"])
     return {name: values[name] for name in SCORES if name in values}

@@ -14,6 +14,7 @@ import numpy as np
 
 from headjax.core.errors import DataError, KernelError
 from headjax.mesh.distributed import fetch
+from headjax.models.inputs import counted_at
 from headjax.models.layer import Probe
 
 Statistic = Callable[[Probe], jax.Array]
@@ -92,10 +93,7 @@ def query_sums(statistics: Sequence[Statistic]) -> Callable[[Probe], tuple[list[
 
 def counted_queries(probe: Probe) -> jax.Array:
     """Return `[batch, query]`, 1.0 at tokens and 0.0 at padding."""
-    batch, query = probe.attended.context.shape[:2]
-    if probe.query_mask is None:
-        return jnp.ones((batch, query))
-    return jnp.broadcast_to(probe.query_mask, (batch, query)).astype(jnp.float32)
+    return counted_at(probe.query_mask, probe.attended.context.shape[:2])
 
 
 def probabilities(probe: Probe) -> jax.Array:

@@ -229,6 +229,7 @@ class ModelConfig(Spec, abc.ABC):
 
     def apply(self, params: Params, batch: Batch, options: Options) -> Output:
         """Compute the forward pass with a nested dict of arrays."""
+        self.check_gates(options.gates)
         return self.forward(self.bind(options.compute.cast(params)), batch, options)
 
     @abc.abstractmethod
@@ -252,6 +253,11 @@ class ModelConfig(Spec, abc.ABC):
         """Return the range of integers of each array of a batch, by name, see `headjax.models.inputs.check_batch`."""
         return {}
 
+    def counted(self, batch: Batch) -> jax.Array | None:
+        """Return which positions of the last stack are no padding, `[batch, length or 1]` bool; None where all are."""
+        mask = batch.get("attention_mask")
+        return None if mask is None else jnp.asarray(mask).astype(bool)
+
     def count_tokens(self, batch: Batch) -> jax.Array:
         """Count the tokens of a batch that the model reads, without padding; to be traced."""
         if batch.get("attention_mask") is not None:
@@ -274,6 +280,22 @@ class ModelConfig(Spec, abc.ABC):
             for name, (stack, slot) in HEAD_STACKS.items()
             if stack in stacks and getattr(stacks[stack].layers[0], slot) is not None
         }
+
+    def gate_shapes(self) -> dict[str, tuple[int, int]]:
+        """Return (layers, max_heads) of every head stack."""
+        return {
+            name: (len(layers), max(each.num_heads for each in layers)) for name, layers in self.attentions().items()
+        }
+
+    def check_gates(self, gates: Gates | None) -> None:
+        """Raise `DataError` for gates of a head stack that the model does not have, or of another number of heads."""
+        shapes = self.gate_shapes() if gates else {}
+        for name, array in (gates or {}).items():
+            if name not in shapes:
+                raise DataError(f"gates: the model has no head stack {name!r}; it has {', '.join(shapes)}")
+            layers, heads = shapes[name]
+            if not 2 <= array.ndim <= 4 or (array.shape[0], array.shape[-1]) != shapes[name]:
+                raise DataError(f"gates: {name} has shape {list(array.shape)}; expected [{layers}, {heads}]")
 
     def site(self, head_stack: str, layer: int) -> Site:
         """Return the place of one attention layer; the model has the head stack and the layer."""

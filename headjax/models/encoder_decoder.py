@@ -128,7 +128,7 @@ class EncoderDecoderModel(GenerativeModel):
             attention=Call(mask=mask, gates=options.gates_of("decoder"), positions=positions),
             cross_attention=Call(mask=crossed, gates=options.gates_of("cross"), positions=positions),
             encoder_output=encoded,
-            query_mask=present,
+            query_mask=self.counted(batch),
             key=fold(options.key, 3),
             probe=options.probe,
             compute=options.compute,
@@ -157,6 +157,13 @@ class EncoderDecoderModel(GenerativeModel):
         segments = batch_array(batch, "decoder_segment_ids")
         begins = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)))
         return jnp.where(begins, self.start_token, shifted)
+
+    def counted(self, batch: Batch) -> jax.Array | None:
+        """Return which target positions are no padding: without `decoder_attention_mask` those with labels."""
+        mask = batch.get("decoder_attention_mask")
+        if mask is None:
+            return jnp.asarray(batch["labels"]) != IGNORED if "labels" in batch else None
+        return jnp.asarray(mask).astype(bool)
 
     def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
         model = self.bind(options.compute.cast(params))
@@ -208,10 +215,8 @@ class EncoderDecoderModel(GenerativeModel):
     def count_tokens(self, batch: Batch) -> jax.Array:
         """The tokens of both sides."""
         inputs = self.decoder_inputs(batch)
-        present = batch_present(batch, inputs, "decoder_attention_mask")
-        if present is None and "labels" in batch:
-            present = jnp.asarray(batch["labels"]) != IGNORED
-        return super().count_tokens(batch) + (inputs.size if present is None else present.sum())
+        counted = self.counted(batch)
+        return super().count_tokens(batch) + (inputs.size if counted is None else counted.sum())
 
     def ranges(self) -> dict[str, Range]:
         target = self.target_embeddings

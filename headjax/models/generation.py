@@ -144,6 +144,7 @@ def check_generative(config: ModelConfig, max_new_tokens: int, gates: Gates | No
         raise DataError("model: it has no decoder, so it does not generate")
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
         raise DataError(f"max_new_tokens: must be an integer of at least 1, got {max_new_tokens!r}")
+    config.check_gates(gates)
     for name, array in (gates or {}).items():
         if array.ndim != 2:
             raise DataError(f"gates: {name} has shape {list(array.shape)}; generation takes [layers, max_heads]")

@@ -81,6 +81,11 @@ def batch_present(batch: Batch, like: jax.Array, name: str = "attention_mask") -
     return present.astype(bool)
 
 
+def counted_at(mask: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
+    """Return `[batch, length]`, 1.0 where a mask `[batch, length or 1]` is True and 0.0 elsewhere; None is True."""
+    return jnp.ones(shape) if mask is None else jnp.broadcast_to(mask, shape).astype(jnp.float32)
+
+
 def batch_positions(
     batch: Batch, positions: Positions, tokens: jax.Array, present: jax.Array | None, name: str = "position_ids"
 ) -> jax.Array:

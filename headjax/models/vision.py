@@ -22,7 +22,7 @@ from headjax.core.tensors import Initializer, TruncatedNormal, Zeros, weight
 from headjax.models.compute import StackCall
 from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.inputs import batch_array
-from headjax.models.outputs import Pooler
+from headjax.models.outputs import IGNORED, Pooler
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, equal_stack
 from headjax.models.residuals import PreNorm, Residual
@@ -172,6 +172,7 @@ class VisionModel(ModelConfig):
         x = model.patches(batch_array(batch, "pixel_values"), fold(options.key, 0))  # [batch, length, width]
         call = StackCall(
             attention=Call(gates=options.gates_of("encoder")),
+            query_mask=self.counted(batch),
             key=fold(options.key, 1),
             probe=options.probe,
             compute=options.compute,
@@ -191,6 +192,14 @@ class VisionModel(ModelConfig):
         size, channels = self.patches.image_size, self.patches.channels
         images = jax.ShapeDtypeStruct((batch_size, channels, size, size), jnp.float32)
         return {"pixel_values": images} | self.output.example_labels(batch_size, self.patches.length)
+
+    def counted(self, batch: Batch) -> jax.Array | None:
+        """Return `[batch, 1]` bool, False at the rows that fill up a batch: their label says so, an image may not."""
+        if "labels" not in batch:
+            return None
+        labels = jnp.asarray(batch["labels"])
+        filling = jnp.isnan(labels) if jnp.issubdtype(labels.dtype, jnp.floating) else labels == IGNORED
+        return ~filling.reshape(labels.shape[0], -1).all(axis=1, keepdims=True)
 
     def count_tokens(self, batch: Batch) -> jax.Array:
         """The patches and tokens of all images."""

@@ -9,15 +9,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Update
-from headjax.heads.scores import NO_TARGET, SCORES, Scores
+from headjax.heads.scores import NO_TARGET, Scores, means, require_finite
 from headjax.heads.statistics import sum_over
 from headjax.sites.program import Applied, Loss, Program, arrays_of, each_example, examples_in, prepare
-from headjax.sites.site import AttentionSite, Gates, ones, to_values
+from headjax.sites.site import AttentionSite, Gates, filled, to_values
 
 NORMS = ("context_norm", "output_norm")
 """Scores of a forward pass that the seam can see."""
@@ -34,28 +33,18 @@ def score_module(
     """Score every head of a model that is not headjax's, see `headjax.sites.functions.score_heads`."""
     started = time.perf_counter()
     program, state = prepare(model, loss)
-    at = ones(program.sites) | {path: jnp.asarray(array) for path, array in (gates or {}).items()}
+    at, by_head = filled(program.sites, gates), functools.partial(to_values, program.sites)
 
     def check(number: int, fetched: _Sums) -> None:
-        for name, arrays in fetched.heads.items():
-            for head, value in to_values(program.sites, arrays).items():
-                if not np.isfinite(value):
-                    raise HeadjaxError(f"score: {name} of head {head} is {value} in batch {number}, counted from 0")
+        require_finite(fetched.heads, by_head, number)
         if progress is not None:
             progress(number + 1, {})
 
     sums = (_batch_sums(program, state, at, arrays_of(batch)) for batch in batches)
     total: _Sums = sum_over(sums, check, NO_TARGET)
-    divided = {"importance": total.examples, "importance_batch": total.examples, "fisher": 1.0}
-    values = {}
-    for name, arrays in total.heads.items():
-        scaled = {
-            path: array / divided.get(name, np.maximum(total.counted[path], 1.0)) for path, array in arrays.items()
-        }
-        values[name] = to_values(program.sites, scaled)
+    values = means(total.heads, total.examples, total.counted, by_head)
     seconds = time.perf_counter() - started
-    known = {name: values[name] for name in SCORES if name in values}
-    return Scores(known, float(total.loss / total.examples), int(total.examples), seconds)
+    return Scores(values, float(total.loss / total.examples), int(total.examples), seconds)
 
 
 class _Sums(NamedTuple):

@@ -115,6 +115,22 @@ def ones(sites: Sites) -> Gates:
     return {site.path: jnp.ones(site.shape) for site in sites}
 
 
+def filled(sites: Sites, gates: Mapping[str, Any] | None) -> Gates:
+    """Return the gates of every site: the given ones, and 1 where none are given.
+
+    Raises:
+        HeadjaxError: gates of no site, or of another shape.
+    """
+    shapes = {site.path: site.shape for site in sites}
+    given = {path: jnp.asarray(array) for path, array in (gates or {}).items()}
+    for path, array in given.items():
+        if path not in shapes:
+            raise HeadjaxError(f"gates: the model has no attention layer {path}; it has {', '.join(shapes)}")
+        if array.shape != shapes[path]:
+            raise HeadjaxError(f"gates: {path} has shape {list(array.shape)}; expected {list(shapes[path])}")
+    return ones(sites) | given
+
+
 def without(sites: Sites, heads: Iterable[HeadId]) -> Gates:
     """Return gates that are 0 for the given heads and 1 for all others."""
     gates, known = {site.path: np.ones(site.shape, np.float32) for site in sites}, find_heads(sites)

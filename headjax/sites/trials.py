@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,13 @@ from flax import nnx
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
-from headjax.core.serialize import unknown_name
-from headjax.heads.ablation import Ablation, Measured, Mode, collect
+from headjax.heads.ablation import Ablation, Measured, Mode, ablated_row, collect, require_mode
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import GateDistribution, LearnedGates, closed, descend
 from headjax.heads.statistics import one_behind
 from headjax.mesh.distributed import fetch
 from headjax.sites.program import Applied, Loss, Program, arrays_of, prepare
-from headjax.sites.site import AttentionSite, Gates, find_heads, ones, require_heads, to_values
+from headjax.sites.site import AttentionSite, Gates, filled, find_heads, require_heads, to_values
 
 Metrics = tuple[tuple[str, Loss], ...]
 
@@ -39,12 +38,11 @@ def ablate_module(
     progress: Update | None = None,
 ) -> Ablation:
     """Remove heads of a model that is not headjax's, see `headjax.sites.functions.ablate`."""
-    if mode not in get_args(Mode):
-        raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), get_args(Mode))}")
+    require_mode(mode)
     program, state = prepare(model, loss)
     known = find_heads(program.sites)
     chosen = tuple(known) if heads is None else require_heads(program.sites, heads)
-    at = ones(program.sites) | {path: jnp.asarray(array) for path, array in (gates or {}).items()}
+    at = filled(program.sites, gates)
     variants = {head: at | _changed(*known[head], at, mode) for head in chosen}
     extra: Metrics = tuple((metrics or {}).items())
     baseline: list[Measured] = []
@@ -91,14 +89,8 @@ def _finite(measured: Measured, what: str, batch: int) -> Measured:
 
 def _changed(site: AttentionSite, index: tuple[int, ...], at: Gates, mode: Mode) -> Gates:
     """Return the gates of a site under the ablation of a head."""
-    row = np.array(at[site.path][index[:-1]], np.float32)
-    column, size = index[-1], site.heads // site.kv_heads
-    if mode == "all-but-one":
-        row = np.eye(site.heads, dtype=np.float32)[column]
-    else:
-        first = column // size * size
-        row[first : first + size if mode == "group" else first] = 0.0
-        row[column] = 0.0
+    groups = np.arange(site.heads) // (site.heads // site.kv_heads)
+    row = ablated_row(at[site.path][index[:-1]], index[-1], groups, mode)
     return {site.path: jnp.asarray(at[site.path]).at[index[:-1]].set(row)}
 
 

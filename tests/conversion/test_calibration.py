@@ -10,10 +10,15 @@ from headjax.conversion import ToCollaborative, ToTucker, convert
 from headjax.conversion.calibration import calibrate, collect
 from headjax.core.errors import ConfigError
 from headjax.heads.agreement import agreement
+from headjax.heads.statistics import counted_queries
+from headjax.models.outputs import IGNORED
+from headjax.models.tasks import Classification
+from headjax.models.vision import Patches
 from tests import tiny
 from tests.closeness import assert_close
 from tests.conversion.cases import EXACT, LABELS, LOSSY, PADDED, QUICK, hidden, translation
 from tests.hub.directories import LLAMA, model_of
+from tests.models.test_vision import config as vision
 
 
 def test_calibration_lowers_the_error_of_logits(model) -> None:
@@ -38,6 +43,33 @@ def test_calibration_sees_cross_attention(tmp_path) -> None:
     _, errors = convert(source, LOSSY["latent"], batches=[batch], stacks=["cross"])
     assert [(error.stack, error.layer) for error in errors] == [("cross", 0), ("cross", 1)]
     assert all(error.logit_error is not None for error in errors)
+
+
+def test_target_tokens_without_labels_do_not_count() -> None:
+    """Labels of -100 fill up a batch of translations, which has no mask of its own for the target."""
+    model, length = translation(), LABELS.shape[1]
+    labels = np.where(np.arange(length)[None] < np.arange(length, length - len(LABELS), -1)[:, None], LABELS, IGNORED)
+    batch = PADDED | {"labels": labels}
+    masked = batch | {"decoder_attention_mask": labels != IGNORED}
+    for found, expected in zip(collect(model, [batch]).values(), collect(model, [masked]).values(), strict=True):
+        for moment, other in zip(found, expected, strict=True):
+            assert_close(moment, other, sums=tiny.SUMS)
+    counted = model(batch, probe=counted_queries).require_probes()
+    for stack in ("decoder", "cross"):
+        np.testing.assert_array_equal(counted[stack][0], labels != IGNORED)
+    everywhere = collect(model, [batch | {"labels": LABELS}])["cross", 0]
+    assert np.abs(everywhere.query_mean - collect(model, [batch])["cross", 0].query_mean).max() > 1e-3
+
+
+def test_rows_that_fill_up_a_batch_of_images_do_not_count() -> None:
+    model = tiny.model(
+        vision(patches=Patches(image_size=8, patch_size=4), num_layers=1, task=Classification(classes=3))
+    )
+    images = np.random.default_rng(0).standard_normal((3, 3, 8, 8)).astype(np.float32)
+    filled = {"pixel_values": images, "labels": np.array([2, 0, IGNORED])}
+    found, expected = (collect(model, [batch])["encoder", 0] for batch in (filled, {"pixel_values": images[:2]}))
+    for moment, other in zip(found, expected, strict=True):
+        assert_close(moment, other, sums=tiny.SUMS)
 
 
 BATCHES = [{"input_ids": np.random.default_rng(seed).integers(1, 20, (4, 8))} for seed in range(8)]

@@ -11,8 +11,10 @@ from headjax.heads import gates
 from headjax.heads.ablation import ablate
 from headjax.heads.attended import head_roles
 from headjax.heads.fisher import fisher_blocks
+from headjax.heads.groups import removals
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.ordering import in_stacks, keep_minimum, random_order
+from headjax.heads.named_orders import OrderConfig, order_heads
+from headjax.heads.ordering import in_stacks, random_order, steps_within_minimum
 from headjax.heads.pruning import prune
 from headjax.heads.rescaling import fold_gates, rescale
 from headjax.heads.scores import SCORES, score_heads
@@ -113,11 +115,33 @@ def test_orders_of_one_head_stack_alone(stack):
     alone = in_stacks(config, order, [stack])
     assert alone == tuple(head for head in order if head.stack == stack)
     assert sorted(alone) == sorted(all_heads(config, [stack]))
-    assert len(keep_minimum(config, alone, 1)) == len(alone) - 2
+    assert len(steps_within_minimum(config, removals(config, alone), 1)) == len(alone) - 2
     off = gates.without(config, alone)
     assert {name: float(array.sum()) for name, array in off.items()} == {
         name: 0.0 if name == stack else 6.0 for name in ("encoder", "decoder", "cross")
     }
+
+
+@pytest.mark.parametrize("by", ["importance", "ablation", "fisher_blocks", "reconstruction", "subset", "random"])
+def test_layers_that_share_their_parameters_lose_as_many_heads_as_are_asked_for(by):
+    """A head that goes from one layer goes from all, so an order of single heads would take nearly every head."""
+    model, batch = albert()
+    order = order_heads(model, [batch], OrderConfig(by=by, gate_steps=3, seed=1))(2)
+    assert sorted(order) == sorted(all_heads(model.config))
+    pruned = prune(model, order[:2])
+    assert [attention.num_heads for attention in pruned.config.attentions()["encoder"]] == [2, 2]
+    masked = model(batch, gates.without(model.config, order[:2]))
+    assert_close(pruned(batch).logits, masked.logits, sums=tiny.SUMS)
+
+
+def test_gates_of_some_head_stacks_leave_the_others_at_one():
+    model, batch = t5()
+    some = {"decoder": gates.without(model.config, [HeadId("decoder", 1, 2)])["decoder"]}
+    every = gates.ones(model.config) | some
+    assert score_heads(model, [batch], gates=some).values == score_heads(model, [batch], gates=every).values
+    found, expected = (ablate(model, [batch], heads=[HeadId("cross", 0, 1)], gates=at) for at in (some, every))
+    assert found.effects() == expected.effects()
+    assert_close(fold_gates(model, some)(batch).logits, model(batch, some).logits, sums=tiny.SUMS)
 
 
 def test_what_is_pruned_computes_what_is_masked():

@@ -4,12 +4,13 @@ import dataclasses
 
 from headjax.attention import Grouped
 from headjax.attention.compressed import Compressed
-from headjax.heads.groups import by_groups, group_steps, key_value_groups, uniform_steps
+from headjax.heads.groups import by_groups, key_value_groups, removals, uniform_steps
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import ends, flat, random_order, steps_within_minimum
 from headjax.heads.pruning import prune
 from headjax.models.embeddings import RelativeBuckets
 from headjax.models.encoder_decoder import Translation
+from headjax.models.shared_stack import SharedStack
 from headjax.models.sublayers import Dense
 from tests import tiny
 from tests.hub.directories import BERT, model_of
@@ -40,14 +41,27 @@ def test_groups_are_the_heads_of_one_key():
 
 def test_groups_are_ordered_by_their_sum():
     values = dict(zip(all_heads(CONFIG), [1.0, 5.0, 2.0, 2.0, 0.0, 9.0, 3.0, 0.5], strict=True))
-    assert group_steps(CONFIG, by_groups(CONFIG, values)) == (
+    assert removals(CONFIG, by_groups(CONFIG, values), whole_groups=True) == (
         heads("1/2", "1/3"),
         heads("0/2", "0/3"),
         heads("0/0", "0/1"),
         heads("1/0", "1/1"),
     )
     assert by_groups(CONFIG, values, low_first=False)[:2] == heads("1/0", "1/1")
-    assert group_steps(CONFIG, ORDER)[0] == heads("1/3", "1/2")
+    assert removals(CONFIG, ORDER, whole_groups=True)[0] == heads("1/3", "1/2")
+
+
+def test_layers_that_share_their_parameters_lose_a_head_together():
+    """By the mean of its places, one for each layer; of a whole group the first place in a layer counts."""
+    config = tiny.decoder_config(decoder=SharedStack(layers=(grouped(),) * 2))
+    assert removals(config, ORDER) == (
+        heads("1/3", "0/3"), heads("0/1", "1/1"), heads("1/0", "0/0"), heads("0/2", "1/2")
+    )  # fmt: skip
+    assert removals(config, ORDER, whole_groups=True) == (
+        heads("1/3", "0/3", "0/2", "1/2"), heads("0/1", "1/0", "1/1", "0/0")
+    )  # fmt: skip
+    assert removals(CONFIG, ORDER) == tuple((head,) for head in ORDER)
+    assert len(steps_within_minimum(config, removals(config, ORDER), 1)) == 3
 
 
 def test_one_head_of_every_group_of_every_layer():

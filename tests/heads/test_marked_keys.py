@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.heads.head_id import HeadId
+from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.marked_keys import UNIFORM, attention_on_marks, matching_bracket, previous_token, same_context
+from headjax.heads.pruning import prune
 from headjax.models.compute import Compute
 from headjax.models.model import Model
 from tests.tiny import decoder_config
@@ -31,6 +32,12 @@ def test_weights_are_the_mean_over_marked_queries(model):
             np.testing.assert_allclose(actual, expected, rtol=1e-5)
         visible = np.arange(1, 10)[:, None]
         np.testing.assert_allclose(found[name][UNIFORM], (marks / visible).sum() / queries, rtol=1e-6)
+
+
+def test_a_layer_may_have_lost_all_its_heads(model):
+    pruned = prune(model, [HeadId("decoder", 0, head) for head in range(4)])
+    found = attention_on_marks(pruned, [{"input_ids": np.arange(8).reshape(2, 4)}], {"previous": previous_token})
+    assert list(found["previous"]) == [*all_heads(pruned.config), UNIFORM]
 
 
 def test_all_visible_keys_marked_have_all_the_weight(model):

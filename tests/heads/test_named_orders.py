@@ -7,7 +7,7 @@ from headjax.attention import Grouped
 from headjax.heads import gates as head_gates
 from headjax.heads.ablation import ablate
 from headjax.heads.fisher import fisher_blocks, fisher_selection
-from headjax.heads.groups import group_steps, key_value_groups
+from headjax.heads.groups import key_value_groups, removals
 from headjax.heads.head_id import all_heads
 from headjax.heads.named_orders import OrderConfig, order_heads, units
 from headjax.heads.ordering import by_ablation, by_scores, compared, flat
@@ -46,7 +46,7 @@ def grouped():
 def test_orders_name_every_head_once_keep_groups_together_and_tell_their_progress(name, whole_groups, grouped, batches):
     config, seen = OrderConfig(by=name, whole_groups=whole_groups, gate_steps=3, seed=5), []
     order = order_heads(grouped, batches, config, progress=lambda done, _: seen.append(done))(4)
-    steps = group_steps(grouped.config, order)
+    steps = removals(grouped.config, order, whole_groups=True)
     assert sorted(order) == sorted(flat(steps)) == sorted(all_heads(grouped.config))
     assert not whole_groups or order == flat(steps)
     total, unit = units(config, len(batches))

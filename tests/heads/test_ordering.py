@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads import ordering
 from headjax.heads.ablation import Ablation
+from headjax.heads.groups import removals
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.ordering import most_within, requested_count, select
+from headjax.heads.ordering import explicit_heads, most_within, requested_count
 from headjax.heads.scores import Scores, batch_sums, score_heads
 from tests import tiny
 from tests.models.test_encoder_decoder import t5
@@ -56,8 +59,9 @@ def test_random_orders_are_seeded_permutations():
 
 
 def test_every_layer_keeps_its_minimum():
-    assert names(ordering.keep_minimum(CONFIG, ordering.by_score(VALUES), 1)) == ["0/1", "1/0", "0/2"]
-    assert ordering.keep_minimum(CONFIG, HEADS, 3) == ()
+    order = removals(CONFIG, ordering.by_score(VALUES))
+    assert names(ordering.flat(ordering.steps_within_minimum(CONFIG, order, 1))) == ["0/1", "1/0", "0/2"]
+    assert ordering.steps_within_minimum(CONFIG, order, 3) == ()
 
 
 def test_stacks_are_chosen_by_name():
@@ -65,7 +69,8 @@ def test_stacks_are_chosen_by_name():
 
 
 def iterative(config, counts, rescore, **options):
-    return ordering.flat(ordering.iterative_steps(config, counts, rescore, ordering.single_steps, **options))
+    arrange = functools.partial(removals, config)
+    return ordering.flat(ordering.iterative_steps(config, counts, rescore, arrange, **options))
 
 
 def test_iterative_order_scores_what_is_left():
@@ -112,13 +117,10 @@ def test_iterative_order_by_importance_compiles_once():
 
 
 def test_selection_by_count_percentage_and_name():
-    order = ordering.by_score(VALUES)
-    assert select(CONFIG, "2", order) == order[:2]
-    assert select(CONFIG, "40%", order) == order[:2]
-    assert select(CONFIG, "59.9%", order) == order[:2]
-    assert select(CONFIG, "100%", order) == order
-    assert select(CONFIG, "0", order) == ()
-    assert select(CONFIG, "decoder/1/0, decoder/0/2") == (HeadId("decoder", 1, 0), HeadId("decoder", 0, 2))
+    counts = {"2": 2, "40%": 2, "59.9%": 2, "100%": 5, "0": 0}
+    assert {request: requested_count(CONFIG, request) for request in counts} == counts
+    named = (HeadId("decoder", 1, 0), HeadId("decoder", 0, 2))
+    assert explicit_heads(CONFIG, "decoder/1/0, decoder/0/2") == named
     assert requested_count(tiny.decoder_config(*[tiny.layer(tiny.multi_head(10))] * 100), "28.7%") == 287
 
 

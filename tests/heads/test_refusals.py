@@ -23,7 +23,7 @@ from headjax.heads.latency import LatencyTable, heads_for_speed_up
 from headjax.heads.learned_gates import HardConcrete, Subset, learn_gates
 from headjax.heads.marked_keys import attention_on_marks, previous_token, same_context
 from headjax.heads.named_orders import OrderConfig, order_heads
-from headjax.heads.ordering import most_within, select
+from headjax.heads.ordering import explicit_heads, most_within, requested_count
 from headjax.heads.pruning import prune, prune_gradually
 from headjax.heads.reconstruction import reconstruct
 from headjax.heads.reconstruction_order import reconstruction_order
@@ -49,7 +49,6 @@ ONE = EIGHT[:1]
 BATCH = tiny.tokens(2, 8)
 PADDING = BATCH | {"attention_mask": np.zeros((2, 8), int)}
 IGNORING = BATCH | {"labels": np.full((2, 8), IGNORED)}
-ORDER = HEADS[:4]
 VALUES = dict.fromkeys(HEADS, 1.0)
 SCORES = Scores({"importance": VALUES, "entropy": VALUES}, loss=1.0, examples=1, seconds=0.0)
 TABLE = LatencyTable(base=10.0, layers={"decoder": np.array([0.0, 1.5, 2.5, 3.5, 4.5])})
@@ -173,15 +172,13 @@ REFUSED = {
         (lambda: ordering.by_scores(SCORES, "importanse"), "'importanse'"),
         (lambda: ordering.by_ablation(ablation()), "each head alone"),
         (lambda: ordering.in_stacks(CONFIG, HEADS, ["cross"]), "no head stack 'cross'"),
-        (lambda: select(CONFIG, "7", ORDER), "asks for 7 heads, the model has 6"),
-        (lambda: select(CONFIG, "120%", ORDER), "asks for 7 heads"),
-        (lambda: select(CONFIG, "some", ORDER), "'some' is no number"),
-        (lambda: select(CONFIG, "2.5", ORDER), "'2.5' is no number"),
-        (lambda: select(CONFIG, "-1", ORDER), "'-1' is no number"),
-        (lambda: select(CONFIG, "decoder/1/2", ORDER), "layer 1 of decoder has heads 0, 3"),
-        (lambda: select(CONFIG, "decoder/1", ORDER), "expected stack/layer/head"),
-        (lambda: select(CONFIG, "5", ORDER), "only 4 may be removed"),
-        (lambda: select(CONFIG, "40%"), "needs an order"),
+        (lambda: requested_count(CONFIG, "7"), "asks for 7 heads, the model has 6"),
+        (lambda: requested_count(CONFIG, "120%"), "asks for 7 heads"),
+        (lambda: requested_count(CONFIG, "some"), "'some' is no number"),
+        (lambda: requested_count(CONFIG, "2.5"), "'2.5' is no number"),
+        (lambda: requested_count(CONFIG, "-1"), "'-1' is no number"),
+        (lambda: explicit_heads(CONFIG, "decoder/1/2"), "layer 1 of decoder has heads 0, 3"),
+        (lambda: explicit_heads(CONFIG, "decoder/1"), "expected stack/layer/head"),
         (lambda: most_within(HEADS, lambda heads: 0.0, drop=-1.0), "must not be negative"),
         (lambda: prune(MODEL, [GONE]), "layer 0 of decoder has heads 0, 1, 2, 3"),
         (lambda: prune(MODEL, ["decoder/1/1"]), "layer 1 of decoder has heads 0, 3"),

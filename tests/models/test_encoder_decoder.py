@@ -108,7 +108,7 @@ def test_packed_pairs_do_not_see_each_other(model):
 
 def test_head_stacks_and_their_gates(model):
     shapes = dict.fromkeys(("encoder", "decoder", "cross"), (2, 4))
-    assert gates.shapes(model.config) == shapes
+    assert model.config.gate_shapes() == shapes
     probes = model(BATCH, attention=True).attention
     assert {stack: layers[0].shape[2:] for stack, layers in probes.items()} == {
         "encoder": (10, 10),

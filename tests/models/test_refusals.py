@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax.numpy as jnp
 import numpy as np
@@ -98,6 +99,24 @@ MASK = tiny.tokens() | {"attention_mask": np.ones((2, 3))}
 def test_a_batch_that_a_model_cannot_read_is_refused(config, batch, message):
     with pytest.raises(DataError, match=f"^{message}"):
         tiny.model(config)(batch)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"deocder": (2, 4)}, "the model has no head stack 'deocder'; it has decoder"),
+        ({"decoder": (2, 1)}, r"decoder has shape \[2, 1\]; expected \[2, 4\]"),
+        ({"decoder": (2, 5)}, "decoder has shape"),
+        ({"decoder": (3, 4)}, "decoder has shape"),
+        ({"decoder": (1, 4)}, "decoder has shape"),
+        ({"decoder": (4,)}, "decoder has shape"),
+    ],
+)
+def test_gates_of_another_model_are_refused(given, message, decoder):
+    gates = {name: jnp.ones(shape) for name, shape in given.items()}
+    for call in (decoder, functools.partial(generate, decoder, max_new_tokens=1)):
+        with pytest.raises(DataError, match=f"^gates: {message}"):
+            call(tiny.tokens(), gates=gates)
 
 
 def test_results_that_a_forward_lacks_are_named():

@@ -355,6 +355,8 @@ def test_a_place_that_the_tree_lacks_is_refused(place, message):
         ({"loss": lambda model, batch: batch["x"].sum(axis=(1, 2))}, "layers.0.attn"),
         ({"loss": lambda model, batch: loss(model, batch) * jnp.nan}, "layers.0.attn/0"),
         ({"loss": loss, "batches": []}, "batches"),
+        ({"loss": loss, "gates": {"layers.9.attn": jnp.ones(HEADS)}}, "gates: .*layers.9.attn"),
+        ({"loss": loss, "gates": {"layers.0.attn": jnp.ones(1)}}, "gates: layers.0.attn"),
     ],
 )
 def test_what_cannot_be_scored_is_one_line(arguments, message):

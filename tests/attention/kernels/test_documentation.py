@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
+from docs.kernels import EXAMPLES, answer, markdown
 from headjax.attention import Attention, Call, Mask
-from headjax.attention.kernels.documentation import EXAMPLES, answer, markdown
 from headjax.core.serialize import kind_of, kinds_of
 from tests.attention.formulations import attended_by, random_inputs, random_params
 from tests.closeness import assert_close
@@ -22,7 +22,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "kernels.md"
 
 
 def test_the_page_is_what_the_table_says():
-    assert PAGE.read_text() == markdown(), "run: python -m headjax.attention.kernels.documentation > docs/kernels.md"
+    assert PAGE.read_text() == markdown(), "run: python -m docs.kernels > docs/kernels.md"
 
 
 def test_every_formulation_is_on_the_page():

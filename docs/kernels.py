@@ -1,4 +1,4 @@
-"""Write docs/kernels.md: `python -m headjax.attention.kernels.documentation > docs/kernels.md`."""
+"""Write docs/kernels.md: `python -m docs.kernels > docs/kernels.md`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LENGTH = 256
 
 HEAD = """# Attention kernels
 
-<!-- Generated: python -m headjax.attention.kernels.documentation > docs/kernels.md -->
+<!-- Generated: python -m docs.kernels > docs/kernels.md -->
 
 Every formulation ends in `headjax.attention.attend`, which has several exact kernels. Kernels differ in speed, memory
 and capabilities. `Compute(attention="auto")` takes the first kernel that fits the call, and `einsum`, the reference, as
