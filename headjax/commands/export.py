@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import Result, found
+from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.report import numbers
@@ -85,6 +86,10 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.models.model import load
 
     peer: Peer | None = None
+    if options.length and options.layout != "onnx":
+        raise HeadjaxError("--length: needs --layout onnx")
+    if options.family and options.layout == "onnx":
+        raise HeadjaxError("--family: the layout onnx has no families")
     if options.layout == "onnx":
         exported = to_onnx(load(options.model), options.out, length=options.length)
     else:

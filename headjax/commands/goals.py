@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from headjax.commands.examples import Examples
+from headjax.commands.options import option_name
 from headjax.commands.orderings import GoalOptions, OptionsT, Ordering
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Amount
@@ -184,9 +185,9 @@ def goal_of(options: GoalOptions) -> Goal:
     from headjax.heads.ordering import amount_of
 
     if options.remove is not None and "/" in options.remove:
-        for name, chosen in (("--uniform", options.uniform), ("--whole-groups", options.whole_groups)):
-            if chosen:
-                raise HeadjaxError(f"{name}: an order chooses the heads, but --remove names them")
+        for name in ("uniform", "whole_groups", "stacks", "minimum"):
+            if getattr(options, name):
+                raise HeadjaxError(f"{option_name(options, name)}: an order chooses the heads, but --remove names them")
         return Heads(options.remove)
     if options.remove is not None:
         amount_of(options.remove)

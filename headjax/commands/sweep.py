@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import open_model_and_examples
+from headjax.commands.examples import Examples, open_model_and_examples
 from headjax.commands.options import argument, option
 from headjax.commands.repair import LENGTHS, MEASURES
 from headjax.commands.results import OnExamples, found, table_of
@@ -21,9 +20,11 @@ from headjax.core.serialize import unknown_name
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.storage.files import write_file
+from headjax.storage.kept import Kept
 from headjax.storage.paths import path_of
 
 if TYPE_CHECKING:
+    from headjax.models.model import Model
     from headjax.trials.conversions import Trial, Trials
     from headjax.trials.removals import RemovalTrial, RemovalTrials
 
@@ -35,7 +36,9 @@ CALIBRATE = 512
 class Options(ConversionOptions):
     """Options of `headjax sweep`."""
 
-    out: str = argument("OUT", "folder of the trials and of a plot; trials there are kept", writes="folder")
+    out: str = argument(
+        "OUT", "folder of the trials and of a plot; trials of the same model and settings are kept", writes="folder"
+    )
     remove: tuple[str, ...] = option(
         help="shares or numbers of heads to remove, such as 25%,50%,75%",
         default=(),
@@ -135,8 +138,6 @@ def sweep_removals(options: Options, progress: Progress) -> Removals:
     model, examples = open_model_and_examples(options)
     for stack in options.stacks:
         require_stack(model.config, stack, "--stacks")
-    file = path_of(options.out) / "removals.jsonl"
-    done = read_trials(file, RemovalTrial.of)
     calibrate = options.selected or CALIBRATE
     trials = prepare_removals(
         model,
@@ -156,7 +157,8 @@ def sweep_removals(options: Options, progress: Progress) -> Removals:
     wanted = [(removal, repair) for removal in removals for repair in repairs]
     headline = examples.evaluation.headline
     with progress("removing heads", len(wanted), "trial") as bar:
-        tried = run_missing(file, done, wanted, trials.run, headline, bar)
+        kept = kept_trials("removals", options, model, examples)
+        tried = [RemovalTrial(**fields) for fields in each_trial(kept, wanted, trials.run, headline, bar)]
     return Removals(
         headline=headline,
         baseline=trials.own.metrics,
@@ -170,44 +172,37 @@ def sweep_removals(options: Options, progress: Progress) -> Removals:
     )
 
 
-def read_trials(file: Path, build: Callable[..., Any]) -> dict[Any, Any]:
-    """Return the trials of an earlier sweep by their settings; none where there is no file.
+OTHERWISE = {"json", "overwrite", "modules", "model", "out", "to", "variants", "remove", "by", "repair", "draws"}
+"""Options that do not change a trial, or that its name or the model's numbers stand for."""
+
+
+def kept_trials(kind: str, options: Options, model: Model, examples: Examples) -> Kept:
+    """Return the trials in OUT of the same model, examples and settings; sweeps over others have files of their own."""
+    from headjax.head_report.study import fingerprint
+
+    names = [field.name for field in dataclasses.fields(options) if field.name not in OTHERWISE]
+    settings = {name: getattr(options, name) for name in names}
+    key = fingerprint(model, [examples.evaluation, examples.selection], settings)
+    return Kept(path_of(options.out) / f"{kind}-{key[:12]}.json", key)
+
+
+def each_trial(
+    kept: Kept, wanted: Sequence[Any], run: Callable[..., Any], headline: str, bar: Update
+) -> list[dict[str, Any]]:
+    """Return the fields of the wanted trials; those that are not kept are run, and each is kept at once.
 
     Args:
-        file: a JSON object on each line.
-        build: makes a trial of an object's entries.
-
-    Raises:
-        HeadjaxError: the file holds something else.
-    """
-    if not file.is_file():
-        return {}
-    try:
-        trials = [build(**json.loads(line)) for line in file.read_text().splitlines()]
-    except (ValueError, TypeError, KeyError) as error:
-        raise HeadjaxError(f"{file}: not written by headjax sweep ({error})") from None
-    return {trial.place: trial for trial in trials}
-
-
-def run_missing(
-    file: Path, done: dict[Any, Any], wanted: Sequence[Any], run: Callable[..., Any], headline: str, bar: Update
-) -> list[Any]:
-    """Return the wanted trials; those that are not done are run, each is written at once.
-
-    Args:
-        file: the file of all trials.
-        done: trials by what they tried.
+        kept: trials by what they tried.
         wanted: what to try, each the arguments of `run`.
         run: tries it.
         headline: the metric that the progress bar shows.
         bar: called after each trial.
     """
-    for number, place in enumerate(wanted, start=1):
-        if place not in done:
-            done[place] = run(*place)
-            write_file(file, "".join(f"{json.dumps(trial._asdict())}\n" for trial in done.values()).encode())
-        bar(number, {headline: done[place].metrics[headline]})
-    return [done[place] for place in wanted]
+    trials: list[dict[str, Any]] = []
+    for place in wanted:
+        trials.append(kept(str(place), lambda place=place: run(*place)._asdict()))  # type: ignore[misc]
+        bar(len(trials), {headline: trials[-1]["metrics"][headline]})
+    return trials
 
 
 def _groups(tried: Sequence[RemovalTrial]) -> Mapping[tuple[str, str, str], list[RemovalTrial]]:
@@ -310,8 +305,6 @@ def run(options: Options, progress: Progress) -> Conversions | Removals:
     variants = _variants(options)
     model, examples = open_model_and_examples(options)
     batches = options.calibration(examples, options.batch_size).batches
-    file = path_of(options.out) / "trials.jsonl"
-    done = read_trials(file, Trial)
     trials = prepare_trials(
         model,
         examples.evaluation,
@@ -329,9 +322,9 @@ def run(options: Options, progress: Progress) -> Conversions | Removals:
     )
     wanted = [(target, variant) for target in targets for variant in variants]
     with progress("converting", len(wanted), "model") as bar:
-        tried = run_missing(
-            file, done, wanted, functools.partial(trials.run, seed=options.seed), trials.task.headline, bar
-        )
+        kept = kept_trials("trials", options, model, examples)
+        run_one = functools.partial(trials.run, seed=options.seed)
+        tried = [Trial(**fields) for fields in each_trial(kept, wanted, run_one, trials.task.headline, bar)]
     tried.insert(0, trials.original())
     return Conversions(
         headline=trials.task.headline,

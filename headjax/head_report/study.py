@@ -259,7 +259,7 @@ def scored(selection: Task, config: StudyConfig) -> int:
     return min(config.scored or selection.count(), selection.count())
 
 
-def fingerprint(model: Model, tasks: Sequence[Task], config: Checked, run: str = "") -> str:
+def fingerprint(model: Model, tasks: Sequence[Task], config: object, run: str = "") -> str:
     """Return a hash that is another one if the model, the examples or the settings are."""
     named = [f"{task.name}/{task.split}/{task.count()}" for task in tasks]
     first = [dict(task.data.validation[0]) for task in tasks]

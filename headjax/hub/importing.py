@@ -297,13 +297,14 @@ def _kind(pieces: Sequence[_Piece], files: SafetensorsFiles, dtype: str | None) 
     return np.dtype(jax.numpy.dtype(dtype)) if dtype else np.dtype(jax.numpy.result_type(*found))
 
 
+@np.errstate(over="ignore")  # a number beyond the array's type becomes infinite, which `_finite` finds
 def _read(
     tensor: nnx.Param[Any], pieces: Sequence[_Piece], files: SafetensorsFiles, kind: np.dtype, shards: Sequence[Index]
 ) -> list[np.ndarray]:
     """Return shards of an array, each in a separate buffer; every tensor of the files is read once.
 
     Raises:
-        ParameterError: a tensor is not finite; the message names its file and the tensor.
+        ParameterError: a tensor is not finite, or not in the array's type; the message names its file and the tensor.
     """
 
     def load(piece: _Piece) -> np.ndarray:
@@ -311,27 +312,31 @@ def _read(
 
     if pieces[0].layer is None:
         value = load(pieces[0])
-        return [_whole(_finite(value[index], pieces[0], files), kind) for index in shards]
+        return [_finite(_whole(value[index], kind), pieces[0], files) for index in shards]
     spans = [_span(index, tensor.shape) for index in shards]
     buffers = [aligned_empty(tuple(stop - start for start, stop in span), kind) for span in spans]
     for piece in pieces:
         value, layer = load(piece), piece.layer or 0
         for buffer, index, (layers, *_) in zip(buffers, shards, spans, strict=True):
             if layers[0] <= layer < layers[1]:
-                copy_into(buffer[layer - layers[0]], _finite(value[index[1:]], piece, files))
+                own = buffer[layer - layers[0], ...]
+                copy_into(own, value[index[1:]])
+                _finite(own, piece, files)
         del value
     return buffers
 
 
 def _finite(value: np.ndarray, piece: _Piece, files: SafetensorsFiles) -> np.ndarray:
-    """Return the part of a tensor that is read.
+    """Return the part of a tensor that was read.
 
     Raises:
         ParameterError: it is not finite; the message names the file and the tensor.
     """
     if not all_finite(value):
         name = piece.bound.theirs
-        raise ParameterError(f"{files.entries[name].file}: {name} holds values that are NaN or infinite")
+        raise ParameterError(
+            f"{files.entries[name].file}: {name} holds values that are NaN or infinite as {value.dtype}"
+        )
     return value
 
 

@@ -61,11 +61,6 @@ class Trial(NamedTuple):
     cache: int = 0
     against_original: Mapping[str, float] | None = None
 
-    @property
-    def place(self) -> tuple[str, str]:
-        """Settings that were tried."""
-        return self.to, self.variant
-
 
 @dataclasses.dataclass(frozen=True)
 class Trials:

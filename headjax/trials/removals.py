@@ -99,16 +99,6 @@ class RemovalTrial(NamedTuple):
     order_seconds: float
     repair_seconds: float
 
-    @property
-    def place(self) -> tuple[Removal, Repair]:
-        """Settings that were tried."""
-        return Removal(self.order, self.remove, self.draw, self.stacks), self.repair
-
-    @classmethod
-    def of(cls, stacks: Sequence[str], **fields: Any) -> RemovalTrial:
-        """Return a trial of its JSON data."""
-        return cls(stacks=tuple(stacks), **fields)
-
 
 def parse_repair(text: str) -> Repair:
     """Return the repair of this name.

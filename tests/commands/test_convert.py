@@ -79,8 +79,9 @@ def test_convert_says_what_an_imported_model_is_exported_as(to, layout, tmp_path
     assert ("export to Hugging Face: " in capsys.readouterr().out) == (layout != "native")
 
 
-def changed(path, old, new):
+def changed(folder, old, new):
     """Changes what a sweep has kept, to see that it is read and not measured again."""
+    (path,) = folder.glob("*.json")
     path.write_text(path.read_text().replace(old, new, 1))
 
 
@@ -104,7 +105,7 @@ def test_every_size_is_tried_once_and_kept(run, tmp_path):
     assert same["against_original"]["p_value"] > plain["against_original"]["p_value"]
     assert data["test"] == "paired t-test on losses"
     assert (tmp_path / "sweep.png").stat().st_size > 1000
-    changed(tmp_path / "trials.jsonl", f'"parameters": {plain["parameters"]}', '"parameters": 1')
+    changed(tmp_path, f'"parameters": {plain["parameters"]}', '"parameters": 1')
     again = run(words).data["trials"]
     assert again[4]["parameters"] == 1
     assert [trial["cosine"] for trial in again] == [trial["cosine"] for trial in data["trials"]]
@@ -126,7 +127,7 @@ def test_every_removal_is_tried_once_and_kept(run, tmp_path):
         assert (bare["repair"], repaired["repair"]) == ("none", "reconstruct")
         assert bare["against_none"] is None
         assert repaired["against_none"].keys() == {"difference", "p_value", "low", "high"}
-    changed(tmp_path / "removals.jsonl", '"removed": 1', '"removed": 7')
+    changed(tmp_path, '"removed": 1', '"removed": 7')
     again = run(f"{REMOVALS} {tried}").data["removals"]
     assert again[0]["removed"] == 7
     assert again[1:] == found[1:]
@@ -148,10 +149,16 @@ def test_each_removal_is_kept_and_told_as_it_ends(run, tmp_path, monkeypatch):
     monkeypatch.setattr("headjax.core.progress.shown_on", lambda console: opened)
     words = f"{REMOVALS} --remove 50% --by random --repair none,rescale"
     assert run(words, code=INTERRUPTED).data is None
-    assert len((tmp_path / "removals.jsonl").read_text().splitlines()) == 1
-    run(words)
+    (path,) = tmp_path.glob("*.json")
+    assert len(json.loads(path.read_text())["found"]) == 1
+    first = run(words).data["removals"]
     assert [(done, total) for done, total, _ in told] == [(1, 2), (1, 2), (2, 2)]
     assert told[0][2].keys() == told[1][2].keys() == {"perplexity"}
+    # Trials of other examples or another model are others, and replace none.
+    run("convert model OUT/other --to grouped:kv_heads=1")
+    for changed_words in (words.replace("--limit 8", "--limit 4"), words.replace("model", "OUT/other")):
+        assert run(changed_words).data["removals"][0]["metrics"] != first[0]["metrics"]
+    assert run(words).data["removals"] == first
 
 
 @pytest.fixture

@@ -218,6 +218,7 @@ REFUSED = [
     ("roberta", ROBERTA | {"max_position_embeddings": 2}, "max_position_embeddings"),
     ("xlm-roberta", {"problem_type": "multi_label_classification"}, "problem_type"),
     ("xlm-roberta", {"id2label": {"1": "no", "2": "yes"}}, "id2label"),
+    *((kind, {"is_causal": False}, "is_causal") for kind in ("gpt2", "llama", "mistral", "gemma3_text")),
     ("bart", {"normalize_before": True}, "normalize_before"),
     ("vit", {"image_size": [4, 6]}, "image_size"),
     ("vit", {"architectures": ["ViTForImageClassificationWithTeacher"]}, "architectures"),

@@ -70,6 +70,14 @@ def test_another_type(made):
     )
 
 
+@pytest.mark.parametrize("name", ["classifier.bias", "bert.encoder.layer.1.attention.output.dense.bias"])
+def test_a_number_beyond_the_type_that_is_asked_for(name, folder):
+    rewrite(folder, lambda tensors: tensors.update({name: tensors[name] * 0 + 1e6}))
+    assert from_huggingface(folder).num_parameters
+    with pytest.raises(ParameterError, match=rf"model\.safetensors: {name} .*float16"):
+        from_huggingface(folder, dtype="float16")
+
+
 REFUSED_FIELDS = [
     (ParameterError, {"hidden_size": 16}, "has shape [20, 8], config.json gives [20, 16]"),
     (ParameterError, {"vocab_size": 2**62}, "word_embeddings.weight has shape [20, 8]"),

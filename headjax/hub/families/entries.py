@@ -208,6 +208,9 @@ POSITIONS = Custom(
 )
 """Length of the longest sequence; None where the config does not say."""
 
+CAUSAL: dict[str, tuple[Any, ...]] = {"is_causal": (True,)}
+"""Supported values of a field by which `transformers` lets a decoder's tokens attend to those that follow."""
+
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 

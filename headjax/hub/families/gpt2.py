@@ -5,6 +5,7 @@ from __future__ import annotations
 from headjax.attention.multi_head import MultiHead
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
+from headjax.hub.families.entries import CAUSAL
 from headjax.hub.family import Family, ModelClass
 from headjax.hub.rules import FLAT, MATRIX, TRANSPOSED, Rule, Rules, norm, one, projection, under
 from headjax.hub.table import Choice, Layers, TrainingOnly, activation, flag, number, record, share, size
@@ -81,7 +82,8 @@ GPT2 = Family(  # Radford et al. 2019
     rules=_RULES,
     copies=(("lm_head.weight", "transformer.wte.weight"),),
     ignored=(r"(transformer\.)?h\.[0-9]+\.attn\.(bias|masked_bias)",),
-    supported={
+    supported=CAUSAL
+    | {
         "scale_attn_weights": (True,),
         "scale_attn_by_inverse_layer_idx": (False,),
         "add_cross_attention": (False,),

@@ -9,7 +9,7 @@ from headjax.attention.formulation import Attention
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.core.norms import RMSNorm
 from headjax.core.tensors import Normal
-from headjax.hub.families.entries import POSITIONS, rotary, window, windows_from, windows_to
+from headjax.hub.families.entries import CAUSAL, POSITIONS, rotary, window, windows_from, windows_to
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size
 from headjax.hub.fields import Fields
 from headjax.hub.rules import TRANSPOSED, Rules, one, projection, projections, under
@@ -145,8 +145,9 @@ def decoder_family(model_type: str, class_prefix: str, config: Record, **parts: 
 
     Args:
         model_type, class_prefix, config: as in `Family`.
-        parts: other fields of `Family`, in place of those that Llama's relatives share.
+        parts: other fields of `Family`, in place of those that Llama's relatives share; of `supported`, further ones.
     """
+    supported = CAUSAL | parts.pop("supported", {})
     shared: dict[str, Any] = {
         "prefix": "model.",
         "classes": text_classes(flag("tie_word_embeddings", False)),
@@ -157,6 +158,7 @@ def decoder_family(model_type: str, class_prefix: str, config: Record, **parts: 
         "defaults": _DEFAULTS,
         "head_shape": any_size,
         "standard": grouped,
+        "supported": supported,
     }
     return Family(model_type=model_type, class_prefix=class_prefix, config=config, **(shared | parts))
 
