@@ -300,11 +300,22 @@ def layer_sums(
     counted = counted_at(student.mask, lacking.shape[:2])[:, :, None]
     ones = jnp.ones((*lacking.shape[:2], 1), jnp.float32)
     features = jnp.where(counted > 0, jnp.concatenate([student.features.astype(jnp.float32), ones], axis=2), 0.0)
-    x, r = (_in_pairs(by_example(array)) for array in (features, jnp.where(counted > 0, lacking, 0.0)))
+    halves = sums_by_half(by_example(features), by_example(jnp.where(counted > 0, lacking, 0.0)), shift)
+    return replicated_sums((halves, branch)), by_example(after)
+
+
+def sums_by_half(features: jax.Array, lacking: jax.Array, shift: Any) -> RefitSums:
+    """Return the sums of products of one batch.
+
+    Args:
+        features: `[batch, length, n + 1]`, the features and a 1, both 0 at padding.
+        lacking: `[batch, length, width]`, the part of the target that the present map leaves, 0 at padding.
+        shift: 1 exchanges the halves, of which examples of even number are the first; else 0.
+    """
+    x, r = _in_pairs(features), _in_pairs(lacking)
     product = functools.partial(jnp.einsum, "phtn,phtm->hnm", precision="highest")
     halves = RefitSums(product(x, x), product(x, r), jnp.square(r).sum(axis=(0, 2)))
-    halves = jax.tree.map(lambda array: jnp.roll(array, shift, axis=0), halves)
-    return replicated_sums((halves, branch)), by_example(after)
+    return jax.tree.map(lambda array: jnp.roll(array, shift, axis=0), halves)
 
 
 def _in_pairs(array: jax.Array) -> jax.Array:

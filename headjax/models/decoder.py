@@ -35,9 +35,9 @@ from headjax.models.sublayers import FeedForward
 class DecoderModel(GenerativeModel):
     """A causal language model: p(x_t | x_<t) = softmax(output(stack(embeddings(x))))_(t-1).
 
-    Batches hold `input_ids [batch, length]` and optionally `attention_mask` (0 at padding), `position_ids`, and
-    `labels`, which are the `input_ids` unshifted (the model shifts), -100 where no loss is wanted; without labels every
-    token that is not padding is one.
+    Batches hold `input_ids [batch, length]` and optionally `attention_mask` (0 at padding), `position_ids`,
+    `segment_ids` of packed examples, and `labels`, which are the `input_ids` unshifted (the model shifts), -100 where
+    no loss is wanted; without labels every token that is not padding is one, except for the first of each example.
 
         >>> from headjax.attention import MultiHead
         >>> from headjax.models import LanguageModel
@@ -110,10 +110,13 @@ class DecoderModel(GenerativeModel):
         return model.output(hidden, model.embeddings.token), state._replace(cache=cache)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
-        labels = batch["labels"] if "labels" in batch else batch["input_ids"]
+        targets = jnp.asarray(batch["labels"] if "labels" in batch else batch["input_ids"])[:, 1:]
         if "attention_mask" in batch:
-            labels = jnp.where(batch["attention_mask"].astype(bool), labels, IGNORED)
-        losses, counted = cross_entropy(output.require_logits()[:, :-1], labels[:, 1:])
+            targets = jnp.where(jnp.asarray(batch["attention_mask"])[:, 1:].astype(bool), targets, IGNORED)
+        if "segment_ids" in batch:  # the first token of a packed example follows another one
+            segments = jnp.asarray(batch["segment_ids"])
+            targets = jnp.where(segments[:, 1:] == segments[:, :-1], targets, IGNORED)
+        losses, counted = cross_entropy(output.require_logits()[:, :-1], targets)
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
 
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:

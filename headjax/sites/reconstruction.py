@@ -15,9 +15,10 @@ from flax import nnx
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.heads.head_id import HeadId
+from headjax.heads.layer_sums import sums_by_half
 from headjax.heads.reconstruction import LayerRepair, warn_of_unknowns
 from headjax.heads.refit import RIDGES, RefitSums, refit
-from headjax.mesh.distributed import fetch
+from headjax.heads.statistics import sum_over
 from headjax.sites.program import Loss, Program, arrays_of, examples_in, prepare
 from headjax.sites.pruning import prune_module
 from headjax.sites.site import AttentionSite, Gates, Sites, at_path, ones, require_heads, without
@@ -123,14 +124,18 @@ def _through(
             variable = at_path(at_path(repaired, path), site.kernel)
             matrix = variable[...].reshape(-1, site.heads * site.head_dim, variable[...].shape[-1])[layer]
             features = np.repeat(kept, site.head_dim)
-            sums: Any = None
             now = nnx.split(repaired, graph=True)[1]
-            for batch in batches:
-                contexts = [_contexts(program, *at, batch)[path] for at in ((state, whole), (now, gates))]
-                rows = [array if site.layers is None else array[layer] for array in contexts]
-                found = fetch(_products(*rows, matrix, jnp.asarray(features)))
-                sums = found if sums is None else jax.tree.map(np.add, sums, found)
-            yield _repair(repaired, site, layer, features, RefitSums(*sums), ridges)
+            found = (
+                _sums(
+                    _contexts(program, site, layer, state, whole, batch),
+                    _contexts(program, site, layer, now, gates, batch),
+                    matrix,
+                    jnp.asarray(features),
+                    number % 2,
+                )
+                for number, batch in enumerate(batches)
+            )
+            yield _repair(repaired, site, layer, features, sum_over(found), ridges)
 
 
 def _repair(
@@ -157,9 +162,15 @@ def _repair(
     return LayerRepair(title, sums.tokens, found.unknowns, found.ridge, found.held_out, found.helps)
 
 
+def _contexts(program: Program, site: AttentionSite, layer: int, state: Any, gates: Gates, batch: Any) -> jax.Array:
+    """Return the contexts of a layer of a site before its gates, `[examples, positions..., features + 1]`."""
+    found: jax.Array = _every_context(program, state, gates, batch)[site.path]
+    return found if site.layers is None else found[layer]
+
+
 @functools.partial(jax.jit, static_argnames="program")
-def _contexts(program: Program, state: Any, gates: Gates, batch: Any) -> dict[str, jax.Array]:
-    """Return the contexts of every site before its gates, `[examples, positions..., features + 1]`.
+def _every_context(program: Program, state: Any, gates: Gates, batch: Any) -> dict[str, jax.Array]:
+    """Return the contexts of every site, see `_contexts`.
 
     The last entry is 1 at positions that can change the loss, and 0 at others.
     """
@@ -177,13 +188,10 @@ def _read(contexts: jax.Array, matrix: jax.Array, counted: jax.Array) -> jax.Arr
 
 
 @jax.jit
-def _products(whole: jax.Array, own: jax.Array, matrix: jax.Array, kept: jax.Array) -> tuple[jax.Array, ...]:
-    """Return the sums of `RefitSums` for contexts of the original model and of the copy, by halves of the examples."""
-    products = []
-    for half in (0, 1):
-        target, present = (array[half::2].reshape(-1, array.shape[-1]) for array in (whole, own))
-        counted = target[:, -1:]
-        features = jnp.concatenate([present[:, :-1], jnp.ones_like(counted)], axis=-1) * counted
-        left = (target[:, :-1] - present[:, :-1] * kept[None]) @ matrix.astype(jnp.float32) * counted
-        products.append((features.T @ features, features.T @ left, jnp.square(left).sum(axis=0)))
-    return tuple(jnp.stack(parts) for parts in zip(*products, strict=True))
+def _sums(whole: jax.Array, own: jax.Array, matrix: jax.Array, kept: jax.Array, shift: int) -> RefitSums:
+    """Return the sums of products of one batch, for contexts of the original model and of the copy."""
+    target, present = (array.reshape(array.shape[0], -1, array.shape[-1]) for array in (whole, own))
+    counted = target[..., -1:]
+    features = jnp.concatenate([present[..., :-1], jnp.ones_like(counted)], axis=-1) * counted
+    left = (target[..., :-1] - present[..., :-1] * kept[None, None]) @ matrix.astype(jnp.float32) * counted
+    return sums_by_half(features, left, shift)

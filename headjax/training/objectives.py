@@ -16,9 +16,8 @@ from headjax.core.fields import Checked, Count, NotNegative, Positive, Ramp, Ste
 from headjax.heads.agreement import divergence
 from headjax.heads.statistics import counted_queries
 from headjax.models.config import Batch, Loss, ModelConfig, Output
-from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.inputs import counted_at
 from headjax.models.layer import Probe
-from headjax.models.outputs import IGNORED
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
 from headjax.models.tasks.text import cosines
 from headjax.training.optimizer import AdamW, LinearDecay, Optimizer
@@ -204,9 +203,5 @@ def _over_counted(student: ModelConfig, values: jax.Array, batch: Batch, own: Lo
     counted = (own.weight > 0).astype(jnp.float32)
     if values.ndim == 1:
         return Loss(values * counted, counted)
-    if isinstance(student, EncoderDecoderModel):
-        tokens = batch["labels"] != IGNORED
-    else:
-        tokens = batch.get("attention_mask", jnp.ones(()))
-    by_token = jnp.broadcast_to(jnp.atleast_2d(tokens).astype(jnp.float32), values.shape) * counted[:, None]
+    by_token = counted_at(student.counted(batch), values.shape) * counted[:, None]
     return Loss((values * by_token).sum(axis=1), by_token.sum(axis=1))

@@ -188,3 +188,6 @@ def test_packed_examples_do_not_see_each_other(mixed):
     }
     apart = mixed({"input_ids": rows}).logits
     assert_close(mixed(packed).logits.reshape(apart.shape), apart, sums=tiny.SUMS)
+    together, each = (MIXED.loss(mixed(batch), batch) for batch in (packed, {"input_ids": rows}))
+    assert_close(together.total.sum(), each.total.sum(), sums=tiny.SUMS)
+    assert together.weight.sum() == each.weight.sum() == 8

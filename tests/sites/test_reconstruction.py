@@ -108,6 +108,15 @@ def test_padding_does_not_count():
     assert headjax.reconstruct(model, CALIBRATION, removed, loss=first_four).tokens == 32 * 4
 
 
+def test_batches_of_one_example_fall_into_both_halves():
+    model = houses.Classifier(houses.EinsumAttention, layers=1)
+    whole, removed = batches(0, 1), ["layers.0.attn/1", "layers.0.attn/2"]
+    singles = [{"x": whole[0]["x"][number : number + 1]} for number in range(8)]
+    (found,), (expected,) = (headjax.reconstruct(model, given, removed, loss=loss).layers for given in (singles, whole))
+    assert found[:4] == expected[:4]
+    assert found.held_out == pytest.approx(expected.held_out, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     "model, batches, options, message",
     [
