@@ -227,7 +227,7 @@ def open_tokenizer(path: str) -> Tokenizer:
 
     given = path_of(path).expanduser()
     if given.is_file():
-        return wordpiece_tokenizer(given, lowercase="uncased" in given.name or "cased" not in given.name)
+        return wordpiece_tokenizer(given)
     for folder in (given / "tokenizer", given):
         found = read_tokenizer(folder) if folder.is_dir() else None
         if found is not None:

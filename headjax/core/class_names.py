@@ -28,10 +28,11 @@ class ClassIndex:
     """The numbers of classes by name; case counts only where names differ in nothing else.
 
     Args:
-        names: the classes in the order of their numbers.
+        names: the classes in the order of their numbers; the attribute of this name has them.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
         self._exact, self._folded = _numbers(names), _numbers([name.casefold() for name in names])
 
     def find(self, label: str) -> int | None:

@@ -46,16 +46,16 @@ def candidate_folders(path: str, names: Sequence[str]) -> Iterator[Path]:
     """Yield the given folder or, if `path` is empty, the folders of these names under the one that `ROOT` names."""
     if path:
         yield source_of(path)
-    elif ROOT in os.environ:
-        yield from (source_of(os.environ[ROOT]) / name for name in names)
+    elif root := os.environ.get(ROOT):
+        yield from (source_of(root) / name for name in names)
 
 
 def missing(task: str, path: str, names: Sequence[str], wanted: str = "its files") -> DataError:
     """Return the error of a data set that was found in none of its candidate folders."""
     if path:
         return DataError(f"{path}: not a folder of {task}: expected {wanted}")
-    if ROOT in os.environ:
-        return DataError(f"{os.environ[ROOT]}: {ROOT} has no folder {' or '.join(names)} with {wanted}")
+    if root := os.environ.get(ROOT):
+        return DataError(f"{root}: {ROOT} has no folder {' or '.join(names)} with {wanted}")
     return DataError(f"{task}: set {ROOT} to the folder that holds {names[0]}, or give that one's path")
 
 
@@ -79,8 +79,7 @@ def find_files(path: str | Path) -> list[Path]:
     """
     path = source_of(path)
     if path.is_dir():
-        files = [file for file in path.rglob("*") if file.suffix.lower() in TEXT_SUFFIXES and file.is_file()]
-        files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+        files = [file for file in visible(path) if file.suffix.lower() in TEXT_SUFFIXES and file.is_file()]
         if not files:
             raise DataError(f"{path}: no {' or '.join('*' + suffix for suffix in TEXT_SUFFIXES)} file in this folder")
         return sorted(files)
@@ -92,6 +91,18 @@ def find_files(path: str | Path) -> list[Path]:
             raise DataError(f"{path}: no file matches this pattern")
         return sorted(files)
     raise DataError(f"{path}: no such file or folder")
+
+
+def packed_or_plain(file: Path) -> Path | None:
+    """Return the file, or the one of its name with `.gz`; None if neither is there."""
+    return next((one for one in (file, file.with_name(f"{file.name}.gz")) if one.is_file()), None)
+
+
+def visible(folder: Path) -> Iterator[Path]:
+    """Yield the files and folders below a folder, in any order; hidden ones, and those in hidden ones, are left out."""
+    for path in folder.rglob("*"):
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            yield path
 
 
 def _matches(pattern: Path) -> Iterator[Path]:

@@ -7,7 +7,7 @@ import hashlib
 import io
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from headjax.core.class_names import class_numbers
 from headjax.core.errors import DataError
-from headjax.data.files import source_of
+from headjax.data.files import packed_or_plain, source_of
 from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split
 from headjax.storage.files import first_line, read_bytes
 
@@ -63,7 +63,7 @@ def _hash(*arrays: np.ndarray) -> str:
 
 def is_mnist(folder: Path) -> bool:
     """Return whether a folder holds files in MNIST's format."""
-    return _packed_or_not(folder, "train-images-idx3-ubyte").is_file()
+    return packed_or_plain(folder / "train-images-idx3-ubyte") is not None
 
 
 def mnist_rows(folder: Path) -> ImageRows:
@@ -76,14 +76,14 @@ def mnist_rows(folder: Path) -> ImageRows:
     (pixels, labels), (_, held) = found["train"], found["validation"]
     classes = int(labels.max()) + 1
     if int(held.max()) >= classes:
-        place = _packed_or_not(folder, f"{MNIST_FILES['validation']}-labels-idx1-ubyte")
-        raise DataError(f"{place}: label {held.max()}, but training has the {classes} classes from 0")
+        place = f"{MNIST_FILES['validation']}-labels-idx1-ubyte"
+        raise DataError(f"{folder / place}: label {held.max()}, but training has the {classes} classes from 0")
     return ImageRows(_array_rows(folder, found), class_numbers(classes), _hash(pixels, labels.astype(np.int32)))
 
 
 def _mnist(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
-    files = [_packed_or_not(folder, f"{name}-{what}") for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
-    pixels, labels = (read_idx(file) for file in files)
+    files = [folder / f"{name}-{what}" for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+    pixels, labels = (read_idx(packed_or_plain(file) or file) for file in files)
     if pixels.ndim != 3 or labels.ndim != 1 or len(pixels) != len(labels):
         shapes = f"{list(pixels.shape)} and {list(labels.shape)}"
         raise DataError(f"{files[0]}: images and labels do not belong together, they are {shapes}")
@@ -115,11 +115,6 @@ def read_idx(path: str | Path) -> np.ndarray:
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
-def _packed_or_not(folder: Path, name: str) -> Path:
-    packed = folder / f"{name}.gz"
-    return packed if packed.is_file() else folder / name
-
-
 def folder_rows(root: Path) -> ImageRows:
     """Return the images of `train/CLASS/*.png` and `validation/CLASS/*.png` (or JPEG, or BMP), as ImageNet is unpacked.
 
@@ -134,7 +129,7 @@ def folder_rows(root: Path) -> ImageRows:
         folder = next((root / name for name in names if (root / name).is_dir()), None)
         if folder is None:
             raise DataError(f"{root}: no folder {' or '.join(names)} in it")
-        found = tuple(sorted(child.name for child in folder.iterdir() if child.is_dir()))
+        found = tuple(sorted(child.name for child in _shown(folder) if child.is_dir()))
         if classes and found != classes:
             raise DataError(f"{folder}: its {len(found)} folders are not named like the {len(classes)} to train on")
         classes = found
@@ -149,8 +144,12 @@ def folder_rows(root: Path) -> ImageRows:
     )
 
 
+def _shown(folder: Path) -> Iterator[Path]:
+    return (child for child in folder.iterdir() if not child.name.startswith("."))
+
+
 def _images(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
+    return sorted(file for file in _shown(folder) if file.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def _file_row(files: Sequence[tuple[Path, int]], index: int) -> Row:
@@ -168,7 +167,9 @@ def pixels(data: bytes, place: str) -> np.ndarray:
 
     try:
         with Image.open(io.BytesIO(data)) as image:
-            return np.asarray(image.convert("L" if image.mode in ("1", "L", "I;16") else "RGB"))
+            if image.mode.startswith("I;16"):  # which the library would clip at 255
+                return (np.asarray(image) >> 8).astype(np.uint8)
+            return np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))
     except Image.DecompressionBombError as error:  # its size alone has been read
         raise DataError(f"{place}: too large for an image ({first_line(error).split(',')[0]})") from None
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:

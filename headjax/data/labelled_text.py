@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -165,8 +165,9 @@ class TextClassification(LabelledText):
         index = ClassIndex(classes)
 
         def number(row: Row) -> float:
-            found = index.find(row.values["label"])
-            return _class_number(row.place, row.values["label"], classes) if found is None else found
+            label = row.values["label"].strip()
+            found = index.find(label)
+            return _class_number(row.place, label, classes) if found is None else found
 
         return number
 
@@ -181,7 +182,7 @@ class TextClassification(LabelledText):
         rows = table["train"] or table["validation"]
         for row in rows:
             _require_label(row.place, row.values["label"])
-        return _sorted_labels({row.values["label"] for row in rows})
+        return sorted_labels({row.values["label"].strip() for row in rows})
 
     def notes(self, rows: Sequence[Row]) -> Mapping[str, Any]:
         return {"classes": np.bincount(np.asarray([row.values["label"] for row in rows], int)).tolist()}
@@ -222,9 +223,10 @@ class TextSimilarity(TextRegression):
         return SimilarityForm(length=self.max_length)
 
 
-def _sorted_labels(labels: set[str]) -> tuple[str, ...]:
+def sorted_labels(labels: Collection[str]) -> tuple[str, ...]:
     """Return labels in the order of their class numbers: as numbers if they all are, else as text."""
-    return tuple(sorted(labels, key=int)) if all(label.isdecimal() for label in labels) else tuple(sorted(labels))
+    texts = sorted(labels)
+    return tuple(sorted(texts, key=int) if all(label.isdecimal() for label in texts) else texts)
 
 
 def _class_number(place: str, label: str, classes: Sequence[str]) -> int:

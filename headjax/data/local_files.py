@@ -11,7 +11,7 @@ from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.data.documents import Document, HeldOut, read_documents
-from headjax.data.files import candidate_folders, find_files, missing
+from headjax.data.files import candidate_folders, find_files, missing, visible
 from headjax.data.image_rows import cifar_rows, find_cifar, folder_rows, is_mnist, mnist_rows
 from headjax.data.labelled_text import LabelledText, TextClassification, TextRegression
 from headjax.data.rows import Row, Rows, RowSource, Split, hold_out
@@ -82,7 +82,7 @@ def split_files(paths: Sequence[Path], suffixes: Iterable[str]) -> dict[Split, l
     others: list[Path] = []
     tests: list[Path] = []
     for path in paths:
-        inside = sorted(path.rglob("*")) if path.is_dir() else find_files(path)
+        inside = sorted(visible(path)) if path.is_dir() else find_files(path)
         for file in (file for file in inside if file.is_file() and has_suffix(file, wanted)):
             words = set(re.split(r"[^a-z0-9]+", file.name.lower()))
             words |= {file.parent.name.lower()} if path.is_dir() and file.parent != path else set()
@@ -164,7 +164,7 @@ def _rows(read: Callable[[], Iterator[Document]]) -> Iterator[Row]:
 
 
 def _inside(paths: Sequence[Path]) -> Iterable[Path]:
-    return itertools.chain.from_iterable(path.rglob("*") if path.is_dir() else [path] for path in paths)
+    return itertools.chain.from_iterable(visible(path) if path.is_dir() else [path] for path in paths)
 
 
 def local_squad(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
@@ -271,7 +271,7 @@ def local_images(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
         DataError: no images, or another number of classes than the task has.
     """
     root = paths[0]
-    if any(has_suffix(path, (TFRECORD,)) for path in (root.rglob("*") if root.is_dir() else [root])):
+    if any(has_suffix(path, (TFRECORD,)) for path in _inside([root])):
         return local_rows(spec, paths)
     found = folder_rows(root)
     wanted = len(spec.form.label_names)

@@ -68,9 +68,10 @@ Rows = Mapping[Split, RowSource]
 """The rows of a task by split."""
 
 
-def text_hash(text: str) -> float:
+def text_hash(text: str | bytes) -> float:
     """Return a number in [0, 1), uniform over texts and the same in every process."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48
+    data = text.encode() if isinstance(text, str) else text
+    return int.from_bytes(hashlib.sha256(data).digest()[:6], "big") / 2**48
 
 
 def hold_out(read: Callable[[], Iterable[Row]], field: str, fraction: float, place: str) -> dict[Split, RowSource]:
@@ -78,7 +79,7 @@ def hold_out(read: Callable[[], Iterable[Row]], field: str, fraction: float, pla
 
     Args:
         read: starts reading the rows; called anew for each iteration.
-        field: name of the field whose text is hashed.
+        field: name of the field whose text or image is hashed.
         fraction: approximate share of the rows that is held out.
         place: the file, for the error.
 
@@ -87,7 +88,8 @@ def hold_out(read: Callable[[], Iterable[Row]], field: str, fraction: float, pla
     """
 
     def is_held(row: Row) -> bool:
-        return text_hash(str(row.values[field])) < fraction
+        value = row.values[field]
+        return text_hash(value.tobytes() if isinstance(value, np.ndarray) else str(value)) < fraction
 
     def side(held: bool) -> RowSource:
         return RowSource(lambda: (row for row in read() if is_held(row) is held))

@@ -282,10 +282,9 @@ def _as_text(value: Any, place: str) -> str:
         raise DataError(f"{place}: no value, found null")
     if isinstance(value, float) and not math.isfinite(value):
         raise DataError(f"{place}: not a finite number, found {value}")
-    try:
+    if isinstance(value, int | float):
         return json.dumps(value)
-    except TypeError:
-        raise DataError(f"{place}: neither text nor a number, but {type(value).__name__}") from None
+    raise DataError(f"{place}: neither text nor a number, but {type(value).__name__}")
 
 
 DELIMITED = (".csv", ".tsv", ".txt")

@@ -14,7 +14,7 @@ from headjax.core.serialize import kind
 from headjax.data.corpus import Embedded, embedded_split
 from headjax.data.documents import Document, read_documents, split, text_files
 from headjax.data.examples import Source
-from headjax.data.files import candidate_folders, find_files, missing, read_lines
+from headjax.data.files import candidate_folders, find_files, missing, packed_or_plain, read_lines
 from headjax.data.forms.form import language_measure, text_counts
 from headjax.data.forms.language import LanguageForm, TranslationForm
 from headjax.data.forms.pretraining import PretrainingForm
@@ -347,12 +347,11 @@ class WikiText2(Checked):
         }
 
     def _file(self, split: str) -> Path:
-        names = [FILES[split] + packed for packed in ("", ".gz")]
+        name = FILES[split]
         for folder in candidate_folders(self.path, FOLDERS):
-            for name in names:
-                if (folder / name).is_file():
-                    return folder / name
-        raise missing("wikitext2", self.path, FOLDERS, " or ".join(names))
+            if file := packed_or_plain(folder / name):
+                return file
+        raise missing("wikitext2", self.path, FOLDERS, f"{name} or {name}.gz")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from headjax.core.errors import DataError
 from headjax.core.serialize import unknown_name
 from headjax.data.documents import Document
-from headjax.data.files import count_lines, local_file, read_lines, source_of
+from headjax.data.files import count_lines, local_file, packed_or_plain, read_lines, source_of
 from headjax.data.image_rows import pixels
 from headjax.data.rows import Row, Split
 from headjax.data.tables import is_table, table_rows
@@ -54,19 +54,18 @@ def _pair_table(path: str, source: str, target: str) -> Iterator[tuple[str, str]
 
 
 def _aligned(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
-    first, second = (_plain_or_packed(f"{path}.{language}") for language in (source, target))
+    first, second = (_file_of(f"{path}.{language}") for language in (source, target))
     lengths = [count_lines(file) for file in (first, second)]
     if lengths[0] != lengths[1]:
         raise DataError(f"{second}: {lengths[1]:,} lines, but {first.name} has {lengths[0]:,}")
     return zip(read_lines(first), read_lines(second), strict=True)
 
 
-def _plain_or_packed(path: str) -> Path:
-    for suffix in ("", ".gz"):
-        file = source_of(f"{path}{suffix}")
-        if file.is_file():
-            return file
-    raise DataError(f"{path}: no such file, packed or not")
+def _file_of(path: str) -> Path:
+    file = packed_or_plain(source_of(path))
+    if file is None:
+        raise DataError(f"{path}: no such file, packed or not")
+    return file
 
 
 def read_questions(path: str | Path) -> list[Row]:

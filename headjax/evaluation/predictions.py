@@ -21,6 +21,7 @@ from headjax.data.stream import evaluation_batches
 from headjax.data.tables import header, is_table, table_rows
 from headjax.data.tasks import GLUE
 from headjax.data.text_rows import translation_pairs
+from headjax.evaluation import specs
 from headjax.evaluation.spans import Spans
 from headjax.evaluation.specs import SQUAD_LENGTH, Request, load_task
 from headjax.evaluation.task import Task, measure_of, measure_task
@@ -34,11 +35,11 @@ from headjax.models.tasks import Regression, Span, TokenClassification
 from headjax.models.tasks.classification import Classification, DistilledClassification, names_or_numbers
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "text": ("sentence", "sentence1", "text", "source", "question"),
-    "second": ("sentence2", "context"),
-    "given": ("label", "score", "target", "answer"),
+    "text": (*specs.COLUMNS["text"], "source", "question"),
+    "second": (*specs.COLUMNS["second"], "context"),
+    "given": (*specs.COLUMNS["label"], "target", "answer"),
 }
-"""Columns of a table by the field that they fill; the first that the table has is taken."""
+"""Columns of a table by the field that they fill: those that are evaluated, and those of other outputs."""
 
 Prediction = dict[str, Any]
 """A prediction by field, see `predict`."""
@@ -83,19 +84,17 @@ def _read_inputs(spec: str) -> Inputs | None:
     if name in GLUE:
         return _inputs(Glue(name=name, path=path).table().read(quotes=False)["validation"], "label")
     if name == "translation":
-        place, _, languages = path.rpartition(":")
-        source, _, target = languages.partition("-")
-        rows = [*translation_pairs(place, source, target)]
+        rows = [*translation_pairs(*specs.translation_parts(path))]
         return Inputs([row.values["source"] for row in rows], (), [row.values["target"] for row in rows])
     if name == "squad":  # of a JSON file, which is no table
         return None
     if is_table(spec):
         names = header(spec)
-        found = {field: next((one for one in some if one in names), "") for field, some in COLUMNS.items()}
-        if not found["text"]:
+        found = specs.known_columns(names, COLUMNS)
+        if "text" not in found:
             expected = ", ".join(COLUMNS["text"])
             raise DataError(f"{spec}: expected a column of texts ({expected}); it has {', '.join(names[:8])}")
-        return _inputs([*table_rows(spec, {field: one for field, one in found.items() if one})], "given")
+        return _inputs([*table_rows(spec, found)], "given")
     if source_of(spec).is_file():
         lines = (line.strip() for line in read_lines(source_of(spec)))
         return Inputs([line for line in lines if line])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headjax.core.configuration import parse_arguments
@@ -174,10 +174,16 @@ def table_columns(path: str) -> dict[str, str]:
         DataError: a column is missing.
     """
     names = header(path)
-    found = {field: next((one for one in some if one in names), "") for field, some in COLUMNS.items()}
-    if not found["text"] or not found["label"]:
+    found = known_columns(names, COLUMNS)
+    if "text" not in found or "label" not in found:
         listed = ", ".join(names[:8])
         raise DataError(f"{path}: expected columns sentence, maybe sentence2, and label; it has {listed}")
+    return found
+
+
+def known_columns(names: Sequence[str], known: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return for every field the first of its known columns that a table has; nothing for a field without any."""
+    found = {field: next((one for one in columns if one in names), "") for field, columns in known.items()}
     return {field: column for field, column in found.items() if column}
 
 
@@ -243,13 +249,23 @@ def _translation(asked: Request) -> Task:
 
     Such as `translation:newstest2014:en-de`, or by number of the columns `translation:mtnt/test.tsv:1-2`.
     """
-    path, _, languages = asked.path.rpartition(":")
-    source, _, target = languages.partition("-")
-    if not path or not target:
-        expected = "translation:PATH:SOURCE-TARGET (data/newstest:de-en)"
-        raise HeadjaxError(f"task: expected {expected}, got {asked.path!r}")
+    path, source, target = translation_parts(asked.path)
     config = ParallelText(validation=path, source=source, target=target, max_length=asked.length())
     return _measured(path, config, asked.tokenizer())
+
+
+def translation_parts(text: str) -> tuple[str, str, str]:
+    """Return path, source and target of `PATH:SOURCE-TARGET`.
+
+    Raises:
+        HeadjaxError: one is missing.
+    """
+    path, _, languages = text.rpartition(":")
+    source, _, target = languages.partition("-")
+    if not path or not source or not target:
+        expected = "translation:PATH:SOURCE-TARGET (data/newstest:de-en)"
+        raise HeadjaxError(f"task: expected {expected}, got {text!r}")
+    return path, source, target
 
 
 def _prepared(asked: Request) -> Task:

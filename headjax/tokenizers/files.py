@@ -27,6 +27,14 @@ CONFIG_FILE = "tokenizer_config.json"
 MODEL_FILE = "config.json"
 WORDPIECE_FILE = "vocab.txt"
 
+WORDPIECE_RULES: Mapping[str, Any] = {
+    "do_basic_tokenize": True,
+    "strip_accents": None,
+    "tokenize_chinese_chars": True,
+    "word_tokenizer_type": "basic",  # Japanese BERTs have others
+}
+"""Entries of a BERT's `tokenizer_config.json`, and the only values by which its vocabulary is read."""
+
 FILES = (
     *(VOCABULARY_FILE, CONFIG_FILE, SPECIAL_FILE, MODEL_FILE, WORDPIECE_FILE, VOCABULARY, MERGES, LLAMA_FILE),
     *MARIAN_FILES,
@@ -128,7 +136,7 @@ def write_tokenizer(
 
 
 def _wordpiece(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
-    for name, usual in (("tokenize_chinese_chars", True), ("strip_accents", None)):
+    for name, usual in WORDPIECE_RULES.items():
         if config.get(name, usual) != usual:
             raise DataError(
                 f"{folder / CONFIG_FILE}: {name} is {config[name]}; save the tokenizer as {VOCABULARY_FILE}"

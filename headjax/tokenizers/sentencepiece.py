@@ -169,6 +169,7 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
             unk_id=2,
             bos_id=-1,
             minloglevel=2,
+            max_sentence_length=2**30,  # longer lines are left out without a word
         )
     except (RuntimeError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())

@@ -20,7 +20,7 @@ WORDPIECE_SPECIAL = {
 """BERT's special tokens by role."""
 
 
-def wordpiece_tokenizer(path: str | Path, *, lowercase: bool = True) -> Tokenizer:
+def wordpiece_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
     """Read a WordPiece vocabulary as BERT does (Devlin et al. 2019): longest pieces first, `##` inside words.
 
     Control characters are dropped, white space is made spaces, every CJK character is a word, and for lower-cased
@@ -28,7 +28,7 @@ def wordpiece_tokenizer(path: str | Path, *, lowercase: bool = True) -> Tokenize
 
     Args:
         path: a `vocab.txt`, one piece a line, the line being its id.
-        lowercase: whether the vocabulary is lower-cased (`uncased`).
+        lowercase: whether the vocabulary is lower-cased (`uncased`); None says yes unless a piece has a capital.
 
     Raises:
         DataError: a file that cannot be used, a piece occurs twice, or one of `WORDPIECE_SPECIAL` is missing.
@@ -37,7 +37,7 @@ def wordpiece_tokenizer(path: str | Path, *, lowercase: bool = True) -> Tokenize
     return wordpiece_of(read_text(file).removesuffix("\n").split("\n"), str(file), lowercase=lowercase)
 
 
-def wordpiece_of(pieces: Sequence[str], source: str, *, lowercase: bool = True) -> Tokenizer:
+def wordpiece_of(pieces: Sequence[str], source: str, *, lowercase: bool | None = None) -> Tokenizer:
     """Return the tokenizer of a list of WordPiece pieces, in the order of their ids.
 
     Args:
@@ -59,6 +59,8 @@ def wordpiece_of(pieces: Sequence[str], source: str, *, lowercase: bool = True) 
         if token not in vocabulary:
             raise DataError(f"{source}: no {token}, so it is not the vocabulary of a BERT")
     backend = Backend(models.WordPiece(vocab=vocabulary, unk_token=WORDPIECE_SPECIAL["unk_token"]))
+    if lowercase is None:
+        lowercase = all(piece == piece.lower() or piece.startswith("[") for piece in pieces)
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     ends = [(WORDPIECE_SPECIAL[role], vocabulary[WORDPIECE_SPECIAL[role]]) for role in ("sep_token", "cls_token")]

@@ -7,7 +7,7 @@ from headjax.core.errors import DataError
 from headjax.data.examples import encode_packed, encode_sequences, padding_id
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
-from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
+from tests.data.vocabulary import WORDS, write_vocabulary
 
 SEP = WORDS.index("[SEP]")
 
@@ -67,14 +67,3 @@ def test_wordpiece_equals_the_reference(tmp_path, lowercase):
     for first, second, ids, types in zip(HARD, HARD[::-1], *encoded, strict=True):
         expected = theirs.encode(first, second)
         assert (list(ids), list(types)) == (expected.ids, expected.type_ids)
-
-
-def test_broken_vocabularies(tmp_path):
-    path = tmp_path / "vocab.txt"
-    for text, said in (
-        ("[PAD] [UNK] [CLS] [SEP] [MASK] a a", "line 7: "),
-        ("[PAD] [UNK] [CLS] [MASK] a", r".*\[SEP\]"),
-    ):
-        write_lines(path, *text.split())
-        with pytest.raises(DataError, match=f"vocab.txt: {said}"):
-            wordpiece_tokenizer(path)

@@ -9,7 +9,7 @@ import pytest
 from headjax.core.errors import DataError
 from headjax.data.documents import Document, text_files
 from headjax.data.files import count_lines, find_files, read_lines
-from headjax.data.rows import Row, RowSource, chunks, fingerprint, weight
+from headjax.data.rows import Row, RowSource, chunks, divided, fingerprint, weight
 from headjax.storage.files import read_text
 from headjax.storage.paths import path_of
 
@@ -105,6 +105,14 @@ def test_texts_of_a_bucket_are_found_and_read(bucket):
     assert count_lines(home / "d.txt.gz") == 2
     with pytest.raises(DataError, match=rf"^{bucket}/none.txt: "):
         find_files(f"{bucket}/none.txt")
+
+
+def test_images_are_held_out_by_all_of_their_pixels():
+    """NumPy writes large arrays with three dots, and all of these would be one image."""
+    images = np.zeros((60, 32, 32, 3), np.uint8)
+    images[:, 16, 16, 0] = np.arange(60)
+    rows = [Row(f"image {i}", {"image": image}) for i, image in enumerate(images)]
+    assert 0 < len(divided(rows, "image", 0.2, "images")["validation"]) < 30
 
 
 ROWS = [Row(f"file: line {i}", {"text": "x" * (i + 1), "label": i}) for i in range(5)]

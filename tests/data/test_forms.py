@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headjax.core.errors import DataError
 from headjax.data.forms import ImageForm, LabelledForm, LanguageForm, SimilarityForm, TranslationForm
-from headjax.data.forms.language import Translations, pack
+from headjax.data.forms.language import pack
 from headjax.data.rows import Row
 from tests import tiny
 from tests.closeness import assert_close
@@ -95,18 +95,6 @@ def test_packed_translations_are_those_pairs():
     assert sorted(found) == sorted((row.values["source"], row.values["target"]) for row in pairs())
 
 
-def test_translations_to_evaluate_on_are_cut_pairs_with_references():
-    encoded = TranslationForm(length=5).encode(BYTES, pairs(), "validation", (0,))
-    held = examples(TranslationForm(length=5), BYTES, encoded.records, "validation")
-    assert isinstance(held, Translations)
-    assert held.references == tuple(row.values["target"] for row in pairs())
-    assert held[0]["labels"][:5].tolist() == [*map(ord, "EE E"), END]
-    assert encoded.counts["words"] == 6
-    unpacked = train(TranslationForm(length=12, packed=False), BYTES, pairs())
-    assert len(unpacked) == 5
-    assert set(unpacked[0]) == {"input_ids", "attention_mask", "labels"}
-
-
 def pairs():
     words = ["a", "bb", "ccc", "dddd", "ee ee"]
     return [Row(f"pair {i}", {"source": words[i], "target": words[-i - 1].upper()}) for i in range(5)]
@@ -136,6 +124,9 @@ def test_images():
     (record,) = plain.encode(None, [large], "train", (0,)).records
     assert record["image"].shape == (8, 8, 3)
     assert (record["image"] == 7).all()
-    for values in ({"label": "cow"}, {"label": 2}, {"image": pixels[..., :2]}):
+    grey = Row("d.png", {"image": pixels[..., 0], "label": 1})  # as some of ImageNet's are
+    (record,) = plain.encode(None, [grey], "train", (0,)).records
+    np.testing.assert_array_equal(record["image"], np.repeat(pixels[..., :1], 3, axis=2))
+    for values in ({"label": "cow"}, {"label": 2}, {"label": 0.5}, {"image": pixels[..., :2]}):
         with pytest.raises(DataError, match=r"^a\.png: "):
             plain.encode(None, [Row("a.png", dict(row.values) | values)], "train", (0,))

@@ -1,6 +1,7 @@
 """Images: files of every kind become pixels and labels."""
 
 import gzip
+import io
 import struct
 import zlib
 
@@ -78,6 +79,12 @@ def png(width, height):
 def test_pixels_that_an_image_declares_and_does_not_hold(data):
     with pytest.raises(DataError, match=r"^a\.png: "):
         pixels(data, "a.png")
+
+
+def test_16_bits_of_grey_are_scaled_to_8():
+    file = io.BytesIO()
+    Image.fromarray(np.asarray([[0, 256, 30_000, 65_535]], np.uint16)).save(file, "PNG")
+    assert pixels(file.getvalue(), "a.png").tolist() == [[0, 1, 117, 255]]
 
 
 def idx(array):
@@ -165,6 +172,8 @@ def folder(tmp_path_factory):
 
 
 def test_folders_of_images(folder):
+    for hidden in (folder / "train" / ".ipynb_checkpoints", folder / "val" / "eel" / "._one.png"):
+        hidden.mkdir()  # what editors and systems leave behind
     config = ImageFiles(path=str(folder), size=14, mean=(0.5, 0.5, 0.5), deviation=(0.5, 0.5, 0.5))
     assert from_data(DataConfig, to_data(config)) == config
     data = config.load()

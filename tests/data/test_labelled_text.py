@@ -9,7 +9,7 @@ import pytest
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data.known_data import Glue
-from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
+from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity, sorted_labels
 from headjax.data.stream import evaluation_batches
 from headjax.data.task import DataConfig
 from headjax.data.tasks import GLUE
@@ -50,6 +50,11 @@ def test_classes_in_a_given_order_and_numbers_in_their_own(tables, tmp_path, wor
     data = TextClassification(validation=str(path)).load(wordpiece)
     assert data.validation.values("labels").tolist() == list(range(11))
     assert len(data.train) == 0
+    for numbers in (("01", "1"), ("1", "01")):  # the order of a set is another one in each process
+        assert sorted_labels(numbers) == ("01", "1")
+    write_lines(path, "sentence\tlabel", "film\tgood", "dull\tbad ", "fun\tgood ")
+    data = TextClassification(validation=str(path)).load(wordpiece)
+    assert (data.info["labels"], data.validation.values("labels").tolist()) == (["bad", "good"], [1, 0, 1])
     for label in ("-Infinity", "1e400", "nan", ""):  # which are no number and no class
         write_lines(path, "sentence\tlabel", "film\t0", f"dull\t{label}")
         with pytest.raises(DataError, match=r"a.tsv: line 3: no label"):

@@ -269,7 +269,13 @@ def test_bad_rows_name_their_place(run, tmp_path):
         bad = [*rows(40), Row("film.tsv: line 41", {"text": "a film", "label": 0} | values)]
         run(tmp_path / "films", train=RowSource.of(bad))
 
-    for values, field in (({"label": "goood"}, "'goood'"), ({"label": 2}, "label"), ({"text": " "}, "text")):
+    for values, field in (
+        ({"label": "goood"}, "'goood'"),
+        ({"label": 2}, "label"),
+        ({"label": 0.5}, "'0.5'"),
+        ({"label": float("nan")}, "'nan'"),
+        ({"text": " "}, "text"),
+    ):
         with pytest.raises(DataError, match=rf"^film.tsv: line 41: .*{field}"):
             attempt(**values)
     assert len(list((tmp_path / "films").glob("train-*.array_record"))) == 2  # those before the bad row are kept

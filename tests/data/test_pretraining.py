@@ -23,6 +23,7 @@ from tests.data.vocabulary import SPECIAL, WORDS
         ('"Why?" he asked. "So."', ['"Why?" he asked.', '"So."']),
         ("“Why? So.” (Really.) Yes...  No", ["“Why?", "So.”", "(Really.)", "Yes...", "No"]),
         ("see e.g. Figure 2. then on", ["see e.g. Figure 2. then on"]),
+        ("C'est fini. Élise part. Всё. Да! É. Zola", ["C'est fini.", "Élise part.", "Всё.", "Да!", "É. Zola"]),
         (" \n \n", []),
     ],
 )

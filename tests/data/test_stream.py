@@ -16,15 +16,7 @@ from headjax.data.forms.images import AugmentedImages
 from headjax.data.rows import Row
 from headjax.data.stream import LengthBuckets, evaluation_batches, train_iterator
 from headjax.mesh.distributed import BatchShare
-from tests import tiny
-from tests.closeness import assert_close
 from tests.data.making import DEIT, train
-
-
-def test_blocks_are_consecutive_and_whole():
-    blocks = TokenBlocks(np.arange(11), 3)
-    assert [blocks[i]["input_ids"].tolist() for i in range(len(blocks))] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    assert blocks[0]["input_ids"].dtype == np.int32
 
 
 class Numbers:
@@ -204,20 +196,6 @@ def test_evaluation_keeps_what_the_source_says():
     (images,) = evaluation_batches([{"pixel_values": np.ones((2, 2)), "labels": np.int32(4)}], 2)
     assert set(images) == {"pixel_values", "labels"}
     assert images["pixel_values"].shape == (2, 2, 2)
-
-
-def test_padding_changes_no_loss():
-    """A model's summed loss over padded batches is that over the examples one by one."""
-    model = tiny.model(tiny.decoder_config())
-    source = TokenBlocks(np.random.default_rng(0).integers(0, tiny.VOCABULARY, 40), 8)
-
-    def summed(batch_size):
-        losses = [model.config.loss(model(batch), batch) for batch in evaluation_batches(source, batch_size)]
-        return sum(float(loss.total.sum()) for loss in losses), sum(float(loss.weight.sum()) for loss in losses)
-
-    (padded, targets), (single, _) = summed(4), summed(1)
-    assert targets == 5 * 7
-    assert_close(padded, single, sums=tiny.SUMS)
 
 
 def test_batches_of_one_length_bucket_have_little_padding(buckets):

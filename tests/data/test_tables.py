@@ -125,7 +125,7 @@ def test_any_cell_of_a_tsv_writer_survives(tmp_path_factory, rows, quoting):
         *(
             (name, b'%s{"text": %s, "label": 1}%s' % (start, value, end), f"{place}: text: ")
             for name, start, end, place in (("a.json", b"[", b"]", "entry 0"), ("a.jsonl", b"", b"", "line 1"))
-            for value in (b"null", b"1e400", b"-Infinity", b"NaN")
+            for value in (b"null", b"1e400", b"-Infinity", b"NaN", b'["a", "b"]', b'{"a": "b"}')
         ),
         ("a.csv", b'text,label\n"a,1\n', "line 2: "),
         ("a.json", b'[{"text": "a"},\n {"text": }]', "line 2: not JSON"),
@@ -210,6 +210,7 @@ def test_one_file_is_split_by_its_text(tmp_path):
 
 def test_files_by_the_words_of_their_names(tmp_path):
     names = ["train-00000.txt", "x.valid.txt", "other.txt", "dev/a.txt", "devil.txt"]
+    names += [".copies/train.txt", "._train.txt"]  # which are hidden
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write_lines(tmp_path / name, "text")

@@ -240,6 +240,11 @@ def test_spans_are_the_answers(tmp_path, wordpiece):
         assert rows.windows.answer(window, row["start_positions"], row["end_positions"]) == answer
         assert row["window"] == window
         np.testing.assert_array_equal(row["context_mask"], row["token_type_ids"] * (row["context_mask"] == 1))
+    spaced = [{"text": " very good ", "answer_start": 3}]
+    entry = SHORT["qas"][0] | {"answers": spaced}
+    path = write_squad(tmp_path / "b.json", {"context": "it  very good film", "qas": [entry]})
+    (row,) = QuestionAnswering(validation=path, stride=8, max_length=100).load(wordpiece).validation
+    assert row["end_positions"] - row["start_positions"] == 1
     words = [wordpiece.backend.id_to_token(int(one)) for one in rows[0]["input_ids"][:6]]
     assert words == ["[CLS]", "was", "it", "good", "[SEP]", "the"]
 

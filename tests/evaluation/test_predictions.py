@@ -121,10 +121,13 @@ def test_files_with_and_without_labels(tmp_path):
 
     assert read("with.tsv", "sentence1\tsentence2\tlabel", "a\tb\t1", "c\td\t0") == (["a", "c"], ["b", "d"], ["1", "0"])
     assert read("without.tsv", "text", "a", "c") == (["a", "c"], [], [])
+    assert read("nli.tsv", "premise\thypothesis\tclass", "a\tb\tc") == (["a"], ["b"], ["c"])  # as they are evaluated
     assert read("lines.txt", "a", "", "c") == Inputs(["a", "c"])
     with pytest.raises(DataError, match=r"pairs\.tsv: .* en, de"):
         read("pairs.tsv", "en\tde", "a\tb")
     assert read_inputs(f"translation:{tmp_path}/pairs.tsv:en-de") == (["a"], (), ["b"])
+    with pytest.raises(HeadjaxError, match=r"^task: expected translation:PATH:SOURCE-TARGET"):
+        read_inputs("translation:pairs.tsv")
     assert read_inputs("mnist") is None
     with pytest.raises(DataError, match=rf"^{tmp_path}/empty\.tsv: .*no"):
         read("empty.tsv", "text")

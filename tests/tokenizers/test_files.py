@@ -1,6 +1,5 @@
 """Tokenizers of Hugging Face directories, from every vocabulary that families have, and texts as batches."""
 
-import itertools
 import json
 import os
 
@@ -38,8 +37,13 @@ def test_wordpiece_from_its_vocabulary(folder):
 
 
 def test_cased_vocabularies(folder):
+    """A directory says whether its vocabulary is lower-cased; a file by itself shows it."""
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    assert text_batch(read_tokenizer(folder), ["Cat the"])["input_ids"].tolist() == [[2, 9, 5, 3, 0, 0, 0, 0]]
+    for tokenizer in (read_tokenizer(folder), wordpiece_tokenizer(folder / "vocab.txt")):
+        assert text_batch(tokenizer, ["Cat the"])["input_ids"].tolist() == [[2, 9, 5, 3, 0, 0, 0, 0]]
+    (folder / "vocab.txt").write_text("\n".join(PIECES[:-1]))
+    lowered = wordpiece_tokenizer(folder / "vocab.txt")
+    assert text_batch(lowered, ["Cat the"])["input_ids"].tolist() == [[2, 6, 5, 3, 0, 0, 0, 0]]
 
 
 def test_roles_come_from_both_files_and_what_is_written_is_read(folder, tmp_path):
@@ -110,6 +114,10 @@ JSON = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 BROKEN = [
     *((of_wordpieces, read_tokenizer, name, text, "") for name in JSON for text in ("{", "[]")),
     (of_wordpieces, read_tokenizer, "tokenizer_config.json", '{"strip_accents": false}', "strip_accents is False"),
+    (of_wordpieces, read_tokenizer, "tokenizer_config.json", '{"word_tokenizer_type": "mecab"}', "word_tokenizer_type"),
+    (of_wordpieces, read_tokenizer, "tokenizer_config.json", '{"do_basic_tokenize": false}', "do_basic_tokenize"),
+    (of_wordpieces, read_tokenizer, "vocab.txt", "\n".join([*PIECES, "the"]), "line 11: "),
+    (of_wordpieces, read_tokenizer, "vocab.txt", "\n".join(PIECES[:3]), r".*\[SEP\]"),
     (of_bytes, Tokenizer.load, "special_tokens_map.json", "[1, 2]", ""),
     (of_bytes, Tokenizer.load, "special_tokens_map.json", '{"eos_token": 1}', ""),
     (of_bytes, Tokenizer.load, "special_tokens_map.json", "\udcff", ""),
@@ -154,21 +162,3 @@ def test_directories_read_as_transformers_reads_them(tmp_path, data_dir, family,
     second = texts[::-1] if family == "roberta" else None
     found = encode_sequences(ours, texts, second, max_length=100_000)
     assert [ids.tolist() for ids in found.ids] == theirs(texts, second)["input_ids"]
-
-
-def test_ten_thousand_real_lines_read_as_hugging_face_reads_them(data_dir):
-    """Lower-cased as BERT's uncased models, and as its cased ones, against the library's own BERT tokenizer."""
-    from tokenizers import BertWordPieceTokenizer
-    from tokenizers.models import WordPiece
-
-    path = str(data_dir / "vocab" / "bert-base-uncased-vocab.txt")
-    files = ("lm/lm1b_heldout.dev.tokens", "lm/wikitext-2-raw/wiki.valid.raw", "mt/newstest/newstest2013.de")
-    texts = [(data_dir / name).read_text(encoding="utf-8").split("\n") for name in files]
-    lines = list(itertools.islice(itertools.chain(*(text[:4000] for text in texts)), 10_000))
-    assert len(lines) == 10_000
-    for lowercase in (True, False):
-        reference = BertWordPieceTokenizer(WordPiece.read_file(path), lowercase=lowercase)
-        theirs = reference.encode_batch(lines, add_special_tokens=False)
-        ours = wordpiece_tokenizer(path, lowercase=lowercase).encode(lines)
-        different = [line for line, one, two in zip(lines, theirs, ours, strict=True) if one.ids != two.tolist()]
-        assert not different

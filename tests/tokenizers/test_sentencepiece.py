@@ -85,6 +85,8 @@ def test_a_vocabulary_is_learned_and_saved(tmp_path):
     assert tokenizer.decode(ids) == "the été"
     tokenizer.save(tmp_path)
     assert Tokenizer.load(tmp_path).encode(["the été"])[0].tolist() == ids.tolist()
+    long = "the cat sat on the mat " * 400 + "Ω"  # of which the library by itself learns nothing
+    assert "Ω" in train_sentencepiece([*TEXTS, long], 34).backend.get_vocab()
     with pytest.raises(DataError, match=r"^vocab_size: the text does not yield 5000 pieces: "):
         train_sentencepiece(TEXTS, 5000)
     with pytest.raises(ConfigError, match=r"^vocab_size: must be at least 4"):

@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from headjax.core.class_names import ClassIndex
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.serialize import kind
 from headjax.data.augmentation import Augmentation, Flip, RandomSquare
 from headjax.data.examples import RandomSource, Record, Records, Source
 from headjax.data.forms.form import Encoded, Form, Seed
-from headjax.data.forms.labelled import CLASS_METRICS
+from headjax.data.forms.labelled import CLASS_METRICS, class_label
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -24,7 +25,7 @@ from headjax.tokenizers.tokenizer import Tokenizer
 @kind("image_rows")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageForm(Form):
-    """`image`, uint8 `[height, width, channels]`, and `label`, a class's number or name.
+    """`image`, uint8 `[height, width, channels]` or grey `[height, width]`, and `label`, a class's number or name.
 
     Images are stored as squares of `stored` pixels a side: scaled so that the shorter side is that long, the middle cut
     out. Evaluation reads the middle square of `size`. Training reads a random square of the stored image, framed by a
@@ -63,23 +64,18 @@ class ImageForm(Form):
     def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         records: list[Record] = []
         for row in rows:
-            label = row.values["label"]
-            number = self._numbers.get(label, -1) if isinstance(label, str) else int(label)
-            if not 0 <= number < len(self.classes):
-                raise DataError(f"{row.place}: unknown label {label!r}; there are {len(self.classes)} classes")
-            image = self._square(row)
-            records.append({"image": image, "labels": np.asarray([number], np.int32)})
+            label = class_label(row, self._index)
+            records.append({"image": self._square(row), "labels": label})
         return Encoded(records, {})
 
     @functools.cached_property
-    def _numbers(self) -> Mapping[str, int]:
-        return {name: number for number, name in enumerate(self.classes)}
+    def _index(self) -> ClassIndex:
+        return ClassIndex(self.classes)
 
     def _square(self, row: Row) -> np.ndarray:
         """Return the image as it is stored."""
-        pixels = np.asarray(row.values["image"])
-        pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
-        channels = len(self.mean)
+        pixels, channels = np.asarray(row.values["image"]), len(self.mean)
+        pixels = np.repeat(pixels[:, :, None], channels, axis=2) if pixels.ndim == 2 else pixels
         if pixels.ndim != 3 or pixels.shape[2] != channels or pixels.dtype != np.uint8:
             found = f"{pixels.dtype} {list(pixels.shape)}"
             raise DataError(f"{row.place}: expected an image uint8 [height, width, {channels}], got {found}")

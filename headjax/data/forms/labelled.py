@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from headjax.core.class_names import ClassIndex
 from headjax.core.errors import DataError
 from headjax.core.fields import Size
 from headjax.core.serialize import kind, unknown_name
@@ -21,6 +22,9 @@ from headjax.tokenizers.tokenizer import Tokenizer
 
 CLASS_METRICS = ("accuracy", "macro_f1", "matthews")
 """Metrics of classes if a task names none."""
+
+SHOWN_CLASSES = 100
+"""Greatest number of classes that the error of an unknown label lists."""
 
 
 @kind("labelled")
@@ -71,18 +75,13 @@ class LabelledForm(SequenceForm):
         Raises:
             DataError: neither a class nor its number, or not a finite number.
         """
-        value = row.values["label"]
-        if not self.classes:
-            return np.asarray([finite(row.place, value)], np.float32)
-        if value in self._numbers:
-            return np.asarray([self._numbers[value]], np.int32)
-        if not isinstance(value, str) and 0 <= int(value) < len(self.classes):
-            return np.asarray([value], np.int32)
-        raise DataError(f"{row.place}: {unknown_name('label', str(value), self.classes)}")
+        if self.classes:
+            return class_label(row, self._index)
+        return np.asarray([finite(row.place, row.values["label"])], np.float32)
 
     @functools.cached_property
-    def _numbers(self) -> Mapping[str, int]:
-        return {name: number for number, name in enumerate(self.classes)}
+    def _index(self) -> ClassIndex:
+        return ClassIndex(self.classes)
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         if self.classes:
@@ -126,6 +125,21 @@ class SimilarityForm(SequenceForm):
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         return MeasureSpec("similarities")
+
+
+def class_label(row: Row, index: ClassIndex) -> np.ndarray:
+    """Return the number of the class that a row's label names, or whose number it is, int32 `[1]`.
+
+    Raises:
+        DataError: neither a class nor its number.
+    """
+    label = row.values["label"]
+    number = index.find(label) if isinstance(label, str) else label
+    if number is None or number not in range(len(index.names)):
+        count = len(index.names)
+        known = index.names if count <= SHOWN_CLASSES else (f"{count} classes",)
+        raise DataError(f"{row.place}: {unknown_name('label', str(label), known)}")
+    return np.asarray([number], np.int32)
 
 
 def finite(place: str, value: Any) -> float:

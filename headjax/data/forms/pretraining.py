@@ -29,7 +29,7 @@ ABBREVIATIONS = frozenset(
 """Words, without their full stop, after which a sentence continues."""
 
 _CLOSING, _OPENING = "\"'\u2019\u201d)\\]", "\"'\u2018\u201c(\\["
-_END = re.compile(rf"([.!?]+)([{_CLOSING}]*)\s+(?=[{_OPENING}]?[A-Z0-9])")
+_END = re.compile(rf"([.!?]+)([{_CLOSING}]*)\s+(?=[{_OPENING}]?([^\W_]))")
 _LAST_WORD = re.compile(r"([^\W_]+(?:\.[^\W_]+)*)$")
 
 
@@ -44,7 +44,8 @@ def sentences(text: str) -> list[str]:
         plain = " ".join(paragraph.split())
         start = 0
         for match in _END.finditer(plain):
-            if match[1] == "." and _abbreviated(plain[start : match.start()]):
+            begins = match[3].isupper() or match[3].isdecimal()
+            if not begins or (match[1] == "." and _abbreviated(plain[start : match.start()])):
                 continue
             found.append(plain[start : match.end(2)])
             start = match.end()

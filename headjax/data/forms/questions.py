@@ -153,8 +153,6 @@ class QuestionForm(SequenceForm):
         return sequences_hash(columns, targets | {"window": [numbers]})
 
     def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
-        if not len(records) or "question" not in records[0]:  # shards to train on of version 0.1
-            return self.padded(tokenizer, records, sizes)
         found = self.padded(tokenizer, Numbered(records), sizes)
         return QuestionWindows(found.records, found.lengths, found.length, found.pad, records)
 
@@ -229,7 +227,9 @@ def _cut(text: str, encoding: Any) -> str:
 
 def _span(question: Question, inside: np.ndarray, offsets: np.ndarray) -> tuple[int, int]:
     """Return the first and last token of the answer in a window; 0, 0 if the window does not hold all of it."""
-    start, end = question.start, question.start + len(question.answers[0])
+    answer = question.answers[0]
+    start = question.start + len(answer) - len(answer.lstrip())
+    end = start + len(answer.strip())
     tokens = np.flatnonzero(inside & (offsets[:, 1] > start) & (offsets[:, 0] < end))
     if not tokens.size or offsets[tokens[0], 0] > start or offsets[tokens[-1], 1] < end:
         return 0, 0
