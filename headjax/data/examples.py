@@ -70,6 +70,25 @@ class Chosen:
         return self.source[int(self.indices[index])]
 
 
+@dataclasses.dataclass(frozen=True)
+class Mapped:
+    """Examples of one length, each made of its record when it is read.
+
+    Attributes:
+        records: the records.
+        example: function from a record to an example.
+    """
+
+    records: Records
+    example: Callable[[Record], dict[str, np.ndarray]]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        return self.example(self.records[index])
+
+
 Pad = Callable[[Record, int], dict[str, np.ndarray]]
 """Turns a record into an example of a given length, not below the record's own."""
 
@@ -119,6 +138,11 @@ class Padded:
         number = np.searchsorted(ends, self.lengths)
         groups = [(np.flatnonzero(number == i), end) for i, end in enumerate(ends)]
         return [self.select(indices, end) for indices, end in groups if indices.size]
+
+
+def subset(source: Source, indices: np.ndarray) -> Source:
+    """Return these examples of a source; those of different lengths can still be read by length."""
+    return source.select(indices) if isinstance(source, Padded) else Chosen(source, indices)
 
 
 def sequences(

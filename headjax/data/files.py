@@ -218,10 +218,6 @@ class HubPath(PurePosixPath):
         """Return whether there is a file below this name."""
         return next(self._below(), None) is not None
 
-    def expanduser(self) -> HubPath:
-        """Return the path itself."""
-        return self
-
     def iterdir(self) -> Iterator[HubPath]:
         """Yield files and folders right below this one, sorted."""
         depth = len(self.parts) - 4
@@ -268,10 +264,6 @@ class HubPath(PurePosixPath):
     def read_bytes(self) -> bytes:
         """Return the file's bytes."""
         return self.local().read_bytes()
-
-    def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
-        """Return the file's text."""
-        return self.local().read_text(encoding, errors)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headjax.core.class_names import MISSING, ClassIndex, class_numbers, find_class, reorder, tell_nothing
+from headjax.core.class_names import MISSING, ClassIndex, class_numbers, reorder, tell_nothing
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Fraction, Positive, Size
 from headjax.core.serialize import kind, unknown_name
@@ -162,12 +162,19 @@ class TextClassification(LabelledText):
 
     def numbering(self, table: Table) -> Callable[[Row], float]:
         classes = self.labels(table)
+        has_names = not tell_nothing(classes)
         index = ClassIndex(classes)
+        invented = ClassIndex([] if has_names else [f"LABEL_{number}" for number in range(len(classes))])
 
         def number(row: Row) -> float:
             label = row.values["label"].strip()
             found = index.find(label)
-            return _class_number(row.place, label, classes) if found is None else found
+            found = invented.find(label) if found is None else found
+            if found is None:
+                _require_label(row.place, label)
+                wrong = unknown_name("label", label, classes) if has_names else _no_class(label, len(classes))
+                raise DataError(f"{row.place}: {wrong}")
+            return found
 
         return number
 
@@ -229,37 +236,16 @@ def sorted_labels(labels: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted(texts, key=int) if all(label.isdecimal() for label in texts) else texts)
 
 
-def _class_number(place: str, label: str, classes: Sequence[str]) -> int:
-    """Return the number of a class without a name, of a label that is no class's name.
-
-    Raises:
-        DataError: the classes have names, or too few of them.
-    """
-    _require_label(place, label)
-    if not tell_nothing(classes):
-        raise DataError(f"{place}: {unknown_name('label', label, classes)}")
-    number = find_class(label, [f"LABEL_{i}" for i in range(len(classes))])
-    if number is None:
-        raise DataError(
-            f"{place}: unknown label {label!r}; the classes have no names, so labels are class numbers from 0 to "
-            f"{len(classes) - 1}"
-        )
-    return number
+def _no_class(label: str, count: int) -> str:
+    return f"unknown label {label!r}; the classes have no names, so labels are class numbers from 0 to {count - 1}"
 
 
 def _require_label(place: str, label: str) -> None:
     """Raise `DataError` for a label that stands for none: a word for it, or a number that is not finite."""
     text = label.strip().casefold()
-    if text in MISSING or (set(text) <= _NUMERIC and not _is_finite(text)):
-        raise DataError(f"{place}: no label, found {label!r}")
-
-
-_NUMERIC = frozenset("0123456789+-.einfty")
-"""Characters of numbers, infinity included."""
-
-
-def _is_finite(text: str) -> bool:
     try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return True
+        is_finite = math.isfinite(float(text))
+    except ValueError:  # a name
+        is_finite = True
+    if text in MISSING or not is_finite:
+        raise DataError(f"{place}: no label, found {label!r}")

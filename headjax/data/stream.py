@@ -158,7 +158,7 @@ def train_iterator(
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)))
 
 
-def evaluation_batches(source: Source, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+def evaluation_batches(source: Source, batch_size: int, buckets: Sequence[int] = ()) -> Iterator[dict[str, np.ndarray]]:
     """Yield every example once, in order, in batches of one shape, so that the model is compiled once.
 
     Every batch has `labels` (the `input_ids` if the source has none) and, if it has `input_ids`, an `attention_mask`.
@@ -172,29 +172,29 @@ def evaluation_batches(source: Source, batch_size: int) -> Iterator[dict[str, np
     Args:
         source: any object with `__len__` and `__getitem__`.
         batch_size: number of examples of a batch.
+        buckets: lengths to which batches are padded, besides the examples' own; see `by_length`.
 
     Raises:
-        ConfigError: a batch size below one.
+        ConfigError: a batch size or bucket below one.
         DataError: an empty source.
     """
     _check_batch(source, batch_size)
-    return _evaluation_batches(source, batch_size)
+    parts = by_length(source, buckets)
+    return itertools.chain.from_iterable(_evaluation_batches(part, batch_size) for part in parts)
 
 
-def batches_by_length(rows: Padded, batch_size: int, bounds: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
-    """Yield every example once, short ones first, in batches with less padding; see `evaluation_batches`.
+def by_length(source: Source, buckets: Sequence[int]) -> Sequence[Source]:
+    """Return examples of different lengths in groups, short ones first; one compilation each.
 
-    Args:
-        rows: the examples.
-        batch_size: number of examples of a batch.
-        bounds: lengths to which batches are padded, besides the examples' own; one compilation each.
+    Other examples are one group.
 
     Raises:
-        ConfigError: a batch size below one.
-        DataError: no examples.
+        ConfigError: a bucket below one.
     """
-    _check_batch(rows, batch_size)
-    return itertools.chain.from_iterable(_evaluation_batches(part, batch_size) for part in rows.buckets(bounds))
+    if not buckets or not isinstance(source, Padded):
+        return [source]
+    require(all(bound >= 1 for bound in buckets), "buckets", f"must be positive lengths, got {list(buckets)}")
+    return source.buckets(buckets)
 
 
 def _evaluation_batches(source: Source, batch_size: int) -> Iterator[dict[str, np.ndarray]]:

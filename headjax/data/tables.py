@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def table_rows(path: str | Path, columns: Columns, *, quotes: bool = True) -> It
     if suffix not in SUFFIXES:
         raise DataError(f"{file}: a table's name ends in one of {', '.join(SUFFIXES)}, also with .gz")
     row = None
-    for row in _delimited(file, columns, quotes) if suffix in DELIMITED else OBJECTS[suffix](file, columns):
+    for row in _delimited(file, columns, quotes) if suffix in DELIMITED else _named(file, columns):
         yield row
     if row is None:
         raise DataError(f"{file}: no rows")
@@ -63,11 +63,10 @@ def header(path: str | Path) -> tuple[str, ...]:
         DataError: a file that cannot be read.
     """
     file = source_of(path)
-    suffix = _suffix(file)
-    if suffix == ".parquet":
+    if _suffix(file) == ".parquet":
         with _parquet_file(file) as table:
             return tuple(table.schema_arrow.names)
-    for _, first in _objects(file) if suffix in OBJECTS else _cells(file, True):
+    for _, first in _cells(file, True) if _suffix(file) in DELIMITED else _objects(file):
         return tuple(first)
     raise DataError(f"{file}: no rows")
 
@@ -196,14 +195,16 @@ def _is_quoted(file: Path) -> bool:
     return bool(filled)
 
 
-def _index(file: Path, names: Sequence[str], column: str) -> int:
+def _index(file: Path, names: list[str], column: str) -> int:
     if column not in names:
         raise DataError(f"{file}: {unknown_name('column', column, names)}")
-    return list(names).index(column)
+    if names.count(column) > 1:
+        raise DataError(f"{file}: {names.count(column)} columns are named {column!r}")
+    return names.index(column)
 
 
-def _json(file: Path, columns: Columns) -> Iterator[Row]:
-    for place, entry in _objects(file):
+def _named(file: Path, columns: Columns) -> Iterator[Row]:
+    for place, entry in _records(file, columns) if _suffix(file) == ".parquet" else _objects(file):
         for column in columns.values():
             if column not in entry:
                 raise DataError(f"{place}: {unknown_name('key', column, entry)}")
@@ -246,27 +247,24 @@ def _parquet_file(file: Path) -> Iterator[Any]:
             raise DataError(f"{file}: not a Parquet file that can be read ({first_line(error)})") from None
 
 
-def _parquet(file: Path, columns: Columns) -> Iterator[Row]:
+def _records(file: Path, columns: Columns) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the rows of a Parquet file with these columns, and their places."""
+    wanted, number = list(dict.fromkeys(columns.values())), itertools.count()
     with _parquet_file(file) as table:
-        names = list(table.schema_arrow.names)
-        for column in columns.values():
-            _index(file, names, column)
-        number = 0
-        for batch in table.iter_batches(PARQUET_ROWS, columns=list(dict.fromkeys(columns.values()))):
+        for column in wanted:
+            _index(file, table.schema_arrow.names, column)
+        for batch in table.iter_batches(PARQUET_ROWS, columns=wanted):
             for index in range(batch.num_rows):
-                place = f"{file}: row {number}"
-                values = {field: _parquet_value(batch, column, index, place) for field, column in columns.items()}
-                yield Row(place, values)
-                number += 1
+                cells = {column: batch.column(column)[index] for column in wanted}
+                yield f"{file}: row {next(number)}", {column: _value(cell) for column, cell in cells.items()}
 
 
-def _parquet_value(batch: Any, column: str, index: int, place: str) -> str:
-    cells = batch.column(column)
+def _value(cell: Any) -> Any:
+    """Return the value of a cell of a Parquet file; the cell itself where Python has no such value."""
     try:
-        value = cells[index].as_py()
+        return cell.as_py()
     except ValueError:  # times to the nanosecond
-        raise DataError(f"{place}: {column}: neither text nor a number, but {cells.type}") from None
-    return _as_text(value, f"{place}: {column}")
+        return cell
 
 
 def _object(place: str, entry: Any) -> Mapping[str, Any]:
@@ -288,15 +286,7 @@ def _as_text(value: Any, place: str) -> str:
 
 
 DELIMITED = (".csv", ".tsv", ".txt")
-"""Suffixes of tables of cells."""
+"""Suffixes of tables of cells; the others are of named values."""
 
-Reader = Callable[[Path, Columns], Iterator[Row]]
-OBJECTS: Mapping[str, Reader] = {
-    ".json": _json,
-    ".jsonl": _json,
-    ".parquet": _parquet,
-}
-"""Readers of tables of named values by suffix."""
-
-SUFFIXES = (*DELIMITED, *OBJECTS)
+SUFFIXES = (*DELIMITED, ".json", ".jsonl", ".parquet")
 """Suffixes of tables."""

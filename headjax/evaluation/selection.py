@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.data.examples import Chosen, Padded, Source
+from headjax.data.examples import subset
 from headjax.data.stream import LABELS, LengthBuckets
 from headjax.evaluation.task import Task
 
@@ -155,11 +155,6 @@ def in_words(
     if len(named) == 2 and named[0] == named[1]:
         notes.append(f"{purpose} and evaluation have the same examples, which flatters the metrics.")
     return tuple(notes)
-
-
-def subset(source: Source, indices: np.ndarray) -> Source:
-    """Return these examples of a source; those of different lengths can still be read by length."""
-    return source.select(indices) if isinstance(source, Padded) else Chosen(source, indices)
 
 
 def _halves(task: Task) -> Parts:

@@ -17,8 +17,8 @@ from headjax.core.programs import make_room
 from headjax.core.progress import Update
 from headjax.core.tensors import Params, require_finite
 from headjax.data import metrics as formulas
-from headjax.data.examples import Chosen, Padded, Source
-from headjax.data.stream import LengthBuckets, batches_by_length, evaluation_batches, train_iterator
+from headjax.data.examples import Padded, Source, subset
+from headjax.data.stream import LengthBuckets, by_length, evaluation_batches, train_iterator
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import (
     Classes,
@@ -124,12 +124,7 @@ class Task:
         Raises:
             ConfigError: a batch size below one or a negative limit.
         """
-        require(limit >= 0, "limit", f"must not be negative, got {limit}")
-        source = self.data.validation
-        if isinstance(source, Padded):
-            require(all(bound >= 1 for bound in buckets), "buckets", f"must be positive lengths, got {list(buckets)}")
-            return batches_by_length(source.first(limit), batch_size, buckets)
-        return evaluation_batches(Chosen(source, np.arange(min(limit, len(source)))) if limit else source, batch_size)
+        return evaluation_batches(self._first(limit), batch_size, buckets)
 
     def first_batches(
         self, number: int, batch_size: int = BATCH_SIZE, *, buckets: Sequence[int] = ()
@@ -153,12 +148,11 @@ class Task:
     def count_batches(self, batch_size: int = BATCH_SIZE, *, limit: int = 0, buckets: Sequence[int] = ()) -> int:
         """Return the number of batches that `batches` gives."""
         require(batch_size >= 1, "batch_size", f"must be at least 1, got {batch_size}")
-        source = self.data.validation
-        if buckets and isinstance(source, Padded):
-            parts = [len(part) for part in source.first(limit).buckets(buckets)]
-        else:
-            parts = [min(limit, len(source)) if limit else len(source)]
-        return sum(-(-count // batch_size) for count in parts)
+        return sum(-(-len(part) // batch_size) for part in by_length(self._first(limit), buckets))
+
+    def _first(self, limit: int) -> Source:
+        require(limit >= 0, "limit", f"must not be negative, got {limit}")
+        return subset(self.data.validation, np.arange(self.count(limit))) if limit else self.data.validation
 
     def sample(
         self, count: int, batch_size: int = BATCH_SIZE, *, seed: int = 0, buckets: Sequence[int] = ()
@@ -179,11 +173,7 @@ class Task:
         source: Any = self._train()
         source = source.rows if isinstance(source, LengthBuckets) else source
         drawn = np.random.default_rng(seed).permutation(len(source))[:count]
-        if isinstance(source, Padded):
-            parts: Sequence[Source] = source.select(drawn).buckets(buckets)
-        else:
-            parts = [Chosen(source, drawn)]
-        return [batch for part in parts for batch in evaluation_batches(part, batch_size)]
+        return list(evaluation_batches(subset(source, drawn), batch_size, buckets))
 
     def train_batches(
         self, batch_size: int = BATCH_SIZE, *, seed: int = 0, buckets: Sequence[int] = ()

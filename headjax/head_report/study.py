@@ -10,7 +10,8 @@ import numpy as np
 
 from headjax.core.errors import require
 from headjax.core.fields import Checked, Count, Size
-from headjax.evaluation.selection import SEED, split_task, subset
+from headjax.data.examples import subset
+from headjax.evaluation.selection import SEED, split_task
 from headjax.evaluation.task import Task
 from headjax.head_report.curves import CurveConfig, CurvePoint
 from headjax.head_report.views import View

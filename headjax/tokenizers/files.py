@@ -27,13 +27,19 @@ CONFIG_FILE = "tokenizer_config.json"
 MODEL_FILE = "config.json"
 WORDPIECE_FILE = "vocab.txt"
 
-WORDPIECE_RULES: Mapping[str, Any] = {
-    "do_basic_tokenize": True,
-    "strip_accents": None,
-    "tokenize_chinese_chars": True,
-    "word_tokenizer_type": "basic",  # Japanese BERTs have others
+RULES: Mapping[str, Mapping[str, Any]] = {
+    WORDPIECE_FILE: {
+        "do_basic_tokenize": True,
+        "strip_accents": None,
+        "tokenize_chinese_chars": True,
+        "word_tokenizer_type": "basic",  # Japanese BERTs have others
+    },
+    **{family: {"add_bos_token": False, "add_prefix_space": False} for family in BYTE_LEVEL},
+    "albert": {"do_lower_case": True, "keep_accents": False, "remove_space": True},
+    "marian": {"separate_vocabs": False},
+    "t5": {"extra_ids": 100},
 }
-"""Entries of a BERT's `tokenizer_config.json`, and the only values by which its vocabulary is read."""
+"""Entries of `tokenizer_config.json`, and the only values by which a file or a family's files are read."""
 
 FILES = (
     *(VOCABULARY_FILE, CONFIG_FILE, SPECIAL_FILE, MODEL_FILE, WORDPIECE_FILE, VOCABULARY, MERGES, LLAMA_FILE),
@@ -105,6 +111,7 @@ def _of_family(folder: Path, family: str, config: Mapping[str, Any]) -> Tokenize
     present = [_is_there(folder / name) for name in files]
     if not files or not all(present):
         return None
+    _check_rules(folder, family, config)
     if family in DIALECTS:
         return sentencepiece_tokenizer(folder / files[0], family)
     if family in BYTE_LEVEL:
@@ -136,12 +143,15 @@ def write_tokenizer(
 
 
 def _wordpiece(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
-    for name, usual in WORDPIECE_RULES.items():
-        if config.get(name, usual) != usual:
-            raise DataError(
-                f"{folder / CONFIG_FILE}: {name} is {config[name]}; save the tokenizer as {VOCABULARY_FILE}"
-            )
+    _check_rules(folder, WORDPIECE_FILE, config)
     return wordpiece_tokenizer(folder / WORDPIECE_FILE, lowercase=bool(config.get("do_lower_case", True)))
+
+
+def _check_rules(folder: Path, kind: str, config: Mapping[str, Any]) -> None:
+    for name, usual in RULES.get(kind, {}).items():
+        if config.get(name, usual) != usual:
+            asked = f"{name} is {config[name]}"
+            raise DataError(f"{folder / CONFIG_FILE}: {asked}; save the tokenizer as {VOCABULARY_FILE}")
 
 
 def _is_there(file: Path) -> bool:

@@ -11,8 +11,7 @@ from jax.sharding import Mesh
 
 from headjax.core.errors import DataError
 from headjax.core.tensors import Params
-from headjax.data.examples import Padded
-from headjax.data.stream import LengthBuckets, batches_by_length, evaluation_batches, train_iterator
+from headjax.data.stream import LengthBuckets, evaluation_batches, train_iterator
 from headjax.data.task import TaskData
 from headjax.evaluation.task import measure_batch, measure_of, reduce_batches
 from headjax.mesh.distributed import process_share, put_batch, put_whole_batch
@@ -79,6 +78,5 @@ def validation(config: TrainConfig, model: ModelConfig, mesh: Mesh, data: TaskDa
 
 def validation_batches(data: TaskData, batch_size: int) -> Iterable[Batch]:
     """Return the validation split in batches, padded as little as the training split is."""
-    if isinstance(data.train, LengthBuckets) and isinstance(data.validation, Padded):
-        return batches_by_length(data.validation, batch_size, data.train.bounds)
-    return evaluation_batches(data.validation, batch_size)
+    buckets = data.train.bounds if isinstance(data.train, LengthBuckets) else ()
+    return evaluation_batches(data.validation, batch_size, buckets)

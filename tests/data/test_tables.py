@@ -116,6 +116,7 @@ def test_any_cell_of_a_tsv_writer_survives(tmp_path_factory, rows, quoting):
         ("a.tsv", b"text\tlabel\na\t1\nb\n", "line 3: "),
         ("a.tsv", b"text\tlabel\na\t1\tx\n", "line 2: "),
         ("a.tsv", b"text\tlabels\na\t1\n", "unknown column 'label'"),
+        ("a.tsv", b"text\tlabel\tlabel\na\t1\t0\n", "2 columns are named 'label'"),
         ("a.tsv", b"text\tlabel\n", "no rows"),
         ("a.tsv", b"text\tlabel\na\t1\n\xff\t1\n", "line 3, byte offset 15: "),
         ("a.tsv", b"  \n", "empty"),

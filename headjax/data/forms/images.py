@@ -14,9 +14,9 @@ from headjax.core.errors import DataError, require
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.serialize import kind
 from headjax.data.augmentation import Augmentation, Flip, RandomSquare
-from headjax.data.examples import RandomSource, Record, Records, Source
+from headjax.data.examples import Mapped, RandomSource, Record, Records, Source
 from headjax.data.forms.form import Encoded, Form, Seed
-from headjax.data.forms.labelled import CLASS_METRICS, class_label
+from headjax.data.forms.labelled import class_label, class_measure
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -96,38 +96,21 @@ class ImageForm(Form):
         return 1
 
     def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
-        return AugmentedImages(records, self, self.usual) if split == "train" else PlainImages(records, self)
+        return AugmentedImages(records, self, self.usual) if split == "train" else Mapped(records, self.plain)
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
-        chosen = tuple(metrics) or CLASS_METRICS
-        return MeasureSpec("classes", {"headline": chosen[0], "names": self.classes, "chosen": chosen})
+        return class_measure(metrics, self.classes)
+
+    def plain(self, record: Record) -> dict[str, np.ndarray]:
+        """Return the middle square of an image as an example."""
+        corner = (self.stored - self.size) // 2
+        square = record["image"][corner : corner + self.size, corner : corner + self.size]
+        return {"pixel_values": self.values(square), "labels": record["labels"][0]}
 
     def values(self, square: np.ndarray) -> np.ndarray:
         """Return the model's input of a square uint8 `[size, size, channels]`."""
         mean, deviation = (np.asarray(numbers, np.float32) for numbers in (self.mean, self.deviation))
         return ((square.astype(np.float32) / 255.0 - mean) / deviation).transpose(2, 0, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class PlainImages:
-    """The middle square of every image.
-
-    Attributes:
-        records: the records.
-        form: their form.
-    """
-
-    records: Records
-    form: ImageForm
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        record, size = self.records[index], self.form.size
-        corner = (self.form.stored - size) // 2
-        square = record["image"][corner : corner + size, corner : corner + size]
-        return {"pixel_values": self.form.values(square), "labels": record["labels"][0]}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,8 +85,7 @@ class LabelledForm(SequenceForm):
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         if self.classes:
-            chosen = tuple(metrics) or CLASS_METRICS
-            return MeasureSpec("classes", {"headline": chosen[0], "names": self.classes, "chosen": chosen})
+            return class_measure(metrics, self.classes)
         return MeasureSpec("numbers", {"headline": metrics[0], "chosen": tuple(metrics)} if metrics else {})
 
 
@@ -125,6 +124,12 @@ class SimilarityForm(SequenceForm):
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         return MeasureSpec("similarities")
+
+
+def class_measure(metrics: Sequence[str], classes: tuple[str, ...]) -> MeasureSpec:
+    """Return the measure of classes: the task's own metrics, or `CLASS_METRICS`."""
+    chosen = tuple(metrics) or CLASS_METRICS
+    return MeasureSpec("classes", {"headline": chosen[0], "names": classes, "chosen": chosen})
 
 
 def class_label(row: Row, index: ClassIndex) -> np.ndarray:

@@ -12,7 +12,17 @@ import numpy as np
 
 from headjax.core.errors import require
 from headjax.core.serialize import kind
-from headjax.data.examples import Padded, Record, Records, Source, TokenBlocks, padded, padding_id, rounded_length
+from headjax.data.examples import (
+    Mapped,
+    Padded,
+    Record,
+    Records,
+    Source,
+    TokenBlocks,
+    padded,
+    padding_id,
+    rounded_length,
+)
 from headjax.data.forms.form import Encoded, Form, Seed, language_measure, sequences_hash, text_counts, tokenizer_of
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
@@ -135,35 +145,13 @@ class LanguageForm(Form):
         return len(record["input_ids"])
 
     def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
-        return PackedDocuments(records, self.length) if self.packed else records
+        return Mapped(records, self.unpacked) if self.packed else records
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
-        return language_measure(counts)
+    def unpacked(self, record: Record) -> dict[str, np.ndarray]:
+        """Return a packed row as an example.
 
-    def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:
-        too_little = f"the {split} text has {counts['tokens']} tokens, less than one block of {self.length}"
-        return f"length: {too_little}; lower length or give more text"
-
-
-@dataclasses.dataclass(frozen=True)
-class PackedDocuments:
-    """Packed rows as examples.
-
-    A row's `labels` are its tokens, except for -100 at the first token of each document and at padding.
-
-    Attributes:
-        records: the records.
-        length: number of tokens of an example.
-    """
-
-    records: Records
-    length: int
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        record = self.records[index]
+        Its `labels` are its tokens, except for -100 at the first token of each document and at padding.
+        """
         segment_ids, position_ids = segments(record["lengths"], self.length)
         ids = padded(record["input_ids"], self.length)
         return {
@@ -173,6 +161,13 @@ class PackedDocuments:
             "attention_mask": (segment_ids > 0).astype(np.int32),
             "labels": np.where(position_ids > 0, ids, np.int32(IGNORED)),
         }
+
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
+        return language_measure(counts)
+
+    def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:
+        too_little = f"the {split} text has {counts['tokens']} tokens, less than one block of {self.length}"
+        return f"length: {too_little}; lower length or give more text"
 
 
 SIDES = ("source", "target")
