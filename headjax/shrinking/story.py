@@ -145,7 +145,11 @@ class Story(NamedTuple):
         for rival in self.rivals:
             values = (rival.predicted, rival.measured, rival.metrics.get(name))
             rows.append((rival.name, rival.costs[self.quantity], *values))
-        return Table(columns, rows, notes=("Nothing is trained. Damage is measured on evaluation examples.",))
+        notes = (
+            "Nothing is trained. Damage is measured on evaluation examples.",
+            "Predictions are rough: they put choices in order, but forms together do more or less than the sum of each.",
+        )
+        return Table(columns, rows, notes=notes)
 
     def frontier_table(self) -> Table:
         """Return the least damage by budget."""

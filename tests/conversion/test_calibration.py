@@ -85,6 +85,7 @@ BATCHES = [{"input_ids": np.random.default_rng(seed).integers(1, 20, (4, 8))} fo
         ),
     ],
 )
+@pytest.mark.whole
 def test_an_open_option_is_chosen_by_the_output_on_batches_that_it_was_not_fitted_on(target, chosen) -> None:
     model = model_of(LLAMA)
     entry = convert(model, target, batches=BATCHES).model.history[-1]
@@ -119,6 +120,7 @@ def test_one_batch_is_cut_by_its_examples() -> None:
     assert_close(found.moments["decoder", 0].key_covariance, whole.key_covariance, sums=tiny.SUMS)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("target", ["grouped:kv_heads=1", "latent:rank=4"])
 def test_output_projections_solved_anew_bring_the_outputs_nearer(target) -> None:
     model = model_of(LLAMA)

@@ -108,6 +108,7 @@ def test_ranks_and_starts_that_cannot_be_are_refused(products: Products) -> None
         Search(starts=("concatenate",))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("start", ["concatenation", "svd"])
 def test_starts_of_a_real_size_finish(start: str) -> None:
     """Two batched factorisations of BERT's size at the same time have been seen to wait for each other for ever."""

@@ -15,6 +15,8 @@ from headjax.heads.gates import without
 from headjax.heads.head_id import all_heads
 from results.experiments.development import LENGTH, decoder
 
+pytestmark = pytest.mark.whole  # fits and evaluates a trained model many times
+
 BLOCKS = 64
 
 

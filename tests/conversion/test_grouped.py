@@ -16,6 +16,7 @@ from tests.closeness import assert_close
 from tests.conversion.cases import PADDED, TURNING, attentions, converted_layer, hidden, output
 
 
+@pytest.mark.whole
 def test_fitting_beats_aligning_beats_averaging(model) -> None:
     def error(pooling, grouping="consecutive") -> float:
         target = ToGrouped(kv_heads=2, pooling=pooling, grouping=grouping)

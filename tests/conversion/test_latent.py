@@ -38,6 +38,7 @@ def test_a_key_s_error_costs_its_logits_over_all_distances(source) -> None:
         assert_close(error @ grams[head] @ error, total / DISTANCES, sums=8 * tiny.SUMS)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_weighing_keys_by_their_logits_beats_plain_factors_and_the_error_falls(name) -> None:
     """The logits between all pairs of 64 tokens, with both sides turned; plain is an SVD of keys and values."""
@@ -68,6 +69,7 @@ def test_weighing_keys_by_their_logits_beats_plain_factors_and_the_error_falls(n
     assert errors[1] < 0.9 * error(Compressed(inner=source, rank=8), plain)
 
 
+@pytest.mark.whole
 def test_calibration_keeps_the_mean_key_and_lowers_the_error_of_outputs() -> None:
     model = model_of(LLAMA)
     batches = [{"input_ids": np.random.default_rng(seed).integers(1, 20, (4, 8))} for seed in range(4)]

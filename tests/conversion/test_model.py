@@ -16,9 +16,10 @@ from headjax.heads.pruning import prune
 from tests import tiny
 from tests.closeness import assert_close, tolerance
 from tests.conversion.cases import EXACT, LOSSY, MODELS, PADDED, QUICK, attentions, hidden
+from tests.selected import first
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", first(2, list(MODELS)))
 def test_conversions_that_lose_nothing_keep_the_function(name: str) -> None:
     build, batch = MODELS[name]
     source = build()
@@ -32,7 +33,7 @@ def test_conversions_that_lose_nothing_keep_the_function(name: str) -> None:
         assert converted.history[-1]["action"] == "convert"
 
 
-@pytest.mark.parametrize("target", list(LOSSY))
+@pytest.mark.parametrize("target", first(2, list(LOSSY)))
 def test_reported_errors_are_those_of_the_logits(model, target: str) -> None:
     """The relative error of every layer, against logits computed for inputs of identity covariance."""
     converted, errors = convert(model, LOSSY[target])
@@ -57,7 +58,7 @@ def test_the_error_falls_with_the_size(model) -> None:
         assert errors == sorted(errors, reverse=True)
 
 
-@pytest.mark.parametrize("target", ["collaborative", "tucker", "latent", "grouped", "aligned", "fixed"])
+@pytest.mark.parametrize("target", first(2, ["collaborative", "tucker", "latent", "grouped", "aligned", "fixed"]))
 def test_pruning_and_converting_compose(model, target: str) -> None:
     """Exact targets: both orders give the pruned function. All: the kept heads keep their numbers."""
     removed = ["encoder/0/1", "encoder/0/3", *(f"encoder/1/{head}" for head in range(4))]

@@ -71,6 +71,7 @@ def logit_error(source, params, key) -> float:
     return float(jnp.square(jnp.einsum("xhd,tyhd->htxy", params["query"], turned)).sum())
 
 
+@pytest.mark.whole
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**31))
 def test_more_components_never_cost_more(seed) -> None:
@@ -125,6 +126,7 @@ def test_a_smaller_model_decodes_as_it_reads_and_survives_its_folder(family, tar
     np.testing.assert_array_equal(logits[0, 3:-1].argmax(axis=-1), tokens[0])
 
 
+@pytest.mark.whole
 def test_calibration_lowers_the_error_and_both_beat_the_mean_of_groups() -> None:
     fields = LLAMA | {"num_key_value_heads": 4}
     model = model_of(fields)
@@ -138,6 +140,7 @@ def test_calibration_lowers_the_error_and_both_beat_the_mean_of_groups() -> None
     assert calibrated < plain < difference("grouped:kv_heads=2,pooling=mean")
 
 
+@pytest.mark.whole
 def test_one_fitted_key_per_group_beats_aligned_and_mean_ones() -> None:
     """The logits between all pairs of 64 tokens, with both sides turned and heads of unequal queries."""
     source = MultiHead(num_heads=4, head_dim=4, rotary=RotaryHalves(base=100.0))

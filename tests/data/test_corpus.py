@@ -22,6 +22,7 @@ from headjax.data.documents import (
 )
 
 
+@pytest.mark.whole
 def test_has_enough_text_of_both_kinds_and_repeats_no_passage(corpus):
     reference = [document for document in corpus if document.name.startswith("topics/")]
     library = [document for document in corpus if not document.name.startswith("topics/")]

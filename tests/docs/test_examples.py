@@ -33,10 +33,17 @@ def docstring(name: str) -> str:
 NAMES = [name for name in headjax.__all__ if name != "__version__"]
 
 
+def example(name: str, **names: object) -> doctest.DocTest:
+    return doctest.DocTestParser().get_doctest(docstring(name), names, name, None, None)
+
+
+def test_every_public_name_has_an_example():
+    assert [name for name in NAMES if not example(name).examples] == []
+
+
+@pytest.mark.whole
 @pytest.mark.parametrize("name", NAMES)
-def test_every_public_name_has_an_example_that_prints_what_it_says(name, monkeypatch, tmp_path):
+def test_an_example_prints_what_it_says(name, monkeypatch, tmp_path):
     monkeypatch.chdir(Path(__file__).parents[2])
-    names = {"headjax": headjax, "jnp": jnp, "np": np, "nnx": nnx, "folder": tmp_path}
-    test = doctest.DocTestParser().get_doctest(docstring(name), names, name, None, None)
-    assert test.examples, name
+    test = example(name, headjax=headjax, jnp=jnp, np=np, nnx=nnx, folder=tmp_path)
     assert doctest.DocTestRunner().run(test).failed == 0

@@ -254,6 +254,7 @@ def folder(tmp_path_factory):
 RUNNABLE = [path for path in PAGES if any(block.language == "python" and not block.reason for block in blocks(path))]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("path", RUNNABLE, ids=by_name)
 def test_python_blocks_run_one_after_another(path, folder, monkeypatch):
     monkeypatch.chdir(folder)

@@ -27,6 +27,7 @@ from tests.closeness import assert_close
 from tests.layer_walk import joined, walk
 from tests.models import test_encoder as encoder
 from tests.models import test_encoder_decoder as encoder_decoder
+from tests.selected import first
 
 MASK = np.array([[1] * 12, [1] * 9 + [0] * 3] * 8)
 BATCHES = [tiny.tokens(16, 12, seed) | {"attention_mask": MASK} for seed in range(2)]
@@ -119,7 +120,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.parametrize("case", first(3, list(CASES)))
 def test_every_repaired_map_is_at_its_least_squares(case):
     """What the stream lacks after a repaired layer, errors of earlier layers included, is orthogonal to its features.
 

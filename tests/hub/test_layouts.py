@@ -34,6 +34,7 @@ from tests.hub.directories import (
     replaced,
     rounding,
 )
+from tests.selected import first
 
 WINDOWED = CONFIGS["qwen3"] | {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
 ALBERT = BERT | {"model_type": "albert", "architectures": ["AlbertModel"], "embedding_size": 6}
@@ -65,7 +66,7 @@ PRUNED = {
 }
 
 
-@pytest.mark.parametrize("name", PRUNED)
+@pytest.mark.parametrize("name", first(4, PRUNED))
 def test_a_pruned_model_is_written_in_its_family(name, tmp_path):
     fields, removed, layout = PRUNED[name]
     whole = model_of(fields)
@@ -139,7 +140,7 @@ AS_HEADS = {
 }
 
 
-@pytest.mark.parametrize("name", AS_HEADS)
+@pytest.mark.parametrize("name", first(4, AS_HEADS))
 def test_formulations_that_are_multi_head_attention(name, tmp_path):
     kind, make = AS_HEADS[name]
     model = make()

@@ -16,6 +16,7 @@ def test_the_pages_are_up_to_date():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: python -m results"
 
 
+@pytest.mark.whole
 def test_plots_are_drawn_again(tmp_path, monkeypatch):
     for name in ("PAGE", "APPENDIX"):
         monkeypatch.setattr(page, name, tmp_path / name)

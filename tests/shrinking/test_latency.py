@@ -70,6 +70,7 @@ def timed(model, measured, clock):
     return table_of(model, GRID, measured, "kl", 12, Kept(), clock)
 
 
+@pytest.mark.whole
 def test_without_noise_an_option_takes_its_own_seconds(model, measured):
     table = timed(model, measured, Loaded(0, 0.0))
     whole, half, none, grouped = (option.latency for option in table.options["decoder/1"])

@@ -30,6 +30,7 @@ from headjax.shrinking.measure import held_back, measure
 from headjax.shrinking.shrink import options_of
 from headjax.storage.kept import Kept
 from tests import tiny
+from tests.selected import first
 
 pytestmark = pytest.mark.usefixtures("programs_stay")
 
@@ -57,7 +58,9 @@ def summed(model):
     return attention, units, found.flops, found.cache_bytes_per_token
 
 
-@pytest.mark.parametrize("budget", [Budget(parameters=0.5), Budget(cache=0.25, parameters=0.8), Budget(flops=0.7)])
+@pytest.mark.parametrize(
+    "budget", first(1, [Budget(parameters=0.5), Budget(cache=0.25, parameters=0.8), Budget(flops=0.7)])
+)
 def test_the_built_model_has_the_form_and_the_costs_that_were_chosen(model, budget):
     found = headjax.shrink(model, BATCHES, budget, grid=GRID, measured=16, length=12)
     costs, options = found.choice.costs, found.choice.options
@@ -232,6 +235,7 @@ def test_heads_go_in_whole_groups_and_keep_their_numbers(model):
     assert headjax.all_heads(grouped.config)[0] == HeadId("decoder", 0, 0)
 
 
+@pytest.mark.whole
 def test_encoders_decoders_and_their_cross_attention_shrink_together_by_their_labels():
     config = T5(attention=tiny.multi_head(), feed_forward=Dense(24), vocab_size=50, width=tiny.WIDTH, num_layers=1)
     whole = tiny.model(config.build())

@@ -17,6 +17,7 @@ from headjax import HeadId, HeadjaxError
 from headjax.sites import discovery
 from headjax.sites.site import without
 from tests.closeness import assert_close
+from tests.selected import first
 from tests.sites import houses
 from tests.sites.houses import HEADS, SIZE, SUMS, WIDTH, batches, loss, scaled, trained
 
@@ -125,7 +126,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", first(2, FORMS))
 def test_one_parameter_loses_the_slices_of_its_heads(name):
     attention, kv, fused = FORMS[name]
     model = (houses.Scanned if name == "flat" else houses.Classifier)(attention)
@@ -159,6 +160,7 @@ def test_static_sizes_of_one_map_are_in_step():
     assert (attention.qkv_proj.out_features_shape, attention.out.in_features_shape) == ((6, SIZE), (2, SIZE))
 
 
+@pytest.mark.whole
 @hypothesis.settings(max_examples=4)
 @hypothesis.given(st.data(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 4))
 def test_any_even_removal_from_one_map_of_any_shape(data, kv, group, size):

@@ -15,6 +15,7 @@ import headjax
 from headjax import HeadId, HeadjaxError
 from headjax.sites.site import without
 from tests.closeness import assert_close
+from tests.selected import first
 from tests.sites import houses
 from tests.sites.houses import HEADS, HOUSES, SUMS, WIDTH, batches, scaled, snapshot, trained
 
@@ -50,7 +51,7 @@ def parameters_of(model):
     return sum(array.size for array in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
 
-@pytest.mark.parametrize("name", HOUSES)
+@pytest.mark.parametrize("name", first(4, HOUSES))
 def test_a_pruned_model_equals_the_gated_one(name):
     model = HOUSES[name]()
     before = snapshot(model)
@@ -79,6 +80,7 @@ def test_static_sizes_are_in_step():
     assert (attention.n_rep, attention.o_proj.shape) == (1, (2, 3, WIDTH))
 
 
+@pytest.mark.whole
 @hypothesis.settings(max_examples=12)
 @hypothesis.given(st.data(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 5))
 def test_any_even_removal_of_any_shape(data, kv, group, size):

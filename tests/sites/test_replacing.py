@@ -12,6 +12,7 @@ import headjax
 from headjax import HeadId, HeadjaxError
 from headjax.sites.site import without
 from tests.closeness import assert_close
+from tests.selected import first
 from tests.sites import houses
 from tests.sites.houses import HEADS, HOUSES, SIZE, SUMS, WIDTH, batches, loss, scaled, snapshot, trained
 
@@ -40,7 +41,9 @@ def test_the_same_formulation_is_the_same_model(attention):
     assert [isinstance(layer.attn, nnx.MultiHeadAttention) for layer in some.layers] == [True, False]
 
 
-@pytest.mark.parametrize("to", ["grouped:kv_heads=2", "latent:rank=6", f"collaborative:shared_dim={HEADS * SIZE}"])
+@pytest.mark.parametrize(
+    "to", first(1, ["grouped:kv_heads=2", "latent:rank=6", f"collaborative:shared_dim={HEADS * SIZE}"])
+)
 def test_other_formulations_run_and_train(to):
     model = HOUSES["flax"]()
     replaced = headjax.replace_attention(model, to)
@@ -90,6 +93,7 @@ def test_what_cannot_be_replaced_is_one_line(name, options, message):
         headjax.replace_attention(HOUSES[name](), **({"to": "grouped:kv_heads=1"} | options))
 
 
+@pytest.mark.whole
 def test_dropout_is_that_of_the_layer():
     model = houses.flax_attention(nnx.Rngs(0), dropout_rate=0.5)
     replaced = headjax.replace_attention(model, lambda layer: layer)

@@ -16,6 +16,7 @@ from headjax import HeadId, HeadjaxError
 from headjax.heads.learned_gates import HardConcrete, Subset
 from headjax.heads.ordering import by_ablation
 from tests.closeness import assert_close
+from tests.selected import first
 from tests.sites import houses
 from tests.sites.houses import HEADS, HOUSES, SIZE, SUMS, WIDTH, batches, loss, mean_loss, scaled, snapshot
 
@@ -78,6 +79,7 @@ ATTENTIONS = {
 }
 
 
+@pytest.mark.whole
 @hypothesis.settings(max_examples=6)
 @hypothesis.given(
     st.sampled_from(list(ATTENTIONS)), st.booleans(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 5),
@@ -193,7 +195,7 @@ def test_heads_without_weights_are_the_first_of_every_order():
         assert {str(head) for head in order[:2]} == useless, by
 
 
-@pytest.mark.parametrize("distribution", [Subset(count=6, end=1e-3), HardConcrete(weight=0.2)])
+@pytest.mark.parametrize("distribution", first(1, [Subset(count=6, end=1e-3), HardConcrete(weight=0.2)]))
 def test_learned_gates_lower_the_loss_that_they_are_learned_on(distribution):
     model, before = HOUSES["scanned"](), snapshot(HOUSES["scanned"]())
     learned = headjax.learn_gates(model, BATCHES, distribution, steps=60, learning_rate=0.1, loss=loss)

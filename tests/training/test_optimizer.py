@@ -43,6 +43,7 @@ def params():
     return jax.tree.map(lambda tensor: jnp.ones(tensor.shape), ONES.tensors())
 
 
+@pytest.mark.whole
 def test_a_step_without_gradients_moves_decayed_weights_alone(params):
     """AdamW's update is then -rate * weight_decay * weight, also of a mixing matrix that starts as ones."""
     tensors = ONES.tensors()

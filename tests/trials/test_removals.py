@@ -86,6 +86,7 @@ def trials():
     return prepare_removals(model, parts.evaluation, parts.selection, calibrate=16, batch_size=8)
 
 
+@pytest.mark.whole
 def test_a_trial_is_the_pruned_and_repaired_model(trials):
     removal = Removal("random", "50%", draw=1)
     bare, repaired = (trials.run(removal, repair) for repair in ("none", "reconstruct"))
