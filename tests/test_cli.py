@@ -141,6 +141,7 @@ def test_a_defect_keeps_its_traceback(inspect):
         inspect(raising(KeyError("x")))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("module", "end", "code"),
     [("headjax.cli", "| true; exit ${PIPESTATUS[0]}", 141), ("headjax.cli", ">&-", 0), ("headjax", ">/dev/null", 0)],
@@ -151,6 +152,7 @@ def test_a_reader_that_has_seen_enough_or_a_closed_stdout_is_no_failure(module, 
     assert (done.returncode, done.stderr) == (code, "")
 
 
+@pytest.mark.whole
 def test_a_platform_that_jax_lacks_is_one_line(tmp_path):
     words = [sys.executable, "-m", "headjax.cli", "quickstart", "--workdir", str(tmp_path / "run")]
     env = {**os.environ, "JAX_PLATFORMS": "cuda"}

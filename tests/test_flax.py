@@ -30,6 +30,7 @@ from tests import tiny
 from tests.closeness import assert_close
 from tests.heads.test_every_model import albert, t5
 from tests.models.test_encoder import PADDED, config
+from tests.selected import first
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -61,7 +62,7 @@ def vision() -> tuple[headjax.Model, dict[str, Any]]:
 EXAMPLES = {"decoder": decoder, "encoder": encoder, "albert": albert, "t5": t5, "vision": vision}
 
 
-@pytest.fixture(params=EXAMPLES)
+@pytest.fixture(params=first(3, EXAMPLES))
 def example(request: pytest.FixtureRequest) -> tuple[headjax.Model, dict[str, Any]]:
     return EXAMPLES[request.param]()
 

@@ -20,6 +20,8 @@ from headjax.heads.scores import batch_sums, own_arrays
 from headjax.models.compute import Compute
 from headjax.report.style import look
 
+pytestmark = pytest.mark.whole
+
 TINY = Shape(width=8, hidden=16, head_dim=4, heads=2, vocabulary=16, length=8, depth=2)
 WIDE = Shape(width=256, hidden=512, head_dim=64, vocabulary=128, length=64, depth=2)
 """Large enough that products of matrices are nearly all operations; it is never computed."""

@@ -175,6 +175,7 @@ def grid(tmp_path):
     return run
 
 
+@pytest.mark.whole
 def test_cells_run_alone_and_are_collected(grid, tmp_path):
     code, one = grid("grid", "--cell", "2/4")
     assert (code, one["ended"], one["missing"]) == (0, 1, ["1/4", "3/4", "4/4"])

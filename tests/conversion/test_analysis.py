@@ -98,6 +98,7 @@ def test_a_budget_is_spent_where_it_captures_most() -> None:
             share_out(spectra, total, 1)
 
 
+@pytest.mark.whole
 def test_a_budget_converts_ragged_models(model) -> None:
     pruned = prune(model, ["decoder/1/0", "decoder/1/2"])
     ranks = rank_budget(pruned, 16, multiple=2, batches=[tiny.tokens()])

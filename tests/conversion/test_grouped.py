@@ -27,6 +27,7 @@ def test_fitting_beats_aligning_beats_averaging(model) -> None:
     assert error("fitted", "best") <= fitted + 1e-6
 
 
+@pytest.mark.whole
 def test_heads_that_differ_by_a_rotation_share_without_loss() -> None:
     """With and without rotary embeddings, in groups that the search has to find."""
     generator = np.random.default_rng(0)

@@ -23,6 +23,7 @@ from tests.hub.directories import LLAMA, model_of
 PART = MultiHead(num_heads=2, head_dim=6, value_dim=3, rotary=RotaryInterleaved(dim=4))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("source", [TURNING["llama"], PART], ids=["whole heads", "a part"])
 def test_a_key_s_error_costs_its_logits_over_all_distances(source) -> None:
     """Of queries drawn from the site's distribution, turned one position at a time."""

@@ -43,6 +43,7 @@ def test_reported_errors_are_those_of_the_logits(model, target: str) -> None:
     assert np.abs(hidden(converted, PADDED) - hidden(model, PADDED)).max() > 1e-3
 
 
+@pytest.mark.whole
 def test_the_error_falls_with_the_size(model) -> None:
     def error(target: Target) -> float:
         return sum(e.relative_error + e.value_error for e in convert(model, target, layers=[0]).errors)

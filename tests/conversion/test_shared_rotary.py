@@ -107,6 +107,7 @@ def test_a_key_that_all_tokens_have_counts_at_fast_frequencies_alone() -> None:
     assert size[1] < 2 * LEAST_SEEN * size[0]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("family", "target", "cached"),
     [

@@ -113,6 +113,7 @@ def test_every_task_reads_its_data_sets(mocked):
     assert {name for name, _ in read} == {*CATALOG}
 
 
+@pytest.mark.whole
 def test_rows_of_tfds_are_rows_of_the_form_and_their_number_is_known_or_an_error(mocked):
     from headjax.data.seqio_tasks import tfds_rows
 

@@ -34,6 +34,7 @@ def embedded():
     return LanguageConfig(length=64, vocab_size=512).load()
 
 
+@pytest.mark.whole
 def test_embedded_text_becomes_blocks_and_counts(embedded):
     assert embedded.tokenizer.vocab_size == 512
     for name, source in (("train", embedded.train), ("validation", embedded.validation)):
@@ -92,6 +93,7 @@ def test_real_text(data_dir):
     assert 0.02 < data.info["validation"]["bytes"] / data.info["train"]["bytes"] < 0.1
 
 
+@pytest.mark.whole
 def test_data_imports_neither_tensorflow_nor_pytorch_and_is_the_same_in_another_process(embedded):
     code = """
 import pkgutil, importlib, sys, warnings

@@ -151,6 +151,7 @@ def trained(tmp_path_factory):
     return folder, result, rows
 
 
+@pytest.mark.whole
 def test_a_fine_tuned_model_keeps_its_classes(trained, tmp_path):
     folder, result, rows = trained
     assert result.metrics["accuracy"] > 0.9

@@ -70,6 +70,7 @@ def test_subset_finds_the_heads_that_matter(task):
     assert learned.losses.shape == (60,)
 
 
+@pytest.mark.whole
 def test_hard_concrete_closes_what_costs_nothing(task, monkeypatch):
     """And the host waits for the device only when losses are due."""
     seen = []

@@ -18,6 +18,7 @@ from tests import tiny
 from tests.closeness import close_to
 
 
+@pytest.mark.whole
 def test_each_name_is_the_order_it_says(model, batches, scores):
     for name in ("importance", "importance_raw", "fisher", "entropy"):
         assert order_heads(model, batches, OrderConfig(by=name))(2) == by_scores(scores, name)

@@ -250,6 +250,7 @@ def test_half_of_the_units_go_without_loss_where_they_say_everything_twice(model
     np.testing.assert_allclose(smaller(BATCHES[0]).logits, found.repaired(BATCHES[0]).logits, atol=1e-4)
 
 
+@pytest.mark.whole
 def test_units_are_chosen_and_solved_better_than_at_random(model, repaired):
     found = reconstruct(model, BATCHES, REMOVED, units=0.5)
     assert found.removed == repaired.removed

@@ -253,6 +253,7 @@ def test_a_sequence_beyond_the_models_positions_which_a_window_is_not():
     model_of(CONFIGS["mistral"])({"input_ids": np.ones((1, 14), np.int32)})
 
 
+@pytest.mark.whole
 def test_layers_of_two_windows_and_bases_are_gated_scored_and_converted():
     """Keys of a latent are rebuilt, normalised with 1 + weight and turned by the layer's own base, under its window."""
     gemma, tokens = model_of(CONFIGS["gemma3_text"]), {"input_ids": np.arange(11)[None]}

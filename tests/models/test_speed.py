@@ -59,6 +59,7 @@ def test_both_caches_give_the_same_tokens_and_the_short_one_holds_keys(target, m
     np.testing.assert_array_equal(tokens, found[False].tokens)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["turned keys", "few heads", "many heads"])
 def test_rebuilt_keys_attend_as_the_latent(name) -> None:
     form = FORMS[name]

@@ -34,6 +34,7 @@ def read(folder):
         return None
 
 
+@pytest.mark.whole
 def test_every_flipped_bit_of_a_file_is_named(folder):
     rng = np.random.default_rng(0)
     for name, content in CONTENTS.items():

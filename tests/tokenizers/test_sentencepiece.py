@@ -44,6 +44,7 @@ def lines(data_dir, count):
     return list(itertools.chain(*found, book[: count // 4]))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", [T5, ALBERT, "test_sentencepiece_1k.model"])
 def test_real_lines_are_cut_as_the_library_cuts_them(data_dir, name):
     path = data_dir / "vocab" / name

@@ -61,6 +61,7 @@ def recovered(student, teacher, batches):
     return found, fetched
 
 
+@pytest.mark.whole
 def test_a_pruned_model_comes_back_to_its_teacher(recovered, student, teacher, batches):
     """And the host waits for the device only when losses are due."""
     found, fetched = recovered

@@ -122,6 +122,7 @@ def test_intervals_cover_the_mean_as_often_as_they_say() -> None:
     assert 0.93 < inside / 2000 < 0.97
 
 
+@pytest.mark.whole
 def test_a_cell_runs_alone_and_its_result_stays(spec: str, tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     grid = Grid.of(spec, [], [Axis.parse("peak=0.01/1e30")], 1, folder)
