@@ -147,7 +147,7 @@ class Story(NamedTuple):
             rows.append((rival.name, rival.costs[self.quantity], *values))
         notes = (
             "Nothing is trained. Damage is measured on evaluation examples.",
-            "Predictions are rough: they put choices in order, but forms together do more or less than the sum of each.",
+            "Predictions are rough: forms together do more or less damage than the sum of each alone.",
         )
         return Table(columns, rows, notes=notes)
 
