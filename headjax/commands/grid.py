@@ -103,7 +103,8 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.training.grid import Axis, Grid, pick, summarize
 
     axes = [Axis.parse(text) for text in options.over]
-    grid = Grid.of(options.config, options.overrides, axes, options.seeds, path_of(options.out))
+    measured = f"{options.task}, limit {options.limit}, beams {options.beams}" if options.task else ""
+    grid = Grid.of(options.config, options.overrides, axes, options.seeds, path_of(options.out), measured)
     total = len(grid.cells)
     if options.collect and options.cell is not None:
         raise HeadjaxError("--cell: --collect runs no cell")

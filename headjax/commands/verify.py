@@ -72,14 +72,12 @@ def run(options: Options, progress: Progress) -> Found:
         raise HeadjaxError(f"{path}: nothing to compare with: no {integrity.RECORD} in it or below it")
     work = [(_compare, folder) for folder in records] + [(_compare_prepared, folder) for folder in prepared]
     damaged: list[integrity.Damage] = []
-    unsure = set(_without_checksums(path))
     files = size = 0
     with progress("comparing", len(work), "folder") as bar:
         for done, (compare, folder) in enumerate(work):
             bar(done, {"damaged": len(damaged)})
             compared = compare(folder)
             files, size = files + compared.files, size + compared.size
-            unsure |= {folder} if compared.unsure else set()
             if folder.is_dir():  # a run that goes on deletes its older checkpoints
                 damaged.extend(compared.damaged)
     return Found(
@@ -87,18 +85,17 @@ def run(options: Options, progress: Progress) -> Found:
         files=files,
         bytes=size,
         damaged=damaged,
-        without_checksums=sorted(unsure),
+        without_checksums=list(_without_checksums(path)),
         seconds=time.perf_counter() - start,
     )
 
 
 class _Compared(NamedTuple):
-    """Number and bytes of the files of a folder, those that are damaged, and whether some have no checksums."""
+    """Number and bytes of the files of a folder, and those that are damaged."""
 
     files: int
     size: int
     damaged: Sequence[integrity.Damage]
-    unsure: bool = False
 
 
 def _compare(folder: Path) -> _Compared:
@@ -122,7 +119,7 @@ def _compare_prepared(folder: Path) -> _Compared:
         return _Compared(0, 0, [_damage(error)])
     damaged = [damage for shard in manifest.shards for damage in shard.damages(folder)]
     size = sum(shard.bytes for shard in manifest.shards)
-    return _Compared(2 * len(manifest.shards), size, damaged, not manifest.has_checksums)
+    return _Compared(2 * len(manifest.shards), size, damaged)
 
 
 def _damage(error: HeadjaxError) -> integrity.Damage:

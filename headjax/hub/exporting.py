@@ -37,8 +37,11 @@ from headjax.storage.paths import path_of
 COUNTED = 128
 """Largest number of tokens of the example whose FLOPs the cost of padding counts."""
 
-_FORGOTTEN = ("pruned_heads", "per_layer_config", "torch_dtype", "auto_map", "quantization_config")
-"""Fields of an imported config that an export does not carry on."""
+_ALIASES = ("hidden_size", "num_attention_heads", "num_hidden_layers", "head_dim")
+"""Second names of sizes in some families, whose values `transformers` would take for the first names'."""
+
+_FORGOTTEN = ("pruned_heads", "per_layer_config", "torch_dtype", "auto_map", "quantization_config", *_ALIASES)
+"""Fields of an imported config that an export does not carry on, unless it writes them."""
 
 
 def to_huggingface(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 from collections import defaultdict
@@ -21,6 +20,8 @@ from headjax.core.errors import ConfigError, ParameterError, require
 from headjax.core.limits import host_memory
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, Tensors, all_finite, flatten, map_tensors
+from headjax.heads.head_id import HeadId
+from headjax.heads.surgery import kept_heads, without_heads
 from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
@@ -29,7 +30,7 @@ from headjax.hub.safetensors_files import SafetensorsFiles, aligned_empty, copy_
 from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
-from headjax.models.config import HEAD_STACKS, ModelConfig
+from headjax.models.config import ModelConfig
 from headjax.models.model import Model
 from headjax.storage.paths import path_of
 from headjax.tokenizers.files import read_tokenizer
@@ -181,22 +182,18 @@ def _without_heads(
     """Return the architecture without the heads that `pruned_heads` lists by layer."""
     if family.prunable is None:
         raise fields.error("pruned_heads", f"transformers removes no heads of {family.model_type}")
-    name, slot = HEAD_STACKS[family.prunable]
-    stack = config.stacks()[name]
-    layers = list(stack.layers)
-    numbers = {str(number) for number in range(len(layers))}
+    layers = {str(number): attention for number, attention in enumerate(config.attentions()[family.prunable])}
     for number, heads in pruned.items():
-        if number not in numbers:
+        if number not in layers:
             raise fields.error("pruned_heads", f"names layer {number[:20]!r} of {len(layers)}, counted from 0")
-        attention = getattr(layers[int(number)], slot)
-        if not isinstance(heads, list) or any(type(head) is not int or head not in attention.ids for head in heads):
-            raise fields.error("pruned_heads", f"layer {number} has {attention.num_heads} heads, not {heads}")
-        kept = [head for head in attention.ids if head not in heads]
+        ids = layers[number].ids
+        if not isinstance(heads, list) or any(type(head) is not int or head not in ids for head in heads):
+            raise fields.error("pruned_heads", f"layer {number} has {len(ids)} heads, not {heads}")
+    gone = [HeadId(family.prunable, int(number), head) for number, heads in pruned.items() for head in heads]
+    for (_, layer), kept in kept_heads(config, gone).items():
         if not kept:
-            raise fields.error("pruned_heads", f"layer {number} has no heads left")
-        for tied in stack.tied_layers(int(number)):
-            layers[tied] = dataclasses.replace(layers[tied], **{slot: attention.with_heads(kept)})
-    return config.replace_stacks({name: dataclasses.replace(stack, layers=tuple(layers))})
+            raise fields.error("pruned_heads", f"layer {layer} has no heads left")
+    return without_heads(config, gone)
 
 
 class _Piece(NamedTuple):

@@ -14,7 +14,7 @@ from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.core.deferred import held
 from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
 from headjax.core.serialize import kind_of
-from headjax.heads.surgery import LayerModule, map_attention
+from headjax.heads.surgery import LayerModule, config_after, map_attention
 from headjax.heads.units import pad_units
 from headjax.hub.family import Family, HeadShape
 from headjax.hub.fields import Fields
@@ -59,10 +59,10 @@ def native(model: Model, family: Family) -> Written:
     model = _renumber(model)
     fields = _attempt(_write, model.config, family)
     if isinstance(fields, HeadjaxError):
-        biased = _biased(model.config)
+        biased = config_after(model.config, _with_zero_biases)
         if biased == model.config or isinstance(_attempt(_write, biased, family), HeadjaxError):
             raise fields
-        model = map_attention(model, _with_zero_biases)
+        model = _with_zero_biases(model)
         fields = _write(model.config, family)
     return Written(model, fields)
 
@@ -78,7 +78,8 @@ def pruned_heads(model: Model, family: Family) -> Written:
         raise InexpressibleError(f"transformers 4 removed no heads of {family.model_type}")
     name, slot = HEAD_STACKS[family.prunable]
     stack = model.config.stacks()[name]
-    whole, gone = [], {}
+    whole: dict[tuple[int, str], Attention] = {}
+    gone = {}
     for number, layer in enumerate(stack.layers):
         attention = getattr(layer, slot)
         if isinstance(attention, NoHeads):
@@ -90,12 +91,11 @@ def pruned_heads(model: Model, family: Family) -> Written:
             raise InexpressibleError(
                 f"{name} layer {number} has a head numbered {max(attention.ids)}, not below {heads}"
             )
-        full = dataclasses.replace(attention, num_heads=heads, head_ids=None)
-        whole.append(dataclasses.replace(layer, **{slot: full}))  # type: ignore[arg-type]
+        whole[number, slot] = dataclasses.replace(attention, num_heads=heads, head_ids=None)
         missing = sorted(set(range(heads)) - set(attention.ids))
         if missing and number == stack.tied_layers(number)[0]:
             gone[str(number)] = missing
-    config = model.config.replace_stacks({name: dataclasses.replace(stack, layers=tuple(whole))})
+    config = model.config.replace_stacks({name: stack.with_fields(whole)})
     fields = _write(config, family) | {"pruned_heads": gone}
     model = _in_order(model)
     return Written(model, _checked(fields, model.config, family))
@@ -151,34 +151,20 @@ def _other_target(family: Family) -> str:
     )
 
 
-def _biased(config: ModelConfig) -> ModelConfig:
-    """Return the architecture with all biases in its multi-head and grouped attention."""
-    stacks = {}
-    for name, stack in config.stacks().items():
-        slots = [slot for home, slot in HEAD_STACKS.values() if home == name]
-        changed: list[dict[str, Any]] = [
-            {slot: _with_biases(getattr(layer, slot)) for slot in slots} for layer in stack.layers
-        ]
-        layers = tuple(dataclasses.replace(layer, **own) for layer, own in zip(stack.layers, changed, strict=True))
-        stacks[name] = dataclasses.replace(stack, layers=layers)
-    return config.replace_stacks(stacks)
+def _with_zero_biases(model: Model) -> Model:
+    """Return the model with all biases in its multi-head and grouped attention, those that were missing as zeros."""
 
+    def biased(found: LayerModule) -> AttentionModule:
+        module: AttentionModule = found.module
+        own, params = module.config, module.params
+        if not isinstance(own, MultiHead | Grouped) or (own.projection_bias and own.output_bias):
+            return module
+        own = dataclasses.replace(own, projection_bias=True, output_bias=True)
+        declared = own.tensors(module.width, module.memory_width).items()
+        missing = {name: jnp.zeros(one.shape, params["output"].dtype) for name, one in declared if name not in params}
+        return module.like(own, params | missing)
 
-def _with_biases(attention: Attention | None) -> Attention | None:
-    if isinstance(attention, MultiHead | Grouped):
-        return dataclasses.replace(attention, projection_bias=True, output_bias=True)
-    return attention
-
-
-def _with_zero_biases(found: LayerModule) -> AttentionModule:
-    module: AttentionModule = found.module
-    biased = _with_biases(module.config)
-    if biased is None or biased == module.config:
-        return module
-    params = module.params
-    declared = biased.tensors(module.width, module.memory_width).items()
-    missing = {name: jnp.zeros(one.shape, params["output"].dtype) for name, one in declared if name not in params}
-    return module.like(biased, params | missing)
+    return map_attention(model, biased)
 
 
 def _write(config: ModelConfig, family: Family) -> dict[str, Any]:

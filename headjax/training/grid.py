@@ -141,14 +141,19 @@ class Grid:
         cells: the cells by number; seeds change fastest.
         configs: their configs.
         folder: holds a workdir and a JSON file for each cell.
+        measured: what the further metrics of a cell are taken on; a cell that was measured otherwise is measured again.
+            Empty takes any.
     """
 
     cells: tuple[Cell, ...]
     configs: tuple[TrainConfig, ...]
     folder: Path
+    measured: str = ""
 
     @classmethod
-    def of(cls, spec: str, overrides: Sequence[str], axes: Sequence[Axis], seeds: int, folder: Path) -> Grid:
+    def of(
+        cls, spec: str, overrides: Sequence[str], axes: Sequence[Axis], seeds: int, folder: Path, measured: str = ""
+    ) -> Grid:
         """Return the grid of all combinations; every config has been built once.
 
         Raises:
@@ -166,25 +171,37 @@ class Grid:
             for values in itertools.product(*(axis.values for axis in axes))
             for seed in range(seeds)
         )
-        return cls(cells=cells, configs=tuple(cell.config(spec, overrides) for cell in cells), folder=folder)
+        configs = tuple(cell.config(spec, overrides) for cell in cells)
+        return cls(cells=cells, configs=configs, folder=folder, measured=measured)
 
     def file(self, cell: Cell) -> Path:
         """Return the path of a cell's result."""
         return self.folder / f"{cell.name}.json"
 
     def result(self, number: int) -> CellResult | None:
-        """Return the result of a cell, counted from 0; None where it has not ended, or was run for fewer steps.
+        """Return the result of a cell, counted from 0.
+
+        None where it has not ended, was run for fewer steps, or was measured on something else.
 
         Raises:
             CheckpointError: the cell was run with another config.
             DataError: the file holds something else.
         """
+        found = self._stored(number)
+        if found is None or (self.measured and found[1] != self.measured and found[0].diverged is None):
+            return None
+        return found[0]
+
+    def _stored(self, number: int) -> tuple[CellResult, str] | None:
+        """Return the result of a cell that has ended, and what it was measured on."""
         cell, config = self.cells[number], self.configs[number]
         file = self.file(cell)
         if not file.is_file() or check_workdir(self.folder / cell.name, config) < config.steps:
             return None
         try:
-            return CellResult(**json.loads(read_document(file)))
+            data = json.loads(read_document(file))
+            measured = str(data.pop("measured", ""))
+            return CellResult(**data), measured
         except (ValueError, TypeError) as error:
             raise DataError(f"{file}: not the result of a cell ({' '.join(str(error).split())})") from None
 
@@ -199,7 +216,7 @@ class Grid:
         Returns:
             Whether the run has ended; False where a signal interrupted it.
         """
-        cell = self.cells[number]
+        cell, before = self.cells[number], self._stored(number)
         start = time.perf_counter()
         trained = train(self.configs[number], self.folder / cell.name, progress=progress)
         if not trained.finished and trained.diverged is None:
@@ -215,7 +232,9 @@ class Grid:
             diverged=trained.diverged,
             metrics=metrics,
         )
-        write_file(self.file(cell), json.dumps(found._asdict()).encode())
+        if before is not None:  # trained already, and only measured anew
+            found = before[0]._replace(metrics=metrics)
+        write_file(self.file(cell), json.dumps(found._asdict() | {"measured": self.measured}).encode())
         return True
 
 

@@ -30,6 +30,7 @@ ROBERTA = {"architectures": ["RobertaModel"], "pad_token_id": 2}
 NAMED = {"id2label": {"0": "no", "1": "maybe", "2": "yes"}}
 LABELLED = functools.partial(Classification, dropout=0.1)
 POOLER = ("pooler.dense.weight",)
+ENCODERS = {"bert", "distilbert", "roberta", "xlm-roberta", "camembert", "albert", "vit", "deit"}
 
 
 def read(kind, tensors=(), **fields):
@@ -139,6 +140,11 @@ READ = [
     ("gemma3_text", {"layer_types": [SLIDING] * 2}, windows, [4, 4]),
     ("gemma3_text", {"layer_types": [FULL] * 2}, windows, [None, None]),
     ("roberta", ROBERTA, rows, (7, 3)),
+    ("gpt2", {"n_head": None, "num_attention_heads": 2}, lambda config: layers(config)[0].attention.num_heads, 2),
+    ("gpt2", {"n_positions": None, "max_position_embeddings": 7}, reach, 7),
+    ("bart", {}, lambda config: config.start_token, 2),
+    ("bart", {"decoder_start_token_id": 3}, lambda config: config.start_token, 3),
+    ("marian", {"pad_token_id": 3}, lambda config: config.start_token, 3),
     ("vit", {"image_size": [4, 4]}, lambda config: config.patches.image_size, 4),
     ("deit", {}, lambda config: config.patches.distillation_token, True),
     (
@@ -185,6 +191,7 @@ def test_a_config_is_read_and_written(kind, fields, part, expected):
         ("gemma3_text", {}, {"layer_types": TYPES, "hidden_activation": "gelu_pytorch_tanh"}),
         ("qwen3", WINDOWS, {"layer_types": TYPES[::-1], "use_sliding_window": True, "sliding_window": 3}),
         ("qwen3", {}, {"layer_types": [FULL] * 2, "use_sliding_window": False, "sliding_window": None}),
+        ("smollm3", {"rope_theta": 5e5}, {"rope_theta": 5e5, "no_rope_layers": [1, 0]}),
         ("roberta", ROBERTA, {"max_position_embeddings": 10, "pad_token_id": 2}),
         ("camembert", NAMED, NAMED | {"label2id": {"no": 0, "maybe": 1, "yes": 2}}),
         ("camembert", {"num_labels": 2}, {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}),
@@ -204,7 +211,9 @@ REFUSED = [
     ("bert", {"architectures": "BertModel"}, "architectures"),
     ("bert", {"hidden_size": None}, "hidden_size"),
     ("bert", {"hidden_size": "8"}, "hidden_size"),
-    ("bert", {"hidden_size": 0}, "hidden_size"),
+    *(("bert", {"hidden_size": value}, "hidden_size") for value in (0, True)),
+    ("bert", {"hidden_act": 1}, "hidden_act"),
+    ("llama", {"attention_bias": 1}, "attention_bias"),
     ("bert", {"num_attention_heads": 3}, "num_attention_heads"),
     ("bert", {"hidden_act": "mish"}, "hidden_act"),
     ("bert", {"hidden_dropout_prob": 1.5}, "hidden_dropout_prob"),
@@ -218,7 +227,7 @@ REFUSED = [
     ("roberta", ROBERTA | {"max_position_embeddings": 2}, "max_position_embeddings"),
     ("xlm-roberta", {"problem_type": "multi_label_classification"}, "problem_type"),
     ("xlm-roberta", {"id2label": {"1": "no", "2": "yes"}}, "id2label"),
-    *((kind, {"is_causal": False}, "is_causal") for kind in ("gpt2", "llama", "mistral", "gemma3_text")),
+    *((kind, {"is_causal": False}, "is_causal") for kind in CONFIGS if kind not in ENCODERS),
     ("bart", {"normalize_before": True}, "normalize_before"),
     ("vit", {"image_size": [4, 6]}, "image_size"),
     ("vit", {"architectures": ["ViTForImageClassificationWithTeacher"]}, "architectures"),

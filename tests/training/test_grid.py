@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -133,6 +134,15 @@ def test_a_cell_runs_alone_and_its_result_stays(spec: str, tmp_path: Path) -> No
     assert found.metrics["parameters_seen"] == found.parameters
     assert found.metrics["loss"] > 0
     assert found.steps == 2
+    again = dataclasses.replace(grid, measured="other examples")
+    assert again.result(0) is None  # a metric on other examples is not this one
+    assert again.run(0, lambda model: {"seen": 1.0})
+    renewed = again.result(0)
+    assert renewed is not None
+    assert renewed.metrics.keys() == found.metrics.keys() - {"parameters_seen"} | {"seen"}
+    assert renewed.metrics["loss"] == found.metrics["loss"]
+    assert (renewed.seconds, renewed.tokens_per_second) == (found.seconds, found.tokens_per_second)
+    assert grid.result(0) == renewed  # without a task any does
     assert grid.run(1)
     diverged = grid.result(1)
     assert diverged is not None

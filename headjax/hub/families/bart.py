@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headjax.attention.multi_head import MultiHead
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
+from headjax.hub.families.entries import CAUSAL
 from headjax.hub.family import Copies, Family, ModelClass
 from headjax.hub.rules import Rules, given, leading, norm, one, projection, projections, under, unless
 from headjax.hub.table import (
@@ -63,7 +66,10 @@ def _embeddings(vocabulary: Field, positions: Record, layer_norm: LayerNorm | No
     )
 
 
-def _config(embeddings: Record, decoder_embeddings: Entry | None, share_tokens: Entry | bool) -> Record:
+def _config(
+    embeddings: Record, decoder_embeddings: Entry | None, share_tokens: Entry | bool, start: Field | int
+) -> Record:
+    """Return the table of a family, whose `decoder_start_token_id` is `start` where a config has none."""
     return record(
         EncoderDecoderModel,
         width=_WIDTH,
@@ -72,7 +78,7 @@ def _config(embeddings: Record, decoder_embeddings: Entry | None, share_tokens: 
         embeddings=embeddings,
         decoder_embeddings=decoder_embeddings,
         share_tokens=share_tokens,
-        start_token=integer("decoder_start_token_id", _PADDING),
+        start_token=integer("decoder_start_token_id", start),
         padding_token=_PADDING,
         initializer=TrainingOnly(record(Normal, stddev=number("init_std", 0.02))),
     )
@@ -113,12 +119,12 @@ _SHARED: Copies = (
 _ANY = (False, True)
 
 
-def _supported(marian: bool) -> dict[str, tuple[bool, ...]]:
+def _supported(marian: bool) -> dict[str, tuple[Any, ...]]:
     """Layouts of layers: Marian's configs have these fields, whose values its class does not read."""
     fields = dict.fromkeys(
         ("normalize_before", "add_final_layer_norm", "static_position_embeddings"), _ANY if marian else (False,)
     )
-    return {"tie_word_embeddings": (True,), **fields}
+    return {"tie_word_embeddings": (True,), **CAUSAL, **fields}
 
 
 _CONSTANTS = {"is_encoder_decoder": True, "tie_word_embeddings": True}
@@ -132,6 +138,7 @@ BART = Family(  # Lewis et al. 2020: learned positions and normalised embeddings
         _embeddings(_VOCABULARY, record(Learned, max_length=size("max_position_embeddings", 1024), offset=2), _NORM),
         decoder_embeddings=None,
         share_tokens=True,
+        start=2,
     ),
     classes=_classes("ForConditionalGeneration"),
     rules=(
@@ -162,6 +169,7 @@ MARIAN = Family(  # Junczys-Dowmunt et al. 2018, OPUS-MT: sinusoidal positions; 
             when=lambda fields: not _SHARES.read(fields),
         ),
         share_tokens=_SHARES,
+        start=_PADDING,
     ),
     classes=_classes("MTModel"),
     rules=(

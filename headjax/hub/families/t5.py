@@ -9,6 +9,7 @@ from headjax.attention.formulation import Attention
 from headjax.attention.multi_head import MultiHead
 from headjax.core.norms import RMSNorm
 from headjax.core.tensors import FanIn
+from headjax.hub.families.entries import CAUSAL
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.rules import TRANSPOSED, Rules, given, one, projection, projections, under, unless
@@ -168,6 +169,7 @@ def _family(model_type: str, class_prefix: str, scales: bool) -> Family:
             ("lm_head.weight", "shared.weight"),
         ),
         ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+        supported=CAUSAL,
         constants={"is_encoder_decoder": True},
         head_groups=(("encoder", "decoder", "cross"),),
         head_shape=any_size,
