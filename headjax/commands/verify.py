@@ -72,12 +72,14 @@ def run(options: Options, progress: Progress) -> Found:
         raise HeadjaxError(f"{path}: nothing to compare with: no {integrity.RECORD} in it or below it")
     work = [(_compare, folder) for folder in records] + [(_compare_prepared, folder) for folder in prepared]
     damaged: list[integrity.Damage] = []
+    unsure = set(_without_checksums(path))
     files = size = 0
     with progress("comparing", len(work), "folder") as bar:
         for done, (compare, folder) in enumerate(work):
             bar(done, {"damaged": len(damaged)})
             compared = compare(folder)
             files, size = files + compared.files, size + compared.size
+            unsure |= {folder} if compared.unsure else set()
             if folder.is_dir():  # a run that goes on deletes its older checkpoints
                 damaged.extend(compared.damaged)
     return Found(
@@ -85,17 +87,18 @@ def run(options: Options, progress: Progress) -> Found:
         files=files,
         bytes=size,
         damaged=damaged,
-        without_checksums=list(_without_checksums(path)),
+        without_checksums=sorted(unsure),
         seconds=time.perf_counter() - start,
     )
 
 
 class _Compared(NamedTuple):
-    """Number and bytes of the files of a folder, and those that are damaged."""
+    """Number and bytes of the files of a folder, those that are damaged, and whether some have no checksums."""
 
     files: int
     size: int
     damaged: Sequence[integrity.Damage]
+    unsure: bool = False
 
 
 def _compare(folder: Path) -> _Compared:
@@ -119,7 +122,7 @@ def _compare_prepared(folder: Path) -> _Compared:
         return _Compared(0, 0, [_damage(error)])
     damaged = [damage for shard in manifest.shards for damage in shard.damages(folder)]
     size = sum(shard.bytes for shard in manifest.shards)
-    return _Compared(2 * len(manifest.shards), size, damaged)
+    return _Compared(2 * len(manifest.shards), size, damaged, not manifest.has_checksums)
 
 
 def _damage(error: HeadjaxError) -> integrity.Damage:

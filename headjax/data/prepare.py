@@ -180,7 +180,7 @@ def begun(folder: Path, wanted: Manifest, host: Host) -> Manifest:
         if difference:
             raise DataError(f"{folder}: holds another preparation, {difference}; choose another folder")
     earlier = manifests.get(host, wanted)
-    whole = tuple(shard for shard in earlier.shards if _is_whole(folder, shard))
+    whole = tuple(shard for shard in earlier.shards if _is_whole(folder, shard, wanted.form.limit))
     return dataclasses.replace(earlier, shards=whole)
 
 
@@ -189,10 +189,10 @@ def _is_ours(name: str) -> bool:
     return is_shard(name) or name == TOKENIZER or shown(name) != name
 
 
-def _is_whole(folder: Path, shard: Shard) -> bool:
+def _is_whole(folder: Path, shard: Shard, limit: int) -> bool:
     try:
         ShardRecords([folder / shard.name], [shard.examples])
-        read_sizes(folder / shard.name, shard)
+        read_sizes(folder / shard.name, shard, limit)
     except DataError:
         return False
     return True

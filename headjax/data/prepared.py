@@ -109,8 +109,13 @@ class Manifest:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the host has finished."""
-        return bool(self.rows)
+        """Whether the host has finished; those of earlier versions had another name before."""
+        return bool(self.rows) or self.format < FORMAT
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether all shards have checksums, as all but those of earlier versions."""
+        return all(shard.crc32 for shard in self.shards)
 
     def of(self, split: str) -> list[Shard]:
         """Return the shards of a split."""
@@ -148,7 +153,7 @@ class Manifest:
         Raises:
             DataError: a file of sizes is missing or damaged.
         """
-        found = [read_sizes(folder / shard.name, shard) for shard in self.of(split)]
+        found = [read_sizes(folder / shard.name, shard, self.form.limit) for shard in self.of(split)]
         return np.concatenate([*found, np.zeros(0, np.int32)])
 
     def difference(self, other: Manifest, fields: Sequence[str] = SETTINGS) -> str:
@@ -183,7 +188,8 @@ def load_manifest(file: Path) -> Manifest:
     try:
         data = json.loads(read_document(file))
         check_format(data, FORMAT, file, data.get("versions", {}).get("headjax"), DataError)
-        if data.pop("crc32", None) != _checksum(data):
+        said = data.pop("crc32", None)
+        if said != (_checksum(data) if data.get("format", 0) >= FORMAT else None):
             raise DataError(f"{file}: damaged: differs from its checksum")
         return from_data(Manifest, data, "manifest")
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:

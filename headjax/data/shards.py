@@ -38,6 +38,9 @@ OPEN_SHARDS = 512
 """Greatest number of shards open at the same time; systems often allow a process 1024 open files."""
 
 _NAME = re.compile(rf"(train|validation)-(\d{{5,9}}){re.escape(SUFFIX)}")
+_SIZES = re.compile(
+    rb"\x93NUMPY\x01\0..\{'descr': '<i([48])', 'fortran_order': False, 'shape': \((\d+),\), \} *\n", re.S
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Shard:
         rows: fingerprint of the rows that were encoded.
         counts: counts of the form.
         bytes: size of the file.
-        crc32: checksums of its blocks, see `headjax.storage.integrity`.
+        crc32: checksums of its blocks, see `headjax.storage.integrity`; empty in folders of earlier versions.
         sizes_crc32: checksum of the file of sizes.
     """
 
@@ -60,9 +63,9 @@ class Shard:
     examples: int
     rows: str
     counts: Mapping[str, int]
-    bytes: int
-    crc32: tuple[str, ...]
-    sizes_crc32: str
+    bytes: int = 0
+    crc32: tuple[str, ...] = ()
+    sizes_crc32: str = ""
 
     def __post_init__(self) -> None:
         known = _NAME.fullmatch(self.name)
@@ -77,11 +80,13 @@ class Shard:
     def damages(self, folder: Path) -> Iterator[Damage]:
         """Yield the files of the shard that differ from their checksums, or are missing."""
         shard = folder / self.name
-        sizes = Entry(len(_header(self.examples)) + 4 * self.examples, (self.sizes_crc32,))
-        for file, entry in ((shard, Entry(self.bytes, self.crc32)), (_beside(shard), sizes)):
-            damage = integrity.damage_of(file, entry)
-            if damage is not None:
-                yield damage
+        if self.crc32:
+            sizes = Entry(len(_header(self.examples)) + 4 * self.examples, (self.sizes_crc32,))
+            found = (
+                integrity.damage_of(shard, Entry(self.bytes, self.crc32)),
+                integrity.damage_of(_beside(shard), sizes),
+            )
+            yield from (damage for damage in found if damage is not None)
 
 
 def shard_name(split: str, number: int) -> str:
@@ -176,21 +181,28 @@ def _header(count: int) -> bytes:
     return file.getvalue()
 
 
-def read_sizes(path: Path, shard: Shard) -> np.ndarray:
+def read_sizes(path: Path, shard: Shard, limit: int) -> np.ndarray:
     """Return the numbers of tokens `[records]` of a shard's records.
 
     Args:
         path: the shard's file.
         shard: its entry in the manifest.
+        limit: greatest number of tokens that its form gives a record.
 
     Raises:
         DataError: the file of sizes is missing or damaged.
     """
-    file = _beside(path)
+    file, count = _beside(path), shard.examples
     data = read_bytes(file)
-    if integrity.sum_of(data) != shard.sizes_crc32:
+    known = _SIZES.match(data)
+    if known is None or int(known[2]) != count or len(data) != known.end() + count * int(known[1]):
+        raise DataError(f"{file}: damaged: not the sizes of {count:,} records")
+    if shard.sizes_crc32 and integrity.sum_of(data) != shard.sizes_crc32:
         raise DataError(f"{file}: damaged: differs from its checksum")
-    return np.frombuffer(data, "<i4", offset=len(_header(shard.examples)))
+    sizes = np.frombuffer(data, f"<i{known[1].decode()}", offset=known.end())
+    if count and not (sizes.min() >= 1 and sizes.max() <= limit):
+        raise DataError(f"{file}: damaged: sizes from {sizes.min()} to {sizes.max()}, at most {limit} are possible")
+    return sizes
 
 
 class ShardRecords:

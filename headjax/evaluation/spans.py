@@ -15,7 +15,7 @@ import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.data.examples import Source
-from headjax.data.forms.questions import QuestionWindows, Windows
+from headjax.data.forms.questions import Windows
 from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes, misfit
 from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.inputs import batch_array
@@ -100,7 +100,10 @@ class Spans(Measure):
         return "graded"
 
     def on(self, source: Source, counts: Mapping[str, Any]) -> Measure:
-        return dataclasses.replace(self, windows=source.windows) if isinstance(source, QuestionWindows) else self
+        windows = getattr(source, "windows", None)
+        if not isinstance(windows, Windows):
+            return UnmeasuredSpans(headline=self.headline)
+        return dataclasses.replace(self, windows=windows)
 
     def together(self, example: Mapping[str, np.ndarray]) -> str | None:
         """Return the paragraph: its questions and windows share most of their tokens."""
@@ -127,6 +130,14 @@ class Spans(Measure):
         """Return the F1 of every question, `[questions]`."""
         found = self.answers(outcomes).items()
         return np.asarray([answer_f1(text, self.windows.questions[number].answers) for number, text in found])
+
+
+@dataclasses.dataclass(frozen=True)
+class UnmeasuredSpans(Spans):
+    """Spans of examples stored without their paragraphs: they have a loss, but no exact match or F1."""
+
+    def metrics(self, outcomes: Outcomes) -> dict[str, float]:
+        raise DataError(f"{self.headline}: these questions come without their text; name others to choose heads on")
 
 
 def best_span(output: Output, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:

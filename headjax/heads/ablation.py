@@ -108,27 +108,14 @@ def ablate(
 ) -> Ablation:
     """Remove every head alone (`each`), all heads of a layer but one (`all-but-one`), or a whole group (`group`).
 
-    The first two are sections 3.2 and 3.3 of Michel et al. (2019). For every batch the residual stream entering each
-    layer is computed once; an ablation in layer l then recomputes only the layers from l on. Ablations of one layer are
-    computed together, as many as fit the budget. Batches may be sharded over a mesh, also of several processes.
+    For every batch the residual stream entering each layer is computed once; an ablation in layer l then recomputes
+    only the layers from l on. Ablations of one layer are computed together, as many as fit the budget of temporaries,
+    which does not grow with the number of heads; the streams of two batches, `[layers, batch, length, width]` each,
+    come on top. Batches of equal shapes compile once; they may be sharded over a mesh, also of several processes.
+    Examples without targets are left out.
 
-    Args:
-        model: Model to examine.
-        batches: Examples; batches of equal shapes compile once. Examples without targets are left out.
-        mode: Heads to remove: the head itself, all others of its layer, or all that read its KV head.
-        metrics: Metrics besides the loss, by name.
-        heads: Heads to ablate; None is all.
-        gates: `[layers, max_heads]` by head stack, gates to start from (heads already removed at 0); None is all ones.
-            With `all-but-one` a kept head's gate is 1.
-        budget: Bytes of device memory for temporaries, which limit the number of ablations that run together. The
-            memory does not grow with the number of heads. The streams of two batches, `[layers, batch, length, width]`
-            each, come on top.
-        compute: Precision and kernels of the forward pass.
-        progress: Called after every batch with the number of batches done.
-
-    Raises:
-        DataError: No example has a target.
-        HeadjaxError: A head or the mode does not exist, or the budget is too small for a single ablation.
+    Arguments and errors are those of `headjax.sites.functions.ablate`. With `all-but-one` a kept head's gate is 1,
+    whatever `gates` say.
     """
     require_mode(mode)
     config = model.config

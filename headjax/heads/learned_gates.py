@@ -98,22 +98,8 @@ def learn_gates(
     Every step draws one set of gates for its batch and descends the mean loss per target plus the penalty. Batches are
     used in turn, again and again. Dropout and label smoothing are off.
 
-    Args:
-        model: Trained model.
-        batches: Examples with labels.
-        distribution: `HardConcrete` or `Subset`.
-        steps: Number of steps.
-        learning_rate: Learning rate of Adam.
-        seed: Seed of the samples.
-        stacks: Head stacks whose gates are learned; None is all. The gates of the other stacks stay 1.
-        compute: Precision and kernels of the forward pass.
-        progress: Called after every step with the number of steps done and the latest loss that the host knows, see
-            `headjax.core.losses`.
-
-    Raises:
-        DataError: There are no batches.
-        HeadjaxError: The loss is not finite, more heads are to be kept than there are, or the model has no such head
-            stack.
+    Arguments and errors are those of `headjax.sites.functions.learn_gates`. The gates of the head stacks in `stacks`
+    alone are learned, of all if it is None; the others stay 1.
     """
     if not batches:
         raise DataError("batches: there is no example to learn gates on")

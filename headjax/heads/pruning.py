@@ -37,19 +37,8 @@ def fraction_steps(total: int, fractions: Sequence[float]) -> list[int]:
 def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
     """Return the model without these heads.
 
-    Their slices of every tensor with a head axis (W_Q, W_K, W_V, their biases, the rows of W_O, ...) are removed;
-    output biases stay, and a layer that loses its last head becomes `NoHeads`. Shared query and key dimensions
-    (collaborative, Tucker) that no other head reads are removed too. The result equals the model with these heads'
-    gates at 0, up to the rounding of a shorter sum. Kept heads keep their original numbers, also when pruning is
-    repeated. The removal is added to the history. In layers that share their parameters (ALBERT) a head is one head
-    at every depth, so that naming it at one of them removes it from all.
-
-    Args:
-        model: Model to prune.
-        heads: Heads to remove, as `HeadId`s or as text such as `encoder/3/7`.
-
-    Raises:
-        HeadjaxError: A head does not exist (any more); the message names it. Nothing is removed then.
+    See `headjax.sites.functions.prune`. A layer that loses its last head becomes `NoHeads`, and shared query and key
+    dimensions (collaborative, Tucker) that no other head reads are removed too.
     """
     removed = {HeadId.parse(head) if isinstance(head, str) else head for head in heads}
     for head in removed:

@@ -90,40 +90,11 @@ def reconstruct(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Reconstruction:
-    """Refit the output projections of a model so that it computes without these heads as it did with them.
+    """Refit the output projections of a model, see `headjax.sites.functions.reconstruct`.
 
-    Going through the layers in order, W_O and b_O of the kept heads minimise over the calibration tokens
-
-        || C W + b - T ||^2 + ridge || W - W_O ||^2,   T = f' + (a / b') (x' - x)
-
-    C are the kept heads' contexts in the pruned model, whose earlier layers are already repaired. f' is the attention
-    output of the unpruned model, x' and x are the residual streams of the unpruned and of the pruned model. The stream
-    becomes a x + b' f, with a = b' = 1 in most models. This target repairs the errors of earlier layers, too (K-prune,
-    arXiv 2308.03449, does so in every sub-layer). Maps without a bias get none. The ridge is chosen on held-out halves
-    of the examples, and a repair is kept only if it lowers the error there.
-
-    Layers that share their parameters (ALBERT) are solved once, from the sums over all of them, without x' - x.
-
-    Under a mesh set with `jax.set_mesh` the examples of every batch are spread over its batch axes.
-
-    Args:
-        model: Model with all heads.
-        batches: Calibration examples; labels are not needed. Each batch is read with one forward of every layer.
-        removed: Heads to remove, as for `prune`.
-        feed_forward: Whether to solve the second map of every feed-forward, too; it is where units are removed.
-        units: Share of the units to remove from every feed-forward, at least 0 and below 1, so that families with one
-            inner size can hold the result; or their number by (stack, layer). Those go whose removal costs least once
-            the others have been refitted, in the pruned model (`headjax.heads.refit.least_needed`).
-        converted: The model to repair, a conversion of `model` with as many layers and heads; None is `model` itself.
-        ridges: Ridges to choose from, see `headjax.heads.refit.refit`.
-        compute: How to compute.
-        progress: Called after every solved map with the number of maps done.
-
-    Raises:
-        HeadjaxError: A head does not exist, the model loses all heads, a formulation has no output projection, or sums
-            are not finite.
-        DataError: There are no batches, fewer than two examples, or no tokens.
-        ConfigError: A batch does not divide over the mesh.
+    Each batch is read with one forward of every layer, in the original model and in the pruned one. Units go whose
+    removal costs least once the others have been refitted, in the pruned model, so that families with one inner size
+    can hold the result of a share.
     """
     gone = _removed(model.config, removed)
     if not batches:

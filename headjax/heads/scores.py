@@ -195,19 +195,8 @@ def score_heads(
     not count, and neither do examples without a target (label -100 everywhere), with which a last batch may be filled
     up. Batches may be sharded over a mesh, also of several processes.
 
-    Args:
-        model: Model to score.
-        batches: Examples: arrays by Hugging Face's names, with labels.
-        gates: `[layers, max_heads]` by head stack, gates at which to score (iterative pruning scores with removed heads
-            at 0); None is all ones.
-        statistics: Names of the forward scores (`headjax.heads.statistics.STATISTICS`) to take too.
-        compute: Precision and kernels of the forward pass; entropy, distance and confidence need an attention kernel
-            that holds probabilities.
-        progress: Called after every batch with the number of batches done.
-
-    Raises:
-        DataError: There are no examples, or none has a target.
-        HeadjaxError: A score is not finite (the message names the head), or a statistic does not exist.
+    Arguments and errors are those of `headjax.sites.functions.score_heads`. Entropy, distance and confidence need an
+    attention kernel that holds probabilities. Iterative pruning scores with the gates of removed heads at 0.
     """
     for name in statistics:
         if name not in STATISTICS:

@@ -37,7 +37,8 @@ class DecoderModel(GenerativeModel):
 
     Batches hold `input_ids [batch, length]` and optionally `attention_mask` (0 at padding), `position_ids`,
     `segment_ids` of packed examples, and `labels`, which are the `input_ids` unshifted (the model shifts), -100 where
-    no loss is wanted; without labels every token that is not padding is one, except for the first of each example.
+    no loss is wanted; without labels every token that is not padding is one. The first token of an example, and one
+    after padding, is never predicted.
 
         >>> from headjax.attention import MultiHead
         >>> from headjax.models import LanguageModel
@@ -111,8 +112,9 @@ class DecoderModel(GenerativeModel):
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         targets = jnp.asarray(batch["labels"] if "labels" in batch else batch["input_ids"])[:, 1:]
-        if "attention_mask" in batch:
-            targets = jnp.where(jnp.asarray(batch["attention_mask"])[:, 1:].astype(bool), targets, IGNORED)
+        if "attention_mask" in batch:  # padding predicts nothing either
+            present = jnp.asarray(batch["attention_mask"]).astype(bool)
+            targets = jnp.where(present[:, 1:] & present[:, :-1], targets, IGNORED)
         if "segment_ids" in batch:  # the first token of a packed example follows another one
             segments = jnp.asarray(batch["segment_ids"])
             targets = jnp.where(segments[:, 1:] == segments[:, :-1], targets, IGNORED)

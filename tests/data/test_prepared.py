@@ -1,5 +1,7 @@
 import contextlib
+import dataclasses
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -15,7 +17,8 @@ from headjax.cli import main
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data import PreparedData, shards
 from headjax.data.prepare import prepare
-from headjax.data.prepared import FORMAT, _checksum, read_manifest
+from headjax.data.prepared import FORMAT, read_manifest
+from headjax.data.shards import read_sizes
 from headjax.data.stream import train_iterator
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.films import FORM, SIZE
@@ -54,6 +57,12 @@ def test_damaged_shards_are_found(film_rows, wordpiece, tmp_path, capsys):
     assert prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE).written == 1
     assert shard.read_bytes() == whole
     assert main(["verify", str(tmp_path)]) == 0
+    rewrite(out, of_earlier_version)
+    assert prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE).written == 0
+    assert PreparedData(path=str(out)).load().info["train"]["examples"] == 70
+    capsys.readouterr()
+    assert main(["verify", str(tmp_path), "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["without_checksums"] == [str(out)]
 
 
 def test_manifests_that_cannot_be_read(prepared_films, tmp_path):
@@ -68,11 +77,11 @@ def test_manifests_that_cannot_be_read(prepared_films, tmp_path):
         ({"examples": -1}, {}),
         ({}, {"repeat": 3}),
     ):
-        changed = json.loads(json.dumps(data))
-        del changed["crc32"]
-        changed["shards"][1]["item"] |= item
-        changed["shards"][1] |= run
-        contents.append(json.dumps(changed | {"crc32": _checksum(changed)}))
+        earlier = json.loads(json.dumps(data))
+        of_earlier_version(earlier)  # which has no checksum
+        earlier["shards"][1]["item"] |= item
+        earlier["shards"][1] |= run
+        contents.append(json.dumps(earlier))
     for content in contents:
         file.write_text(content)
         with pytest.raises(DataError, match=rf"^{file}: "):
@@ -87,11 +96,33 @@ def digest(folder):
     return hashlib.sha256(repr(found).encode()).hexdigest()
 
 
-def test_no_flipped_bit_goes_unnoticed(prepared_films, tmp_path):
-    """A flipped bit is one line, or changes nothing."""
+def rewrite(folder, change):
+    """Change the manifest's data."""
+    data = json.loads((folder / "manifest.json").read_text())
+    change(data)
+    (folder / "manifest.json").write_text(json.dumps(data))
+
+
+def of_earlier_version(data):
+    """A manifest without checksums."""
+    data["format"] = 1
+    for name in ("rows", "crc32"):
+        del data[name]
+    for run in data["shards"]:
+        for name in ("bytes", "crc32", "sizes_crc32"):
+            del run["item"][name]
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+def test_no_flipped_bit_goes_unnoticed(prepared_films, tmp_path, checksums):
+    """A flipped bit is one line, or changes nothing. Folders of earlier versions have no checksums, but lengths have
+    bounds, and shards names."""
     folder = shutil.copytree(prepared_films, tmp_path / "films")
+    names = ["manifest.json", "train-00001.npy", "validation-00000.npy", "train-00001.array_record"]
+    if not checksums:
+        rewrite(folder, of_earlier_version)
     expected = digest(folder)
-    for name in ("manifest.json", "train-00001.npy", "validation-00000.npy", "train-00001.array_record"):
+    for name in names:
         whole = (folder / name).read_bytes()
         generator = np.random.default_rng(0)
         for place in generator.integers(0, 8 * min(len(whole), 2000), 40):
@@ -99,8 +130,29 @@ def test_no_flipped_bit_goes_unnoticed(prepared_films, tmp_path):
             damaged[place // 8] ^= 1 << place % 8
             (folder / name).write_bytes(bytes(damaged))
             with contextlib.suppress(HeadjaxError):
-                assert digest(folder) == expected
+                assert digest(folder) == expected or not checksums
         (folder / name).write_bytes(whole)
+
+
+def npy(sizes, dtype="<i4"):
+    file = io.BytesIO()
+    np.save(file, np.asarray(sizes, dtype))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"PK\x03\x04", npy([3, 4]), npy([[3] * 14]), npy([3.0] * 14, "<f4"), npy([3] * 13 + [10**9]), npy([0] * 14)],
+)
+def test_damaged_sizes_are_found(prepared_films, data, tmp_path):
+    folder = shutil.copytree(prepared_films, tmp_path / "films")
+    file = folder / "train-00001.npy"
+    shard = dataclasses.replace(read_manifest(folder).shards[1], sizes_crc32="")
+    assert shard.examples == 14
+    assert read_sizes(folder / shard.name, shard, FORM.limit).tolist()
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=rf"^{file}: damaged: "):
+        read_sizes(folder / shard.name, shard, FORM.limit)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100, 500, 2000])

@@ -10,16 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import NoHeads
+from headjax.attention import NoHeads, RotaryHalves
 from headjax.core.tensors import flatten
 from headjax.models import Compute, DecoderModel, Options
-from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.embeddings import Embeddings, Learned, NoPositions
 from headjax.models.outputs import Untied
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_close
 from tests.selected import first
 
 BATCH, LENGTH = 2, 10
+UNPLACED = Embeddings(vocab_size=tiny.VOCABULARY, positions=NoPositions())
 
 MULTI = tiny.layer(dropout=0.1, attention_dropout=0.1, feed_forward_dropout=0.1)
 MIXED = tiny.decoder_config(
@@ -170,7 +171,7 @@ def test_loss_is_the_cross_entropy_of_the_next_token(mixed):
     total, weight = np.zeros(BATCH), np.zeros(BATCH)
     for b in range(BATCH):
         for t in range(1, LENGTH):
-            if labels[b, t] != -100 and batch["attention_mask"][b, t]:
+            if labels[b, t] != -100 and batch["attention_mask"][b, t - 1 : t + 1].all():
                 total[b] -= log_probabilities[b, t - 1, labels[b, t]]
                 weight[b] += 1
     assert_close(loss.total, total, sums=tiny.SUMS)
@@ -179,6 +180,20 @@ def test_loss_is_the_cross_entropy_of_the_next_token(mixed):
     assert_close(loss.per_example(), total / weight, sums=tiny.SUMS)
     nothing = MIXED.loss(output, batch | {"labels": np.full_like(labels, -100)})
     assert float(nothing.mean()) == 0.0
+
+
+def test_padding_on_either_side_leaves_the_loss_as_it_is():
+    """With positions that are relative alone; the first token behind padding is not predicted from it."""
+    attention = tiny.multi_head(4, rotary=RotaryHalves())
+    config = tiny.decoder_config(tiny.layer(attention, window=3), embeddings=UNPLACED)
+    model, rows = tiny.model(config), tiny.tokens(2, 6)["input_ids"]
+    alone = config.loss(model({"input_ids": rows}), {"input_ids": rows})
+    for before, after in ((0, 3), (3, 0)):
+        shape = ((0, 0), (before, after))
+        batch = {"input_ids": np.pad(rows, shape), "attention_mask": np.pad(np.ones_like(rows), shape)}
+        padded = config.loss(model(batch), batch)
+        assert_close(padded.total, alone.total, sums=tiny.SUMS)
+        np.testing.assert_array_equal(padded.weight, alone.weight)
 
 
 def test_packed_examples_do_not_see_each_other(mixed):

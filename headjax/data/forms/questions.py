@@ -153,6 +153,8 @@ class QuestionForm(SequenceForm):
         return sequences_hash(columns, targets | {"window": [numbers]})
 
     def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
+        if not len(records) or "question" not in records[0]:  # shards to train on of version 0.1
+            return self.padded(tokenizer, records, sizes)
         found = self.padded(tokenizer, Numbered(records), sizes)
         return QuestionWindows(found.records, found.lengths, found.length, found.pad, records)
 
