@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 MISSING = frozenset({"", "nan", "null"})
 """Labels in lower case that mean an absent label, unless a class has that very name."""
@@ -16,6 +16,12 @@ _IMAGENET = 1000
 def class_numbers(count: int) -> tuple[str, ...]:
     """The numbers of this many classes as their names: `("0", "1", ...)`."""
     return tuple(str(number) for number in range(count))
+
+
+def sorted_names(names: Collection[str]) -> tuple[str, ...]:
+    """Return the names of classes in the order of their numbers: as numbers if they all are, else as text."""
+    texts = sorted(names)
+    return tuple(sorted(texts, key=int) if all(name.isdecimal() for name in texts) else texts)
 
 
 def tell_nothing(names: Sequence[str]) -> bool:

@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 from urllib.parse import unquote
 
 from headjax.core.errors import DataError, HeadjaxError
@@ -30,6 +30,9 @@ TEXT_SUFFIXES = (".md", ".txt")
 """Suffixes of the files that are read when a folder of texts is named."""
 
 
+T = TypeVar("T")
+
+
 def source_of(path: str | os.PathLike[str]) -> Path:
     """Return the path of data to read: of `path_of`, or `hf://datasets/USER/NAME/FILE` on the Hugging Face Hub."""
     if os.fspath(path).startswith(SCHEME):
@@ -42,33 +45,32 @@ def local_file(file: Path) -> str:
     return str(file.local() if isinstance(file, HubPath) else file)
 
 
-def candidate_folders(path: str, names: Sequence[str]) -> Iterator[Path]:
-    """Yield the given folder or, if `path` is empty, the folders of these names under the one that `ROOT` names."""
-    if path:
-        yield source_of(path)
-    elif root := os.environ.get(ROOT):
-        yield from (source_of(root) / name for name in names)
+def search(
+    task: str, path: str, names: Sequence[str], find: Callable[[Path], T | None], wanted: str = "its files"
+) -> T:
+    """Return what is found first in the folders that may hold a data set.
 
-
-def missing(task: str, path: str, names: Sequence[str], wanted: str = "its files") -> DataError:
-    """Return the error of a data set that was found in none of its candidate folders."""
-    if path:
-        return DataError(f"{path}: not a folder of {task}: expected {wanted}")
-    if root := os.environ.get(ROOT):
-        return DataError(f"{root}: {ROOT} has no folder {' or '.join(names)} with {wanted}")
-    return DataError(f"{task}: set {ROOT} to the folder that holds {names[0]}, or give that one's path")
-
-
-def data_folder(task: str, path: str, names: Sequence[str], holds: Callable[[Path], bool]) -> Path:
-    """Return the first candidate folder that holds a data set.
+    Args:
+        task: name of the data set.
+        path: its folder; empty for the folders of `names` under the one that `ROOT` names.
+        names: names of folders.
+        find: returns what it finds in a folder; None if nothing.
+        wanted: what is looked for, in words.
 
     Raises:
-        DataError: none does.
+        DataError: nothing is found.
     """
-    for folder in candidate_folders(path, names):
-        if holds(folder):
-            return folder
-    raise missing(task, path, names)
+    root = os.environ.get(ROOT)
+    folders = [source_of(root) / name for name in names] if root else []
+    for folder in [source_of(path)] if path else folders:
+        found = find(folder)
+        if found is not None:
+            return found
+    if path:
+        raise DataError(f"{path}: not a folder of {task}: expected {wanted}")
+    if root:
+        raise DataError(f"{root}: {ROOT} has no folder {' or '.join(names)} with {wanted}")
+    raise DataError(f"{task}: set {ROOT} to the folder that holds {names[0]}, or give that one's path")
 
 
 def find_files(path: str | Path) -> list[Path]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headjax.core.class_names import class_numbers
+from headjax.core.class_names import class_numbers, sorted_names
 from headjax.core.errors import DataError
 from headjax.data.files import packed_or_plain, source_of
 from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split
@@ -118,7 +118,8 @@ def read_idx(path: str | Path) -> np.ndarray:
 def folder_rows(root: Path) -> ImageRows:
     """Return the images of `train/CLASS/*.png` and `validation/CLASS/*.png` (or JPEG, or BMP), as ImageNet is unpacked.
 
-    An image is read with its row.
+    Classes are numbered in the order of their names: as numbers if they all are, else as text. An image is read with
+    its row.
 
     Raises:
         DataError: a folder that is missing, has no images, or has other classes than the training folder.
@@ -129,7 +130,7 @@ def folder_rows(root: Path) -> ImageRows:
         folder = next((root / name for name in names if (root / name).is_dir()), None)
         if folder is None:
             raise DataError(f"{root}: no folder {' or '.join(names)} in it")
-        found = tuple(sorted(child.name for child in _shown(folder) if child.is_dir()))
+        found = sorted_names([child.name for child in _shown(folder) if child.is_dir()])
         if classes and found != classes:
             raise DataError(f"{folder}: its {len(found)} folders are not named like the {len(classes)} to train on")
         classes = found
@@ -169,7 +170,7 @@ def pixels(data: bytes, place: str) -> np.ndarray:
         with Image.open(io.BytesIO(data)) as image:
             if image.mode.startswith("I;16"):  # which the library would clip at 255
                 return (np.asarray(image) >> 8).astype(np.uint8)
-            return np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))
+            return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
     except Image.DecompressionBombError as error:  # its size alone has been read
         raise DataError(f"{place}: too large for an image ({first_line(error).split(',')[0]})") from None
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:

@@ -16,7 +16,7 @@ from headjax.core.fields import Count, Positive, Size
 from headjax.core.serialize import kind, unknown_name
 from headjax.data.augmentation import Augmentation
 from headjax.data.corpus import reference_topics
-from headjax.data.files import data_folder, source_of
+from headjax.data.files import search, source_of
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, TranslationForm
 from headjax.data.forms.pretraining import sentences
 from headjax.data.image_rows import ImageRows, cifar_rows, find_cifar, folder_rows, is_mnist, mnist_rows
@@ -116,7 +116,8 @@ class Mnist(DataConfig):
     deviation: Positive = MNIST_DEVIATION
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
-        folder = data_folder("mnist", self.path, find_task("mnist").folders, is_mnist)
+        folders = find_task("mnist").folders
+        folder = search("mnist", self.path, folders, lambda folder: folder if is_mnist(folder) else None)
         found = mnist_rows(folder)
         side = min(found.rows["train"].at(0).values["image"].shape)
         form = ImageForm(size=side, stored=side, mean=(self.mean,), deviation=(self.deviation,), classes=found.classes)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from headjax.core.class_names import MISSING, ClassIndex, class_numbers, reorder, tell_nothing
+from headjax.core.class_names import MISSING, ClassIndex, class_numbers, reorder, sorted_names, tell_nothing
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Fraction, Positive, Size
 from headjax.core.serialize import kind, unknown_name
@@ -189,7 +189,7 @@ class TextClassification(LabelledText):
         rows = table["train"] or table["validation"]
         for row in rows:
             _require_label(row.place, row.values["label"])
-        return sorted_labels({row.values["label"].strip() for row in rows})
+        return sorted_names({row.values["label"].strip() for row in rows})
 
     def notes(self, rows: Sequence[Row]) -> Mapping[str, Any]:
         return {"classes": np.bincount(np.asarray([row.values["label"] for row in rows], int)).tolist()}
@@ -228,12 +228,6 @@ class TextSimilarity(TextRegression):
 
     def form(self, table: Table) -> Form:
         return SimilarityForm(length=self.max_length)
-
-
-def sorted_labels(labels: Collection[str]) -> tuple[str, ...]:
-    """Return labels in the order of their class numbers: as numbers if they all are, else as text."""
-    texts = sorted(labels)
-    return tuple(sorted(texts, key=int) if all(label.isdecimal() for label in texts) else texts)
 
 
 def _no_class(label: str, count: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.data.documents import Document, HeldOut, read_documents
-from headjax.data.files import candidate_folders, find_files, missing, visible
+from headjax.data.files import find_files, search, visible
 from headjax.data.image_rows import cifar_rows, find_cifar, folder_rows, is_mnist, mnist_rows
 from headjax.data.labelled_text import LabelledText, TextClassification, TextRegression
 from headjax.data.rows import Row, Rows, RowSource, Split, hold_out
@@ -71,21 +71,25 @@ def rows_of(spec: TaskSpec, files: Mapping[Split, Sequence[Path]], read: Callabl
 def split_files(paths: Sequence[Path], suffixes: Iterable[str]) -> dict[Split, list[Path]]:
     """Return the files of the paths that have one of the suffixes (also with `.gz`), by split.
 
-    Files whose names name no split are for training, unless other files are named `train`. A single file of any name is
-    for training. Files named `test` are left out if there are others.
+    A folder's name counts for the files below it, also that of a path beside other paths. A file that several paths
+    stand for is read once. Files whose names name no split are for training, unless other files are named `train`. A
+    single file of any name is for training. Files named `test` are left out if there are others.
 
     Raises:
         DataError: no such file.
     """
-    wanted = tuple(suffixes)
+    wanted, seen = tuple(suffixes), set[Path]()
     named: dict[Split, list[Path]] = {"train": [], "validation": []}
     others: list[Path] = []
     tests: list[Path] = []
     for path in paths:
         inside = sorted(visible(path)) if path.is_dir() else find_files(path)
-        for file in (file for file in inside if file.is_file() and has_suffix(file, wanted)):
+        for file in (file for file in inside if file not in seen and file.is_file() and has_suffix(file, wanted)):
+            seen.add(file)
             words = set(re.split(r"[^a-z0-9]+", file.name.lower()))
-            words |= {file.parent.name.lower()} if path.is_dir() and file.parent != path else set()
+            if file != path and path.is_dir():
+                folders = [*file.relative_to(path).parts[:-1], *([path.name] if len(paths) > 1 else [])]
+                words |= {name.lower() for name in folders}
             if len(paths) == 1 and file == path:
                 others.append(file)
             elif words & VALIDATION:
@@ -249,12 +253,14 @@ def layout_fields(spec: TaskSpec, path: str) -> dict[str, Any]:
 
 
 def _find_layout(spec: TaskSpec, path: str) -> tuple[Path, FileLayout]:
-    for folder in candidate_folders(path, spec.folders):
+    def find(folder: Path) -> tuple[Path, FileLayout] | None:
         for layout in spec.layouts:
             if all(_exists(folder, name) for name in (layout.train, layout.validation) if name):
                 return folder, layout
+        return None
+
     wanted = " or ".join(" and ".join(filter(None, layout[:2])) for layout in spec.layouts)
-    raise missing(spec.name, path, spec.folders, wanted)
+    return search(spec.name, path, spec.folders, find, wanted)
 
 
 def _exists(folder: Path, pattern: str) -> bool:

@@ -20,7 +20,7 @@ from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Count, Size
 from headjax.core.serialize import dumps, from_data, kind, to_data
 from headjax.data.augmentation import Augmentation
-from headjax.data.files import candidate_folders, missing, source_of
+from headjax.data.files import search, source_of
 from headjax.data.forms.form import Form
 from headjax.data.loading import Reading, Stored, task_data, totals
 from headjax.data.rows import SPLITS, Split
@@ -324,18 +324,17 @@ class PreparedData(DataConfig):
         Raises:
             DataError: no prepared folder is found, or it holds another task or length.
         """
+        folder = source_of(self.path) if self.path else self._search()
+        manifest = read_manifest(folder)
+        if self.task and manifest.task != self.task:
+            raise DataError(f"{folder}: holds {manifest.task}, not {self.task}")
+        for field in ("length", "size"):
+            wanted, found = getattr(self, field), getattr(manifest.form, field, 0)
+            if wanted and wanted != found:
+                raise DataError(f"{folder}: prepared with {field} {found}, config.data.{field} is {wanted}")
+        return folder, manifest
+
+    def _search(self) -> Path:
+        wanted = f"what `headjax prepare {self.task}` writes"
         names = (f"prepared/{self.task}",)
-        for folder in candidate_folders(self.path, names):
-            if not is_prepared(folder) and not self.path:
-                continue
-            manifest = read_manifest(folder)
-            if self.task and manifest.task != self.task:
-                raise DataError(f"{folder}: holds {manifest.task}, not {self.task}")
-            for field in ("length", "size"):
-                wanted, found = getattr(self, field), getattr(manifest.form, field, 0)
-                if wanted and wanted != found:
-                    raise DataError(f"{folder}: prepared with {field} {found}, config.data.{field} is {wanted}")
-            return folder, manifest
-        if self.path:
-            raise DataError(f"{self.path}: no such folder")
-        raise missing(self.task, self.path, names, f"what `headjax prepare {self.task}` writes")
+        return search(self.task, "", names, lambda folder: folder if is_prepared(folder) else None, wanted)

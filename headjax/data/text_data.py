@@ -14,7 +14,7 @@ from headjax.core.serialize import kind
 from headjax.data.corpus import Embedded, embedded_split
 from headjax.data.documents import Document, read_documents, split, text_files
 from headjax.data.examples import Source
-from headjax.data.files import candidate_folders, find_files, missing, packed_or_plain, read_lines
+from headjax.data.files import find_files, packed_or_plain, read_lines, search
 from headjax.data.forms.form import language_measure, text_counts
 from headjax.data.forms.language import LanguageForm, TranslationForm
 from headjax.data.forms.pretraining import PretrainingForm
@@ -348,10 +348,8 @@ class WikiText2(Checked):
 
     def _file(self, split: str) -> Path:
         name = FILES[split]
-        for folder in candidate_folders(self.path, FOLDERS):
-            if file := packed_or_plain(folder / name):
-                return file
-        raise missing("wikitext2", self.path, FOLDERS, f"{name} or {name}.gz")
+        wanted = f"{name} or {name}.gz"
+        return search("wikitext2", self.path, FOLDERS, lambda folder: packed_or_plain(folder / name), wanted)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.serialize import unknown_name
-from headjax.data.files import data_folder, source_of
+from headjax.data.files import search, source_of
 from headjax.data.forms.questions import usual_stride
 from headjax.data.known_data import Glue, ImageFiles, Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
@@ -224,12 +224,10 @@ def _wikitext2(asked: Request) -> Task:
 def _squad(asked: Request) -> Task:
     name, validation, train = f"squad:{asked.path}", asked.path, ""
     if not source_of(asked.path).is_file():
-        name = "squad"
-        folder = data_folder(
-            "squad", asked.path, find_task("squad").folders, lambda folder: any(folder.glob("dev-v1.1*.json"))
-        )
-        validation = str(min(folder.glob("dev-v1.1*.json")))
-        train = str(folder / "train-v1.1.json") if (folder / "train-v1.1.json").is_file() else ""
+        name, folders = "squad", find_task("squad").folders
+        held = search("squad", asked.path, folders, lambda folder: min(folder.glob("dev-v1.1*.json"), default=None))
+        other = held.with_name("train-v1.1.json")
+        validation, train = str(held), str(other) if other.is_file() else ""
     length = asked.length(SQUAD_LENGTH)
     stride = usual_stride(length)
     config = QuestionAnswering(train=train, validation=validation, max_length=length, stride=stride)
@@ -238,8 +236,8 @@ def _squad(asked: Request) -> Task:
 
 def _multi30k(asked: Request) -> Task:
     names = find_task("multi30k").folders
-    folder = data_folder("multi30k", asked.path, names, lambda folder: any(folder.glob("val.en*")))
-    train, validation = f"{folder}/train", f"{folder}/val"
+    found = search("multi30k", asked.path, names, lambda folder: next(iter(folder.glob("val.en*")), None))
+    train, validation = f"{found.parent}/train", f"{found.parent}/val"
     config = ParallelText(train=train, validation=validation, source="en", target="de", max_length=asked.length())
     return _measured("multi30k", config, asked.tokenizer())
 

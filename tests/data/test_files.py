@@ -9,7 +9,7 @@ import pytest
 from headjax.core.errors import DataError
 from headjax.data.documents import Document, text_files
 from headjax.data.files import count_lines, find_files, read_lines
-from headjax.data.rows import Row, RowSource, chunks, divided, fingerprint, weight
+from headjax.data.rows import Row, divided
 from headjax.storage.files import read_text
 from headjax.storage.paths import path_of
 
@@ -113,26 +113,3 @@ def test_images_are_held_out_by_all_of_their_pixels():
     images[:, 16, 16, 0] = np.arange(60)
     rows = [Row(f"image {i}", {"image": image}) for i, image in enumerate(images)]
     assert 0 < len(divided(rows, "image", 0.2, "images")["validation"]) < 30
-
-
-ROWS = [Row(f"file: line {i}", {"text": "x" * (i + 1), "label": i}) for i in range(5)]
-
-
-def test_rows_are_read_again_by_number_and_in_chunks_of_about_one_size():
-    source = RowSource.of(ROWS)
-    assert list(source.rows()) == list(source.rows()) == ROWS
-    assert (source.count, source.at(3)) == (5, ROWS[3])
-    assert list(RowSource.by_number(ROWS.__getitem__, 2).rows()) == ROWS[:2]
-    with pytest.raises(TypeError, match="read in their order"):
-        RowSource(lambda: ROWS).at(0)
-    assert [weight(row) for row in ROWS] == [2, 3, 4, 5, 6]
-    assert [len(chunk) for chunk in chunks(ROWS, 5)] == [2, 2, 1]
-    assert [row for chunk in chunks(ROWS, 5) for row in chunk] == ROWS
-    assert weight(Row("image", {"image": np.zeros((4, 4, 3), np.uint8)})) == 48
-
-
-def test_the_fingerprint_is_that_of_names_and_values():
-    elsewhere = [row._replace(place="elsewhere") for row in ROWS]
-    assert fingerprint(elsewhere) == fingerprint(ROWS)
-    assert fingerprint(ROWS[:4]) != fingerprint(ROWS)
-    assert fingerprint([Row("", {"label": 1})]) != fingerprint([Row("", {"number": 1})])

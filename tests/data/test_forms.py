@@ -107,7 +107,7 @@ def image_form(**fields):
 
 def test_images():
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-    row = Row("a.png", {"image": pixels, "label": "dog"})
+    row = Row("a.png", {"image": pixels, "label": "dog "})
     plain = image_form()
     records = plain.encode(None, [row], "train", (0,)).records
     held = examples(plain, None, records, "validation")

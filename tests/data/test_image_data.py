@@ -187,6 +187,16 @@ def test_folders_of_images(folder):
     assert_close(green, -1, sums=4)
 
 
+def test_classes_that_are_numbers_keep_them(tmp_path):
+    for split in ("train", "val"):
+        for number in range(11):
+            (tmp_path / split / str(number)).mkdir(parents=True)
+            Image.fromarray(np.full((8, 8), 20 * number, np.uint8)).save(tmp_path / split / str(number) / "one.png")
+    data = ImageFiles(path=str(tmp_path), size=8, mean=(0.0,), deviation=(1.0,)).load()
+    assert data.info["labels"] == list(map(str, range(11)))
+    assert_close(data.validation[10]["pixel_values"], 200 / 255, sums=4)
+
+
 def test_training_cuts_and_mirrors_at_random(folder):
     def edges(flip):
         iterator = train_iterator(ImageFiles(path=str(folder), size=14, flip=flip).load().train, 6, 0)

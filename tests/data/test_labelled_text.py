@@ -6,10 +6,11 @@ import time
 import numpy as np
 import pytest
 
+from headjax.core.class_names import sorted_names
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data.known_data import Glue
-from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity, sorted_labels
+from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.stream import evaluation_batches
 from headjax.data.task import DataConfig
 from headjax.data.tasks import GLUE
@@ -51,7 +52,7 @@ def test_classes_in_a_given_order_and_numbers_in_their_own(tables, tmp_path, wor
     assert data.validation.values("labels").tolist() == list(range(11))
     assert len(data.train) == 0
     for numbers in (("01", "1"), ("1", "01")):  # the order of a set is another one in each process
-        assert sorted_labels(numbers) == ("01", "1")
+        assert sorted_names(numbers) == ("01", "1")
     write_lines(path, "sentence\tlabel", "film\tgood", "dull\tbad ", "fun\tgood ")
     data = TextClassification(validation=str(path)).load(wordpiece)
     assert (data.info["labels"], data.validation.values("labels").tolist()) == (["bad", "good"], [1, 0, 1])

@@ -212,11 +212,16 @@ def test_one_file_is_split_by_its_text(tmp_path):
 def test_files_by_the_words_of_their_names(tmp_path):
     names = ["train-00000.txt", "x.valid.txt", "other.txt", "dev/a.txt", "devil.txt"]
     names += [".copies/train.txt", "._train.txt"]  # which are hidden
+    (tmp_path / "dev" / "er").mkdir(parents=True)
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write_lines(tmp_path / name, "text")
     found = split_files([tmp_path], (".txt",))
+    assert found == split_files([tmp_path, tmp_path / "train-00000.txt", tmp_path / "dev"], (".txt",))  # none twice
     assert [file.name for file in found["train"]] == ["train-00000.txt"]
     assert [file.name for file in found["validation"]] == ["a.txt", "x.valid.txt"]
+    write_lines(tmp_path / "dev" / "deep.txt", "text").rename(tmp_path / "dev" / "er" / "b.txt")
+    found = split_files([tmp_path / "o*.txt", tmp_path / "dev"], (".txt",))
+    assert [[file.name for file in found[split]] for split in found] == [["other.txt"], ["a.txt", "b.txt"]]
     (tmp_path / "train-00000.txt").unlink()
     assert [file.name for file in split_files([tmp_path], (".txt",))["train"]] == ["devil.txt", "other.txt"]

@@ -10,23 +10,19 @@ import pytest
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.data.examples import TokenBlocks, sequences
 from headjax.data.task import TaskData
-from headjax.data.text_data import LanguageConfig
 from headjax.evaluation.measures import Classes, Numbers, Similarities
 from headjax.evaluation.specs import load_task
-from headjax.evaluation.task import Task, evaluate_task, measure_of, measure_task, reduce_batches
+from headjax.evaluation.task import Task, evaluate_task, measure_task, reduce_batches
 from headjax.heads import gates
 from headjax.heads.ablation import ablate
 from headjax.heads.scores import score_heads
 from headjax.models.config import Loss, Options
-from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, NoTask, Regression
-from headjax.models.vision import Patches, Vit
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close, close_to
-from tests.data.test_image_data import write_mnist
 from tests.data.vocabulary import TEXT, write_lines
-from tests.tiny import model, text_encoder
+from tests.tiny import text_encoder
 
 
 @pytest.fixture(scope="module")
@@ -197,23 +193,6 @@ def test_similarity_scores_heads_and_has_finite_gradients_at_padding(plain, simi
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(jax.jit(jax.grad(loss))(fitted.params)))
 
 
-def test_images(tmp_path):
-    recipe = Vit(
-        attention=tiny.multi_head(), feed_forward=Dense(16), patches=Patches(image_size=4, patch_size=2, channels=1),
-        width=16, num_layers=1, task=Classification(classes=2),
-    )  # fmt: skip
-    vision = model(recipe.build())
-    task = load_task(f"mnist:{write_mnist(tmp_path)}", vision)
-    found = measure_task(vision, task, batch_size=8)
-    logits = np.concatenate([vision(batch).logits for batch in task.batches(8)])[:12]
-    assert found.examples == 12
-    labels = [task.data.validation[number]["labels"] for number in range(12)]
-    assert found.metrics["accuracy"] == np.mean(logits.argmax(axis=1) == labels)
-    assert isinstance(task.measure, Classes)
-    with pytest.raises(HeadjaxError, match=r"^task: the model has no tokenizer"):
-        load_task("python", vision)
-
-
 LENGTHS = (3, 9, 5, 12, 2, 7)
 
 
@@ -256,16 +235,3 @@ def test_buckets_pad_less_and_lose_nothing(task):
         assert (batch["input_ids"] == batch["labels"][:, None])[own].all()
     iterator = task.train_batches(2, buckets=(8,))
     assert {next(iterator)["input_ids"].shape[1] for _ in range(12)} == {8, 16}
-
-
-def test_training_on_text_ends_with_the_perplexity_per_word_too(tmp_path):
-    (tmp_path / "a.txt").write_text("".join(f"Words, {i} of them and {i * i} more.\n\n" for i in range(300)))
-    config = LanguageConfig(path=str(tmp_path), length=16, tokenizer="bytes")
-    data = config.load()
-    counts = data.info["validation"]
-    metrics = measure_of(data).metrics({"loss": np.array([3.0, 5.0]), "targets": np.array([2.0, 2.0])})
-    assert metrics["perplexity"] == pytest.approx(np.exp(2.0))
-    assert metrics["word_perplexity"] == pytest.approx(np.exp(2.0 * counts["tokens"] / counts["words"]))
-    assert metrics["bits_per_byte"] == pytest.approx(2.0 / np.log(2) * counts["tokens"] / counts["bytes"])
-    tokens_alone = TaskData(None, data.train, data.validation, {"text": "a random walk"})
-    assert measure_of(tokens_alone) is None

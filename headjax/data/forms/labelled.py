@@ -139,7 +139,7 @@ def class_label(row: Row, index: ClassIndex) -> np.ndarray:
         DataError: neither a class nor its number.
     """
     label = row.values["label"]
-    number = index.find(label) if isinstance(label, str) else label
+    number = index.find(label.strip()) if isinstance(label, str) else label
     if number is None or number not in range(len(index.names)):
         count = len(index.names)
         known = index.names if count <= SHOWN_CLASSES else (f"{count} classes",)
