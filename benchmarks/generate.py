@@ -148,7 +148,7 @@ def llama(shape: Shape) -> Model:
 
 
 def variants(model: Model, shape: Shape) -> dict[str, Model]:
-    """Return the whole model, the one with half of its groups removed, and conversions that cache less.
+    """Return the original model, the one with half of its groups removed, and conversions that cache less.
 
     Components that key heads share replace half of the keys; values stay.
     """
@@ -263,7 +263,7 @@ class Cost(NamedTuple):
 
 
 def _against(timings: Mapping[str, Measurement], cost: Cost, whole: Cost, name: str, rates: Rates) -> dict[str, Any]:
-    """Return the speed-ups of a variant over the whole model, measured and predicted, and over the peer.
+    """Return the speed-ups of a variant over the original model, measured and predicted, and over the peer.
 
     A step is predicted to take the longer of its bytes' and its FLOPs' time at the machine's peak rates, a prompt the
     time of its FLOPs.

@@ -53,7 +53,7 @@ class Options(ConversionOptions):
     )
     parameters: Count = option(
         0,
-        "with --to collaborative: most parameters of the whole model, where every layer gets the shared_dim that suits "
+        "with --to collaborative: most parameters of the model, where every layer gets the shared_dim that suits "
         "it; 0: no bound",
     )
 

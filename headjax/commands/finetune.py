@@ -124,7 +124,7 @@ def run(options: Options, progress: Progress) -> Found:
     try:
         result = train(config, workdir, data=data, progress=progress)
     except CheckpointError as error:
-        raise HeadjaxError(f"{error} To begin anew, remove that folder.") from None
+        raise HeadjaxError(f"{error} To start again, remove that folder.") from None
     curve = learning_curve(read_metrics(workdir / "metrics.jsonl"), options.batch_size / len(data.train))
     if result.path is not None:
         replace_directory(result.path, path_of(options.out), LAYOUT)

@@ -128,7 +128,7 @@ class Ordering:
 
         Args:
             count: number of heads to order; 0 is all that may go.
-            rounds: number of times that heads are scored anew on the way there; 0 is `--steps`.
+            rounds: number of times that heads are scored again on the way there; 0 is `--steps`.
 
         Raises:
             HeadjaxError: several rounds of removals of different sizes.

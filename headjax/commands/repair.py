@@ -1,4 +1,4 @@
-"""Repair of the kept heads by solving output maps anew: options, the repair, its agreement with the original."""
+"""Repair of the kept heads by refitted output maps: options, the repair, its agreement with the original."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def convert(
             conversion, on three of four batches, and takes the one whose model agrees best on the others. Without
             batches the first is taken.
         plain: Make the error of the weights small all the same; use the batches for the reported error alone.
-        reconstruct: Solve the output projections anew afterwards so that layers compute as before, see
+        reconstruct: Refit the output projections afterwards so that layers compute as before, see
             `headjax.heads.reconstruction.reconstruct`; needs batches.
         stacks: Head stacks to convert; None converts all.
         layers: Layers to convert, counted from 0; None converts all.

@@ -78,7 +78,7 @@ def hold_out(read: Callable[[], Iterable[Row]], field: str, fraction: float, pla
     """Divide rows by the hash of a field: rows with the same text stay together, and added rows move no other.
 
     Args:
-        read: starts reading the rows; called anew for each iteration.
+        read: starts reading the rows; called again for each iteration.
         field: name of the field whose text or image is hashed.
         fraction: approximate share of the rows that is held out.
         place: the file, for the error.

@@ -114,7 +114,7 @@ class PretrainingText(DataConfig):
         vocabulary: a BERT's `vocab.txt`, to train a model that brings no tokenizer.
         length: greatest number of tokens of an example.
         max_predictions: greatest number of masked tokens of an example.
-        masking: `dynamic` (drawn anew each time an example is read) or `static`.
+        masking: `dynamic` (drawn again each time an example is read) or `static`.
         copies: number of passes through the text, with different pairs and masks.
         validation_fraction: approximate share of the text that is held out.
         seed: seed of the pairs and of static masks.

@@ -70,7 +70,7 @@ def write_report(study: HeadStudy, path: str | Path, shown: dict[str, Section] |
         f"of the heads can go, by {name}": numbers.percent(_removable(study, points, drop))
         for name, points in _headline_curves(study, drop)
     }
-    # A section that is drawn from something else now, such as one more curve, is drawn anew.
+    # A section that is drawn from something else now, such as one more curve, is drawn again.
     builders: dict[str, tuple[Any, Callable[[], Section]]] = {
         "pruning": (
             len(study.curves),
@@ -169,7 +169,7 @@ def pruning_picture(study: HeadStudy) -> Picture:
         "bands reach from the worst to the best: a seed draws the examples that heads are ordered by."
     )
     if any(name.endswith("+reconstruct") for name in study.curves):
-        caption += " `+reconstruct` solves the output projections of the kept heads anew on them, without labels."
+        caption += " `+reconstruct` refits the output projections of the kept heads on them, without labels."
     curves = {name: [(0.0, baseline), *_pairs(points)] for name, points in study.curves.items()}
     return Picture(_removal_plot(study.task, curves, baseline), caption)
 

@@ -29,9 +29,9 @@ MOST_BYTES = 1_500_000
 """Number of attention weights of all examples, a byte each."""
 
 UNITS = {
-    "kl": "KL divergence from the whole model, nats",
-    "cosine": "1 - cosine to the whole model's embedding",
-    "squared_difference": "squared difference from the whole model",
+    "kl": "KL divergence from the original model, nats",
+    "cosine": "1 - cosine to the original model's embedding",
+    "squared_difference": "squared difference from the original model",
 }
 """Unit of the change of a prediction, by kind of agreement."""
 

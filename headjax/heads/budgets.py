@@ -27,7 +27,7 @@ def heads_for_budget(
     """Return the fewest heads from the front of the order whose removal brings the model within a budget.
 
     Args:
-        config: architecture of the whole model.
+        config: architecture of the original model.
         order: heads in the order of their removal.
         measure: size of an architecture, such as `count_parameters`; it falls with every head.
         most: largest size.

@@ -111,7 +111,7 @@ def iterative_steps(
 
     Args:
         config: Architecture of the model.
-        counts: Numbers of removed heads after which to score anew (`headjax.heads.pruning`), rising; a step may remove
+        counts: Numbers of removed heads after which to score again (`headjax.heads.pruning`), rising; a step may remove
             fewer heads than its count.
         rescore: Called before each step with the gates of the remaining heads.
         arrange: Function of the order of the remaining heads that returns what goes together

@@ -110,7 +110,7 @@ def kept_heads(config: ModelConfig, removed: Iterable[HeadId]) -> dict[tuple[str
     """Return the positions of the heads that stay, by (head stack, layer), in every layer that loses some.
 
     Args:
-        config: architecture of the whole model.
+        config: architecture of the original model.
         removed: heads; those that share their parameters with one of them go with it.
     """
     gone = {tied for head in removed for tied in tied_heads(config, head)}

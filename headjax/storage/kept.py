@@ -42,7 +42,7 @@ class Kept:
 
         Args:
             path: file to keep them in; None keeps nothing.
-            key: says what is measured. A file of another key, or one that cannot be read, is begun anew.
+            key: says what is measured. A file of another key, or one that cannot be read, is started again.
         """
         self._path, self._key = None if path is None else path_of(path), key
         self.found: dict[str, Any] = {}

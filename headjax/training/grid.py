@@ -232,7 +232,7 @@ class Grid:
             diverged=trained.diverged,
             metrics=metrics,
         )
-        if before is not None:  # trained already, and only measured anew
+        if before is not None:  # trained already, and only measured again
             found = before[0]._replace(metrics=metrics)
         write_file(self.file(cell), json.dumps(found._asdict() | {"measured": self.measured}).encode())
         return True

@@ -106,7 +106,7 @@ class MetricWriter:
         workdir: the run's folder.
         first_step: step that the run continues from.
         tensorboard: whether to write TensorBoard files.
-        evaluates_first: whether the run evaluates the parameters of that step anew; their record is dropped, too.
+        evaluates_first: whether the run evaluates the parameters of that step again; their record is dropped, too.
 
     Raises:
         HeadjaxError: a file cannot be written.

@@ -3,7 +3,7 @@
     python -m results.experiments.shrink NAME TASK MODEL ...    # writes results/measurements/shrink_NAME.csv
 
 Every method has the same options, measured once a draw, and the same repair. Quality is measured on evaluation
-examples, which chose nothing. "X change" is a method's X less the whole model's, "X gain" the X of `shrink` less the
+examples, which chose nothing. "X change" is a method's X less the original model's, "X gain" the X of `shrink` less the
 method's. Of several models each has draws of its own; "seed" is the model's number.
 """
 

@@ -43,7 +43,7 @@ def test_the_table_adds_up_what_was_timed(model, monkeypatch):
 
 
 def test_more_heads_never_look_faster(model, monkeypatch):
-    medians = iter([9.0, 8.0, 7.0, 7.5, 6.0])  # the whole model, then 0 to 3 heads a layer, noise and all
+    medians = iter([9.0, 8.0, 7.0, 7.5, 6.0])  # the original model, then 0 to 3 heads a layer, noise and all
     table = measured(model, lambda timed: next(medians), monkeypatch)
     assert isinstance(table, LatencyTable)
     assert (np.diff(table.layers["decoder"]) >= 0).all()

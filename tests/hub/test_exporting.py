@@ -118,7 +118,7 @@ def test_zeros_in_place_of_removed_heads_have_a_cost(tmp_path):
     llama = model_of(LLAMA)
     smaller = prune(llama, ["decoder/0/0", "decoder/0/1"])
     exported = to_huggingface(smaller, tmp_path / "padded")
-    # Two query heads and one key and value head of size 4, float32 (width 8); the sizes are those of the whole model.
+    # Two query heads and one key and value head of size 4, float32 (width 8); the sizes are the original's.
     assert exported.layout == "padded"
     assert exported.padding == padding_cost(smaller, llama)
     assert exported.padding.bytes == 4 * 4 * 8 * (2 + 1 + 1 + 2)

@@ -118,7 +118,7 @@ def test_a_flax_model_without_a_line_of_headjax_loses_heads(tmp_path):
     curves = re.findall(r"^(importance|ablation|random) +0% ([\d.]+)", printed, flags=re.M)
     assert [float(start) for _, start in curves] == [whole] * 3
     removed, _, trained = re.search(
-        r"removed ([\d.]+), solved anew ([\d.]+), after 3 more steps ([\d.]+)", printed
+        r"removed ([\d.]+), repaired ([\d.]+), after 3 more steps ([\d.]+)", printed
     ).groups()
     assert float(trained) < float(removed)
     assert re.search(r"Tunix is not installed|trained on [\d.]+ bits a byte", printed)

@@ -1,4 +1,4 @@
-"""Seconds of options: positive and in the right order whatever the noise, and those of the whole model in sum."""
+"""Seconds of options: positive and in the right order whatever the noise, and those of the original model in sum."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_noise_makes_no_time_negative_and_leaves_the_order(model, measured, seed
 
 
 def test_savings_of_whole_models_in_sum_are_more_than_the_whole_under_this_noise(model):
-    """What the estimate was before: the whole model's seconds less the savings of its heads and of its units."""
+    """What the estimate was before: the original model's seconds less the savings of its heads and of its units."""
     smaller = [headjax.prune(model, headjax.all_heads(model.config)).config, without_units(model.config, 0.95)]
     sums = []
     for seed in range(6):

@@ -1,4 +1,4 @@
-"""Conversions and removals are tried as commands would do them, and every trial is judged beside the whole model."""
+"""Conversions and removals are tried as commands would do them, and every trial is judged beside the original model."""
 
 import contextlib
 import dataclasses
