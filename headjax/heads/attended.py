@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.attention.operands import Mask
 from headjax.core.errors import require
 from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId
@@ -21,7 +23,7 @@ from headjax.models.layer import Probe
 from headjax.models.model import Model
 
 ROLES: Mapping[str, int | None] = {"previous": -1, "self": 0, "next": 1, "first": None}
-"""Position of the key that a query attends to, relative to its own; None is the first key."""
+"""Position of the key that a query attends to, relative to its own; None is the first key that is no padding."""
 
 
 class Role(NamedTuple):
@@ -97,11 +99,19 @@ def _role_counts(probe: Probe) -> tuple[jax.Array, jax.Array]:
     relative = offsets(weights)
     hits, possible = [], []
     for offset in ROLES.values():
-        target = jnp.arange(key)[None, :] == jnp.zeros((query, 1), int) if offset is None else relative == offset
-        could = target[None] & seen & choice[:, :, None]
+        target = _first_key(probe, query, key) if offset is None else (relative == offset)[None]
+        could = jnp.broadcast_to(target & seen & choice[:, :, None], (weights.shape[0], query, key))
         hits.append(jnp.einsum("bhqk,bqk->h", largest, could.astype(jnp.float32)))
         possible.append(could.sum())
     return jnp.stack(hits), jnp.stack(possible)
+
+
+def _first_key(probe: Probe, query: int, key: int) -> jax.Array:
+    """Return `[batch or 1, query or 1, key]` bool, True at the first token of a query's example, behind padding."""
+    mask = Mask() if probe.mask is None else dataclasses.replace(probe.mask, causal=False, window=None)
+    together = mask.array(query, key)
+    first = jnp.zeros((1, 1), int) if together is None else together[:, 0].argmax(axis=-1)
+    return first[:, :, None] == jnp.arange(key)[None, None]
 
 
 class AttendedTokens(NamedTuple):

@@ -43,6 +43,18 @@ def test_queries_without_a_choice_and_padding_are_left_out():
     assert possible == {"previous": 2, "self": 2, "next": 0, "first": 2}
 
 
+def test_the_first_key_is_that_of_the_first_token():
+    """Behind padding, and in every packed example."""
+    back, present = np.tile(np.eye(4)[1], (4, 1)), jnp.array([[False, True, True, True]])
+    hits, possible = counts(back[None], mask=Mask(causal=True, keys=present), query_mask=present)
+    assert hits == {"previous": 1, "self": 0, "next": 0, "first": 2}
+    assert possible == {"previous": 2, "self": 2, "next": 0, "first": 2}
+    packed = jnp.array([[1, 1, 2, 2]])
+    mask = Mask(causal=True, query_segments=packed, key_segments=packed)
+    hits, possible = counts(np.eye(4)[[0, 0, 2, 2]][None], mask=mask)
+    assert (hits["first"], possible["first"]) == (2, 2)
+
+
 def test_a_head_made_to_look_at_itself_has_that_role():
     """Keys equal to queries, scaled up: with nearly orthogonal tokens the diagonal wins."""
     config = tiny.decoder_config(tiny.layer(tiny.multi_head(2, 16)), tiny.layer(NoHeads()))

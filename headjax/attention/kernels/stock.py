@@ -113,11 +113,15 @@ def _dot_product_attention(operands: Operands, implementation: Literal["xla", "c
     # A causal mask alone is passed as such, so that the kernel may skip what it forbids.
     causal = mask_conditions(mask) == {"causal"}
     allowed = None if mask is None or causal else mask.array(query.shape[1], key.shape[1])
+    if bias is not None:
+        dtype = query.dtype if implementation == "cudnn" else jnp.float32
+        # What hides a key in float32 is infinite in half precision, and a query without keys would get NaN.
+        bias = jnp.maximum(bias, float(jnp.finfo(dtype).min)).astype(dtype)
     context = jax.nn.dot_product_attention(
         pad_axis(query, -1, size),
         pad_axis(key, -1, size),
         pad_axis(value, -1, size),
-        bias=None if bias is None else bias.astype(query.dtype if implementation == "cudnn" else jnp.float32),
+        bias=bias,
         mask=allowed,
         scale=operands.scale,
         is_causal=causal,

@@ -12,7 +12,7 @@ import pytest
 
 from headjax.attention import Mask, attend
 from headjax.attention.kernels.choose import tpu_generation
-from headjax.attention.kernels.stock import splash_attention
+from headjax.attention.kernels.stock import cudnn_attention, splash_attention
 from headjax.attention.operands import Operands
 from headjax.core.errors import KernelError
 from headjax.mesh.mesh import MeshConfig, current_mesh
@@ -85,6 +85,18 @@ def test_cudnn_equals_the_reference_on_a_gpu():
             np.testing.assert_allclose(
                 np.asarray(results[1], np.float32), np.asarray(results[0], np.float32), atol=5e-2
             )
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_a_bias_that_hides_keys_is_finite_in_half_precision(dtype, monkeypatch):
+    """Modules hide keys by the least number of float32; where it were infinite, a hidden query would get NaN."""
+    seen = []
+    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda query, *_, bias, **options: seen.append(bias) or query)
+    query, key, value = (array.astype(dtype) for array in inputs())
+    hidden = jnp.full((BATCH, HEADS, KEYS, KEYS), jnp.finfo(jnp.float32).min)
+    cudnn_attention(Operands(query, key, value, scale=0.4, bias=hidden))
+    assert seen[0].dtype == dtype
+    assert bool(jnp.isfinite(seen[0]).all())
 
 
 LENGTH = 256
