@@ -136,13 +136,15 @@ def match(family: Family, config: ModelConfig, files: SafetensorsFiles) -> list[
         copy: original for copy, original in family.repeated(config) if original in expected and copy not in expected
     }
     known = expected | set(copies)
-    actual = {_canonical(name, known, family.prefix): name for name in files.entries}
+    actual: dict[str, str] = {}
+    extra = []
+    for name in sorted(files.entries):
+        canonical = _canonical(name, known, family.prefix)
+        if canonical in known and canonical not in actual:
+            actual[canonical] = name
+        elif not any(re.fullmatch(pattern, name) for pattern in family.ignored):
+            extra.append(name)
     missing = sorted(expected - set(actual))
-    extra = [
-        name
-        for canonical, name in sorted(actual.items())
-        if canonical not in known and not any(re.fullmatch(pattern, name) for pattern in family.ignored)
-    ]
     if missing or extra:
         what = [f"missing {shorten(missing)}"] if missing else []
         what += [f"left over {shorten(extra)}"] if extra else []

@@ -167,6 +167,13 @@ def test_older_files(folder, made):
     assert_trees_equal(from_huggingface(folder).params, made[0].params)
 
 
+def test_two_names_of_one_tensor_are_one_too_many(folder):
+    """Neither is taken in silence."""
+    name = "bert.embeddings.LayerNorm.weight"
+    rewrite(folder, lambda tensors: tensors.update({name.replace("weight", "gamma"): tensors[name] + 1}))
+    assert "left over bert.embeddings.LayerNorm.weight" in refused_import(folder, ParameterError)
+
+
 def test_command_line(folder, tmp_path, capsys):
     assert main(["import", str(folder), str(tmp_path / "model"), "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
