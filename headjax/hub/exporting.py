@@ -28,6 +28,7 @@ from headjax.hub.onnx import to_onnx
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.hub.table import InexpressibleError
+from headjax.models.config import GenerativeModel
 from headjax.models.model import Model
 from headjax.models.summary import summarize
 from headjax.models.tasks import NoTask, SentenceSimilarity
@@ -87,7 +88,7 @@ def to_huggingface(
     class_name = next((entry for entry in past.get("architectures") or () if entry in classes), classes[0])
     params, bound = flatten(written.model.params), _bound(written.model, chosen, class_name)
     entries = _entries(bound, params)
-    fields = {**chosen.defaults, **_merge(past, written.fields)} | {
+    fields = {**chosen.defaults, **_text_tokens(model), **_merge(past, written.fields)} | {
         "architectures": [class_name],
         "dtype": _dtype(entries),
     }
@@ -212,6 +213,17 @@ def _tensors(
                 del ours
                 update(next(numbers), {})
             del arrays
+
+
+def _text_tokens(model: Model) -> dict[str, int | None]:
+    """Return the tokens that begin, end and pad texts, in place of those that a family's class assumes."""
+    if not isinstance(model.config, GenerativeModel):
+        return {}
+    ids: dict[str, int | None] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    for role, _ in () if model.tokenizer is None else model.tokenizer.special:
+        if f"{role}_id" in ids:
+            ids[f"{role}_id"] = model.tokenizer.special_id(role)
+    return ids
 
 
 def _merge(past: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,6 +67,18 @@ def test_a_family_that_reads_tokenizers_in_its_own_way_is_the_last(tmp_path):
     assert "Qwen2Tokenizer" in to_huggingface(spelled, tmp_path / "three", family="qwen2").notes[0]
 
 
+def test_a_decoder_says_which_token_ends_a_text(tmp_path):
+    """`transformers` would stop at Llama's own, token 2, and nowhere else."""
+    model, tokenizer = model_of(LLAMA | {"vocab_size": 257}), byte_tokenizer()
+    for name, each in {"spelled": model.replace(tokenizer=tokenizer), "silent": model}.items():
+        to_huggingface(each, tmp_path / name)
+    rewrite(tmp_path / "spelled", bos_token_id=3)
+    to_huggingface(from_huggingface(tmp_path / "spelled"), tmp_path / "again")
+    silent, again = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("silent", "again"))
+    assert (silent["bos_token_id"], silent["eos_token_id"]) == (None, None)
+    assert (again["bos_token_id"], again["eos_token_id"]) == (3, tokenizer.special_id("eos_token"))
+
+
 def test_bfloat16_is_written_as_such(bert, tmp_path):
     to_huggingface(bert, tmp_path / "one")
     half = from_huggingface(tmp_path / "one", dtype="bfloat16")

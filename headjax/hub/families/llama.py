@@ -260,6 +260,4 @@ SMOLLM3 = decoder_family(
         layers=_without_positions,
     ),
     classes=text_classes(flag("tie_word_embeddings", True)),
-    # The class assumes tokens that only SmolLM3's vocabulary has.
-    defaults=_DEFAULTS | {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None},
 )
