@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, HeadjaxError
-from headjax.evaluation.selection import split_task
+from headjax.evaluation.selection import split_task, subset
 from headjax.evaluation.task import evaluate_task
 from headjax.head_report.curves import CurveConfig, CurvePoint, curve, removable
 from headjax.head_report.measure import agreement, estimate, measure
@@ -144,6 +144,9 @@ def test_a_study_that_was_stopped_goes_on(study, task, tmp_path, monkeypatch):
     assert (again.curves, again.best, again.scores) == (study.curves, study.best, study.scores)
     other = dataclasses.replace(study.config, seeds=2)
     assert fingerprint(study.model, [task], other) != key
+    exchanged = subset(task.data.validation, np.r_[: task.count() - 2, task.count() - 1, task.count() - 2])
+    later = dataclasses.replace(task, data=task.data._replace(validation=exchanged))
+    assert fingerprint(study.model, [later], study.config) != key
     assert Kept(tmp_path / "part", "another").found == {}
     (tmp_path / "part").write_text("{")
     assert Kept(tmp_path / "part", key).found == {}
