@@ -25,12 +25,12 @@ from headjax.evaluation import specs
 from headjax.evaluation.spans import Spans
 from headjax.evaluation.specs import SQUAD_LENGTH, Request, load_task
 from headjax.evaluation.task import Task, measure_of, measure_task
-from headjax.models.beam import beam_search
+from headjax.evaluation.translation import best_translations
 from headjax.models.encoder import EncoderModel
 from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.generation import check_generative, check_room, for_decoding
 from headjax.models.model import Model
-from headjax.models.prompts import end_of_text, new_tokens, prompt_batch, texts_of
+from headjax.models.prompts import new_tokens, prompt_batch
 from headjax.models.tasks import Regression, Span, TokenClassification
 from headjax.models.tasks.classification import Classification, DistilledClassification, names_or_numbers
 
@@ -250,26 +250,16 @@ def _cosine(first: np.ndarray, second: np.ndarray) -> float:
 def _translated(
     model: Model, texts: Sequence[str], request: Request, beams: int, batch_size: int, progress: Update | None
 ) -> list[Prediction]:
-    found: list[Prediction] = []
     size = min(batch_size, len(texts))
-    end = end_of_text(request.tokenizer())
-    if end is None:
-        raise DataError("tokenizer: it has no eos_token, which beam search needs")
     whole = prompt_batch(model, texts, max_length=request.length())
     config, first = check_generative(model.config, 1, None), {name: array[:1] for name, array in whole.items()}
     model = model.replace(params=for_decoding(config, model.params))
-    beams = max(beams, 1)
-    check_room("beams", config, model.params, first, size * beams, new_tokens(config, first))
-    for number, start in enumerate(range(0, len(texts), size), start=1):
-        rows = [min(row, len(texts) - 1) for row in range(start, start + size)]
-        batch = {name: array[rows] for name, array in whole.items()}
-        best = beam_search(model, batch, beams=beams, max_new_tokens=new_tokens(config, batch), end_token=end)
-        tokens, lengths = np.asarray(best.tokens)[:, 0], np.asarray(best.lengths)[:, 0]
-        count = min(size, len(texts) - start)
-        found += [{"translation": text} for text in texts_of(model, batch, tokens, lengths, end, count)]
-        if progress is not None:
-            progress(number, {})
-    return found
+    beams, most = max(beams, 1), new_tokens(config, first)
+    check_room("beams", config, model.params, first, size * beams, most)
+    chosen = [[min(row, len(texts) - 1) for row in range(start, start + size)] for start in range(0, len(texts), size)]
+    batches = ({name: array[rows] for name, array in whole.items()} for rows in chosen)
+    found = best_translations(model, batches, beams, most, progress)
+    return [{"translation": text} for text in found[: len(texts)]]
 
 
 def _answered(model: Model, inputs: Inputs, request: Request, batch_size: int) -> list[Prediction]:

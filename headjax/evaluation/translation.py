@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +12,9 @@ from headjax.core.progress import Update
 from headjax.data.forms.language import Translations
 from headjax.data.stream import evaluation_batches
 from headjax.models.beam import beam_search
+from headjax.models.config import Batch
 from headjax.models.model import Model
-from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.models.prompts import texts_of, tokenizer_of
 
 
 class Bleu(NamedTuple):
@@ -94,27 +95,28 @@ def translate(
     Raises:
         DataError: the model does not generate, or sacrebleu is not installed.
     """
-    tokenizer: Tokenizer = model.tokenizer
-    end = tokenizer.special_id("eos_token")
-    texts: list[str] = []
-    for number, batch in enumerate(evaluation_batches(pairs, batch_size), start=1):
-        source = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        # A last batch is filled up with rows without any token; one makes their softmax well-defined.
-        source["attention_mask"][:, 0] = 1
-        found = beam_search(
-            model,
-            source,
-            beams=beams,
-            max_new_tokens=max_new_tokens or pairs.length,
-            end_token=end,
-        )
-        texts += [_text(tokenizer, ids, end) for ids in np.asarray(found.tokens)[:, 0]]
-        if progress is not None:
-            progress(number, {})
-    texts = texts[: len(pairs)]
+
+    def sources() -> Iterator[Batch]:
+        for batch in evaluation_batches(pairs, batch_size):
+            # A last batch is filled up with rows without any token; one makes their softmax well-defined.
+            batch["attention_mask"][:, 0] = 1
+            yield {name: batch[name] for name in ("input_ids", "attention_mask")}
+
+    found = best_translations(model, sources(), beams, max_new_tokens or pairs.length, progress)
+    texts = found[: len(pairs)]
     return Translated(texts, corpus_bleu(texts, pairs.references))
 
 
-def _text(tokenizer: Tokenizer, ids: np.ndarray, end: int) -> str:
-    ends = np.flatnonzero(ids == end)
-    return tokenizer.decode(ids[: ends[0]] if ends.size else ids).strip()
+def best_translations(
+    model: Model, batches: Iterable[Batch], beams: int, max_new_tokens: int, progress: Update | None
+) -> list[str]:
+    """Return the best translation of every row of batches, by beam search; see `translate`."""
+    end = tokenizer_of(model).special_id("eos_token")
+    texts: list[str] = []
+    for number, batch in enumerate(batches, start=1):
+        found = beam_search(model, batch, beams=beams, max_new_tokens=max_new_tokens, end_token=end)
+        tokens, lengths = (np.asarray(array)[:, 0] for array in (found.tokens, found.lengths))
+        texts += texts_of(model, batch, tokens, lengths, end)
+        if progress is not None:
+            progress(number, {})
+    return texts
