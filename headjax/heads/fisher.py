@@ -14,8 +14,8 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
-from headjax.heads.groups import key_value_groups
-from headjax.heads.head_id import all_heads
+from headjax.heads.groups import removals
+from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import Order, ends, flat, most_of, steps_within_minimum
 from headjax.heads.scores import gate_gradient, own_arrays
 from headjax.heads.statistics import sum_over
@@ -74,12 +74,13 @@ def fisher_selection(
 
     A layer loses as many heads as it has among the `count` heads of least diagonal Fisher information. Removed
     heads of a layer are then exchanged for kept ones, the best exchange first, while that lowers s^T F s. Whole groups
-    have one gate each: their F sums over the heads of both groups.
+    have one gate each: their F sums over the heads of both groups. Layers that share their parameters are one layer,
+    its F the sum of theirs.
 
     Args:
         config: Architecture of the model.
         blocks: Result of `fisher_blocks`.
-        count: Number of heads to remove; whole groups may be fewer.
+        count: Number of heads to remove; whole groups and heads that layers share may be fewer.
         minimum: Number of heads that every layer keeps.
         stacks: Head stacks to remove heads from; None is all.
         whole_groups: Whether heads go by whole groups.
@@ -87,9 +88,8 @@ def fisher_selection(
     Raises:
         HeadjaxError: Fewer heads may be removed than asked for, or the model has no such head stack.
     """
-    heads = all_heads(config, stacks)
     layers: dict[tuple[str, int], list[Order]] = {}
-    for group in key_value_groups(config, stacks) if whole_groups else [(head,) for head in heads]:
+    for group in removals(config, all_heads(config, stacks), whole_groups=whole_groups):
         layers.setdefault((group[0].stack, group[0].layer), []).append(group)
     summed = {place: _summed(config, blocks, groups) for place, groups in layers.items()}
     diagonal = {group: float(summed[place][i, i]) for place, groups in layers.items() for i, group in enumerate(groups)}
@@ -105,11 +105,12 @@ def fisher_selection(
 
 
 def _summed(config: ModelConfig, blocks: Blocks, groups: Sequence[Order]) -> np.ndarray:
-    """Return F of a layer's groups, `[groups, groups]`: the sum over the heads of both."""
-    stack, layer = groups[0][0].stack, groups[0][0].layer
-    ids = config.attentions()[stack][layer].ids
-    member = np.array([[head in {each.head for each in group} for head in ids] for group in groups], np.float64)
-    block: np.ndarray = member @ blocks[stack][layer][: len(ids), : len(ids)] @ member.T
+    """Return F of a layer's groups, `[groups, groups]`: the sum over the heads of both, at all depths of the layer."""
+    stack, block = groups[0][0].stack, np.zeros((len(groups),) * 2)
+    for layer in {head.layer for head in groups[0]}:
+        ids = config.attentions()[stack][layer].ids
+        member = np.array([[HeadId(stack, layer, head) in group for head in ids] for group in groups], np.float64)
+        block += member @ blocks[stack][layer][: len(ids), : len(ids)] @ member.T
     return block
 
 

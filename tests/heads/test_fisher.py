@@ -11,6 +11,7 @@ import numpy as np
 from headjax.heads.fisher import exchange, fisher_blocks, fisher_selection
 from headjax.heads.gates import to_values
 from headjax.heads.head_id import HeadId, all_heads
+from headjax.models.shared_stack import SharedStack
 from tests import tiny
 from tests.closeness import assert_close, assert_numbers_close
 
@@ -94,3 +95,13 @@ def test_the_diagonal_says_how_many_heads_a_layer_loses():
     assert sorted(head.layer for head in three) == [0, 0, 1]
     assert len(fisher_selection(config, blocks, 6)) == 6
     assert sorted(fisher_selection(config, blocks, 4, minimum=1)) != sorted(all_heads(config))
+
+
+def test_layers_that_share_their_parameters_are_exchanged_as_one():
+    """Heads 2 and 3 make up for each other; the depth that says nothing would lose all of its heads by itself."""
+    config = tiny.decoder_config(decoder=SharedStack(layers=(tiny.layer(tiny.multi_head(4)),) * 2))
+    gradients = np.array([[1.0, 1.0, 1.5, -1.5], [0.5, 0.6, 0.0, 0.0]])
+    blocks = {"decoder": np.stack([np.zeros((4, 4)), gradients.T @ gradients])}
+    expected = [HeadId("decoder", layer, head) for layer in (0, 1) for head in (2, 3)]
+    for count in (4, 5):
+        assert sorted(fisher_selection(config, blocks, count)) == expected
