@@ -230,19 +230,17 @@ def _renumber(model: Model) -> Model:
     """Return the model with heads numbered from 0 in every layer, and a position bias of the remaining heads."""
     stacks, params = {}, dict(model.params)
     for name, stack in model.config.stacks().items():
-        if stack.position_bias is not None:
+        bias = stack.position_bias
+        if bias is not None:
             kept = {attention.ids for attention in stack.attentions("attention")}
             if len(kept) > 1:
                 raise InexpressibleError(f"{name}: its layers share one position bias, but kept different heads")
             columns = jnp.asarray(next(iter(kept)), jnp.int32)
             table = jnp.take(held(params[name]["position_bias"]["table"]), columns, axis=1)
             params[name] = params[name] | {"position_bias": {"table": table}}
-            bias = dataclasses.replace(stack.position_bias, num_heads=len(columns))
-            stack = dataclasses.replace(stack, position_bias=None)  # the layers change first  # noqa: PLW2901
+            bias = dataclasses.replace(bias, num_heads=len(columns))
         layers = tuple(layer.structure() for layer in stack.layers)
-        stacks[name] = dataclasses.replace(stack, layers=layers)
-        if model.config.stacks()[name].position_bias is not None:
-            stacks[name] = dataclasses.replace(stacks[name], position_bias=bias)
+        stacks[name] = dataclasses.replace(stack, layers=layers, position_bias=bias)
     return model.replace(config=model.config.replace_stacks(stacks), params=params)
 
 

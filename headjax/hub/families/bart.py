@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from headjax.attention.multi_head import MultiHead
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
@@ -116,16 +114,9 @@ _SHARED: Copies = (
     ("model.decoder.embed_tokens.weight", "model.shared.weight"),
     ("lm_head.weight", "model.shared.weight"),
 )
-_ANY = (False, True)
-
-
-def _supported(marian: bool) -> dict[str, tuple[Any, ...]]:
-    """Layouts of layers: Marian's configs have these fields, whose values its class does not read."""
-    fields = dict.fromkeys(
-        ("normalize_before", "add_final_layer_norm", "static_position_embeddings"), _ANY if marian else (False,)
-    )
-    return {"tie_word_embeddings": (True,), **CAUSAL, **fields}
-
+_SUPPORTED = {"tie_word_embeddings": (True,), **CAUSAL}
+_LAYOUTS = ("normalize_before", "add_final_layer_norm", "static_position_embeddings")
+"""Layouts of layers. Marian's configs have these fields, whose values its class does not read."""
 
 _CONSTANTS = {"is_encoder_decoder": True, "tie_word_embeddings": True}
 _HEAD_GROUPS = (("encoder",), ("decoder", "cross"))
@@ -151,7 +142,7 @@ BART = Family(  # Lewis et al. 2020: learned positions and normalised embeddings
     ),
     copies=_SHARED,
     ignored=(r"(model\.)?(encoder|decoder)\.version",),
-    supported=_supported(marian=False),
+    supported=_SUPPORTED | dict.fromkeys(_LAYOUTS, (False,)),
     constants=_CONSTANTS,
     head_groups=_HEAD_GROUPS,
 )
@@ -180,7 +171,7 @@ MARIAN = Family(  # Junczys-Dowmunt et al. 2018, OPUS-MT: sinusoidal positions; 
     ),
     copies=(*_SHARED, ("lm_head.weight", "model.decoder.embed_tokens.weight")),
     ignored=(r"(model\.)?(encoder|decoder)\.embed_positions\.weight",),
-    supported=_supported(marian=True),
+    supported=_SUPPORTED,
     constants=_CONSTANTS,
     head_groups=_HEAD_GROUPS,
 )

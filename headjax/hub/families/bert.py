@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from headjax.attention.multi_head import MultiHead
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
@@ -46,6 +48,7 @@ _UNSUPPORTED = {
     "add_cross_attention": (False,),
     "position_embedding_type": ("absolute",),
 }
+_FAMILY = functools.partial(Family, supported=_UNSUPPORTED, head_groups=(("encoder",),), prunable="encoder")
 
 
 def _layer(width: Field, heads: Field, dense: Record, layer_norm: Entry | LayerNorm, **dropouts: Entry) -> Record:
@@ -151,7 +154,7 @@ def _pretraining(
 
 _CLASSIFIER_DROPOUT = number("classifier_dropout", _DROPOUT)
 
-BERT = Family(  # Devlin et al. 2019
+BERT = _FAMILY(  # Devlin et al. 2019
     model_type="bert",
     class_prefix="Bert",
     prefix="bert.",
@@ -169,9 +172,6 @@ BERT = Family(  # Devlin et al. 2019
     ),
     rules=_BERT_RULES,
     ignored=(r"(bert\.)?embeddings\.position_ids",),
-    supported=_UNSUPPORTED,
-    head_groups=(("encoder",),),
-    prunable="encoder",
 )
 
 
@@ -194,7 +194,7 @@ def roberta(model_type: str, class_prefix: str) -> Family:
         *norm("lm_head.layer_norm", "output/norm"),
         *one("lm_head.bias", "output/bias"),
     )
-    return Family(
+    return _FAMILY(
         model_type=model_type,
         class_prefix=class_prefix,
         prefix="roberta.",
@@ -217,9 +217,6 @@ def roberta(model_type: str, class_prefix: str) -> Family:
         ),
         rules=_BERT_RULES,
         ignored=(r"(roberta\.)?embeddings\.position_ids",),
-        supported=_UNSUPPORTED,
-        head_groups=(("encoder",),),
-        prunable="encoder",
     )
 
 
@@ -231,7 +228,7 @@ CAMEMBERT = roberta("camembert", "Camembert")
 _DISTIL_WIDTH, _DISTIL_HEADS, _DISTIL_DROPOUT = size("dim"), size("n_heads"), number("dropout", 0.1)
 _DISTIL_ACTIVATION, _DISTIL_NORM = activation("activation", "gelu"), LayerNorm(1e-12)
 
-DISTILBERT = Family(  # Sanh et al. 2019: BERT without segments, whose pooler is part of the classifier
+DISTILBERT = _FAMILY(  # Sanh et al. 2019: BERT without segments, whose pooler is part of the classifier
     model_type="distilbert",
     class_prefix="DistilBert",
     prefix="distilbert.",
@@ -292,15 +289,12 @@ DISTILBERT = Family(  # Sanh et al. 2019: BERT without segments, whose pooler is
         ),
     ),
     ignored=(r"(distilbert\.)?embeddings\.position_ids",),
-    supported=_UNSUPPORTED,
-    head_groups=(("encoder",),),
-    prunable="encoder",
 )
 
 
 _ALBERT_ACTIVATION = activation("hidden_act", "gelu_new")
 
-ALBERT = Family(  # Lan et al. 2020: one layer used again and again, and small token embeddings
+ALBERT = _FAMILY(  # Lan et al. 2020: one layer used again and again, and small token embeddings
     model_type="albert",
     class_prefix="Albert",
     prefix="albert.",
@@ -334,6 +328,4 @@ ALBERT = Family(  # Lan et al. 2020: one layer used again and again, and small t
     ),
     ignored=(r"(albert\.)?embeddings\.position_ids",),
     supported=_UNSUPPORTED | {"num_hidden_groups": (1,), "inner_group_num": (1,)},
-    head_groups=(("encoder",),),
-    prunable="encoder",
 )
