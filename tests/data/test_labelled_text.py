@@ -90,6 +90,17 @@ def test_rows_with_the_same_first_text_are_held_out_together(tmp_path, wordpiece
         config.read()
 
 
+def test_the_second_text_of_a_pair_may_be_blank(tmp_path, wordpiece):
+    """It is in two training pairs of QQP; a pair without its first text has a column that is not the text's."""
+    path = write_lines(tmp_path / "a.tsv", "sentence\tother\tlabel", "good film\t\t0", "fun\tdull\t1")
+    data = TextClassification(validation=str(path), second="other").load(wordpiece)
+    words = ["[CLS]", "good", "film", "[SEP]", "[SEP]", "[PAD]"]
+    assert data.validation[0]["input_ids"][:6].tolist() == [WORDS.index(word) for word in words]
+    write_lines(path, "sentence\tother\tlabel", "\tgood film\t0")
+    with pytest.raises(DataError, match=r"a.tsv: line 2: text is blank"):
+        TextClassification(validation=str(path), second="other").load(wordpiece)
+
+
 def test_regression_and_its_padding(tmp_path, wordpiece):
     path = write_lines(tmp_path / "a.csv", "good film,fun,2.5", "bad,dull,0")
     data = TextRegression(validation=str(path), text="0", second="1", label="2", scale=5.0).load(wordpiece)

@@ -36,7 +36,7 @@ class LabelledForm(SequenceForm):
 
     Attributes:
         length: greatest number of tokens of an example; longer ones are cut.
-        pairs: whether rows have a `second` text.
+        pairs: whether rows have a `second` text, which may be blank.
         classes: names in the order of the class numbers; empty for a regression.
     """
 
@@ -60,7 +60,7 @@ class LabelledForm(SequenceForm):
 
     def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         first = [text(row, "text") for row in rows]
-        second = [text(row, "second") for row in rows] if self.pairs else None
+        second = [str(row.values["second"]) for row in rows] if self.pairs else None  # blank in two pairs of QQP
         encoded = encode_sequences(tokenizer_of(tokenizer), first, second, max_length=self.length)
         records: list[Record] = [
             {"input_ids": ids, "token_type_ids": types.astype(np.uint8), "labels": self.target(row)}
