@@ -38,11 +38,8 @@ from headjax.storage.paths import path_of
 COUNTED = 128
 """Largest number of tokens of the example whose FLOPs the cost of padding counts."""
 
-_ALIASES = ("hidden_size", "num_attention_heads", "num_hidden_layers", "head_dim")
-"""Second names of sizes in some families, whose values `transformers` would take for the first names'."""
-
-_FORGOTTEN = ("pruned_heads", "per_layer_config", "torch_dtype", "auto_map", "quantization_config", *_ALIASES)
-"""Fields of an imported config that an export does not carry on, unless it writes them."""
+_FORGOTTEN = ("pruned_heads", "per_layer_config", "torch_dtype", "auto_map", "quantization_config")
+"""Fields of an imported config that an export does not carry on, and neither a family's aliases."""
 
 
 def to_huggingface(
@@ -84,6 +81,7 @@ def to_huggingface(
     imported = _imported(model)
     chosen, name, written = choose(model, _families(model, family, imported), layout)
     past = imported["config"] if imported and imported["family"] == chosen.model_type else {}
+    past = {name: value for name, value in past.items() if name not in chosen.aliases}
     classes = chosen.class_names(written.model.config)
     class_name = next((entry for entry in past.get("architectures") or () if entry in classes), classes[0])
     params, bound = flatten(written.model.params), _bound(written.model, chosen, class_name)

@@ -83,6 +83,7 @@ class Family:
         base: End of the name of the base model's class, which has no task.
         head_groups: head stacks whose head counts are one field of the config.
         copies: tensors that some files repeat. A pair counts for models that have the original and not the copy.
+        aliases: second names of fields, with the first ones: `transformers` takes their values where a config has both.
         ignored: patterns of whole names: tensors of older files that hold nothing learned.
         supported: fields with the values that are supported, the default first.
         constants: fields that every config of the family has.
@@ -105,6 +106,7 @@ class Family:
     prefix: str = ""
     base: str = "Model"
     copies: Copies = ()
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     supported: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -125,6 +127,7 @@ class Family:
         Raises:
             ConfigError: a field is missing, malformed or has a value that is not supported.
         """
+        fields = fields.having({name: fields.data[alias] for alias, name in self.aliases.items() if fields.has(alias)})
         for name, values in self.supported.items():
             fields.only(name, values, values[0])
         config: ModelConfig = self.config.having(**self._named(fields).parts).read(fields)

@@ -54,6 +54,10 @@ def scaling(config):
     return rotary(config)[0].scaling
 
 
+def heads(config):
+    return layers(config)[0].attention.num_heads
+
+
 def reach(config):
     return config.embeddings.positions.max_length
 
@@ -140,8 +144,10 @@ READ = [
     ("gemma3_text", {"layer_types": [SLIDING] * 2}, windows, [4, 4]),
     ("gemma3_text", {"layer_types": [FULL] * 2}, windows, [None, None]),
     ("roberta", ROBERTA, rows, (7, 3)),
-    ("gpt2", {"n_head": None, "num_attention_heads": 2}, lambda config: layers(config)[0].attention.num_heads, 2),
+    ("gpt2", {"n_head": None, "num_attention_heads": 2}, heads, 2),
     ("gpt2", {"n_positions": None, "max_position_embeddings": 7}, reach, 7),
+    ("bart", {"num_attention_heads": 2}, heads, 2),
+    ("distilbert", {"n_heads": None, "num_attention_heads": 2}, heads, 2),
     ("bart", {}, lambda config: config.start_token, 2),
     ("bart", {"decoder_start_token_id": 3}, lambda config: config.start_token, 3),
     ("marian", {"pad_token_id": 3}, lambda config: config.start_token, 3),

@@ -118,6 +118,11 @@ _SUPPORTED = {"tie_word_embeddings": (True,), **CAUSAL}
 _LAYOUTS = ("normalize_before", "add_final_layer_norm", "static_position_embeddings")
 """Layouts of layers. Marian's configs have these fields, whose values its class does not read."""
 
+_ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "encoder_attention_heads",
+    "num_hidden_layers": "encoder_layers",
+}
 _CONSTANTS = {"is_encoder_decoder": True, "tie_word_embeddings": True}
 _HEAD_GROUPS = (("encoder",), ("decoder", "cross"))
 
@@ -141,6 +146,7 @@ BART = Family(  # Lewis et al. 2020: learned positions and normalised embeddings
         *_STACKS,
     ),
     copies=_SHARED,
+    aliases=_ALIASES,
     ignored=(r"(model\.)?(encoder|decoder)\.version",),
     supported=_SUPPORTED | dict.fromkeys(_LAYOUTS, (False,)),
     constants=_CONSTANTS,
@@ -170,6 +176,7 @@ MARIAN = Family(  # Junczys-Dowmunt et al. 2018, OPUS-MT: sinusoidal positions; 
         *_STACKS,
     ),
     copies=(*_SHARED, ("lm_head.weight", "model.decoder.embed_tokens.weight")),
+    aliases=_ALIASES,
     ignored=(r"(model\.)?(encoder|decoder)\.embed_positions\.weight",),
     supported=_SUPPORTED,
     constants=_CONSTANTS,

@@ -288,6 +288,7 @@ DISTILBERT = _FAMILY(  # Sanh et al. 2019: BERT without segments, whose pooler i
             ),
         ),
     ),
+    aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
     ignored=(r"(distilbert\.)?embeddings\.position_ids",),
 )
 

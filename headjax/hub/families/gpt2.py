@@ -17,9 +17,7 @@ from headjax.models.residuals import PreNorm
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
 
-# Each size has a second name, by which `transformers` reads it too.
-_WIDTH, _HEADS = size("n_embd", size("hidden_size", 768)), size("n_head", size("num_attention_heads", 12))
-_LAYERS = size("n_layer", size("num_hidden_layers", 12))
+_WIDTH, _HEADS = size("n_embd", 768), size("n_head", 12)
 _NORM = record(LayerNorm, epsilon=number("layer_norm_epsilon", 1e-5))
 _TIED = flag("tie_word_embeddings", True)
 
@@ -41,10 +39,10 @@ _CONFIG = record(
     embeddings=record(
         Embeddings,
         vocab_size=size("vocab_size"),
-        positions=record(Learned, max_length=size("n_positions", size("max_position_embeddings", 1024))),
+        positions=record(Learned, max_length=size("n_positions", 1024)),
         dropout=number("embd_pdrop", 0.1),
     ),
-    decoder=record(Stack, layers=Layers(_LAYERS, _LAYER), final_norm=_NORM),
+    decoder=record(Stack, layers=Layers(size("n_layer", 12), _LAYER), final_norm=_NORM),
     initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
 )
 
@@ -83,6 +81,12 @@ GPT2 = Family(  # Radford et al. 2019
     ),
     rules=_RULES,
     copies=(("lm_head.weight", "transformer.wte.weight"),),
+    aliases={
+        "hidden_size": "n_embd",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+        "max_position_embeddings": "n_positions",
+    },
     ignored=(r"(transformer\.)?h\.[0-9]+\.attn\.(bias|masked_bias)",),
     supported=CAUSAL
     | {
