@@ -12,9 +12,10 @@ import jax
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Checked
 from headjax.heads import gates as head_gates
+from headjax.heads.groups import removals
 from headjax.heads.head_id import all_heads
 from headjax.heads.named_orders import OrderConfig, order_heads, parse_order
-from headjax.heads.ordering import Order
+from headjax.heads.ordering import Order, most_of
 from headjax.heads.pruning import percent_steps
 from headjax.heads.reconstruction import reconstruct
 from headjax.heads.rescaling import rescale
@@ -75,7 +76,7 @@ def curve(
     *,
     seed: int = 0,
 ) -> Iterator[CurvePoint]:
-    """Yield the headline with more and more heads gated off.
+    """Yield the headline with more and more heads gated off; heads that layers share go together.
 
     Args:
         model: the model, with an output for the task.
@@ -88,12 +89,13 @@ def curve(
     total = len(all_heads(model.config))
     order = order_heads(model, batches, dataclasses.replace(config.order, seed=seed))
     for percentage, count in zip(percentages, percent_steps(total, percentages), strict=True):
-        removed = order(count)[:count]
+        heads = order(count)
+        removed = heads[: most_of(removals(model.config, heads), count)]
         if config.reconstruct and count < total:
             value = judge(_reconstructed(model, batches, removed), head_gates.without(model.config, removed))
         else:
             value = judge(model, _gates(model, removed, batches[:RESCALED] if config.rescale else ()))
-        yield CurvePoint(percentage / 100.0, count, seed, value)
+        yield CurvePoint(percentage / 100.0, len(removed), seed, value)
 
 
 def _reconstructed(model: Model, batches: Sequence[Batch], removed: Order) -> Model:

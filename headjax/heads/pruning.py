@@ -63,7 +63,7 @@ class Gradual(NamedTuple):
 
     Attributes:
         model: Pruned model.
-        removed: Removed heads, in the order of their removal.
+        removed: Removed heads, in the order of their removal; more than asked for where layers share some of them.
     """
 
     model: Model
@@ -90,12 +90,13 @@ def prune_gradually(
     removed: Order = ()
     for count in counts:
         wanted = count - len(removed)
-        if not wanted:
+        if wanted <= 0:
             continue
         step = order_of(model, wanted)[:wanted]
         if len(step) < wanted:
             raise HeadjaxError(f"remove: {count} heads, only {len(removed) + len(step)} may be removed")
-        model, removed = tune(prune(model, step)), removed + step
+        gone = dict.fromkeys(tied for head in step for tied in tied_heads(model.config, head))
+        model, removed = tune(prune(model, step)), (*removed, *gone)
     return Gradual(model, removed)
 
 

@@ -19,6 +19,7 @@ from headjax.head_report.study import StudyConfig, begin, fingerprint
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import all_heads
 from headjax.heads.reconstruction_order import reconstruction_order
+from headjax.models.shared_stack import SharedStack
 from headjax.storage.kept import Kept
 from tests import tiny
 
@@ -73,6 +74,14 @@ def test_kept_heads_of_a_curve_are_solved_anew_until_none_is_left():
     changed = jax.tree.map(lambda one, other: bool((one != other).any()), half.params, model.params)
     assert any(jax.tree.leaves(changed["decoder"]["layers_0_1"]["attention"]))
     assert none_left is model
+
+
+def test_a_curve_takes_heads_that_layers_share_together():
+    model = tiny.model(tiny.decoder_config(decoder=SharedStack(layers=(tiny.layer(tiny.multi_head(4)),) * 2)))
+    config = CurveConfig.parse("random+reconstruct")
+    found = list(curve(model, config, [tiny.tokens(8, 12)], (5, 40, 95), Judged()))
+    assert [point.removed for point in found] == [0, 2, 6]
+    assert [point.value for point in found] == [8.0, 6.0, 2.0]
 
 
 def test_heads_are_judged_on_other_examples_than_they_are_ordered_on(study, task):

@@ -14,6 +14,7 @@ from headjax.heads.ordering import by_ablation, by_scores, compared, flat
 from headjax.heads.pruning import prune_gradually
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import score_heads
+from headjax.models.shared_stack import SharedStack
 from tests import tiny
 from tests.closeness import close_to
 
@@ -97,3 +98,10 @@ def test_gradual_pruning_orders_what_is_left_and_keeps_original_numbers(model):
     assert all_heads(found.model.config) == all_heads(model.config)[:4]
     assert [entry["action"] for entry in found.model.history] == ["prune", "tuned"] * 2
     assert np.isfinite(found.model(tiny.tokens(4, 8))[1]).all()
+
+
+def test_gradual_pruning_counts_heads_that_layers_share():
+    whole = tiny.model(tiny.decoder_config(decoder=SharedStack(layers=(tiny.layer(tiny.multi_head(4)),) * 2)))
+    found = prune_gradually(whole, [1, 2, 3], lambda left, count: all_heads(left.config), lambda left: left)
+    assert set(found.removed) == set(all_heads(whole.config)) - set(all_heads(found.model.config))
+    assert len(found.removed) == 4
