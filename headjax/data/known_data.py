@@ -78,7 +78,7 @@ class Glue(DataConfig):
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         table = self.table()
-        data = table.load_table(table.read(quotes=False), tokenizer, () if self.similarity else self.spec.metrics)
+        data = table.load_table(table.read(self.spec.rules), tokenizer, () if self.similarity else self.spec.metrics)
         if not self.classes or data.measured is None:
             return data
         # GLUE's F1 is that of its class 1, whatever number the model has for it.

@@ -19,7 +19,7 @@ from headjax.data.forms import Form, LabelledForm, SimilarityForm
 from headjax.data.forms.labelled import finite
 from headjax.data.loading import Reading, load_rows
 from headjax.data.rows import Row, Split, divided
-from headjax.data.tables import table_rows
+from headjax.data.tables import Rules, table_rows
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_data import vocabulary_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -59,11 +59,11 @@ class LabelledText(DataConfig):
         super().__post_init__()
         require(bool(self.path or self.validation), "path", "name a file to train on, one to evaluate on, or both")
 
-    def read(self, *, quotes: bool = True) -> Table:
+    def read(self, rules: Rules = Rules()) -> Table:
         """Return the rows of both splits, labels as the text in the files.
 
         Args:
-            quotes: see `table_rows`.
+            rules: of TSV files.
 
         Raises:
             DataError: a file that cannot be read, or too few rows to hold some out.
@@ -71,7 +71,7 @@ class LabelledText(DataConfig):
         named = {"text": self.text, "second": self.second, "label": self.label}
         columns = {field: column for field, column in named.items() if column}
         train, validation = (
-            [row for file in (find_files(path) if path else ()) for row in table_rows(file, columns, quotes=quotes)]
+            [row for file in (find_files(path) if path else ()) for row in table_rows(file, columns, rules)]
             for path in (self.path, self.validation)
         )
         if self.validation:

@@ -221,7 +221,7 @@ def local_glue(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
         return local_rows(spec, paths)
     if {*spec.form.wanted} <= {*header(find_files(table.path)[0])}:
         return local_rows(spec, paths)
-    return {split: RowSource.of(rows) for split, rows in table.numbered(table.read(quotes=False)).items()}
+    return {split: RowSource.of(rows) for split, rows in table.numbered(table.read(spec.rules)).items()}
 
 
 def labelled_table(spec: TaskSpec, fields: Mapping[str, Any]) -> LabelledText:

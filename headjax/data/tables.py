@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headjax.core.errors import DataError
 from headjax.core.limits import LINE
@@ -29,7 +29,19 @@ Cells = Iterator[tuple[int, list[str]]]
 """The cells of every row that is not blank, with the number of the row's first line."""
 
 
-def table_rows(path: str | Path, columns: Columns, *, quotes: bool = True) -> Iterator[Row]:
+class Rules(NamedTuple):
+    """Rules of a TSV file.
+
+    Attributes:
+        quotes: whether it may have quoted cells; else a quotation mark is an ordinary character.
+        skips: whether rows with another number of columns than the first line are left out; else they are an error.
+    """
+
+    quotes: bool = True
+    skips: bool = False
+
+
+def table_rows(path: str | Path, columns: Columns, rules: Rules = Rules()) -> Iterator[Row]:
     """Yield the rows of a table, all values as text. Only a JSON array is read as a whole.
 
     Formats are known by suffix, each also with `.gz`: `.csv` (commas, with quotes), `.tsv` and `.txt` (tabs; see
@@ -39,7 +51,7 @@ def table_rows(path: str | Path, columns: Columns, *, quotes: bool = True) -> It
     Args:
         path: the file.
         columns: the column of each field.
-        quotes: whether a TSV file may have quoted cells; else a quotation mark is an ordinary character.
+        rules: of a TSV file.
 
     Raises:
         DataError: a file that cannot be read, a missing column, a row with another number of columns, a value that is
@@ -50,7 +62,7 @@ def table_rows(path: str | Path, columns: Columns, *, quotes: bool = True) -> It
     if suffix not in SUFFIXES:
         raise DataError(f"{file}: a table's name ends in one of {', '.join(SUFFIXES)}, also with .gz")
     row = None
-    for row in _delimited(file, columns, quotes) if suffix in DELIMITED else _named(file, columns):
+    for row in _delimited(file, columns, rules) if suffix in DELIMITED else _named(file, columns):
         yield row
     if row is None:
         raise DataError(f"{file}: no rows")
@@ -80,8 +92,8 @@ def _suffix(file: Path) -> str:
     return Path(file.name.removesuffix(".gz")).suffix
 
 
-def _delimited(file: Path, columns: Columns, quotes: bool) -> Iterator[Row]:
-    rows = _cells(file, quotes)
+def _delimited(file: Path, columns: Columns, rules: Rules) -> Iterator[Row]:
+    rows = _cells(file, rules.quotes)
     line, first = next(rows)
     if all(column.isdecimal() for column in columns.values()):
         wanted = {field: int(column) for field, column in columns.items()}
@@ -93,6 +105,8 @@ def _delimited(file: Path, columns: Columns, quotes: bool) -> Iterator[Row]:
         wanted = {field: _index(file, first, column) for field, column in columns.items()}
     for line, cells in rows:
         if len(cells) != len(first):
+            if rules.skips:
+                continue
             raise DataError(f"{file}: line {line}: {len(cells)} columns where the first line has {len(first)}")
         yield Row(f"{file}: line {line}", {field: cells[number] for field, number in wanted.items()})
 

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from headjax.data.forms import Form
 from headjax.data.rows import Rows, Split
+from headjax.data.tables import Rules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +61,7 @@ class TaskSpec:
         layouts: layouts of its own files, in order of preference.
         labels: labels in its own files in the order of the class numbers; empty for a regression.
         examples: number of training examples in the papers.
+        rules: of its own TSV files.
     """
 
     name: str
@@ -75,6 +77,7 @@ class TaskSpec:
     layouts: tuple[FileLayout, ...] = ()
     labels: tuple[str, ...] = ()
     examples: int = 0
+    rules: Rules = Rules(quotes=False)
 
     def column(self, field: str, there: Container[str]) -> str:
         """Return the name of a field's column among those of a table; the field's own name if none is there."""

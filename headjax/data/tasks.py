@@ -23,6 +23,7 @@ from headjax.data.local_files import (
     local_squad,
 )
 from headjax.data.rows import Rows, Split
+from headjax.data.tables import Rules
 from headjax.data.task_spec import FileLayout, TaskSpec, TfdsSource
 
 BOTH: Mapping[Split, str] = {"train": "train", "validation": "validation"}
@@ -148,6 +149,7 @@ def _glue(
     labels: Sequence[str] = (),
     other_folders: Sequence[str] = (),
     splits: Mapping[Split, str] = BOTH,
+    skips: bool = False,
 ) -> TaskSpec:
     """Return a task of GLUE.
 
@@ -161,6 +163,7 @@ def _glue(
         labels: the same as the files have them; empty where they have the names.
         other_folders: further names of its folder.
         splits: its splits in TFDS.
+        skips: whether its own files have rows of too few columns, which are left out, as TFDS leaves them out.
     """
     name = folder.replace("-", "").lower()
     columns = dict(zip(("text", "second"), features, strict=False)) | {"label": "label"}
@@ -176,6 +179,7 @@ def _glue(
         layouts=tuple(layouts),
         labels=tuple(labels or classes),
         examples=examples,
+        rules=Rules(quotes=False, skips=skips),
     )
 
 
@@ -246,6 +250,7 @@ GLUE_TASKS = (
         metrics=("accuracy", "f1"),
         classes=("not_duplicate", "duplicate"),
         labels=("0", "1"),
+        skips=True,
     ),
     MNLI,
     _glue("QNLI", ("question", "sentence"), [_own("question", "sentence", "label")], 104_743, classes=_ENTAILMENT),

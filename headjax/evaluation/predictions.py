@@ -82,7 +82,8 @@ def read_inputs(spec: str) -> Inputs | None:
 def _read_inputs(spec: str) -> Inputs | None:
     name, _, path = spec.partition(":")
     if name in GLUE:
-        return _inputs(Glue(name=name, path=path).table().read(quotes=False)["validation"], "label")
+        config = Glue(name=name, path=path)
+        return _inputs(config.table().read(config.spec.rules)["validation"], "label")
     if name == "translation":
         rows = [*translation_pairs(*specs.translation_parts(path))]
         return Inputs([row.values["source"] for row in rows], (), [row.values["target"] for row in rows])

@@ -149,6 +149,10 @@ def test_glue_layouts(tmp_path, wordpiece, monkeypatch):
     data = Glue(name="rte").load(wordpiece)
     assert data.validation.values("labels").tolist() == [1]
     assert Glue(name="rte", path=str(folder)).load(wordpiece).info == data.info
+    broken = ["id\tquestion1\tquestion2\tis_duplicate", "1\ta film\tfun\t1", "2\twas it", "\tdull\t0", '3\tit"\tfun\t0']
+    for name in ("train", "dev"):  # a record of QQP's own files that stands on two lines
+        write_lines(folder / f"{name}.tsv", *broken)
+    assert Glue(name="qqp", path=str(folder)).load(wordpiece).validation.values("labels").tolist() == [1, 0]
     with pytest.raises(DataError, match=r"HEADJAX_DATA .*glue/CoLA"):
         Glue(name="cola").load(wordpiece)
     with pytest.raises(DataError, match=rf"^{folder}: .*mnli"):
@@ -165,7 +169,7 @@ def test_real_glue_files(data_dir, monkeypatch, name):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
     trained, evaluated, classes = REAL[name]
     table = Glue(name=name).table()
-    found = table.read(quotes=False)
+    found = table.read(GLUE[name].rules)
     train, validation = found["train"], found["validation"]
     if evaluated is None:
         assert 0.1 < len(validation) / trained < 0.3
