@@ -16,7 +16,7 @@ help:
 	@echo 'make quickstart   take the heads of a small decoder apart; writes runs/quickstart/report.html'
 	@echo 'make notebooks    run the notebooks and store them with their outputs'
 	@echo 'make docs         the documentation site, in build/docs'
-	@echo 'make test         the tests, but for those that run whole programs'
+	@echo 'make test         the tests, but for whole programs, studies and further cases'
 	@echo 'make test-slow    the tests that run whole programs: notebooks, the quickstart, commands, kills, full disks, long runs'
 	@echo 'make attack       the tests that kill, damage and overload, seeded, for long'
 	@echo 'make test-wheel   the built wheel: what it holds, and its use from an empty environment'
