@@ -54,7 +54,7 @@ class Found(OnExamples):
     budget: Mapping[str, int] = found("dimensions by layer, with `--budget`", default=ABSENT)
     plots: Sequence[Path] = found("with `--plots`", default=ABSENT)
     metrics: Mapping[str, Any] = found("with a task: `all`, `context_only`, `content_only`", default=ABSENT)
-    left_out: Mapping[str, str] = found("reasons, by name of what is missing in `metrics`", default=ABSENT)
+    left_out: Mapping[str, str] = found("reasons, by name, of metrics that are missing", default=ABSENT)
     headline: str = ""
 
     def tables(self) -> Sequence[Table]:

@@ -259,5 +259,5 @@ def told_export(export: Mapping[str, str | None] | None) -> list[str]:
         return []
     if export["layout"] is None:
         return [f"export to Hugging Face: {export['reason']}"]
-    full = ", zeros in place of what is missing, so neither smaller nor faster" * (export["layout"] == "padded")
+    full = ", zeros in place of the removed parameters, so neither smaller nor faster" * (export["layout"] == "padded")
     return [f"export to Hugging Face: as {export['family']}, layout {export['layout']}{full}"]

@@ -37,7 +37,7 @@ MAPS = {
         "|dL/dξ|, in units of the loss",
         "Mean over examples of |dL/dξ| (Michel et al. 2019).",
     ),
-    "output_norm": ("Size of the output", "l2 norm", "Mean norm of what the head adds to its layer's output."),
+    "output_norm": ("Size of the output", "l2 norm", "Mean norm of the head's part of its layer's output."),
 }
 """Scores that are drawn where the model has them: title, unit, caption."""
 

@@ -268,7 +268,8 @@ READ = 10_000
 def fingerprint(model: Model, tasks: Sequence[Task], config: object, run: str = "") -> str:
     """Return a hash that is another one if the model, the examples or the settings are."""
     digest = hashlib.sha256()
-    for source in (source for task in tasks for source in (task.data.train, task.data.validation)):
+    sources = {id(source): source for task in tasks for source in (task.data.train, task.data.validation)}
+    for source in sources.values():  # tasks share sources
         for place in range(0, len(source), -(-len(source) // READ) or 1):
             for name, array in source[place].items():
                 digest.update(name.encode() + np.asarray(array).tobytes())

@@ -54,7 +54,7 @@ def layers_in_front(layer: nnx.Module, site: AttentionSite) -> int | None:
 
 
 def check_arrays(layer: nnx.Module, site: AttentionSite) -> None:
-    """Raise `HeadjaxError` unless the parameters have the shapes of so many heads, and W_O is the projection's."""
+    """Raise `HeadjaxError` unless parameters have the shapes of this number of heads, and W_O is the projection's."""
     if min(site.heads, site.kv_heads, site.head_dim) < 1 or site.heads % site.kv_heads:
         raise HeadjaxError(f"{site.heads} heads of {site.head_dim} do not form {site.kv_heads} groups")
     for path, axis, kinds in site.held():

@@ -91,8 +91,8 @@ def attention_sites(model: nnx.Module) -> Sites:
     A layer is found as a module of headjax, by `register_attention`, or by its projections. Those have einsum strings,
     kernels `[width, heads, head_dim]` and `[heads, head_dim, width]` as in `nnx.MultiHeadAttention`, or flat kernels
     beside an attribute such as `num_heads`. The finding is checked: the output projection must compute the sum over
-    heads of context_h W_O^h, parameters must have the shapes of so many heads, and attributes must not contradict them.
-    A layer that appears at several places is listed once.
+    heads of context_h W_O^h, parameters must have the shapes of this number of heads, and attributes must not
+    contradict them. A layer that appears at several places is listed once.
 
         >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
         >>> sites = headjax.attention_sites(layer)

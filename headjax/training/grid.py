@@ -279,7 +279,7 @@ def _summary(found: Sequence[CellResult], metric: str) -> Summary:
     good = [result for result in found if result.diverged is None]
     for result in good:
         if metric not in result.metrics:
-            raise DataError(f"metric: {metric} is none of {', '.join(result.metrics)}")
+            raise DataError(f"metric: no {metric} among {', '.join(result.metrics)}")
     values = [result.metrics[metric] for result in good]
     low, high = mean_interval(values) if len(values) > 1 else (None, None)
     return Summary(
