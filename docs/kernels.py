@@ -16,7 +16,6 @@ from headjax.attention.latent import Latent
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.rotary import RotaryHalves
 from headjax.attention.shared_rotary import SharedRotary
-from headjax.attention.talking import Talking
 from headjax.core.errors import KernelError
 
 EXAMPLES: dict[str, Attention] = {
@@ -37,7 +36,6 @@ EXAMPLES: dict[str, Attention] = {
     "`SharedRotary`": SharedRotary(
         inner=Grouped(num_heads=12, kv_heads=4, head_dim=64, rotary=RotaryHalves()), components=(2,) * 32
     ),
-    "`Talking`": Talking(num_heads=12, logit_heads=12, softmax_heads=12, head_dim=64),
     "`Gated`, `MultiHead` inside": Gated(inner=MultiHead(num_heads=12, head_dim=64)),
 }
 """A layer of each formulation, in common sizes."""

@@ -34,7 +34,6 @@ _LAZY = {
     "MultiHeadAttention": "headjax.attention.multi_head",
     "Sample": "headjax.models.sampling",
     "SharedRotaryAttention": "headjax.attention.shared_rotary",
-    "TalkingAttention": "headjax.attention.talking",
     "Task": "headjax.evaluation.task",
     "Tokenizer": "headjax.tokenizers.tokenizer",
     "TrainConfig": "headjax.training.config",

@@ -12,7 +12,6 @@ from headjax.attention.multi_head import Grouped, GroupedAttention, MultiHead, M
 from headjax.attention.operands import Attended, Dropout, Mask
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, Rotary, RotaryHalves, RotaryInterleaved, YarnScaling
 from headjax.attention.shared_rotary import SharedRotary, SharedRotaryAttention
-from headjax.attention.talking import Talking, TalkingAttention
 
 __all__ = [
     "Attended",
@@ -45,8 +44,6 @@ __all__ = [
     "RotaryInterleaved",
     "SharedRotary",
     "SharedRotaryAttention",
-    "Talking",
-    "TalkingAttention",
     "Tucker",
     "TuckerAttention",
     "YarnScaling",

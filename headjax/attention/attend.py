@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from headjax.attention.kernels.choose import KERNELS, REFERENCE, KernelChoice, choose, current_target, facts_of
 from headjax.attention.kernels.stock import spread
-from headjax.attention.operands import AcrossHeads, Attended, Dropout, Mask, Operands
+from headjax.attention.operands import Attended, Dropout, Mask, Operands
 from headjax.core.derivatives import softmax
 from headjax.core.errors import KernelError
 from headjax.mesh.mesh import current_mesh
@@ -34,7 +34,6 @@ def attend(
     gates: jax.Array | None = None,
     dropout: Dropout = Dropout(),
     mixing: jax.Array | None = None,
-    across_heads: AcrossHeads | None = None,
     probabilities: bool = False,
     implementation: str = "auto",
 ) -> Attended:
@@ -60,15 +59,13 @@ def attend(
         dropout: dropout of the probabilities.
         mixing: `[heads, qk_dim]`, for one query shared by all heads: the query of head h is query * mixing_h
             (collaborative attention), which a kernel may compute block by block.
-        across_heads: maps of logits and weights across heads (talking heads); there is one value head for each head
-            of the mixed weights.
         probabilities: whether the caller may read the probabilities; `auto` then takes a kernel that returns them.
         implementation: a name in `headjax.attention.kernels.KERNELS`, or `auto`; see `headjax.attention.explain`.
 
     Raises:
         KernelError: the named implementation is unknown or cannot compute this call; the message says why.
     """
-    operands = Operands(query, key, value, scale, mask, bias, dropout, mixing, across_heads)
+    operands = Operands(query, key, value, scale, mask, bias, dropout, mixing)
     machine, mesh = current_target(), current_mesh()
     facts = facts_of(operands, machine if mesh is None else machine._replace(devices=1), probabilities)
     _check_groups(operands)
@@ -88,13 +85,10 @@ def attend(
 def _zeros(operands: Operands) -> Attended:
     """Return contexts of zeros `[batch, query, heads, value_dim]`."""
     value = operands.value
-    heads = operands.heads if operands.across_heads is None else value.shape[2]
-    return Attended(jnp.zeros((*operands.query.shape[:2], heads, value.shape[3]), value.dtype), None)
+    return Attended(jnp.zeros((*operands.query.shape[:2], operands.heads, value.shape[3]), value.dtype), None)
 
 
 def _check_groups(operands: Operands) -> None:
-    if operands.across_heads is not None:
-        return
     for name, array in {"key": operands.key, "value": operands.value}.items():
         heads = array.shape[2]
         if heads < 1 or operands.heads % heads:
@@ -113,18 +107,16 @@ def einsum_attention(operands: Operands) -> Attended:
 
     The reference kernel takes every call, with the softmax in float32.
     """
-    query, key, value, scale, mask, bias, dropout, _, across_heads = operands
-    mix_logits, mix_weights = across_heads or AcrossHeads()
-    logits = grouped_logits(query * jnp.asarray(scale, query.dtype), key)
-    logits = _across(logits, mix_logits).astype(jnp.float32)
+    query, key, value, scale, mask, bias, dropout, _ = operands
+    logits = grouped_logits(query * jnp.asarray(scale, query.dtype), key).astype(jnp.float32)
     if bias is not None:
         logits = logits + bias.astype(jnp.float32)
     allowed = None if mask is None else mask.array(query.shape[1], key.shape[1])
     if allowed is not None:
         logits = jnp.where(allowed, logits, jnp.finfo(jnp.float32).min)
     probabilities = softmax(logits)
-    weights = _across(dropout(probabilities.astype(value.dtype), split=1), mix_weights)
-    return Attended(weighted_values(weights, value), _across(probabilities, mix_weights))
+    weights = dropout(probabilities.astype(value.dtype), split=1)
+    return Attended(weighted_values(weights, value), probabilities)
 
 
 def grouped_logits(query: jax.Array, key: jax.Array) -> jax.Array:
@@ -156,10 +148,6 @@ def heads_first() -> bool:
     On TPUs and GPUs the arrays keep their order, since the compilers there choose layouts themselves.
     """
     return current_target().platform == "cpu"
-
-
-def _across(maps: jax.Array, mixing: jax.Array | None) -> jax.Array:
-    return maps if mixing is None else jnp.einsum("bhqk,hj->bjqk", maps, mixing.astype(maps.dtype))
 
 
 def apply_gates(attended: Attended, gates: jax.Array | None) -> Attended:
@@ -214,7 +202,6 @@ class Call(NamedTuple):
         *,
         scale: float,
         mixing: jax.Array | None = None,
-        across_heads: AcrossHeads | None = None,
     ) -> Attended:
         """Compute `headjax.attention.attend` with these options."""
         return attend(
@@ -227,7 +214,6 @@ class Call(NamedTuple):
             gates=self.gates,
             dropout=self.dropout,
             mixing=mixing,
-            across_heads=across_heads,
             probabilities=self.probabilities,
             implementation=self.implementation,
         )

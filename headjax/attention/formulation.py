@@ -83,11 +83,6 @@ class Attention(Spec, abc.ABC):
         """The KV head that each query head reads; by default each has its own."""
         return tuple(range(self.num_heads))
 
-    @property
-    def bias_ids(self) -> tuple[int, ...]:
-        """Original numbers of the heads to which a bias of the logits has an entry each; by default those of all."""
-        return self.ids
-
     @abc.abstractmethod
     def module(self, width: int, memory_width: int) -> Any:
         """Return the `headjax.attention.AttentionModule` of the formulation, its weights declared and not drawn."""
@@ -163,10 +158,6 @@ class Wrapping(Attention):
     @property
     def groups(self) -> tuple[int, ...]:
         return self.inner.groups
-
-    @property
-    def bias_ids(self) -> tuple[int, ...]:
-        return self.inner.bias_ids
 
     def kept(self, heads: Sequence[int]) -> Mapping[str, Sequence[int]]:
         return self.inner.kept(heads)

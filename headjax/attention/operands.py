@@ -1,4 +1,4 @@
-"""The operands of attention (arrays, mask, dropout, maps across heads), and its result."""
+"""The operands of attention (arrays, mask, dropout), and its result."""
 
 from __future__ import annotations
 
@@ -93,18 +93,6 @@ class Dropout(NamedTuple):
         return dropped(inputs, self.key, self.rate, shape=(inputs.shape[0], *(1,) * (inputs.ndim - 1)))
 
 
-class AcrossHeads(NamedTuple):
-    """Linear maps across heads on both sides of the softmax (Shazeer et al. 2020, Talking-Heads Attention).
-
-    Attributes:
-        logits: `[logit_heads, softmax_heads]`; the softmax takes sum_h logits_h P_hj, or None for the logits alone.
-        weights: `[softmax_heads, heads]`; sum_j A_j R_jh weights the values, or None for A alone.
-    """
-
-    logits: jax.Array | None = None
-    weights: jax.Array | None = None
-
-
 class Operands(NamedTuple):
     """The operands of one call of an attention kernel, see `headjax.attention.attend`."""
 
@@ -116,7 +104,6 @@ class Operands(NamedTuple):
     bias: jax.Array | None = None
     dropout: Dropout = Dropout()
     mixing: jax.Array | None = None
-    across_heads: AcrossHeads | None = None
 
     @property
     def heads(self) -> int:
@@ -130,7 +117,6 @@ class Attended(NamedTuple):
     Attributes:
         context: `[batch, query, heads, value_dim]`, the gated sums of values.
         probabilities: `[batch, heads, query, key]` before dropout and gates, or None where the kernel never holds them.
-            After a map across heads they are the weights of each value head and need not sum to one.
     """
 
     context: jax.Array

@@ -20,8 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Attention, NoHeads, Talking
-from headjax.attention.formulation import Wrapping
+from headjax.attention import Attention, NoHeads
 from headjax.attention.module import AttentionModule
 from headjax.core import history
 from headjax.core.errors import require
@@ -208,12 +207,8 @@ def _parts(where: str, layer: Layer, heads: int) -> int:
     """Return the number of layers that a layer splits into; its sub-layers must agree."""
     found: dict[str, int] = {}
     for slot, attention in _slots(layer):
-        innermost = attention
-        while isinstance(innermost, Wrapping):
-            innermost = innermost.inner
-        splits = not isinstance(innermost, NoHeads | Talking)
-        reason = "has no heads" if isinstance(attention, NoHeads) else "mixes its heads, so that none stands alone"
-        require(splits, f"{where}: {slot}", f"{kind_of(attention)} attention {reason}; it cannot be split")
+        splits = not isinstance(attention, NoHeads)
+        require(splits, f"{where}: {slot}", f"{kind_of(attention)} attention has no heads; it cannot be split")
         even = attention.num_heads % heads == 0
         require(
             even, "heads", f"{where}: {slot} has {attention.num_heads} heads, which do not split into layers of {heads}"

@@ -99,9 +99,6 @@ def counted_queries(probe: Probe) -> jax.Array:
 def probabilities(probe: Probe) -> jax.Array:
     """Return attention probabilities `[batch, heads, query, key]` in float32.
 
-    Weights that were mixed across heads after the softmax (talking heads) are not a distribution; they are divided by
-    the sum of the query's absolute weights.
-
     Raises:
         KernelError: The attention kernel does not hold them.
     """

@@ -140,7 +140,7 @@ class LayerGroup:
 
     def values(self, layers: TransformerLayer | None, call: StackCall) -> Varying:
         """Return the values that differ between layers in a call of the group."""
-        heads = len(self.layer.attention.bias_ids)
+        heads = len(self.layer.attention.ids)
         return Varying(
             layer=self.varying_weights(layers),
             gates=self._gates(call.attention, "attention"),
@@ -228,7 +228,7 @@ class Stack(Spec):
         crossed = {layer.cross_attention is not None for layer in self.layers}
         require(len(crossed) == 1, "layers", "either all layers have a cross_attention or none has")
         if self.position_bias is not None:
-            heads, used = self.position_bias.num_heads, {i for a in self.attentions("attention") for i in a.bias_ids}
+            heads, used = self.position_bias.num_heads, {i for a in self.attentions("attention") for i in a.ids}
             require(
                 max(used, default=0) < heads,
                 "position_bias",
@@ -275,7 +275,7 @@ class Stack(Spec):
 
     def columns(self, heads: int) -> jax.Array | None:
         """Return each layer's original head numbers, or None where every layer has all heads in order."""
-        ids = [attention.bias_ids for attention in self.attentions("attention")]
+        ids = [attention.ids for attention in self.attentions("attention")]
         if all(layer == tuple(range(heads)) for layer in ids):
             return None
         longest = max(map(len, ids))

@@ -23,7 +23,6 @@ from headjax.attention import (
     Latent,
     MultiHead,
     SharedRotary,
-    Talking,
     Tucker,
 )
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
@@ -96,7 +95,6 @@ FORMULATIONS: dict[str, Attention] = {
         ),
         components=(2, 1),
     ),
-    "talking": Talking(num_heads=4, logit_heads=3, softmax_heads=5, head_dim=4, value_dim=3),
     "gated": Gated(inner=MultiHead(num_heads=3, head_dim=4)),
     "gated_grouped": Gated(inner=Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves())),
 }

@@ -15,14 +15,12 @@ from headjax.attention import (
     Call,
     Collaborative,
     Concatenate,
-    Dropout,
     Gated,
     Grouped,
     Latent,
     Mask,
     MultiHead,
     RotaryHalves,
-    Talking,
     Tucker,
 )
 from headjax.attention.collaborative import MIXINGS
@@ -97,24 +95,6 @@ def test_collaborative_logits_are_those_of_the_formula():
         assert_close(found[:, head], softmax(logits), sums=SUMS)
 
 
-def test_talking_heads_are_their_formula():
-    talking = FORMULATIONS["talking"]
-    params = random_params(talking)
-    bias = np.random.default_rng(0).standard_normal((1, talking.softmax_heads, 6, 6)).astype(np.float32)
-    attended = attended_by(talking, params, X, Call(mask=CAUSAL, bias=bias))
-    p = as_float64(params)
-    query, key, value = (
-        np.einsum("btw,whd->bhtd", X, p[n]) + p[f"{n}_bias"][:, None] for n in ("query", "key", "value")
-    )
-    for example in range(2):
-        logits = query[example] @ key[example].swapaxes(1, 2) / 2
-        weights = [softmax(sum(logits[i] * p["logit_mixing"][i, j] for i in range(3)) + bias[0, j]) for j in range(5)]
-        for h in range(4):
-            mixed = sum(weights[j] * p["weight_mixing"][j, h] for j in range(5))
-            assert_close(attended.probabilities[example, h], mixed, sums=SUMS)
-            assert_close(attended.context[example, :, h], mixed @ value[example, h], sums=SUMS)
-
-
 Pair = tuple[Attention, Params]
 
 
@@ -182,13 +162,6 @@ def grouped(index: tuple[int, ...] | None) -> tuple[Pair, Pair]:
     return (source, params), (MultiHead(num_heads=6, head_dim=4), params | repeated)
 
 
-def silent() -> tuple[Pair, Pair]:
-    source = Talking(num_heads=3, logit_heads=3, softmax_heads=3, head_dim=4)
-    params = random_params(source) | dict.fromkeys(("logit_mixing", "weight_mixing"), np.eye(3, dtype=np.float32))
-    plain = {name: array for name, array in params.items() if not name.endswith("mixing")}
-    return (source, params), (MultiHead(num_heads=3, head_dim=4), plain)
-
-
 def compressed() -> tuple[Pair, Pair]:
     source = FORMULATIONS["compressed"]
     params = random_params(source)
@@ -220,7 +193,6 @@ EQUAL = {
     "latent": (latent, 1),
     "grouped": (lambda: grouped(None), 1),
     "grouped, in any order": (lambda: grouped((1, 0, 0, 0, 1, 0)), 1),
-    "talking, mixed by identities": (silent, 1),
     "compressed": (compressed, 4),
     "shared rotary": (shared_rotary, 4),
     "frequencies of each head's own": (own_frequencies, 4),
@@ -237,7 +209,7 @@ def test_it_is_another_with_products_of_its_weights(name):
     assert_close(found.probabilities, expected.probabilities, sums=longer * SUMS)
 
 
-@pytest.mark.parametrize("name", ["fixed_head_size", "ragged_grouped", "collaborative", "latent", "talking"])
+@pytest.mark.parametrize("name", ["fixed_head_size", "ragged_grouped", "collaborative", "latent"])
 def test_gated_is_the_formulation_inside_where_the_bias_is_large(name):
     inner = FORMULATIONS[name]
     gated = Gated(inner=inner, bias_init=Constant(30.0), kernel_init=Zeros())
@@ -334,21 +306,3 @@ def test_normalised_shared_keys_are_divided_by_the_root_mean_square_of_the_origi
 
     found = attended_by(normalised, params, X, call).context
     assert_close(found, divided(params, X, size), sums=4 * SUMS)
-
-
-def test_dropout_of_talking_heads_is_unbiased_and_leaves_the_reported_weights():
-    talking = FORMULATIONS["talking"]
-    params = random_params(talking)
-    module, clean = talking.bind(params, WIDTH, WIDTH), attended_by(talking, params, X)
-
-    @jax.jit
-    @jax.vmap
-    def dropped(key):
-        return module.attend(jnp.asarray(X), module.key_values(X, None), Call(dropout=Dropout(0.3, key)))
-
-    attended = dropped(jax.random.split(jax.random.key(0), 2000))
-    assert_close(attended.probabilities[0], clean.probabilities, sums=SUMS)
-    spread = np.std(attended.context, axis=0)
-    assert float(spread.min()) > 0.0
-    error = np.abs(np.mean(attended.context, axis=0) - clean.context) / spread
-    assert float(error.max()) < 5.0 / 2000**0.5

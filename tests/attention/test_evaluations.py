@@ -62,7 +62,6 @@ INNER = {
     "grouped": Grouped(num_heads=6, kv_heads=2, head_dim=4, value_dim=3, projection_bias=True),
     "unequal groups": FORMULATIONS["ragged_grouped"],
     "own keys": MultiHead(num_heads=4, head_dim=4, value_dim=6, rotary=RotaryHalves(base=100.0)),
-    "a map across heads": FORMULATIONS["talking"],
     "shared keys": FORMULATIONS["collaborative"],
 }
 

@@ -24,9 +24,7 @@ CAUSAL = Mask(causal=True)
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    "name", ["rotary_halves", "ragged_grouped", "collaborative", "tucker", "latent_rotary", "talking"]
-)
+@pytest.mark.parametrize("name", ["rotary_halves", "ragged_grouped", "collaborative", "tucker", "latent_rotary"])
 def test_decoding_token_by_token_equals_one_causal_call(name):
     layer, inputs = module(name), random_inputs(length=5)
     step = nnx.jit(lambda layer, inputs, cache: layer(inputs, cache=cache))

@@ -50,7 +50,6 @@ COLLABORATIVE, SHARED = FORMULATIONS["collaborative"], FORMULATIONS["shared_rota
         (LATENT, {"rotary_dim": 3, "rotary": RotaryInterleaved()}, "rotary_dim"),
         (LATENT, {"query_norm": RMSNorm()}, "query_norm"),
         (LATENT, {"rank": 0}, "rank"),
-        (FORMULATIONS["talking"], {"softmax_heads": 0}, "softmax_heads"),
         (FORMULATIONS["compressed"], {"inner": FORMULATIONS["compressed"]}, "inner"),
         (FORMULATIONS["gated"], {"inner": FORMULATIONS["gated"]}, "inner"),
         (SHARED, {"inner": MULTI_HEAD}, "inner"),

@@ -107,7 +107,6 @@ def test_optimizer_settings_that_would_train_nonsense(path, value):
 MULTI = {"kind": "multi_head", "num_heads": 2, "head_dim": 4}
 NONE = {"kind": "compressed", "rank": 4, "inner": {"kind": "no_heads"}}
 DEEP = {"kind": "deep", "of": RECIPES["language_model"] | {"kind": "language_model", "attention": NONE}}
-TALKING = {"kind": "talking", "num_heads": 2, "head_dim": 4, "logit_heads": 2, "softmax_heads": 3}
 
 
 def run(recipe: str = "language_model", **changes: object) -> dict[str, object]:
@@ -121,7 +120,6 @@ def run(recipe: str = "language_model", **changes: object) -> dict[str, object]:
         (run(num_layers=[16**5000]), "config.model.num_layers"),
         (run(attention=NONE), "config.model.attention.inner"),
         (RUN | {"model": DEEP}, "config.model.of.attention.inner"),
-        (run("t5", attention=TALKING), "config.model.position_bias"),
         ({None: 1}, "config"),
         (run(attention={1: 2}), "config.model.attention"),
         (run() | {"model": {"kind": "directory", "path": "x" * 10**4}}, "xxx"),
@@ -142,7 +140,7 @@ def test_what_is_no_config_is_refused_by_the_path_of_its_field(data, field):
     assert len(str(error.value)) < 500
 
 
-@pytest.mark.parametrize("initializer", ["near_identity", "sliced_xavier", "xavier"])
+@pytest.mark.parametrize("initializer", ["sliced_xavier", "xavier"])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_any_initializer_draws_any_model(recipe, initializer):
     fields = {"initializer": {"kind": initializer}}
@@ -150,10 +148,6 @@ def test_any_initializer_draws_any_model(recipe, initializer):
         RUN | {"model": {"kind": "deep", "of": run()["model"] | fields}} if recipe == "deep" else run(recipe, **fields)
     )
     assert run_all(train_config(data)) == ()
-
-
-def test_heads_that_mix_take_a_bias_for_each_softmax():
-    assert run_all(train_config(run("t5", attention=TALKING | {"softmax_heads": 1, "logit_heads": 5}))) == ()
 
 
 @pytest.mark.parametrize("override", ["--config=3", "--config", "--config.=3", "--config.steps", "steps=3"])

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import MultiHead, NoHeads, Talking
+from headjax.attention import MultiHead, NoHeads
 from headjax.attention.operands import Dropout
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
@@ -158,9 +158,6 @@ def test_the_recipe_starts_fresh_or_from_trained_weights(model, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, warm.params, deepen(model).params)
 
 
-MIXING = Talking(num_heads=4, logit_heads=3, softmax_heads=5, head_dim=4, value_dim=3)
-
-
 @pytest.mark.parametrize(
     "recipe, heads, message",
     [
@@ -169,7 +166,6 @@ MIXING = Talking(num_heads=4, logit_heads=3, softmax_heads=5, head_dim=4, value_
         (bert(), 4, "heads: the layers have 4 heads already"),
         (bert(), 3, "heads: encoder/0: attention has 4 heads, which do not split into layers of 3"),
         (bert(), 0, "heads: must be .*at least 1, got 0"),
-        (bert(attention=MIXING), 1, "encoder/0: attention: talking attention mixes its heads"),
         (bert(attention=NoHeads()), 1, "encoder/0: attention: no_heads attention has no heads"),
         (Albert(**SIZES, attention=tiny.multi_head(), feed_forward=Dense(32)), 1, "encoder: its layers are one layer"),
         (

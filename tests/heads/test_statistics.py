@@ -46,13 +46,6 @@ def test_entropy_of_hand_made_probabilities():
     assert_close(statistics.normalized_entropy(probe(WEIGHTS))[0], expected / np.log(4), sums=SUMS)
 
 
-def test_weights_mixed_across_heads_count_by_their_size():
-    """Talking heads: weights may be negative and need not sum to one."""
-    mixed = [[[2.0, -2.0, 0.0, 0.0]] * 3, [[0.0, -0.5, 0.0, 0.0]] * 3]
-    assert_close(statistics.entropy(probe(mixed))[0], [[math.log(2), 0.0]] * 3, sums=SUMS)
-    assert_close(statistics.confidence(probe(mixed))[0], [[0.5, 1.0]] * 3, sums=SUMS)
-
-
 def test_normalized_entropy_counts_the_keys_a_query_may_see():
     causal = [[[1.0, 0, 0], [0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]], [[1.0, 0, 0], [1.0, 0, 0], [0.5, 0.5, 0]]]
     expected = [[0.0, 0.0], [1.0, 0.0], [1.0, math.log(2) / math.log(3)]]

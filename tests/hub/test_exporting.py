@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.attention import Collaborative, Latent, Talking
+from headjax.attention import Collaborative, Gated, Latent
 from headjax.cli import main
 from headjax.core.errors import CheckpointError, HeadjaxError
 from headjax.heads.pruning import prune
@@ -214,10 +214,7 @@ def test_onnx_of_every_architecture(name, tmp_path):
 
 
 NAMELESS = {
-    "talking, latent": (
-        Talking(num_heads=3, logit_heads=4, softmax_heads=4, head_dim=2),
-        Latent(num_heads=2, rank=3, head_dim=2),
-    ),
+    "gated, latent": (Gated(inner=tiny.multi_head(3)), Latent(num_heads=2, rank=3, head_dim=2)),
     "collaborative": [Collaborative(num_heads=4, shared_dim=5, content_bias=True, **SIZES)] * 2,
 }
 

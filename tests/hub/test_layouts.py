@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from headjax.attention import Collaborative, Gated, Grouped, Latent, MultiHead, RotaryInterleaved, Talking, Tucker
+from headjax.attention import Collaborative, Gated, Grouped, Latent, MultiHead, RotaryInterleaved, Tucker
 from headjax.attention.collaborative import Concatenate
 from headjax.conversion import convert
 from headjax.core.errors import DataError
@@ -221,7 +221,6 @@ REFUSED = [
         lambda: tiny.model(dataclasses.replace(model_of(BERT).config, pooler=Pooler(activation="relu"))),
         ("pooler",),
     ),
-    ("bert", "auto", without(Talking(num_heads=4, logit_heads=4, softmax_heads=4, head_dim=2)), ("talking", "onnx")),
     ("bert", "auto", without(Gated(inner=HEADS)), ("gated_heads", "onnx")),
     ("llama", "auto", lambda: convert(model_of(LLAMA), "gated").model, ("gated_heads", "onnx", "--to grouped")),
     ("bert", "auto", without(Latent(num_heads=4, rank=3, head_dim=2, latent_norm=RMSNorm())), ("latent_norm",)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import pytest
 
-from headjax.attention import MultiHead, NoHeads, Talking
+from headjax.attention import MultiHead, NoHeads
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import abstract
@@ -53,14 +53,8 @@ def test_encoders_have_no_cache_and_shared_layers_say_so():
     [
         (tiny.multi_head(1, 768), "cudnn", "bfloat16", r"\(multi_head\): qk_dim is 768, and its largest is 128"),
         (tiny.multi_head(), "collaborative_pallas", "float32", r"\(multi_head\): it needs one shared query"),
-        (
-            Talking(num_heads=2, logit_heads=2, softmax_heads=2, head_dim=4),
-            "xla",
-            "float32",
-            r"\(talking\): talking heads mix the weights",
-        ),
     ],
-    ids=["cudnn", "collaborative_pallas", "talking"],
+    ids=["cudnn", "collaborative_pallas"],
 )
 def test_the_layer_that_does_not_fit_is_named(layer, attention, dtype, message):
     # The first layer can use every kernel that runs here, the second cannot.

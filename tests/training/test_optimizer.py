@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Collaborative, Gated, MultiHead, Talking, Tucker
+from headjax.attention import Collaborative, Gated, MultiHead, Tucker
 from headjax.core.tensors import Constant, Ones, Zeros, flatten
 from headjax.initialization import Admin, DSInit, LayerScale, ReZero
 from headjax.models.residuals import PostNorm, PreNorm
@@ -83,11 +83,9 @@ def test_multipliers_of_residual_branches_are_not_decayed(initialization, residu
 @pytest.mark.parametrize("start", [Ones, Zeros(), Constant(0.3)])
 def test_how_a_weight_starts_does_not_switch_its_decay(start):
     sizes = {"num_heads": 2, "value_dim": 4, "head_dim": 4}
-    talking = Talking(num_heads=2, logit_heads=2, softmax_heads=2, head_dim=4, mixing_init=start)
     for attention, weights in (
         (Collaborative(shared_dim=4, mixing_init=start, **sizes), ["mixing"]),
         (Tucker(query_rank=3, key_rank=3, mixing_init=start, **sizes), ["mixing"]),
-        (talking, ["logit_mixing", "weight_mixing"]),
         (Gated(inner=MultiHead(num_heads=2, head_dim=4), kernel_init=start), ["gate"]),
     ):
         flags = decayed(attention.tensors(8, 8))

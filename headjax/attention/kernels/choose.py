@@ -38,7 +38,6 @@ class CallFacts(NamedTuple):
         bias: kind of the bias that is added.
         dropout: whether probabilities are dropped.
         mixing: whether heads share one query, which each mixes (collaborative attention).
-        across_heads: whether logits or weights are mapped across heads (talking heads).
         probabilities: whether the caller may read the probabilities.
         generation: generation of the TPU, or None where it is unknown.
     """
@@ -57,7 +56,6 @@ class CallFacts(NamedTuple):
     bias: BiasKind
     dropout: bool
     mixing: bool
-    across_heads: bool
     probabilities: bool
     generation: int | None = None
 
@@ -80,7 +78,6 @@ def facts_of(operands: Operands, machine: Machine, probabilities: bool) -> CallF
         bias=_bias_kind(operands.bias),
         dropout=operands.dropout.active,
         mixing=operands.mixing is not None,
-        across_heads=operands.across_heads is not None,
         probabilities=probabilities,
         generation=machine.generation,
     )
@@ -123,7 +120,6 @@ class Capabilities(NamedTuple):
         biases: kinds of bias that it adds.
         dropout: whether it drops probabilities.
         probabilities: whether it returns them.
-        across_heads: whether it maps logits and weights across heads.
         needs_mixing: whether it computes only queries that heads share and mix; other kernels receive mixed queries.
         value_dim: how it handles a value_dim other than qk_dim: `free`, or `padded` with zeros, which is exact.
         kv_heads: how it handles fewer key or value heads than heads: `free`; `grouped`, with equal numbers of both
@@ -141,7 +137,6 @@ class Capabilities(NamedTuple):
     biases: tuple[BiasKind, ...] = ("none", "keys", "full")
     dropout: bool = False
     probabilities: bool = False
-    across_heads: bool = False
     needs_mixing: bool = False
     value_dim: str = "free"
     kv_heads: str = "grouped"
@@ -157,8 +152,6 @@ def refusal(can: Capabilities, facts: CallFacts) -> str | None:
         return f"it runs on {' and '.join(can.platforms)}, and this is {facts.platform}"
     if can.needs_mixing and not facts.mixing:
         return "it needs one shared query that heads mix, and this formulation has a query per head"
-    if facts.across_heads and not can.across_heads:
-        return "talking heads mix the weights of all heads, and it never holds more than one head's"
     if facts.dtype not in can.dtypes:
         return f"it computes in {' and '.join(can.dtypes)}, and the inputs are {facts.dtype}"
     if facts.dtype == "bfloat16" and (facts.generation or can.bfloat16_generation) < can.bfloat16_generation:
@@ -216,9 +209,7 @@ class Kernel(NamedTuple):
 KERNELS: dict[str, Kernel] = {
     "einsum": Kernel(
         None,
-        Capabilities(
-            platforms=("cpu", "gpu", "tpu"), dropout=True, probabilities=True, across_heads=True, kv_heads="free"
-        ),
+        Capabilities(platforms=("cpu", "gpu", "tpu"), dropout=True, probabilities=True, kv_heads="free"),
         "the reference: plain einsums that hold every probability",
     ),
     "xla": Kernel(

@@ -38,14 +38,14 @@ def collaborative_attention(operands: Operands, block: int | None = None, interp
     A query that may see no key gets an average of some values; the reference gives the average of all.
 
     Args:
-        operands: with `mixing`, and without dropout and maps across heads, as the capabilities say.
+        operands: with `mixing`, and without dropout, as the capabilities say.
         block: side of the blocks; None is 128, or 256 for long sequences.
         interpret: whether the kernel runs step by step instead of being compiled for a TPU.
 
     Raises:
         KernelError: the operands have no mixing.
     """
-    query, key, value, scale, mask, bias, _, mixing, _ = operands
+    query, key, value, scale, mask, bias, _, mixing = operands
     if mixing is None:
         raise KernelError("mixing: collaborative_pallas needs one shared query that heads mix")
     batch, queries, _, _ = query.shape

@@ -29,7 +29,6 @@ ASKED = CallFacts(
     bias="none",
     dropout=False,
     mixing=False,
-    across_heads=False,
     probabilities=False,
 )
 
@@ -48,7 +47,6 @@ ASKED = CallFacts(
         ("tpu", {"generation": 3, "dtype": "float32"}, "splash", "preferred on tpu"),
         ("tpu", {"generation": 5}, "splash", "preferred on tpu"),
         ("tpu", {"probabilities": True}, "einsum", "not splash: it returns no probabilities, and a probe may look"),
-        ("tpu", {"across_heads": True}, "einsum", "not splash: talking heads mix the weights of all heads"),
         ("gpu", {}, "cudnn", "preferred on gpu"),
         ("gpu", {"dtype": "float32"}, "einsum", "not cudnn: it computes in bfloat16 and float16, and the inputs are"),
         ("gpu", {"qk_dim": 768}, "einsum", "not cudnn: qk_dim is 768, and its largest is 128"),
@@ -75,7 +73,7 @@ def test_a_named_kernel_is_taken_or_refused_never_replaced():
 
 
 def test_the_reference_can_do_everything():
-    hard = {"dropout": True, "across_heads": True, "bias": "full", "qk_dim": 768, "queries": 7, "dtype": "float16"}
+    hard = {"dropout": True, "bias": "full", "qk_dim": 768, "queries": 7, "dtype": "float16"}
     assert refusal(KERNELS["einsum"].can, ASKED._replace(**hard)) is None
 
 
@@ -112,11 +110,6 @@ def test_a_target_holds_only_within():
             MULTI_HEAD,
             {"query_length": 128, "segments": True, "bias": True, "implementation": "splash", "platform": "tpu"},
             KernelError("it adds no bias to the logits"),
-        ),
-        (
-            FORMULATIONS["talking"],
-            {"query_length": 6, "implementation": "xla"},
-            KernelError("talking heads mix the weights of all heads, and it never holds"),
         ),
     ],
 )
