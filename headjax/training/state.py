@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -81,11 +83,15 @@ def initial_state(
         optimizer: see `headjax.training.optimizer`.
         mesh: the devices.
         seed: of the initialisation.
-        params: start from these instead of fresh ones (fine-tuning).
+        params: start from these instead of fresh ones (fine-tuning). Whatever their type, the state has float32 copies:
+            numbers in bfloat16 are 0.4 to 0.8 % apart, and smaller steps would be lost.
         sharding: placement of the state on the mesh.
     """
     if params is None:
         return _fresh(model, optimizer, mesh, sharding)(jax.random.key(seed))
+    short = sorted({np.dtype(array.dtype).name for array in jax.tree.leaves(params)} - {"float32"})
+    if short:
+        warnings.warn(f"model: its {' and '.join(short)} weights are trained, and saved, in float32", stacklevel=2)
     places = state_shardings(model, optimizer, mesh, sharding)
     # A copy, since training steps donate their state and must not take the caller's model along.
     placed = place_copies(params, places.params)
@@ -93,6 +99,7 @@ def initial_state(
 
 
 def _first(optimizer: optax.GradientTransformation, params: Params) -> TrainState:
+    params = jax.tree.map(lambda array: array.astype(jnp.float32), params)
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
 

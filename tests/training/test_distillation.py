@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -73,6 +74,15 @@ def test_a_pruned_model_comes_back_to_its_teacher(recovered, student, teacher, b
     assert found.model.history[-1]["action"] == "distill"
     assert found.model.history[-1]["logits"] == 1.0
     assert_trees_equal(student.params, prune(teacher, REMOVED).params)  # the student that was given is still itself
+
+
+def test_a_bfloat16_student_learns_as_its_copy_in_float32(teacher, student, batches):
+    coarse = student.replace(params=jax.tree.map(lambda array: array.astype(jnp.bfloat16), student.params))
+    control = coarse.replace(params=jax.tree.map(lambda array: array.astype(jnp.float32), coarse.params))
+    settings = Distillation(steps=3, optimizer=AdamW(schedule=ConstantRate(peak=5e-5)), task=0.0, logits=1.0)
+    with pytest.warns(UserWarning, match="bfloat16"):
+        found = distill(coarse, teacher, itertools.cycle(batches), settings)
+    assert_trees_equal(found.model.params, distill(control, teacher, itertools.cycle(batches), settings).model.params)
 
 
 @pytest.mark.parametrize("kept", first(1, [6, 39]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -38,6 +39,18 @@ def test_a_state_keeps_a_copy_of_given_parameters():
     assert_trees_equal(made.params, model.params)
     for path, array in flatten(model.params).items():
         assert flatten(made.params)[path].unsafe_buffer_pointer() != array.unsafe_buffer_pointer(), path
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_parameters_of_a_short_type_are_trained_in_float32(dtype):
+    """Steps smaller than half a unit in the last place would be lost; moments would be as coarse."""
+    mesh = MeshConfig(data=1).build(jax.devices()[:1])
+    coarse = jax.tree.map(lambda array: array.astype(dtype), tiny.model(MODEL).params)
+    with pytest.warns(UserWarning, match=jnp.dtype(dtype).name):
+        made = initial_state(MODEL, optax.adam(1e-5), mesh, 0, coarse)
+    wanted = abstract_state(MODEL, optax.adam(1e-5), mesh)  # onto which a checkpoint is restored
+    assert jax.tree.map(lambda array: array.dtype, made) == jax.tree.map(lambda array: array.dtype, wanted)
+    assert_trees_equal(made.params, jax.tree.map(lambda array: array.astype(jnp.float32), coarse))
 
 
 @pytest.mark.parametrize("kind", [None, "deep_norm", "admin"])
