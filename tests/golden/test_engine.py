@@ -26,9 +26,9 @@ MODELS = json.loads((FOLDER / "models.json").read_text())
 RESULTS = FOLDER / "results.npz"
 
 CLOSE = 1e-5
-"""Largest difference of a result, as a share of the largest value of its array: another instruction set moves it by 6e-6."""
+"""Largest difference of a result, as a share of its array's largest value: another instruction set makes 6e-6."""
 FACTORISED = 2e-2
-"""A factorisation found in many alternating steps grows roundings: another instruction set moves its outputs by 5e-3."""
+"""The same of a factorisation found in many alternating steps: another instruction set makes 5e-3."""
 
 CONVERSIONS = {
     "demo": ("collaborative:shared_dim=96", "grouped:kv_heads=4", "latent:rank=16"),
