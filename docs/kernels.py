@@ -15,7 +15,6 @@ from headjax.attention.kernels.choose import ALL_MASKS, KERNELS, PREFERRED, Capa
 from headjax.attention.latent import Latent
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.rotary import RotaryHalves
-from headjax.attention.shared_rotary import SharedRotary
 from headjax.core.errors import KernelError
 
 EXAMPLES: dict[str, Attention] = {
@@ -32,9 +31,6 @@ EXAMPLES: dict[str, Attention] = {
     "`Latent`": Latent(num_heads=12, rank=128, head_dim=64, rotary_dim=32, rotary=RotaryHalves()),
     "`Compressed`, `Grouped` inside": Compressed(
         inner=Grouped(num_heads=12, kv_heads=4, head_dim=64, rotary=RotaryHalves()), rank=128
-    ),
-    "`SharedRotary`": SharedRotary(
-        inner=Grouped(num_heads=12, kv_heads=4, head_dim=64, rotary=RotaryHalves()), components=(2,) * 32
     ),
     "`Gated`, `MultiHead` inside": Gated(inner=MultiHead(num_heads=12, head_dim=64)),
 }

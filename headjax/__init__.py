@@ -33,7 +33,6 @@ _LAZY = {
     "ModelConfig": "headjax.models.config",
     "MultiHeadAttention": "headjax.attention.multi_head",
     "Sample": "headjax.models.sampling",
-    "SharedRotaryAttention": "headjax.attention.shared_rotary",
     "Task": "headjax.evaluation.task",
     "Tokenizer": "headjax.tokenizers.tokenizer",
     "TrainConfig": "headjax.training.config",

@@ -11,7 +11,6 @@ from headjax.attention.module import AttentionCache, AttentionModule, NoHeads, N
 from headjax.attention.multi_head import Grouped, GroupedAttention, MultiHead, MultiHeadAttention
 from headjax.attention.operands import Attended, Dropout, Mask
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, Rotary, RotaryHalves, RotaryInterleaved, YarnScaling
-from headjax.attention.shared_rotary import SharedRotary, SharedRotaryAttention
 
 __all__ = [
     "Attended",
@@ -42,8 +41,6 @@ __all__ = [
     "Rotary",
     "RotaryHalves",
     "RotaryInterleaved",
-    "SharedRotary",
-    "SharedRotaryAttention",
     "Tucker",
     "TuckerAttention",
     "YarnScaling",

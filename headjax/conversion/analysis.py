@@ -129,9 +129,6 @@ def ranks_for_size(
         ConfigError: One block per layer makes a larger model already.
     """
     sites = _multi_head_sites(model, stacks, layers)
-    for (stack, layer), site in sites.items():
-        still = site.multi_head.rotary is None
-        require(still, f"{stack}/{layer}: rotary", "keys that turn share by frequency; name a shared_dim instead")
     spectra = _spectra(sites, model, batches)
     width, calibrated = model.config.width, batches is not None
     attentions = model.config.attentions()

@@ -15,9 +15,7 @@ from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import Root, covariance_root
 from headjax.conversion.decomposition import CP, Search, decompose
 from headjax.conversion.products import Products, gram
-from headjax.conversion.shared_rotary import check_shared, share_keys
 from headjax.conversion.target import (
-    Choice,
     Site,
     Target,
     bias_or_zeros,
@@ -26,7 +24,6 @@ from headjax.conversion.target import (
     require_no_rotary,
     require_rank,
 )
-from headjax.conversion.turning import turns
 from headjax.core.fields import Size
 from headjax.core.tensors import Params
 
@@ -42,10 +39,8 @@ class ToCollaborative(Target):
     function stays the same: the heads' own weights stand side by side, mixed by blocks of ones. Below that size a
     calibrated conversion minimises the error of centred logits, any other the error of the weights.
 
-    Where keys turn with their positions, the layer becomes `SharedRotary`: KV heads share complex components at each
-    rotary frequency, in closed form and without new queries. Key and value heads stay grouped, and `shared_dim` counts
-    the numbers that all frequencies' components take, from head_dim to kv_heads * head_dim, where the function stays
-    the same. Normalised keys keep their root mean square exactly.
+    Layers whose keys turn with their positions are refused: a map across rotary frequencies does not commute with
+    turning.
 
     Attributes:
         shared_dim: Size of the shared queries and keys, at most num_heads * head_dim.
@@ -58,27 +53,11 @@ class ToCollaborative(Target):
     search: Search = Search()
 
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
-        if turns(attention):
-            check_shared(attention, "shared_dim", self.shared_dim)
-            return
         source = multi_head_of(attention)
+        require_no_rotary(source, self.name)
         require_rank("shared_dim", self.shared_dim, source.num_heads * source.head_dim, "num_heads * head_dim")
 
-    def choices(self, attention: Attention) -> tuple[Choice, ...]:
-        if not turns(attention):
-            return (Choice(self),)
-        least = dataclasses.replace(self, shared_dim=min(self.shared_dim, attention.head_dim))
-        few = () if least == self else (Choice(least),)
-        return Choice(self), Choice(self, plain=True), *few
-
-    def prepare(self, module: AttentionModule) -> AttentionModule:
-        return module if turns(module.config) else super().prepare(module)
-
     def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
-        still = iter(self._decomposed([site for site in sites if not turns(site.attention)], seed))
-        return [share_keys(site, self.shared_dim) if turns(site.attention) else next(still) for site in sites]
-
-    def _decomposed(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
         found: dict[int, CP] = {}
         for members in same_shapes(sites):
             full = self.shared_dim == sites[members[0]].params["query"][0].size

@@ -14,7 +14,6 @@ from headjax.attention import Attention, Grouped, MultiHead
 from headjax.attention.module import AttentionModule
 from headjax.attention.rotary import Rotary
 from headjax.conversion.calibration import covariance_root
-from headjax.conversion.shared_rotary import fit_turning, turning_losses
 from headjax.conversion.sharing import (
     Align,
     Groups,
@@ -37,6 +36,7 @@ from headjax.conversion.target import (
     copied_keys,
     multi_head_of,
 )
+from headjax.conversion.turned_keys import fit_turning, turning_losses
 from headjax.conversion.turning import turns, turns_whole
 from headjax.core.errors import require
 from headjax.core.fields import Size

@@ -14,7 +14,6 @@ from headjax.attention import (
     GatedAttention,
     GroupedAttention,
     LatentAttention,
-    SharedRotaryAttention,
     TuckerAttention,
 )
 from headjax.attention.collaborative import SharedKeyAttention
@@ -181,16 +180,6 @@ def _(module: GroupedAttention) -> jax.Array:
 def gain(norm: Normalisation) -> jax.Array:
     """Return gamma `[1, 1, size]` of a norm of heads."""
     return norm.gain()[None, None]
-
-
-@_query_key.register
-def _(module: SharedRotaryAttention) -> Products:
-    return _query_key(module.as_grouped())
-
-
-@_values.register
-def _(module: SharedRotaryAttention) -> jax.Array:
-    return _values(module.inner)
 
 
 @_query_key.register

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Collaborative, SharedRotaryAttention, Tucker
+from headjax.attention import Collaborative, Tucker
 from headjax.attention.formulation import Attention
 from headjax.attention.module import AttentionModule
 from headjax.core import history
@@ -104,13 +104,10 @@ def drop_unused(module: AttentionModule) -> AttentionModule:
     """Return a layer of the same function without the shared dimensions whose mixing weights are 0 for every head.
 
     A converted layer at full rank gives every head separate dimensions, which are unused once the head is removed.
-    Components of rotary frequencies are at most as many as the remaining KV heads. Formulations that share no
-    dimensions are returned unchanged.
+    Formulations that share no dimensions are returned unchanged.
     """
     attention, params = module.config, module.params
     smaller: Attention
-    if isinstance(module, SharedRotaryAttention):
-        return module.without_spare()
     if isinstance(attention, Collaborative):
         queries = keys = _used(params, (0,))
         smaller = dataclasses.replace(attention, shared_dim=len(keys))

@@ -21,7 +21,6 @@ from headjax.attention.formulation import Attention, Wrapping
 from headjax.attention.latent import LatentAttention
 from headjax.attention.module import AttentionModule, NoHeadsAttention
 from headjax.attention.multi_head import Grouped, GroupedAttention, MultiHead, MultiHeadAttention
-from headjax.attention.shared_rotary import SharedRotaryAttention
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, flatten, nested
 from headjax.heads.surgery import LayerModule, attention_layers, map_attention
@@ -137,14 +136,6 @@ def _(module: CompressedAttention) -> PlainHeads:
     inner, weights = as_grouped(module.inner)
     latent = np.asarray(module.latent[...])
     return PlainHeads(inner, weights | {name: _product(latent, weights[name]) for name in ("key", "value")})
-
-
-@as_grouped.register
-def _(module: SharedRotaryAttention) -> PlainHeads:
-    """Return the heads inside with the components multiplied out for their keys."""
-    if module.config.inner.key_norm is not None:
-        raise InexpressibleError("shared components of normalised keys cannot be written as grouped attention")
-    return as_grouped(module.as_grouped())
 
 
 def _one_key_each(attention: Attention, weights: Mapping[str, np.ndarray], scale: float) -> Grouped:

@@ -22,7 +22,6 @@ from headjax.attention import (
     Grouped,
     Latent,
     MultiHead,
-    SharedRotary,
     Tucker,
 )
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
@@ -78,22 +77,6 @@ FORMULATIONS: dict[str, Attention] = {
             key_norm=RMSNorm(),
         ),
         rank=7,
-    ),
-    "shared_rotary": SharedRotary(
-        inner=Grouped(num_heads=6, kv_heads=3, head_dim=6, rotary=RotaryHalves(base=100.0), projection_bias=True),
-        components=(1, 3, 2),
-    ),
-    "shared_rotary_normalised": SharedRotary(
-        inner=Grouped(
-            num_heads=4,
-            kv_heads=2,
-            head_dim=4,
-            kv_index=(1, 0, 0, 0),
-            rotary=RotaryInterleaved(base=100.0),
-            query_norm=RMSNorm(),
-            key_norm=RMSNorm(),
-        ),
-        components=(2, 1),
     ),
     "gated": Gated(inner=MultiHead(num_heads=3, head_dim=4)),
     "gated_grouped": Gated(inner=Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves())),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import jax
@@ -169,12 +168,6 @@ def compressed() -> tuple[Pair, Pair]:
     return (source, params), (source.inner, params["inner"] | joined)
 
 
-def shared_rotary() -> tuple[Pair, Pair]:
-    source = FORMULATIONS["shared_rotary"]
-    params = random_params(source)
-    return (source, params), (source.inner, source.bind(params, WIDTH, WIDTH).as_grouped().params)
-
-
 def own_frequencies() -> tuple[Pair, Pair]:
     """Heads that keep frequencies of their own are whole ones whose other dimensions are zero."""
     params = random_params(KEPT)
@@ -194,7 +187,6 @@ EQUAL = {
     "grouped": (lambda: grouped(None), 1),
     "grouped, in any order": (lambda: grouped((1, 0, 0, 0, 1, 0)), 1),
     "compressed": (compressed, 4),
-    "shared rotary": (shared_rotary, 4),
     "frequencies of each head's own": (own_frequencies, 4),
 }
 """Each with how many times `SUMS` its longest way is, turning included."""
@@ -275,34 +267,3 @@ def test_the_papers_mixings_have_names():
     assert drawn["concatenate"].max() == 1.0
     assert bool((drawn["ones"] == 1.0).all())
     assert float(drawn["normal"].std()) == pytest.approx(0.2, rel=0.05)
-
-
-def test_mixing_of_shared_rotary_components_is_a_product_of_complex_numbers():
-    shared = FORMULATIONS["shared_rotary"]
-    params = random_params(shared)
-    key, mixing = (
-        np.asarray(params[name], np.complex128).swapaxes(0, axis) for name, axis in (("key", 1), ("mixing", 0))
-    )
-    key, mixing = key[0] + 1j * key[1], mixing[0] + 1j * mixing[1]
-    starts = np.cumsum([0, *shared.components])
-    found = np.asarray(shared.bind(params, WIDTH, WIDTH).as_grouped().key[...])
-    for frequency, (start, end) in enumerate(itertools.pairwise(starts)):
-        expected = np.einsum("wr,gr->wg", key[:, start:end], mixing[:, start:end])
-        assert_close(found[:, :, frequency], expected.real, sums=8)
-        assert_close(found[:, :, frequency + 3], expected.imag, sums=8)
-
-
-def test_normalised_shared_keys_are_divided_by_the_root_mean_square_of_the_original_ones():
-    normalised = FORMULATIONS["shared_rotary_normalised"]
-    params, call = random_params(normalised), Call(mask=CAUSAL)
-    original = np.einsum("bnw,wgd->bngd", X, params["inner"]["key"])
-    size = np.sqrt(np.square(original).mean(axis=-1, keepdims=True) + normalised.inner.key_norm.epsilon)
-
-    @jax.jit
-    def divided(params, x, size):
-        module = normalised.bind(params, WIDTH, WIDTH).as_grouped()
-        stored = module.key_values(x, None)
-        return module.attend(x, stored | {"key": stored["key"] / size}, call).context
-
-    found = attended_by(normalised, params, X, call).context
-    assert_close(found, divided(params, X, size), sums=4 * SUMS)

@@ -18,9 +18,8 @@ from headjax.attention import (
     MultiHead,
     NoHeads,
     RotaryHalves,
-    SharedRotary,
 )
-from headjax.core.tensors import check, count, flatten
+from headjax.core.tensors import count, flatten
 from tests.attention.formulations import (
     FORMULATIONS,
     SUMS,
@@ -85,20 +84,6 @@ def test_one_query_attends_to_a_compressed_latent_as_to_rebuilt_values(name):
     assert_close(*both(random_params(compressed), X), sums=4 * SUMS)
 
 
-def test_few_queries_meet_shared_components_and_many_meet_rebuilt_keys(monkeypatch):
-    """Both give the same; the layer's operations are those of the cheaper one."""
-    shared = FORMULATIONS["shared_rotary"]
-    assert [shared.rebuilds(length) for length in (1, 6)] == [False, True]
-    params = random_params(shared)
-    rebuilt = attended_by(shared, params, X, CAUSAL).context
-    fewer = shared.flops(64, 64, 6, 6)
-    monkeypatch.setattr(SharedRotary, "rebuilds", lambda *_: False)
-    module = shared.bind(params, WIDTH, WIDTH)
-    directly = jax.jit(lambda x: module.attend(x, module.key_values(x, None), CAUSAL).context)
-    assert_close(directly(X), rebuilt, sums=2 * SUMS)
-    assert fewer < shared.flops(64, 64, 6, 6)
-
-
 def test_decoding_with_compressed_attention_rebuilds_no_values():
     compressed = Compressed(inner=INNER["grouped"], rank=5)
     module = compressed.bind(random_params(compressed), WIDTH, WIDTH)
@@ -137,8 +122,6 @@ ROTARY = {"rotary_dim": 2, "rotary": RotaryHalves()}
         (Collaborative(num_heads=3, shared_dim=6, value_dim=5, head_dim=4), 6 + 3 * 5),
         (FORMULATIONS["collaborative"], 8 + 4 * 4 + 4),
         (FORMULATIONS["compressed"], 7 + 1),
-        (FORMULATIONS["shared_rotary"], 2 * (1 + 3 + 2) + 3 * 6),
-        (FORMULATIONS["shared_rotary_normalised"], 2 * (2 + 1) + 2 * 4 + 2),
     ],
     ids=lambda given: type(given).__name__ if not isinstance(given, int) else str(given),
 )
@@ -146,21 +129,14 @@ def test_the_cache_holds_so_many_numbers_per_token(attention, numbers):
     assert attention.cache_size(WIDTH, WIDTH) == numbers
 
 
-def test_caches_hold_positions_and_key_factors_exactly_in_any_type():
+def test_caches_hold_positions_exactly_in_any_type():
     """bfloat16 counts to 256 alone."""
-    expected = {
-        "compressed": {"latent": (2, 6, 7), "position": (2, 6)},
-        "shared_rotary_normalised": {"key": (2, 6, 6), "value": (2, 6, 2, 4), "key_factor": (2, 6, 2)},
-    }
-    for name, shapes in expected.items():
-        rough = jax.tree.map(lambda array: np.asarray(array).astype(jnp.bfloat16), random_params(FORMULATIONS[name]))
-        module = FORMULATIONS[name].bind(rough, WIDTH, WIDTH)
-        kept = jax.jit(module.key_values)(X.astype(jnp.bfloat16), np.arange(1000, 1006)[None])
-        assert {entry: array.shape for entry, array in kept.items()} == shapes
-        if name == "compressed":
-            np.testing.assert_array_equal(kept["position"], [range(1000, 1006)] * 2)
-        else:
-            assert kept["key_factor"].dtype == jnp.float32
+    compressed = FORMULATIONS["compressed"]
+    rough = jax.tree.map(lambda array: np.asarray(array).astype(jnp.bfloat16), random_params(compressed))
+    module = compressed.bind(rough, WIDTH, WIDTH)
+    kept = jax.jit(module.key_values)(X.astype(jnp.bfloat16), np.arange(1000, 1006)[None])
+    assert {entry: array.shape for entry, array in kept.items()} == {"latent": (2, 6, 7), "position": (2, 6)}
+    np.testing.assert_array_equal(kept["position"], [range(1000, 1006)] * 2)
 
 
 def test_sizes_are_those_that_the_papers_count():
@@ -195,12 +171,6 @@ def test_queries_may_attend_to_another_sequence_of_another_width():
             {"ids": (2,), "shared_dim": 8},
             {"query": np.s_[:], "mixing": np.s_[[2]], "content_bias": np.s_[:, [2]], "output": np.s_[[2]]},
         ),
-        (
-            "shared_rotary",
-            [4, 0],
-            {"num_heads": 2, "ids": (4, 0), "components": (1, 3, 2), "inner.kv_heads": 2},
-            {"mixing": np.s_[:, [0, 2]]},
-        ),
         ("compressed", [3], {"ids": (3,), "inner.kv_heads": 1, "rank": 7}, {"inner/key": np.s_[:, [1]]}),
         ("gated", [2, 0], {"num_heads": 2, "ids": (2, 0), "inner.ids": (2, 0)}, {"gate": np.s_[:, [2, 0]]}),
     ],
@@ -217,24 +187,10 @@ def test_what_only_the_removed_heads_read_goes_with_them(name, heads, fields, re
 
 
 def test_layers_without_heads_and_renumbered_ones():
-    for name in ("shared_rotary", "compressed"):
-        assert kept_heads(FORMULATIONS[name], random_params(FORMULATIONS[name]), []) == (NoHeads(output_bias=False), {})
+    compressed = FORMULATIONS["compressed"]
+    assert kept_heads(compressed, random_params(compressed), []) == (NoHeads(output_bias=False), {})
     for name in ("multi_head", "gated"):
         none, kept = kept_heads(FORMULATIONS[name], random_params(FORMULATIONS[name]), [])
         assert (none, set(kept)) == (NoHeads(), {"output_bias"})
     gated = FORMULATIONS["gated"].with_heads([2, 0])
     assert gated.structure() == Gated(inner=MultiHead(num_heads=2, head_dim=4))
-
-
-def test_fewer_key_heads_need_fewer_components():
-    shared = FORMULATIONS["shared_rotary"]
-    params = random_params(shared)
-    whole = shared.bind(params, WIDTH, WIDTH)
-    assert whole.without_spare() is whole
-    pruned, kept = kept_heads(shared, params, [0, 1, 4])
-    module = pruned.bind(kept, WIDTH, WIDTH).without_spare()
-    smaller, trimmed = module.config, module.params
-    assert smaller.components == (1, 2, 2)
-    check(smaller.tensors(WIDTH, WIDTH), trimmed)
-    expected = attended_by(pruned, kept, X, CAUSAL).context
-    assert_close(attended_by(smaller, trimmed, X, CAUSAL).context, expected, sums=2 * SUMS)

@@ -7,13 +7,13 @@ import pytest
 from headjax.attention import Concatenate, Grouped, Latent, MultiHead, RotaryHalves, RotaryInterleaved
 from headjax.attention.rotary import YarnScaling
 from headjax.core.errors import ConfigError
-from headjax.core.norms import LayerNorm, RMSNorm
+from headjax.core.norms import RMSNorm
 from tests.attention.formulations import FORMULATIONS, KEPT
 
 MULTI_HEAD = MultiHead(num_heads=2, head_dim=4)
 GROUPED = Grouped(num_heads=4, kv_heads=4, head_dim=4)
 LATENT = Latent(num_heads=2, rank=6, head_dim=4)
-COLLABORATIVE, SHARED = FORMULATIONS["collaborative"], FORMULATIONS["shared_rotary"]
+COLLABORATIVE = FORMULATIONS["collaborative"]
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,6 @@ COLLABORATIVE, SHARED = FORMULATIONS["collaborative"], FORMULATIONS["shared_rota
         (LATENT, {"rank": 0}, "rank"),
         (FORMULATIONS["compressed"], {"inner": FORMULATIONS["compressed"]}, "inner"),
         (FORMULATIONS["gated"], {"inner": FORMULATIONS["gated"]}, "inner"),
-        (SHARED, {"inner": MULTI_HEAD}, "inner"),
-        (SHARED, {"inner": dataclasses.replace(SHARED.inner, rotary=None)}, "inner"),
-        (SHARED, {"inner": dataclasses.replace(SHARED.inner, rotary=RotaryHalves(dim=4))}, "inner"),
-        (SHARED, {"inner": dataclasses.replace(SHARED.inner, key_norm=LayerNorm())}, "inner"),
-        (SHARED, {"components": (1, 1)}, "components"),
-        (SHARED, {"components": (1, 0, 2)}, "components"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_field(attention, fields, field):

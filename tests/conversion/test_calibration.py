@@ -100,12 +100,6 @@ def test_an_open_option_is_chosen_by_the_output_on_batches_that_it_was_not_fitte
     assert agreement(model, alone, BATCHES[3::4]).apart == pytest.approx(tried[best], rel=1e-5)
 
 
-def test_calibrated_shared_keys_agree_no_worse_than_plain_ones_or_the_fewest() -> None:
-    model = model_of(LLAMA | {"num_key_value_heads": 4})
-    tried = convert(model, "collaborative:shared_dim=8", batches=BATCHES).model.history[-1]["divergence"]
-    assert set(tried) == {f"collaborative:shared_dim={size}" for size in ("8", "8 (plain)", "4")}
-
-
 def test_moments_alone_and_options_that_are_said_leave_nothing_to_choose() -> None:
     model = model_of(LLAMA)
     for target, given in (("latent:rank=5", collect(model, BATCHES)), ("latent:rank=5,error=keys", BATCHES)):

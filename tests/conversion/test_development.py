@@ -60,16 +60,6 @@ def test_it_needs_its_heads(model, texts) -> None:
     assert gated > 1.7 * own
 
 
-def test_more_shared_components_never_cost_more_and_calibration_never_either(model, calibration, ratio) -> None:
-    found = {}
-    for given in (None, calibration):
-        found[given is None] = [
-            ratio(convert(model, f"collaborative:shared_dim={size}", batches=given).model) for size in (16, 32, 48)
-        ]
-        assert found[given is None] == sorted(found[given is None], reverse=True)
-    assert all(calibrated <= plain for plain, calibrated in zip(found[True], found[False], strict=True))
-
-
 @pytest.mark.parametrize(
     ("target", "reconstruct", "most"),
     [("latent:rank=64", False, 1.03), ("latent:rank=32", False, 1.35), ("grouped:kv_heads=2", True, 1.5)],

@@ -13,7 +13,7 @@ from headjax.core import tensors
 from headjax.heads.pruning import prune
 from tests import tiny
 from tests.closeness import assert_close, tolerance
-from tests.hub.directories import BERT, CONFIGS, LLAMA, T5, model_of
+from tests.hub.directories import BERT, CONFIGS, T5, model_of
 
 pytestmark = pytest.mark.whole  # every one of a product: minutes of compilation
 
@@ -70,14 +70,6 @@ def test_every_family_keeps_its_function(name: str) -> None:
     assert all(isinstance(attention, Gated) for layers in gated.config.attentions().values() for attention in layers)
     assert_close(hidden(gated, name), expected, sums=tiny.SUMS)
     assert gated.num_parameters == tensors.count(gated.config.tensors())
-
-
-def test_rotary_layers_take_targets_of_their_own() -> None:
-    source = model_of(LLAMA)
-    targets = {("decoder", 0): ToGrouped(kv_heads=4), ("decoder", 1): ToCollaborative(shared_dim=8)}
-    converted = convert(source, targets).model
-    assert [type(a).__name__ for a in converted.config.attentions()["decoder"]] == ["Grouped", "SharedRotary"]
-    assert_close(hidden(converted, "llama"), hidden(source, "llama"), sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize("target", ["collaborative:shared_dim={size}", "grouped:kv_heads={heads}"])

@@ -162,10 +162,9 @@ def test_heads_of_any_size_fit_a_t5(biased, tmp_path):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("target", ["collaborative:shared_dim=6", "latent:rank=5"])
-def test_keys_from_components_or_latents_are_exported_as_keys_of_their_own(target, tmp_path):
+def test_keys_from_latents_are_exported_as_keys_of_their_own(tmp_path):
     """What is saved in the cache is written out: a decoder that others load."""
-    model = convert(model_of(LLAMA | {"attention_bias": True}), target).model
+    model = convert(model_of(LLAMA | {"attention_bias": True}), "latent:rank=5").model
     assert to_huggingface(model, tmp_path / "out", family="llama").layout == "padded"
     fields = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (fields["num_key_value_heads"], fields["rope_theta"]) == (2, 10000.0)
@@ -227,12 +226,6 @@ REFUSED = [
     ("bert", "auto", without(dataclasses.replace(HEADS, rotary=RotaryInterleaved())), ("rotary_interleaved",)),
     ("bert", "auto", without(Collaborative(num_heads=4, shared_dim=5, **SIZES)), ("4 heads of size 5",)),
     ("bert", "padded", without(MultiHead(num_heads=4, head_dim=4)), ("4 heads of size 4", "onnx")),
-    (
-        "qwen3",
-        "padded",
-        lambda: convert(model_of(CONFIGS["qwen3"]), "collaborative:shared_dim=6").model,
-        ("normalised keys",),
-    ),
 ]
 
 
