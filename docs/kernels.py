@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections.abc import Iterable, Sequence
 
-from headjax.attention.collaborative import Collaborative, Tucker
+from headjax.attention.collaborative import Collaborative
 from headjax.attention.compressed import Compressed
 from headjax.attention.explain import explain
 from headjax.attention.formulation import Attention
@@ -27,7 +27,6 @@ EXAMPLES: dict[str, Attention] = {
     "`Collaborative`, content bias": Collaborative(
         num_heads=12, shared_dim=384, value_dim=64, head_dim=64, content_bias=True
     ),
-    "`Tucker`": Tucker(num_heads=12, query_rank=64, key_rank=64, value_dim=64, head_dim=64),
     "`Latent`": Latent(num_heads=12, rank=128, head_dim=64, rotary_dim=32, rotary=RotaryHalves()),
     "`Compressed`, `Grouped` inside": Compressed(
         inner=Grouped(num_heads=12, kv_heads=4, head_dim=64, rotary=RotaryHalves()), rank=128

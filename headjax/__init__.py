@@ -36,7 +36,6 @@ _LAZY = {
     "Task": "headjax.evaluation.task",
     "Tokenizer": "headjax.tokenizers.tokenizer",
     "TrainConfig": "headjax.training.config",
-    "TuckerAttention": "headjax.attention.collaborative",
     "VisionModel": "headjax.models.vision",
     "ablate": "headjax.sites.functions",
     "all_heads": "headjax.heads.head_id",

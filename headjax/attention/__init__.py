@@ -1,7 +1,7 @@
 """Attention formulations: frozen configs (`Attention`) and their Flax modules, which all compute in `attend`."""
 
 from headjax.attention.attend import Call, attend
-from headjax.attention.collaborative import Collaborative, CollaborativeAttention, Concatenate, Tucker, TuckerAttention
+from headjax.attention.collaborative import Collaborative, CollaborativeAttention, Concatenate
 from headjax.attention.compressed import Compressed, CompressedAttention
 from headjax.attention.explain import explain
 from headjax.attention.formulation import Attention, KeyValues
@@ -41,8 +41,6 @@ __all__ = [
     "Rotary",
     "RotaryHalves",
     "RotaryInterleaved",
-    "Tucker",
-    "TuckerAttention",
     "YarnScaling",
     "attend",
     "explain",

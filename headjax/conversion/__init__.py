@@ -1,6 +1,6 @@
 """Convert a trained model's attention to another formulation, or its layers to other layers."""
 
-from headjax.conversion.collaborative import ToCollaborative, ToTucker
+from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.deep import ToDeep
 from headjax.conversion.grouped import ToGrouped
 from headjax.conversion.latent import ToLatent
@@ -20,7 +20,6 @@ __all__ = [
     "ToGated",
     "ToGrouped",
     "ToLatent",
-    "ToTucker",
     "convert",
     "parse_target",
 ]

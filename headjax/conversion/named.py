@@ -7,7 +7,7 @@ import types
 import typing
 from typing import Any
 
-from headjax.conversion.collaborative import ToCollaborative, ToTucker
+from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.deep import ToDeep
 from headjax.conversion.grouped import ToGrouped
 from headjax.conversion.latent import ToLatent
@@ -17,7 +17,7 @@ from headjax.core.errors import ConfigError
 from headjax.core.serialize import unknown_name
 
 TARGETS: dict[str, type[Target | Restructuring]] = {
-    target.name: target for target in (ToCollaborative, ToDeep, ToFixed, ToGated, ToGrouped, ToLatent, ToTucker)
+    target.name: target for target in (ToCollaborative, ToDeep, ToFixed, ToGated, ToGrouped, ToLatent)
 }
 """Conversions by name."""
 

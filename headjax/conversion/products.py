@@ -14,9 +14,7 @@ from headjax.attention import (
     GatedAttention,
     GroupedAttention,
     LatentAttention,
-    TuckerAttention,
 )
-from headjax.attention.collaborative import SharedKeyAttention
 from headjax.attention.module import AttentionModule
 from headjax.core.errors import ConfigError
 from headjax.core.norms import Normalisation
@@ -198,16 +196,13 @@ def _(module: LatentAttention) -> jax.Array:
 
 @_query_key.register
 def _(module: CollaborativeAttention) -> Products:
-    return _shared(module, module.query[:, None, :] * module.mixing[...][None])
-
-
-@_query_key.register
-def _(module: TuckerAttention) -> Products:
-    return _shared(module, jnp.einsum("dr,hrk->dhk", module.query[...], module.mixing[...]))
+    left, key = module.query[:, None, :] * module.mixing[...][None], module.key[...]
+    right = jnp.broadcast_to(key[:, None, :], (key.shape[0], *left.shape[1:]))
+    return Products(left / module.config.head_dim**0.5, right)
 
 
 @_values.register
-def _(module: SharedKeyAttention) -> jax.Array:
+def _(module: CollaborativeAttention) -> jax.Array:
     return module.value[...]
 
 
@@ -230,9 +225,3 @@ def _(module: GatedAttention) -> Products:
 @_values.register
 def _(module: GatedAttention) -> jax.Array:
     return _values(module.inner) * jax.nn.sigmoid(module.gate_bias[...])[None, :, None]
-
-
-def _shared(module: SharedKeyAttention, left: jax.Array) -> Products:
-    key = module.key[...]
-    right = jnp.broadcast_to(key[:, None, :], (key.shape[0], *left.shape[1:]))
-    return Products(left / module.config.head_dim**0.5, right)

@@ -9,12 +9,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Collaborative, Tucker
-from headjax.attention.formulation import Attention
+from headjax.attention import Collaborative
 from headjax.attention.module import AttentionModule
 from headjax.core import history
 from headjax.core.errors import HeadjaxError
-from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId, position, tied_heads
 from headjax.heads.ordering import Order
 from headjax.heads.surgery import LayerModule, kept_heads, map_attention
@@ -38,7 +36,7 @@ def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
     """Return the model without these heads.
 
     See `headjax.sites.functions.prune`. A layer that loses its last head becomes `NoHeads`, and shared query and key
-    dimensions (collaborative, Tucker) that no other head reads are removed too.
+    dimensions (collaborative) that no other head reads are removed too.
     """
     removed = {HeadId.parse(head) if isinstance(head, str) else head for head in heads}
     for head in removed:
@@ -107,26 +105,10 @@ def drop_unused(module: AttentionModule) -> AttentionModule:
     Formulations that share no dimensions are returned unchanged.
     """
     attention, params = module.config, module.params
-    smaller: Attention
-    if isinstance(attention, Collaborative):
-        queries = keys = _used(params, (0,))
-        smaller = dataclasses.replace(attention, shared_dim=len(keys))
-        mixing = params["mixing"][:, keys]
-    elif isinstance(attention, Tucker):
-        queries, keys = _used(params, (0, 2)), _used(params, (0, 1))
-        smaller = dataclasses.replace(attention, query_rank=len(queries), key_rank=len(keys))
-        mixing = params["mixing"][:, queries][:, :, keys]
-    else:
+    if not isinstance(attention, Collaborative):
         return module
-    kept = {
-        name: jnp.take(params[name], index, axis=-1)
-        for name, index in (("query", queries), ("query_bias", queries), ("key", keys), ("key_bias", keys))
-        if name in params
-    }
-    return module.like(smaller, params | kept | {"mixing": mixing})
-
-
-def _used(params: Params, others: tuple[int, ...]) -> np.ndarray:
-    """Return the dimensions with a weight other than 0; without any, the first one, because a layer needs one."""
-    used = np.flatnonzero(np.any(np.asarray(params["mixing"]) != 0.0, axis=others))
-    return used if len(used) else np.array([0])
+    used = np.flatnonzero(np.any(np.asarray(params["mixing"]) != 0.0, axis=0))
+    used = used if len(used) else np.array([0])  # a layer needs one dimension
+    names = {"query", "query_bias", "key", "key_bias", "mixing"} & params.keys()
+    kept = {name: jnp.take(params[name], used, axis=-1) for name in names}
+    return module.like(dataclasses.replace(attention, shared_dim=len(used)), params | kept)

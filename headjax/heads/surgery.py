@@ -124,8 +124,8 @@ def kept_heads(config: ModelConfig, removed: Iterable[HeadId]) -> dict[tuple[str
 def without_heads(config: ModelConfig, removed: Iterable[HeadId]) -> ModelConfig:
     """Return the architecture without these heads, without reading any weight.
 
-    Shared dimensions that no head reads any more (collaborative, Tucker), which `headjax.prune` takes out too, are
-    seen in the weights alone and stay.
+    Shared dimensions that no head reads any more (collaborative), which `headjax.prune` takes out too, are seen in the
+    weights alone and stay.
 
     Args:
         config, removed: those of `kept_heads`.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention.collaborative import CollaborativeAttention, SharedKeyAttention, TuckerAttention
+from headjax.attention.collaborative import CollaborativeAttention
 from headjax.attention.compressed import CompressedAttention
 from headjax.attention.formulation import Attention, Wrapping
 from headjax.attention.latent import LatentAttention
@@ -80,27 +80,18 @@ def _(module: GroupedAttention) -> PlainHeads:
 
 @as_grouped.register
 def _(module: CollaborativeAttention) -> PlainHeads:
-    """q_h = (x W_Q + b_Q) diag(m_h), k_h = y W_K + b_K."""
-    return _shared_key(module, [np.diag(mixing) for mixing in np.asarray(module.mixing[...])])
+    """q_h = (x W_Q + b_Q) diag(m_h), k_h = y W_K + b_K, without the dimensions that the head's mixing never reads.
 
-
-@as_grouped.register
-def _(module: TuckerAttention) -> PlainHeads:
-    """q_h = (x W_Q + b_Q) M_h, k_h = y W_K + b_K."""
-    return _shared_key(module, list(np.asarray(module.mixing[...])))
-
-
-def _shared_key(module: SharedKeyAttention, mixing: Sequence[np.ndarray]) -> PlainHeads:
-    """Drop dimensions of the key that a head's mixing never reads; a head's content bias is one dimension more."""
+    A head's content bias is one dimension more.
+    """
     attention, weights = module.config, _arrays(module)
     query, key = weights["query"], weights["key"]
     query_bias = weights.get("query_bias", np.zeros(query.shape[1], query.dtype))
     key_bias = weights.get("key_bias", np.zeros(key.shape[1], key.dtype))
     heads = []
-    for head, mixed in enumerate(mixing):
-        used = np.flatnonzero(np.any(mixed != 0, axis=0))
-        parts = [_product(query, mixed[:, used]), key[:, used], _product(query_bias[None], mixed[:, used])[0]]
-        parts.append(key_bias[used])
+    for head, mixed in enumerate(np.asarray(module.mixing[...])):
+        used = np.flatnonzero(mixed)
+        parts = [query[:, used] * mixed[used], key[:, used], query_bias[used] * mixed[used], key_bias[used]]
         if attention.content_bias:
             content = weights["content_bias"][:, head : head + 1]
             added = [np.zeros_like(query[:, :1]), content, np.ones_like(query_bias[:1]), np.zeros_like(key_bias[:1])]

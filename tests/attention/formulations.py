@@ -22,7 +22,6 @@ from headjax.attention import (
     Grouped,
     Latent,
     MultiHead,
-    Tucker,
 )
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
 from headjax.core.norms import RMSNorm
@@ -52,9 +51,6 @@ FORMULATIONS: dict[str, Attention] = {
     ),
     "collaborative": Collaborative(
         num_heads=4, shared_dim=8, value_dim=4, head_dim=4, projection_bias=True, content_bias=True
-    ),
-    "tucker": Tucker(
-        num_heads=4, query_rank=6, key_rank=5, value_dim=4, head_dim=4, projection_bias=True, content_bias=True
     ),
     "latent": Latent(num_heads=3, rank=6, head_dim=4, value_dim=5, projection_bias=True, output_bias=True),
     "latent_rotary": Latent(

@@ -20,10 +20,9 @@ from headjax.attention import (
     Mask,
     MultiHead,
     RotaryHalves,
-    Tucker,
 )
 from headjax.attention.collaborative import MIXINGS
-from headjax.core.tensors import Constant, Normal, Params, Zeros, initialize, stack_weight
+from headjax.core.tensors import Constant, Normal, Params, Zeros, initialize
 from tests.attention.formulations import (
     FORMULATIONS,
     KEPT,
@@ -119,25 +118,6 @@ def content_for_query_bias() -> tuple[Pair, Pair]:
     return (BLOCKS, moved), (MULTI, params)
 
 
-def tucker() -> tuple[Pair, Pair]:
-    source = Tucker(query_rank=6, key_rank=5, projection_bias=True, **SIZES | {"head_dim": 7})
-    params = random_params(source)
-    wide = {
-        "query": np.einsum("dr,hrk->dhk", params["query"], params["mixing"]),
-        "query_bias": np.einsum("r,hrk->hk", params["query_bias"], params["mixing"]),
-        "key": np.repeat(params["key"][:, None], HEADS, axis=1),
-        "key_bias": np.repeat(params["key_bias"][None], HEADS, axis=0),
-    }
-    return (source, params), (MultiHead(num_heads=HEADS, head_dim=5, value_dim=VALUES, scale=7**-0.5), params | wide)
-
-
-def diagonal_mixing() -> tuple[Pair, Pair]:
-    collaborative = Collaborative(shared_dim=6, content_bias=True, **SIZES)
-    params = random_params(collaborative)
-    diagonal = params | {"mixing": np.stack([np.diag(row) for row in np.asarray(params["mixing"])])}
-    return (Tucker(query_rank=6, key_rank=6, content_bias=True, **SIZES), diagonal), (collaborative, params)
-
-
 def latent() -> tuple[Pair, Pair]:
     sizes = {"num_heads": HEADS, "head_dim": DIM, "value_dim": VALUES, "scale": 0.4}
     source = Latent(rank=6, query_rank=7, projection_bias=True, **sizes)
@@ -181,8 +161,6 @@ def own_frequencies() -> tuple[Pair, Pair]:
 EQUAL = {
     "collaborative, mixed by block-ones": (block_ones, 1),
     "collaborative, its content bias for a query bias": (content_for_query_bias, 1),
-    "tucker": (tucker, 1),
-    "tucker, mixed by diagonals": (diagonal_mixing, 1),
     "latent": (latent, 1),
     "grouped": (lambda: grouped(None), 1),
     "grouped, in any order": (lambda: grouped((1, 0, 0, 0, 1, 0)), 1),
@@ -248,16 +226,11 @@ def test_concatenated_blocks_start_as_multi_head_attention():
     heads = {name: params[name].reshape(WIDTH, 4, 2) for name in ("query", "key")}
     zeros = {name: np.zeros((4, 2), np.float32) for name in ("query_bias", "key_bias")}
     plain = {name: array for name, array in params.items() if name != "mixing"} | heads | zeros
-    tucker = Tucker(num_heads=4, query_rank=8, key_rank=8, value_dim=4, head_dim=2, mixing_init=Concatenate())
-    stacked = stack_weight(tucker.tensors(WIDTH, WIDTH)["mixing"], 2)
-    blocks = Concatenate()(jax.random.key(0), stacked, jnp.float32)
-    assert blocks.shape == (2, 4, 8, 8)
     call = Call(mask=CAUSAL)
     expected = attended_by(MultiHead(num_heads=4, head_dim=2, value_dim=4), plain, X, call).context
-    for attention, given in ((collaborative, params), (tucker, params | {"mixing": blocks[1]})):
-        assert_close(attended_by(attention, given, X, call).context, expected, sums=SUMS)
-        # Eight dimensions divide among four heads, but not among the three that are left.
-        assert attention.with_heads([0, 1, 3]).structure().num_heads == 3
+    assert_close(attended_by(collaborative, params, X, call).context, expected, sums=SUMS)
+    # Eight dimensions divide among four heads, but not among the three that are left.
+    assert collaborative.with_heads([0, 1, 3]).structure().num_heads == 3
 
 
 def test_the_papers_mixings_have_names():

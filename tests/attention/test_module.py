@@ -24,7 +24,7 @@ CAUSAL = Mask(causal=True)
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("name", ["rotary_halves", "ragged_grouped", "collaborative", "tucker", "latent_rotary"])
+@pytest.mark.parametrize("name", ["rotary_halves", "ragged_grouped", "collaborative", "latent_rotary"])
 def test_decoding_token_by_token_equals_one_causal_call(name):
     layer, inputs = module(name), random_inputs(length=5)
     step = nnx.jit(lambda layer, inputs, cache: layer(inputs, cache=cache))
@@ -84,7 +84,7 @@ def test_own_rules_name_the_axes_that_are_spread_and_no_others():
     assert nnx.to_pure_dict(placed)["query"].spec == PartitionSpec("fsdp", "tensor", None)
 
 
-@pytest.mark.parametrize("name", ["multi_head", "grouped", "collaborative", "tucker", "gated_grouped"])
+@pytest.mark.parametrize("name", ["multi_head", "grouped", "collaborative", "gated_grouped"])
 def test_flax_derives_the_shardings_that_our_rules_give(name):
     layer = module(name)
     mesh = MeshConfig(data=2, fsdp=2, model=2).build()

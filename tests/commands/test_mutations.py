@@ -191,7 +191,7 @@ TEXTS = (
     *("dangling", "short.txt", "labels.tsv", "pairs.tsv", "empty.txt", "binary.txt", "deep.json", "config.py", "."),
     *("nowhere", "model/config.json", "out/deep/er", "text.txt/x", "*.txt", "translation:pairs.tsv:a-b", "all:model"),
     *("\n", "\x1b[0m", "[bold]", "%s", "{0}", "\ud800", "\u00e9" * 3, "x" * 300, "x" * 5000, "v5e-8x2", "v3:2x2"),
-    *("mnli", "wikitext2:stride=0", "grouped:kv_heads=3", "latent:rank=0", "tucker:rank=2", "deep", "fixed:head_dim=3"),
+    *("mnli", "wikitext2:stride=0", "grouped:kv_heads=3", "latent:rank=0", "deep", "fixed:head_dim=3"),
 )
 JUNK = st.text(st.characters(exclude_characters="\0/~"), max_size=6).filter(lambda text: ".." not in text)
 VALUES = st.one_of(st.sampled_from(NUMBERS), st.sampled_from(TEXTS), JUNK, st.integers().map(str), st.floats().map(str))

@@ -10,7 +10,7 @@ import numpy as np
 
 from headjax.attention import Call, Grouped, Mask, MultiHead
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
-from headjax.conversion import Target, ToCollaborative, ToFixed, ToGated, ToGrouped, ToLatent, ToTucker
+from headjax.conversion import Target, ToCollaborative, ToFixed, ToGated, ToGrouped, ToLatent
 from headjax.conversion.decomposition import Search, Solver
 from headjax.conversion.model import convert_layer
 from headjax.conversion.products import Products
@@ -30,7 +30,6 @@ SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2}
 QUICK = Search(solver=Solver(sweeps=60))
 EXACT: dict[str, Target] = {
     "collaborative": ToCollaborative(shared_dim=16),
-    "tucker": ToTucker(rank=16),
     "latent": ToLatent(rank=16),
     "grouped": ToGrouped(kv_heads=4),
     "fixed": ToFixed(head_dim=6),
@@ -40,7 +39,6 @@ EXACT: dict[str, Target] = {
 
 LOSSY: dict[str, Target] = {
     "collaborative": ToCollaborative(shared_dim=6, search=QUICK),
-    "tucker": ToTucker(rank=6),
     "latent": ToLatent(rank=8),
     "grouped": ToGrouped(kv_heads=2),
     "aligned": ToGrouped(kv_heads=2, pooling="aligned"),

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.conversion import ToCollaborative, ToTucker, convert
+from headjax.conversion import ToCollaborative, ToFixed, convert
 from headjax.conversion.calibration import calibrate, collect
 from headjax.core.errors import ConfigError
 from headjax.heads.agreement import agreement
@@ -23,7 +23,7 @@ from tests.models.test_vision import config as vision
 
 def test_calibration_lowers_the_error_of_logits(model) -> None:
     expected = hidden(model, PADDED)
-    for target in (ToCollaborative(shared_dim=6, search=QUICK), ToTucker(rank=6)):
+    for target in (ToCollaborative(shared_dim=6, search=QUICK), ToFixed(head_dim=3)):
         plain, calibrated = (convert(model, target, batches=[PADDED], plain=plain) for plain in (True, False))
         assert all(error.logit_error is None for error in convert(model, target).errors)
         for before, after in zip(plain.errors, calibrated.errors, strict=True):

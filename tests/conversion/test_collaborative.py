@@ -1,4 +1,4 @@
-"""Collaborative and Tucker attention: biases and scales are carried, and Tucker is never worse."""
+"""Collaborative attention: biases and scales are carried."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.conversion import ToCollaborative, convert
-from headjax.conversion.collaborative import tucker
-from headjax.conversion.decomposition import decompose
-from headjax.conversion.products import Products, relative_distance
 from headjax.heads.surgery import map_attention
 from tests import tiny
-from tests.closeness import assert_close, tolerance
-from tests.conversion.cases import DIM, EXACT, HEADS, PADDED, attentions, encoder, hidden, layer_of
+from tests.closeness import assert_close
+from tests.conversion.cases import EXACT, PADDED, attentions, encoder, hidden
 
 
 def test_the_query_bias_and_the_original_scale_stay_exact_at_half_the_size() -> None:
@@ -56,13 +53,3 @@ def test_key_biases_vanish_and_query_biases_become_the_content_bias(model) -> No
     expected = np.einsum("lmhd,lhd->lmh", source["key"], source["query_bias"])
     assert_close(new["content_bias"], expected, sums=tiny.SUMS)
     assert set(new) == {"query", "key", "mixing", "content_bias", "value", "value_bias", "output", "output_bias"}
-
-
-def test_tucker_is_exact_at_full_rank_and_beats_cp_of_the_same_rank(products: Products) -> None:
-    one = layer_of(products)
-    assert relative_distance(one, tucker(one, HEADS * DIM, HEADS * DIM).products()) < tolerance(tiny.SUMS)
-    errors = [float(relative_distance(one, tucker(one, rank, rank).products())) for rank in (2, 5, 9)]
-    assert errors == sorted(errors, reverse=True)
-    assert errors[1] <= float(decompose(products, 5).errors[0, -1])
-    started = relative_distance(one, tucker(one, 5, 5, 0).products())
-    assert errors[1] <= float(started) + 1e-6

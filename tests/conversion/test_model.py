@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import NoHeads
-from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent, ToTucker, convert, parse_target
+from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent, convert, parse_target
 from headjax.conversion.decomposition import Search, Solver
 from headjax.conversion.named import describe
 from headjax.core import tensors
@@ -50,7 +50,6 @@ def test_the_error_falls_with_the_size(model) -> None:
 
     for targets in (
         [ToCollaborative(shared_dim=rank, search=QUICK) for rank in (3, 6, 16)],
-        [ToTucker(rank=rank) for rank in (3, 6)],
         [ToLatent(rank=rank) for rank in (4, 8)],
         [ToGrouped(kv_heads=heads) for heads in (1, 2, 4)],
         [ToFixed(head_dim=dim) for dim in (2, 3)],
@@ -59,7 +58,7 @@ def test_the_error_falls_with_the_size(model) -> None:
         assert errors == sorted(errors, reverse=True)
 
 
-@pytest.mark.parametrize("target", first(2, ["collaborative", "tucker", "latent", "grouped", "aligned", "fixed"]))
+@pytest.mark.parametrize("target", first(2, ["collaborative", "latent", "grouped", "aligned", "fixed"]))
 def test_pruning_and_converting_compose(model, target: str) -> None:
     """Exact targets: both orders give the pruned function. All: the kept heads keep their numbers."""
     removed = ["encoder/0/1", "encoder/0/3", *(f"encoder/1/{head}" for head in range(4))]
@@ -102,7 +101,7 @@ def test_conversions_are_deterministic(model) -> None:
         ("grouped:kv_heads=2,pooling=median", "to: grouped: pooling:"),
         ("collaborative:shared_dim=17", "encoder/0: shared_dim:"),
         ("latent:rank=17", "encoder/0: rank:"),
-        ("tucker:rank=0", "rank:"),
+        ("latent:rank=0", "rank:"),
         ("grouped:kv_heads=3", "encoder/0: kv_heads:"),
     ],
 )
@@ -120,4 +119,4 @@ def test_text_and_targets_say_the_same(target: Target) -> None:
 
 def test_text_sets_sizes_that_may_be_left_out() -> None:
     assert parse_target("fixed:head_dim=4,value_dim=3") == ToFixed(head_dim=4, value_dim=3)
-    assert describe(ToTucker(rank=4, key_rank=2)) == "tucker:rank=4,key_rank=2,sweeps=10"
+    assert describe(ToFixed(head_dim=4, value_dim=2)) == "fixed:head_dim=4,value_dim=2"

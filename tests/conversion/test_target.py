@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headjax.attention import Collaborative, Grouped, Latent, MultiHead, RotaryHalves, Tucker
+from headjax.attention import Collaborative, Grouped, Latent, MultiHead, RotaryHalves
 from headjax.conversion import ToGrouped, ToLatent, convert
 from headjax.core.errors import ConfigError
 from headjax.models.encoder import Albert
@@ -17,8 +17,8 @@ from tests.hub.directories import CONFIGS, model_of
 def test_only_the_chosen_layers_change_and_each_can_have_its_own_target(model) -> None:
     one = convert(model, "latent:rank=8", layers=[1]).model
     assert [type(attention) for attention in attentions(one)] == [MultiHead, Latent]
-    each = convert(model, {("encoder", 0): "tucker:rank=4", ("encoder", 1): ToGrouped(kv_heads=2)}).model
-    assert [type(attention) for attention in attentions(each)] == [Tucker, Grouped]
+    each = convert(model, {("encoder", 0): "latent:rank=4", ("encoder", 1): ToGrouped(kv_heads=2)}).model
+    assert [type(attention) for attention in attentions(each)] == [Latent, Grouped]
 
 
 def test_layers_that_share_parameters_change_together() -> None:
@@ -38,10 +38,10 @@ def test_grouped_layers_are_converted_from_one_key_per_head() -> None:
 def test_layers_that_cannot_become_a_target_are_refused_before_any_work() -> None:
     normalised = model_of(CONFIGS["qwen3"])
     with pytest.raises(ConfigError, match="decoder/0: query_norm:"):
-        convert(normalised, "tucker:rank=4")
+        convert(normalised, "collaborative:shared_dim=4")
     turning = tiny.model(tiny.decoder_config(tiny.layer(tiny.multi_head(rotary=RotaryHalves()))))
     with pytest.raises(ConfigError, match="decoder/0: rotary:"):
-        convert(turning, "tucker:rank=8")
+        convert(turning, "collaborative:shared_dim=8")
     shared = tiny.model(tiny.decoder_config(tiny.layer(tiny.collaborative())))
     with pytest.raises(ConfigError, match="decoder/0: attention:"):
         convert(shared, "latent:rank=8")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from headjax.attention import Collaborative, Gated, Grouped, Latent, MultiHead, RotaryInterleaved, Tucker
+from headjax.attention import Collaborative, Gated, Grouped, Latent, MultiHead, RotaryInterleaved
 from headjax.attention.collaborative import Concatenate
 from headjax.conversion import convert
 from headjax.core.errors import DataError
@@ -127,8 +127,6 @@ FORMULATIONS = {
     "unequal groups": dataclasses.replace(GROUPED, num_heads=3, kv_index=(0, 1, 1), head_ids=(0, 2, 3)),
     "latent": Latent(num_heads=4, rank=3, head_dim=2),
     "latent queries": Latent(num_heads=4, rank=3, head_dim=2, query_rank=5, projection_bias=True, output_bias=True),
-    "tucker": Tucker(num_heads=4, query_rank=3, key_rank=2, projection_bias=True, **SIZES),
-    "tucker content": Tucker(num_heads=4, query_rank=3, key_rank=1, content_bias=True, **SIZES),
     "collaborative": Collaborative(num_heads=4, shared_dim=2, projection_bias=True, **SIZES),
     "collaborative content": Collaborative(num_heads=4, shared_dim=1, content_bias=True, **SIZES),
 }

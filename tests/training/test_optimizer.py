@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Collaborative, Gated, MultiHead, Tucker
+from headjax.attention import Collaborative, Gated, MultiHead
 from headjax.core.tensors import Constant, Ones, Zeros, flatten
 from headjax.initialization import Admin, DSInit, LayerScale, ReZero
 from headjax.models.residuals import PostNorm, PreNorm
@@ -85,7 +85,6 @@ def test_how_a_weight_starts_does_not_switch_its_decay(start):
     sizes = {"num_heads": 2, "value_dim": 4, "head_dim": 4}
     for attention, weights in (
         (Collaborative(shared_dim=4, mixing_init=start, **sizes), ["mixing"]),
-        (Tucker(query_rank=3, key_rank=3, mixing_init=start, **sizes), ["mixing"]),
         (Gated(inner=MultiHead(num_heads=2, head_dim=4), kernel_init=start), ["gate"]),
     ):
         flags = decayed(attention.tensors(8, 8))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from headjax.attention import Collaborative, Mask, Tucker, attend
+from headjax.attention import Collaborative, Mask, attend
 from headjax.attention.kernels import target
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import map_tensors
@@ -23,7 +23,6 @@ from tests.attention.formulations import FORMULATIONS
 
 WITHOUT_BIAS = {
     "collaborative_without_bias": Collaborative(num_heads=4, shared_dim=8, value_dim=4, head_dim=4),
-    "tucker_without_bias": Tucker(num_heads=4, query_rank=6, key_rank=5, value_dim=4, head_dim=4),
 }
 """Splash adds no bias to the logits."""
 
