@@ -13,7 +13,7 @@ TOOLS := build/tools/bin
 .DELETE_ON_ERROR:
 
 help:
-	@echo 'make quickstart   take the heads of a small decoder apart; writes runs/quickstart/report.html'
+	@echo 'make quickstart   score, remove, share and shrink the heads of a small decoder (examples/quickstart.py)'
 	@echo 'make notebooks    run the notebooks and store them with their outputs'
 	@echo 'make docs         the documentation site, in build/docs'
 	@echo 'make test         the tests, but for whole programs, studies and further cases'
@@ -27,7 +27,7 @@ help:
 	@echo 'make clean        remove .venv and caches (runs/ stays)'
 
 quickstart: $(VENV)/.core
-	$(BIN)/headjax quickstart --workdir runs/quickstart
+	$(BIN)/python examples/quickstart.py
 
 notebooks: $(VENV)/.test
 	$(BIN)/python notebooks/store.py

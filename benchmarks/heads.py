@@ -1,4 +1,4 @@
-"""`headjax bench heads`: scoring, ablating and pruning the heads of a BERT-base classifier, beside PyTorch."""
+"""`python -m benchmarks heads`: scoring, ablating and pruning the heads of a BERT-base classifier, beside PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headjax bench hub`: time and memory of import, pruning and export.
+"""`python -m benchmarks hub`: time and memory of import, pruning and export.
 
 Importing a BERT-base directory of 440 MB stands beside reading its file with safetensors alone; import, pruning and
 export of a model of 1.2 billion parameters beside a copy of its files. The large model has the shape of Llama-3.2-1B

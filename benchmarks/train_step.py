@@ -1,4 +1,4 @@
-"""`headjax bench train_step`: a BERT-base train step beside Hugging Face's PyTorch BERT on the same machine."""
+"""`python -m benchmarks train_step`: a BERT-base train step beside Hugging Face's PyTorch BERT on the same machine."""
 
 from __future__ import annotations
 

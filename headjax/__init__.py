@@ -42,7 +42,7 @@ _LAZY = {
     "attention_sites": "headjax.sites.discovery",
     "beam_search": "headjax.models.beam",
     "convert": "headjax.conversion",
-    "demo_model": "headjax.quickstart.text",
+    "demo_model": "headjax.hub.demo_model",
     "distill": "headjax.training.distillation",
     "evaluate": "headjax.evaluation.task",
     "evaluate_task": "headjax.evaluation.task",

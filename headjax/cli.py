@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from headjax.commands.results import Result
 
 COMMANDS = {
-    "quickstart": "the heads of a small decoder taken apart, on one HTML page",
     "prepare": "a task as tokenised shards on disk, for train and evaluate",
     "train": "train a model from a config file",
     "finetune": "train a model on your own table or text",
@@ -40,15 +39,12 @@ COMMANDS = {
     "convert": "another formulation from the same weights",
     "shrink": "choose heads, sizes, sharing and units of every layer for a budget",
     "sharing": "how much heads could share: captured variance, budgets, context and content",
-    "sweep": "convert to many sizes, or remove heads in many ways, and evaluate each",
-    "grid": "train a config over a grid of settings and seeds, and collect the runs",
     "report": "everything about a model's heads on one HTML page",
     "import": "a model from a Hugging Face directory",
     "export": "a Hugging Face directory from a model",
     "tokenizer": "a vocabulary learned from text",
     "verify": "whether files of models and checkpoints are as they were written",
     "plan": "compile the training step for a TPU slice without one: does it fit, how fast",
-    "bench": "side by side with a peer, ratio and spread",
 }
 """Commands and their purposes; each is `Options` and `run` of the module `headjax.commands.<name>`."""
 
@@ -103,8 +99,6 @@ def _run(words: list[str]) -> int:
     from headjax.commands.options import parse_options
 
     name = words[0]
-    if name == "sweep" and any(word.partition("=")[0] == "--config" for word in words):
-        name = "grid"  # a sweep over training runs has options of its own
     overrides = tuple(word for word in words if word.startswith("--config."))
     command = importlib.import_module(f"headjax.commands.{name}")
     given = {"overrides": overrides} if "overrides" in command.Options.__dataclass_fields__ else {}

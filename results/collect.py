@@ -2,8 +2,8 @@
 
     python -m results.collect NAME MODEL [MODEL ...]     # writes results/measurements/NAME.csv
 
-A MODEL is the files of one trained model, joined by commas: what `--json` of `headjax sweep` (removals or conversions),
-`headjax ablate`, `headjax grid`, `headjax report --run` or `headjax bench scaling` wrote. Models are seeds 0, 1, ...; a
+A MODEL is the files of one trained model, joined by commas: what `results.removals`,
+`results.conversions`, `results.grid`, `headjax ablate`, `headjax report --run` or `python -m benchmarks scaling` wrote. Models are seeds 0, 1, ...; a
 grid's runs have seeds of their own.
 """
 

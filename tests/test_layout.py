@@ -23,12 +23,10 @@ ORDER = (
     "data",
     "evaluation",
     "training",
-    "trials",
     "shrinking",
     "plan",
     "report",
     "head_report",
-    "quickstart",
     "commands",
 )
 """The packages from the ground up: each may import those before it."""

@@ -25,7 +25,7 @@ Cost: BERT-base took 4 days on 4 Cloud TPUs (16 chips) in 2018; see docs/deep.md
 
 from ml_collections import ConfigDict
 
-from headjax.papers import PRETRAINING, arguments, bert, bert_adam, choose, experiment, multi_head, started
+from common import PRETRAINING, arguments, bert, bert_adam, choose, experiment, multi_head, started
 
 SIZES = {"base": (768, 12, 12), "large": (1024, 16, 24)}
 """Width, heads and layers."""

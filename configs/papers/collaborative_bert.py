@@ -23,7 +23,7 @@ Batches of 32, at most 128 tokens, learning rate 2e-5, 3 epochs (10 for SST-2 an
 
 from ml_collections import ConfigDict
 
-from headjax.papers import (
+from common import (
     adam,
     arguments,
     choose,

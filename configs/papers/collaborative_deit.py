@@ -23,7 +23,7 @@ GPUs; DeiT-B itself takes 53 hours on 8 V100s.
 
 from ml_collections import ConfigDict
 
-from headjax.papers import adam, arguments, cut_or_shared, dense, experiment
+from common import adam, arguments, cut_or_shared, dense, experiment
 
 STEPS_PER_EPOCH = 1251
 """1,281,167 images in batches of 1024."""

@@ -27,7 +27,7 @@ Cost of big: 6 to 12 hours on one V100.
 
 from ml_collections import ConfigDict
 
-from headjax.papers import Fields, arguments, choose, cut_or_shared, experiment, translation, translation_adam
+from common import Fields, arguments, choose, cut_or_shared, experiment, translation, translation_adam
 
 SIZES = {"base": (512, 8, 2048, "post_norm"), "big": (1024, 16, 4096, "pre_norm")}
 """Width, heads, feed-forward width and residual connections."""

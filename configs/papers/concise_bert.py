@@ -24,7 +24,7 @@ Cost in the paper: 2 to 3 days, stage 1 on 16 TPUv3 chips (v3-32), stage 2 on 64
 
 from ml_collections import ConfigDict
 
-from headjax.papers import PRETRAINING, arguments, bert, bert_adam, choose, experiment, multi_head, started
+from common import PRETRAINING, arguments, bert, bert_adam, choose, experiment, multi_head, started
 
 STAGES = {1: (128, 450_000, 5000), 2: (512, 50_000, 3000)}
 """Length, steps and warm-up."""

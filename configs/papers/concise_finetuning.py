@@ -16,7 +16,7 @@ Cost: at most an hour on one Cloud TPU (Devlin et al.).
 
 from ml_collections import ConfigDict
 
-from headjax.papers import arguments, bert, bert_adam, choose, experiment, glue_output, glue_steps, multi_head, started
+from common import arguments, bert, bert_adam, choose, experiment, glue_output, glue_steps, multi_head, started
 
 BATCH_SIZE, EPOCHS = 32, 3
 QUESTIONS = 87_599

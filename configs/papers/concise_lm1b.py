@@ -20,7 +20,7 @@ one hour at the chips' peak. 4096 examples would take 33 there (docs/tpu.md).
 
 from ml_collections import ConfigDict
 
-from headjax.papers import adam, arguments, dense, experiment, multi_head
+from common import adam, arguments, dense, experiment, multi_head
 
 
 def get_config(arg: str = "") -> ConfigDict:

@@ -20,7 +20,7 @@ is one of 10,000 tokens for both languages, the papers' are not at hand. Cost: h
 
 from ml_collections import ConfigDict
 
-from headjax.papers import arguments, choose, experiment, translation, translation_adam
+from common import arguments, choose, experiment, translation, translation_adam
 
 RESIDUALS = {"pre": "pre_norm", "post": "post_norm"}
 

@@ -18,7 +18,7 @@ Cost: hours of fine-tuning on one GPU; the paper has 1080Tis.
 
 from ml_collections import ConfigDict
 
-from headjax.papers import arguments, bert, bert_adam, experiment, glue_output, glue_steps, multi_head, started
+from common import arguments, bert, bert_adam, experiment, glue_output, glue_steps, multi_head, started
 
 BATCH_SIZE, EPOCHS = 32, 3
 

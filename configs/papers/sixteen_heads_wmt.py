@@ -16,7 +16,7 @@ of transformer-base, and the size of the vocabulary is not stated. Cost: Ott et 
 
 from ml_collections import ConfigDict
 
-from headjax.papers import arguments, experiment, translation, translation_adam
+from common import arguments, experiment, translation, translation_adam
 
 
 def get_config(arg: str = "") -> ConfigDict:

@@ -21,7 +21,7 @@ Cost: 4 GPUs in the recipe; the paper's time is not at hand.
 
 from ml_collections import ConfigDict
 
-from headjax.papers import adam, arguments, experiment, translation
+from common import adam, arguments, experiment, translation
 
 
 def get_config(arg: str = "") -> ConfigDict:

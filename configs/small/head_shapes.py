@@ -2,7 +2,7 @@
 
     export HEADJAX_DATA=...   # the folder that holds lm/
     headjax train --config configs/small/head_shapes.py:heads=16,head_dim=32 --workdir runs/heads
-    headjax grid runs/shapes --config configs/small/head_shapes.py --over heads,head_dim=4,32/16,8/16,32 --seeds 3
+    python -m results.grid runs/shapes --config configs/small/head_shapes.py --over heads,head_dim=4,32/16,8/16,32 --seeds 3
 
 docs/head_size.md has what was measured. Bytes make models need their attention after a few hundred steps: what comes
 next depends on the word's beginning.

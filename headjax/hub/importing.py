@@ -54,7 +54,7 @@ def from_huggingface(
     tensor that the model lacks, or that the directory lacks, is an error; nothing is guessed. The model's history keeps
     the `config.json`, so that `to_huggingface` can write back fields that mean nothing here.
 
-        >>> headjax.from_huggingface("headjax/quickstart/weights").config.width
+        >>> headjax.from_huggingface("headjax/hub/demo").config.width
         128
 
     Args:

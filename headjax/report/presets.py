@@ -201,42 +201,6 @@ def trade_off(
     )
 
 
-def sharing_curves(
-    panels: Mapping[str, Mapping[str, Points]],
-    *,
-    baseline: float,
-    metric: str,
-    cost: str = "Parameters",
-    cost_format: numbers.Format = numbers.count,
-    title: str = "Quality of converted models",
-    same_scale: bool = False,
-) -> Plot:
-    """A metric against parameters or another cost, one panel a formulation, one line a way to convert.
-
-    Args:
-        panels: by formulation and by way, `(cost, value)` of each size.
-        baseline: the original's value, drawn as a level line.
-        metric: name of the metric.
-        cost: label of the horizontal axis.
-        cost_format: how the cost is written, one of `headjax.report.numbers`.
-        title: heading of the plot.
-        same_scale: whether all panels have one vertical axis, so that they can be compared.
-    """
-    drawn = [
-        Panel(series=series, y=Axis(metric), mode="joined", title=name, level=baseline, field="panels")
-        for name, series in panels.items()
-    ]
-    return draw(
-        [[panel] for panel in drawn],
-        x=Axis(cost, cost_format),
-        title=title,
-        alt=f"{title}: {metric} against {cost}: {', '.join(panels)}.",
-        height=1.0 + 2.3 * max(len(drawn), 1),
-        same_y=same_scale,
-        legend=[(f"original: {numbers.significant(baseline)}", LEVEL)],
-    )
-
-
 def importance_transfer(
     values: Mapping[str, tuple[Any, Any]],
     *,

@@ -62,7 +62,7 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
     roles from `special_tokens_map.json` and `tokenizer_config.json`. No other files are read: save such a tokenizer as
     `tokenizer.json` first.
 
-        >>> headjax.read_tokenizer("headjax/quickstart/weights").vocab_size
+        >>> headjax.read_tokenizer("headjax/hub/demo").vocab_size
         2048
 
     Args:

@@ -2,7 +2,7 @@
 
     python -m results.experiments.design GRID.json FOLDER     # writes results/measurements/design_heads.csv
 
-`GRID.json` and `FOLDER` are what `headjax grid FOLDER --json GRID.json --config.log_every=1` writes. The losses are of
+`GRID.json` and `FOLDER` are what `python -m results.grid FOLDER --json GRID.json --config.log_every=1` writes. The losses are of
 the training batches, of which none comes twice, as means over `WINDOW` steps. Runs of one seed read the same batches.
 """
 
@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from headjax.training.config import train_config
-from headjax.training.grid import Cell
 from headjax.training.recording import read_metrics
 from headjax.training.workdir import CONFIG
 from results.collect import settings
+from results.grid import Cell
 from results.table import Row, write
 
 WINDOW, EVERY = 100, 25

@@ -24,7 +24,8 @@ from headjax.evaluation.task import evaluate
 from headjax.hub.exporting import to_huggingface
 from headjax.hub.importing import from_huggingface
 from headjax.models.model import Model, load
-from headjax.quickstart.text import FOLDER, batches
+from headjax.data.stream import evaluation_batches
+from headjax.hub.demo_model import FOLDER
 from headjax.storage.paths import path_of
 from headjax.training.workdir import CONFIG
 from results.experiments.ngrams import ngram_losses
@@ -78,7 +79,7 @@ def card(model: Model, config: Mapping[str, Any], weights: Path) -> str:
     )
     counted = ngram_losses(train, held, model.tokenizer.largest_id + 1, len(COUNTS))
     losses = {f"{name} counts": loss for name, loss in zip(COUNTS, counted, strict=True)}
-    losses["this model"] = evaluate(model, batches(held))["loss"]
+    losses["this model"] = evaluate(model, evaluation_batches(data.validation, 8))["loss"]
     info, bytes_per_token = data.info, data.info["validation"]["bytes_per_token"]
     rows = [
         f"| {name} | {loss:.3f} | {math.exp(loss):.1f} | {loss / math.log(2) / bytes_per_token:.3f} |"

@@ -16,7 +16,6 @@ from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
 from tests.data.vocabulary import TEXT as VOCABULARY
 from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
-from tests.training.test_grid import CONFIG as GRID
 
 TEXT = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}, no more." for i in range(600))
 
@@ -65,7 +64,6 @@ def write_inputs(folder):
         "pairs.de": "".join(f"Zahl {i}\n" for i in range(24)),
         "config.py": tiny.config_file(),
         "broken.py": "1 / 0\n",
-        "grid.py": GRID.replace("PATH", repr("text.txt")),
         "other.json": '{"mine": 1}',
         "labels.tsv": "sentence\tlabel\ngood\t1\nbad\t0\n",
         "good.tsv": "sentence\tlabel\ngood film\tgood\na good film\tgood\n",

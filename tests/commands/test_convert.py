@@ -1,6 +1,5 @@
-"""`headjax convert`, `sweep` and `grid`: costs, and every trial once and kept."""
+"""`headjax convert`: what it costs, what is converted, and what an imported model becomes."""
 
-import contextlib
 import json
 
 import pytest
@@ -8,13 +7,10 @@ import pytest
 from headjax.attention import MultiHead
 from headjax.cli import main
 from headjax.conversion import convert as convert_model
-from headjax.core.errors import INTERRUPTED
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.model import load
-from tests import tiny
-from tests.closeness import assert_trees_equal, close_to
+from tests.closeness import assert_trees_equal
 from tests.hub.directories import LLAMA, model_of
-from tests.training.test_grid import CONFIG
 
 TASK = "--task text.txt --limit 16 --batch-size 8"
 
@@ -77,126 +73,3 @@ def test_convert_says_what_an_imported_model_is_exported_as(to, layout, tmp_path
     export = json.loads((tmp_path / "json").read_text())["export"]
     assert (export["from"], export["layout"]) == ("llama", layout)
     assert ("export to Hugging Face: " in capsys.readouterr().out) == (layout != "native")
-
-
-def changed(folder, old, new):
-    """Changes what a sweep has kept, to see that it is read and not measured again."""
-    (path,) = folder.glob("*.json")
-    path.write_text(path.read_text().replace(old, new, 1))
-
-
-def test_every_size_is_tried_once_and_kept(run, tmp_path):
-    words = "sweep model OUT --task text.txt --limit 8 --to grouped:kv_heads=2/1 --calibrate 2 --fine-tune 1"
-    data = run(words).data
-    original, *trials = data["trials"]
-    variants = ("plain", "calibrated", "fine-tuned")
-    targets = ("grouped:kv_heads=2", "grouped:kv_heads=1")
-    assert [(t["to"], t["variant"]) for t in trials] == [(to, variant) for to in targets for variant in variants]
-    same, _, trained, plain, calibrated, _ = trials
-    assert same["cosine"] == close_to(1.0, sums=tiny.SUMS)
-    assert same["metrics"]["perplexity"] == close_to(original["metrics"]["perplexity"], sums=16 * tiny.SUMS)
-    assert trained["metrics"]["perplexity"] != same["metrics"]["perplexity"]
-    # Each way to convert is best at what it minimises.
-    assert plain["relative_error"] < calibrated["relative_error"]
-    assert calibrated["logit_error"] < plain["logit_error"]
-    assert plain["cosine"] < 0.9999
-    assert plain["parameters"] < same["parameters"] == original["parameters"]
-    assert 2 * plain["cache"] == same["cache"] == original["cache"] > 0
-    assert same["against_original"]["p_value"] > plain["against_original"]["p_value"]
-    assert data["test"] == "paired t-test on losses"
-    assert (tmp_path / "sweep.png").stat().st_size > 1000
-    changed(tmp_path, f'"parameters": {plain["parameters"]}', '"parameters": 1')
-    again = run(words).data["trials"]
-    assert again[4]["parameters"] == 1
-    assert [trial["cosine"] for trial in again] == [trial["cosine"] for trial in data["trials"]]
-
-
-REMOVALS = "sweep model OUT --task text.txt --limit 8 --calibrate 4 --batch-size 4"
-
-
-def test_every_removal_is_tried_once_and_kept(run, tmp_path):
-    tried = "--remove 25%,50% --by random,importance+normalize --repair none,reconstruct --draws 2"
-    data = run(f"{REMOVALS} {tried}").data
-    found = data["removals"]
-    assert len(found) == 2 * 2 * 2 * 2
-    assert {(trial["remove"], trial["removed"]) for trial in found} == {("25%", 1), ("50%", 2)}
-    assert (data["agreement"], data["examples"], data["selection"]["examples"]) == ("kl", 8, 4)
-    assert data["test"] == "paired t-test on losses"
-    assert (tmp_path / "removals.png").stat().st_size > 1000
-    for bare, repaired in zip(found[::2], found[1::2], strict=True):
-        assert (bare["repair"], repaired["repair"]) == ("none", "reconstruct")
-        assert bare["against_none"] is None
-        assert repaired["against_none"].keys() == {"difference", "p_value", "low", "high"}
-    changed(tmp_path, '"removed": 1', '"removed": 7')
-    again = run(f"{REMOVALS} {tried}").data["removals"]
-    assert again[0]["removed"] == 7
-    assert again[1:] == found[1:]
-
-
-def test_each_removal_is_kept_and_told_as_it_ends(run, tmp_path, monkeypatch):
-    told = []
-
-    @contextlib.contextmanager
-    def opened(title, total, unit):
-        def update(done, values):
-            if title == "removing heads":
-                told.append((done, total, dict(values)))
-                if len(told) == 1:
-                    raise KeyboardInterrupt  # after the first of two repairs
-
-        yield update
-
-    monkeypatch.setattr("headjax.core.progress.shown_on", lambda console: opened)
-    words = f"{REMOVALS} --remove 50% --by random --repair none,rescale"
-    assert run(words, code=INTERRUPTED).data is None
-    (path,) = tmp_path.glob("*.json")
-    assert len(json.loads(path.read_text())["found"]) == 1
-    first = run(words).data["removals"]
-    assert [(done, total) for done, total, _ in told] == [(1, 2), (1, 2), (2, 2)]
-    assert told[0][2].keys() == told[1][2].keys() == {"perplexity"}
-    # Trials of other examples or another model are others, and replace none.
-    run("convert model OUT/other --to grouped:kv_heads=1")
-    for changed_words in (words.replace("--limit 8", "--limit 4"), words.replace("model", "OUT/other")):
-        assert run(changed_words).data["removals"][0]["metrics"] != first[0]["metrics"]
-    assert run(words).data["removals"] == first
-
-
-@pytest.fixture
-def grid(tmp_path):
-    """Runs a grid of four cells, by either of its commands; returns the exit code and the JSON."""
-    (tmp_path / "text.txt").write_text("the heads of a model attend to many things. " * 20)
-    (tmp_path / "config.py").write_text(CONFIG.replace("PATH", repr(str(tmp_path / "text.txt"))))
-    words = [str(tmp_path / "out"), "--config", str(tmp_path / "config.py"), "--over", "peak=0.01/1e30", "--seeds", "2"]
-
-    def run(command, *more):
-        code = main([command, *words, *more, "--json", str(tmp_path / "grid.json")])
-        return code, json.loads((tmp_path / "grid.json").read_text())
-
-    return run
-
-
-@pytest.mark.whole
-def test_cells_run_alone_and_are_collected(grid, tmp_path):
-    code, one = grid("grid", "--cell", "2/4")
-    assert (code, one["ended"], one["missing"]) == (0, 1, ["1/4", "3/4", "4/4"])
-    assert one["plot"] == str(tmp_path / "out" / "grid.png")
-    before = (tmp_path / "out" / "peak=0.01,seed=1.json").read_text()
-    code, whole = grid("sweep")
-    assert (code, whole["ended"], whole["missing"], whole["cells"]) == (0, 4, [], 4)
-    assert (tmp_path / "out" / "peak=0.01,seed=1.json").read_text() == before
-    good, bad = whole["summaries"]
-    losses = [each["metrics"]["loss"] for each in whole["results"][:2]]
-    assert good["values"] == losses
-    assert good["mean"] == pytest.approx(sum(losses) / 2)
-    assert good["low"] < good["mean"] < good["high"]
-    assert (bad["runs"], bad["diverged"], bad["mean"]) == (0, 2, None)
-    for file in (tmp_path / "out").glob("*.json"):
-        file.unlink()
-    code, none = grid("grid", "--collect")
-    assert (code, none["ended"], len(none["missing"]), none["plot"]) == (0, 0, 4, None)
-
-
-def test_an_interrupted_grid_says_where_it_goes_on(grid, monkeypatch, capsys):
-    monkeypatch.setattr("headjax.training.grid.Grid.run", lambda grid, number, *rest: False)
-    assert grid("grid")[0] == INTERRUPTED
-    assert "interrupted in cell 1/4; the same command continues from there" in capsys.readouterr().out

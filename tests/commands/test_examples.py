@@ -49,7 +49,6 @@ def test_scores_are_those_of_the_training_examples(run, folder):
         "prune model OUT/out --remove decoder/0/1 --rescale",
         "prune model OUT/out --remove 1 --by random --fine-tune 1",
         "convert model OUT/out --to collaborative:shared_dim=8 --calibrate 2",
-        "sweep model OUT/trials --to grouped:kv_heads=1 --calibrate 1",
         "report model --orders importance --seeds 1 --percentages 50 --out OUT/heads.html",
         "ablate model --resamples 5",
         "sharing model",

@@ -18,7 +18,6 @@ from headjax.models.model import Model, load
 from headjax.models.recipe import with_task
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, Regression, SentenceSimilarity
-from headjax.quickstart import study
 from headjax.storage.paths import path_of
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.training import loop
@@ -267,24 +266,3 @@ def test_an_interrupted_run_has_its_own_exit_code(signal_number, words, capsys, 
     assert json.loads(printed.out)["finished"] is False
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 4
-
-
-@pytest.mark.parametrize(
-    ("diverged", "exit_code", "message"),
-    [
-        (None, INTERRUPTED, "headjax: {run}: interrupted after step 1; the same command continues from there\n"),
-        ("the loss of step 1 is nan", DIVERGED, "headjax: error: {run}: diverged: the loss of step 1 is nan\n"),
-    ],
-)
-def test_a_training_run_that_stops_early_ends_it_with_that_exit_code(
-    diverged, exit_code, message, tmp_path, capsys, monkeypatch
-):
-    (tmp_path / "text.txt").write_text("\n\n".join(f"Paragraph {i} says {i * i}." for i in range(4000)))
-
-    def stopped(config, workdir, **options):
-        return TrainResult(None, None, 1, {}, 0.0, finished=False, diverged=diverged)
-
-    monkeypatch.setattr(study, "train", stopped)
-    arguments = ["--workdir", str(tmp_path / "run"), "--path", str(tmp_path / "text.txt"), "--train-steps", "2"]
-    assert main(["quickstart", *arguments]) == exit_code
-    assert capsys.readouterr().err == message.format(run=tmp_path / "run" / "standard")

@@ -93,15 +93,12 @@ WORDS = {
     "evaluate": f"evaluate model {TASK}",
     "compare": f"compare model model {TASK} --repeats 2",
     "sharing": f"sharing model {TASK} --budget 16 --plots OUT/plots",
-    "sweep": f"sweep model OUT/sweep {TASK} --to grouped:kv_heads=1",
-    "sweep --remove": f"sweep model OUT/sweep {TASK} --remove 25% --by random --repair none,reconstruct",
     "report": f"report model --out OUT/heads.html {TASK} --orders random --seeds 1 --selected 8 --percentages 100",
     "generate": "generate model --prompt A --max-new-tokens 4",
     "generate --beams": "generate model --prompt A --max-new-tokens 4 --beams 2",
     "predict": "predict classifier --task films.tsv --limit 4",
     "finetune": "finetune classifier OUT/finetune --train films.tsv --steps 2 --evaluations 1",
     "train": "train --config config.py --workdir OUT/run --config.data.path=text.txt",
-    "grid": "grid OUT/grid --config grid.py --over peak=0.01",
     "import": "import OUT/hf OUT/import",
     "export": "export model OUT/hf --check --layout padded",
     "tokenizer": "tokenizer text.txt --out OUT/tokenizer --vocab-size 280",
@@ -110,7 +107,7 @@ WORDS = {
 }
 """Commands of which a golden JSON is kept, in an order in which each finds what it reads; exports before imports."""
 
-ELSEWHERE = {"quickstart", "plan", "bench"}
+ELSEWHERE = {"plan"}
 """Commands whose JSON takes minutes, or a compiler that is not everywhere; their own tests look at it."""
 
 

@@ -123,7 +123,6 @@ def sandbox(pristine, tmp_path, monkeypatch):
         "headjax.training.loop._train",
         "headjax.plan.elsewhere.Elsewhere.__init__",
         "headjax.plan.tpu.Slice.devices",
-        "headjax.commands.bench.run",
         "jax.distributed.initialize",
     ):
         monkeypatch.setattr(place, enough)
@@ -133,7 +132,6 @@ def sandbox(pristine, tmp_path, monkeypatch):
 REQUESTS = [
     line.split()
     for line in """
-    quickstart --workdir out --path short.txt --train-steps 2
     prepare lm1b --out out --source short.txt --length 8 --vocab-size 260
     prepare mnli --out out --source labels.tsv --tokenizer classifier
     train --config config.py --workdir out
@@ -165,9 +163,6 @@ REQUESTS = [
     convert model out --to latent:rank=4 --task short.txt --calibrate 4
     sharing model --budget 8
     shrink model out --task short.txt --parameters 80%
-    sweep model out --to collaborative:shared_dim=8/4 --task short.txt
-    sweep model out --remove 25%,50% --by random --repair none --task short.txt
-    grid out --config config.py --over width=8/16 --seeds 2 --cell 1/4
     report model --task short.txt --out out.html --percentages 50,100 --orders importance
     import hf out --dtype float32
     export model out --layout padded

@@ -1,6 +1,5 @@
-"""`headjax plan` and `bench`: what they refuse in one line, what they print, and what they store."""
+"""`headjax plan`: what they refuse in one line, what they print, and what they store."""
 
-import importlib.metadata
 import json
 import os
 import signal
@@ -9,15 +8,12 @@ from pathlib import Path
 import jax
 import pytest
 
-from benchmarks.result import BenchResult
 from headjax.cli import main
 from headjax.commands.plan import Refused, _scale
 from headjax.core.errors import HeadjaxError
 from headjax.plan.collectives import Collective
 from headjax.plan.plan import Plan
 from headjax.plan.tpu import Roofline, Slice, find_slice
-from headjax.report.curves import line_plot
-from headjax.report.tables import Column, Table
 from tests.plan import conftest
 from tests.plan.test_plan import CONFIG
 
@@ -115,42 +111,3 @@ def test_the_command_prints_what_the_compiler_said(eight_devices, plan, monkeypa
     refused = PLANNED._replace(fits=False, collectives={}, estimate=None, peak_bytes_per_device=4 * 10**9)
     monkeypatch.setattr("headjax.commands.plan._compiled", lambda *_: refused)
     assert "does not fit on v5e-8: at least 4.00 GB wanted, 2.00 GB there" in plan("--topology v5e-8")[1]
-
-
-def test_the_command_prints_and_stores_it(monkeypatch, capsys, tmp_path):
-    table = Table((Column("What"),), [("something",)])
-    monkeypatch.setattr("benchmarks.heads.run", lambda progress: BenchResult({"seconds": 2}, {}, 0.5, (table,)))
-    assert main(["bench", "heads", "--json", str(tmp_path / "heads.json")]) == 0
-    printed = capsys.readouterr().out
-    assert "something" in printed
-    assert "instruction sets" in printed
-    assert f"jaxlib {importlib.metadata.version('jaxlib')}" in " ".join(printed.split())
-    stored = json.loads((tmp_path / "heads.json").read_text())
-    assert stored["ours"] == {"seconds": 2}
-    assert stored["ratio"] == pytest.approx(0.5)
-    assert {"processor_model", "instruction_sets", "load_before", "threads", "versions"} <= set(stored["machine"])
-
-
-def test_scaling_takes_a_size_and_draws_a_plot(monkeypatch, capsys, tmp_path):
-    sizes = []
-
-    def run(progress, size="full"):
-        sizes.append(size)
-        plot = line_plot({"depth": [(1, 1.0), (2, 2.0)]}, title="Costs", x_label="depth", y_label="seconds")
-        return BenchResult({}, {}, 1.0, (), plot=plot)
-
-    monkeypatch.setattr("benchmarks.scaling.run", run)
-    assert main(["bench", "scaling"]) == 0
-    assert main(["bench", "scaling", "--size", "short", "--plot", str(tmp_path / "curves.png")]) == 0
-    assert main(["bench", "scaling", "--plot", str(tmp_path / "curves.svg")]) == 0
-    assert sizes == ["full", "short", "full"]
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (tmp_path / "curves.svg").read_text()
-
-
-def test_a_wheel_has_no_benchmarks(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("headjax.commands.bench.CHECKOUT", tmp_path)
-    assert main(["bench", "heads"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "checkout" in line
-    assert str(tmp_path / "benchmarks") in line

@@ -12,7 +12,6 @@ from headjax.report.presets import (
     importance_transfer,
     learning_curves,
     pruning_curves,
-    sharing_curves,
     trade_off,
     variance_curves,
 )
@@ -159,7 +158,6 @@ FINE = [(0.0, 1.0), (1.0, 2.0)]
         (lambda: trade_off({}), "series"),
         (lambda: trade_off({"a": []}), "series['a']"),
         (lambda: trade_off({"a": [(1.0, np.nan)]}), "series['a']"),
-        (lambda: sharing_curves({}, baseline=1.0, metric="loss"), "panels"),
         (lambda: transfer({}), "values"),
         (lambda: transfer({"a": ([], [])}), "values"),
         (lambda: transfer({"a": ([1.0], [1.0, 2.0])}), "values['a']"),

@@ -16,11 +16,11 @@ from headjax.data.text_data import LanguageConfig
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import ORDERS
 from headjax.heads.pruning import prune
-from headjax.quickstart.text import FOLDER, demo_model
+from headjax.hub.demo_model import FOLDER, demo_model
 from headjax.shrinking.choice import QUANTITIES, Option, Table
 from headjax.training.config import train_config
 from headjax.training.config_file import load_config_file
-from headjax.training.grid import Cell
+from results.grid import Cell
 from headjax.training.workdir import CONFIG
 from results.experiments import design, ship, shrink
 from results.experiments.ground_truth import SETTINGS, auroc, induction_model, repetitions

@@ -1,6 +1,4 @@
-"""Parts shared by the config files of the papers' experiments (`configs/papers`): runs, and their rehearsals.
-
-The package has these parts so that a config file runs from any folder, beside an installed headjax too.
+"""Parts shared by the config files of the papers' experiments: runs, and their rehearsals.
 
 A rehearsal (the argument `smoke` of those files) is the same run in small: every size of the model divided by 16, two
 layers of it, a few made-up examples in the task's form, a few steps. Formulation, number of heads, biases, norms,

@@ -1,0 +1,51 @@
+"""Measure headjax beside a peer in one run, in turns: `python -m benchmarks NAME [--json FILE]`.
+
+NAME is generate, heads, hub, scaling or train_step; scaling also takes `--size short|full|large` and `--plot FILE.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.result import load, machine, machine_table
+from headjax.core.console import Terminal
+from headjax.core.progress import shown_on
+from headjax.report import numbers
+from headjax.report.tables import print_table
+from headjax.storage.files import json_text
+
+NAMES = ("generate", "heads", "hub", "scaling", "train_step")
+"""Benchmarks; each is `run` in the file of its name."""
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the benchmark that the words name, and print its tables with the machine."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--size", choices=("short", "full", "large"))
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args(words)
+    if options.name != "scaling" and (options.size or options.plot):
+        parser.error("--size and --plot are for scaling")
+    before = load()
+    given: dict[str, Any] = {"size": options.size} if options.size else {}
+    measured = importlib.import_module(f"benchmarks.{options.name}").run(shown_on(Terminal(sys.stderr)), **given)
+    described = machine(measured.peers, before)
+    for table in (*measured.tables, machine_table(described)):
+        print_table(table, Terminal(sys.stdout))
+    print(f"ratio: {numbers.significant(measured.ratio)} (headjax over the peer)")
+    if options.plot and measured.plot is not None:
+        options.plot.write_bytes(measured.plot.png())
+    if options.json:
+        found = {"ours": measured.ours, "peer": measured.peer, "ratio": measured.ratio, "machine": described}
+        options.json.write_text(json_text(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""How many heads does a small language model need, and what can the others share? Run: make quickstart
+
+headjax carries a decoder of a million parameters, trained on the source code of Python's standard library. This script
+scores its attention heads, removes some, converts and shrinks it, and trains a model of its own for a few steps. Heads
+are chosen on training text and measured on held-out text; everything that it prints was measured in this run.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+import headjax
+
+BLOCKS = 64  # blocks of 256 tokens to choose heads on, and as many others to measure on
+BATCH = 8
+STARTED = time.perf_counter()
+
+
+def section(title: str) -> None:
+    """Print a heading with the time since the start."""
+    print(f"\n{title} ({time.perf_counter() - STARTED:.0f} s)\n{'-' * len(title)}")
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Print rows of text in columns."""
+    cells = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+section("A model and its text")
+# A model is a flax.nnx module with a tokenizer. A task divides its text: whole files were held out from training.
+model = headjax.demo_model()
+print(model)
+text = headjax.load_task("python_code", model, length=256)
+training = list(headjax.evaluation_batches(text.data.train, BATCH))[: BLOCKS // BATCH]
+held_out = list(headjax.evaluation_batches(text.data.validation, BATCH))[: BLOCKS // BATCH]
+
+
+def perplexity(model: headjax.Model, gates: Any = None) -> float:
+    """Return the perplexity per token of the held-out text."""
+    return headjax.evaluate(model, held_out, gates=gates)["perplexity"]
+
+
+whole = perplexity(model)
+prompt = "def read_lines(path, encoding=None):\n    with open"
+print(f"perplexity of held-out text: {whole:.2f}\n")
+print(prompt + headjax.generate(model, prompt, max_new_tokens=48, sampler=headjax.Greedy()))
+
+
+section("Which heads matter?")
+# Importance (Michel et al. 2019): the mean of |dL / d gate_h|, where the gate of head h multiplies its context. One
+# backward pass gives it for all heads. Ablation removes every head alone and measures the loss.
+importance = headjax.score_heads(model, training).score("importance")
+ablated = headjax.ablate(model, training)
+effects = ablated.effects("loss")
+ranked = sorted(importance, key=lambda head: importance[head])
+table(
+    ("head", "importance", "loss without it"),
+    [(head, f"{importance[head]:.2f}", f"{effects[head]:+.4f}") for head in (*ranked[:3], *ranked[-3:])],
+)
+
+
+section("How many can go?")
+# A gate of 0 switches a head off, which costs nothing to try. Three orders of removal: at random, the least important
+# first, and the heads that the others can best stand in for; there W_O of the kept heads is refitted by least squares.
+orders = {
+    "random": random.Random(0).sample(ranked, len(ranked)),
+    "importance": ranked,
+    "reconstruction, refitted": headjax.reconstruction_order(model, training),
+}
+rows = []
+for name, order in orders.items():
+    cells = []
+    for share in (0.25, 0.5, 0.75):
+        removed = order[: round(share * len(order))]
+        if name.startswith("reconstruction"):
+            cells.append(perplexity(headjax.reconstruct(model, training, removed).model))
+        else:
+            cells.append(perplexity(model, headjax.gates.without(model.config, removed)))
+    rows.append((name, *(f"{value:.2f}" for value in cells)))
+table(("order", "25 % of heads removed", "50 %", "75 %"), rows)
+
+# Removing heads for real cuts their slices out of every parameter: the same function in a smaller model.
+half = ranked[: len(ranked) // 2]
+pruned = headjax.prune(model, half)
+gated = perplexity(model, headjax.gates.without(model.config, half))
+print(f"\nhalf of the heads gated off: {gated:.4f}; removed: {perplexity(pruned):.4f}")
+print(f"parameters: {model.num_parameters:,} -> {pruned.num_parameters:,}")
+
+
+section("What can heads share?")
+# The same weights in another formulation, without training. A calibrated conversion keeps what each layer computes on a
+# few batches, a plain one what its weights multiply to. The cache holds keys and values while a text is generated.
+rows = []
+for target in ("collaborative:shared_dim=64", "grouped:kv_heads=4", "latent:rank=64"):
+    plain, calibrated = (headjax.convert(model, target, batches=batches).model for batches in (None, training))
+    cache = headjax.summarize(plain.config, 256).cache_bytes_per_token
+    rows.append((target, f"{perplexity(plain):.2f}", f"{perplexity(calibrated):.2f}", f"{cache:,}"))
+cache = headjax.summarize(model.config, 256).cache_bytes_per_token
+table(("converted to", "plain", "calibrated", "cache bytes/token"), [("(original)", f"{whole:.2f}", "", cache), *rows])
+
+
+section("Both, to a budget")
+# Smaller forms of every layer are measured; an integer program takes one a layer within the budget.
+small = headjax.shrink(model, training[:4], headjax.Budget(parameters=0.6)).model
+print(f"60 % of the parameters of attention and feed-forwards: perplexity {perplexity(small):.2f}")
+print(small)
+
+
+section("Keep it, and train your own")
+# A model is saved as a folder, with its history; it can be loaded, trained, converted again, or exported.
+with tempfile.TemporaryDirectory() as folder:
+    small.save(f"{folder}/small")
+    print("loaded again:", f"{perplexity(headjax.load(f'{folder}/small')):.2f}")
+    print("history:", *(entry["action"] for entry in small.history))
+    config = headjax.load_config("configs/quickstart.py:formulation=collaborative,steps=20")
+    trained = headjax.train(headjax.train_config(config), f"{folder}/run")
+    print(f"a model of your own after 20 steps: perplexity {trained.metrics['perplexity']:.0f}")
+print("longer: headjax train --config configs/quickstart.py:formulation=collaborative --workdir runs/mine")
+print(f"\n{time.perf_counter() - STARTED:.0f} s on {jax.devices()[0].device_kind}")

@@ -1,0 +1,103 @@
+"""Remove heads in many ways, orders x shares x repairs x draws of calibration examples, and evaluate each.
+
+    python -m results.removals MODEL OUT.json --task TASK --remove 25%,50% --by importance_raw,random
+        --repair none,reconstruct,feed_forward --draws 3
+
+Heads are gated off and not cut out, which computes the same, so that all trials share one compiled program.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import headjax
+from headjax.evaluation.paired import RESAMPLES, paired_test
+from headjax.evaluation.task import Evaluation, measure_task
+from headjax.heads.agreement import agreement_kind, agreements
+from headjax.heads.named_orders import OrderConfig
+from headjax.heads.ordering import requested_count
+from headjax.models.config import Gates
+from headjax.models.model import Model
+from results.examples import Opened, opened, parser
+
+AGREED = 512
+"""Greatest number of evaluation examples on which the agreement with the original is measured."""
+
+
+def trials(found: Opened) -> Iterator[dict[str, Any]]:
+    """Yield the baseline first, then every trial."""
+    model, parts, options = found
+    task = parts.evaluation
+    sizes: dict[str, Any] = {"batch_size": options.batch_size, "buckets": options.buckets}
+    judged = list(task.batches(limit=min(options.limit or AGREED, AGREED), **sizes))
+
+    def evaluate(model: Model, gates: Gates | None = None) -> Evaluation:
+        return measure_task(model, task, gates, options.limit, **sizes)
+
+    whole = evaluate(model)
+    test, against_whole = paired_test(whole.outcomes, task.measure, RESAMPLES)
+    first = {"baseline": whole.metrics, "examples": whole.examples, "test": test, "agreement": agreement_kind(model.config)}
+    yield first
+    for draw in range(options.seed, options.seed + options.draws):
+        batches = found.calibration(draw)
+        for by in options.by:
+            start = time.process_time()
+            order = headjax.order_heads(model, batches, OrderConfig(by=by, seed=draw, stacks=options.stacks))
+            order_seconds = time.process_time() - start
+            for share in options.remove:
+                removed = order[: requested_count(model.config, share, options.stacks)]
+                gates = headjax.gates.without(model.config, removed)
+                bare = evaluate(model, gates)
+                _, against_none = paired_test(bare.outcomes, task.measure, RESAMPLES)
+                for repair in options.repair:
+                    start, repaired, evaluated = time.process_time(), model, bare
+                    if repair != "none":
+                        refit = headjax.reconstruct(model, batches, removed, feed_forward=repair == "feed_forward")
+                        repaired = refit.repaired
+                    repair_seconds = time.process_time() - start
+                    if repair != "none":
+                        evaluated = evaluate(repaired, gates)
+                    (agreed,) = agreements(model, [(repaired, gates)], judged)
+                    yield {
+                        "order": by,
+                        "remove": share,
+                        "draw": draw,
+                        "stacks": options.stacks,
+                        "repair": repair,
+                        "removed": len(removed),
+                        "metrics": evaluated.metrics,
+                        "agreement": agreed.value,
+                        "against_whole": against_whole(evaluated.outcomes)._asdict(),
+                        "against_none": None if repair == "none" else against_none(evaluated.outcomes)._asdict(),
+                        "order_seconds": order_seconds,
+                        "repair_seconds": repair_seconds,
+                    }
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the trials that the words name, print a line for each, and write them all."""
+    made = parser(__doc__)
+    made.add_argument("--remove", type=lambda text: text.split(","), required=True)
+    made.add_argument("--by", type=lambda text: text.split(","), default=["importance", "reconstruction", "random"])
+    made.add_argument("--repair", type=lambda text: text.split(","), default=["none", "reconstruct"])
+    made.add_argument("--stacks", type=lambda text: tuple(text.split(",")), default=())
+    made.add_argument("--draws", type=int, default=1)
+    options = made.parse_args(words)
+    found = opened(options)
+    headline = found.parts.evaluation.headline
+    each = trials(found)
+    result: dict[str, Any] = next(each) | {"headline": headline, "removals": []}
+    print(f"all heads: {headline} {result['baseline'][headline]:.4f} on {result['examples']:,} examples")
+    for trial in each:
+        result["removals"].append(trial)
+        name = f"{trial['remove']} by {trial['order']}, repair {trial['repair']}, draw {trial['draw']}"
+        p_value = trial["against_whole"]["p_value"]
+        print(f"{name}: {headline} {trial['metrics'][headline]:.4f}, p against all heads {p_value:.3g}", flush=True)
+    options.out.write_text(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The decoder that headjax carries: small, named by its card, better than counts, and in need of its heads."""
+
+import hashlib
+import re
+
+import pytest
+
+import headjax
+from headjax.heads.ordering import by_scores, random_order
+from headjax.hub.demo_model import FOLDER
+
+CARD = (FOLDER / "README.md").read_text()
+BLOCKS = 32
+
+
+def bits(name):
+    """Bits per byte on the whole held-out text, as the model card says."""
+    return float(re.search(rf"\| {name} \|.*\| ([\d.]+) \|", CARD)[1])
+
+
+def test_it_is_small_and_its_card_names_these_weights():
+    weights = FOLDER / "model.safetensors"
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 3e6
+    assert hashlib.sha256(weights.read_bytes()).hexdigest() in CARD
+    assert 1e6 < headjax.demo_model().num_parameters < 3e6
+    assert bits("this model") < 0.95 * bits("trigram counts")
+
+
+@pytest.mark.whole
+def test_it_beats_trigram_counts_and_importance_tells_which_heads_it_needs():
+    """All heads removed costs 30 % or more; the less important half costs less than half of a random half's cost."""
+    model = headjax.demo_model()
+    task = headjax.load_task("python_code", model, length=256)
+    found = headjax.measure_task(model, task, limit=BLOCKS)
+    assert found.metrics["bits_per_byte"] < 0.95 * bits("trigram counts")
+
+    def loss(removed):
+        return headjax.evaluate_task(model, task, headjax.gates.without(model.config, removed), BLOCKS)["loss"]
+
+    order = by_scores(headjax.score_heads(model, task.sample(64, 8), statistics=()), "importance")
+    half, whole = len(order) // 2, found.metrics["loss"]
+    at_random = [loss(random_order(model.config, seed)[:half]) for seed in range(3)]
+    assert loss(order) > 1.3 * whole
+    assert loss(order[:half]) - whole < 0.5 * (sum(at_random) / 3 - whole)
