@@ -1,4 +1,4 @@
-"""`python -m benchmarks generate`: prefill and decode of a Llama shape, whole, pruned and converted, beside transformers."""
+"""`python -m benchmarks generate`: prefill and decode of a Llama shape, whole and smaller, beside transformers."""
 
 from __future__ import annotations
 

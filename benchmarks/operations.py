@@ -1,4 +1,4 @@
-"""Operations whose cost `python -m benchmarks scaling` measures: a call, the FLOPs it is counted to take, its memory."""
+"""Operations that `python -m benchmarks scaling` measures: a call, the FLOPs it is counted to take, its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks scaling`: time and memory of six operations as length, depth, heads and batch grow, one at a time."""
+"""`python -m benchmarks scaling`: time and memory of six operations as length, depth, heads and batch grow."""
 
 from __future__ import annotations
 

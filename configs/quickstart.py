@@ -1,8 +1,8 @@
 """A small decoder language model on text that ships with Python, in three formulations of equal size.
 
-    headjax train --config configs/quickstart.py --workdir runs/standard
-    headjax train --config configs/quickstart.py:formulation=fixed --workdir runs/fixed
-    headjax train --config configs/quickstart.py:formulation=collaborative --workdir runs/collaborative
+headjax train --config configs/quickstart.py --workdir runs/standard
+headjax train --config configs/quickstart.py:formulation=fixed --workdir runs/fixed
+headjax train --config configs/quickstart.py:formulation=collaborative --workdir runs/collaborative
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""How many heads does a small language model need, and what can the others share? Run: make quickstart
+"""How many heads does a small language model need, and what can they share? `make quickstart` runs this script.
 
 headjax carries a decoder of a million parameters, trained on the source code of Python's standard library. This script
 scores its attention heads, removes some, converts and shrinks it, and trains a model of its own for a few steps. Heads

@@ -2,9 +2,9 @@
 
     python -m results.collect NAME MODEL [MODEL ...]     # writes results/measurements/NAME.csv
 
-A MODEL is the files of one trained model, joined by commas: what `results.removals`,
-`results.conversions`, `results.grid`, `headjax ablate`, `headjax report --run` or `python -m benchmarks scaling` wrote. Models are seeds 0, 1, ...; a
-grid's runs have seeds of their own.
+A MODEL is the files of one trained model, joined by commas: what `results.removals`, `results.conversions`,
+`results.grid`, `headjax ablate`, `headjax report --run` or `python -m benchmarks scaling` wrote. Models are seeds 0, 1,
+...; a grid's runs have seeds of their own.
 """
 
 from __future__ import annotations

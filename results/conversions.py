@@ -1,7 +1,7 @@
 """Convert a model to many sizes, plain, calibrated and calibrated with training after it, and evaluate each.
 
-    python -m results.conversions MODEL OUT.json --task TASK --to collaborative:shared_dim=384/192 --to grouped:kv_heads=4
-        --variants plain,calibrated,fine-tuned --fine-tune 60 --train FILE
+python -m results.conversions MODEL OUT.json --task TASK --to collaborative:shared_dim=384/192 --to grouped:kv_heads=4
+--variants plain,calibrated,fine-tuned --fine-tune 60 --train FILE
 """
 
 from __future__ import annotations

@@ -39,7 +39,12 @@ def trials(found: Opened) -> Iterator[dict[str, Any]]:
 
     whole = evaluate(model)
     test, against_whole = paired_test(whole.outcomes, task.measure, RESAMPLES)
-    first = {"baseline": whole.metrics, "examples": whole.examples, "test": test, "agreement": agreement_kind(model.config)}
+    first = {
+        "baseline": whole.metrics,
+        "examples": whole.examples,
+        "test": test,
+        "agreement": agreement_kind(model.config),
+    }
     yield first
     for draw in range(options.seed, options.seed + options.draws):
         batches = found.calibration(draw)

@@ -154,7 +154,16 @@ def test_a_reader_that_has_seen_enough_or_a_closed_stdout_is_no_failure(module, 
 
 @pytest.mark.whole
 def test_a_platform_that_jax_lacks_is_one_line(tmp_path):
-    words = [sys.executable, "-m", "headjax.cli", "train", "--config", "configs/quickstart.py", "--workdir", str(tmp_path)]
+    words = [
+        sys.executable,
+        "-m",
+        "headjax.cli",
+        "train",
+        "--config",
+        "configs/quickstart.py",
+        "--workdir",
+        str(tmp_path),
+    ]
     env = {**os.environ, "JAX_PLATFORMS": "cuda"}
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

@@ -23,9 +23,8 @@ Cost: BERT-base took 4 days on 4 Cloud TPUs (16 chips) in 2018; see docs/deep.md
     headjax train --config configs/papers/bert.py:deep,smoke --workdir runs/smoke
 """
 
-from ml_collections import ConfigDict
-
 from common import PRETRAINING, arguments, bert, bert_adam, choose, experiment, multi_head, started
+from ml_collections import ConfigDict
 
 SIZES = {"base": (768, 12, 12), "large": (1024, 16, 24)}
 """Width, heads and layers."""

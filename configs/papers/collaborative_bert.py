@@ -21,8 +21,6 @@ Batches of 32, at most 128 tokens, learning rate 2e-5, 3 epochs (10 for SST-2 an
     headjax train --config configs/papers/collaborative_bert.py:shared_dim=256,smoke --workdir runs/smoke
 """
 
-from ml_collections import ConfigDict
-
 from common import (
     adam,
     arguments,
@@ -35,6 +33,7 @@ from common import (
     multi_head,
     started,
 )
+from ml_collections import ConfigDict
 
 BATCH_SIZE = 32
 MODELS = {

@@ -21,9 +21,8 @@ GPUs; DeiT-B itself takes 53 hours on 8 V100s.
     headjax train --config configs/papers/collaborative_deit.py:key_dim=192,collaborative,smoke --workdir runs/smoke
 """
 
-from ml_collections import ConfigDict
-
 from common import adam, arguments, cut_or_shared, dense, experiment
+from ml_collections import ConfigDict
 
 STEPS_PER_EPOCH = 1251
 """1,281,167 images in batches of 1024."""

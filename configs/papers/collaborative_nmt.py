@@ -25,9 +25,8 @@ Cost of big: 6 to 12 hours on one V100.
     headjax train --config configs/papers/collaborative_nmt.py:key_dim=128,collaborative,smoke --workdir runs/smoke
 """
 
-from ml_collections import ConfigDict
-
 from common import Fields, arguments, choose, cut_or_shared, experiment, translation, translation_adam
+from ml_collections import ConfigDict
 
 SIZES = {"base": (512, 8, 2048, "post_norm"), "big": (1024, 16, 4096, "pre_norm")}
 """Width, heads, feed-forward width and residual connections."""

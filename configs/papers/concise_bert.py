@@ -22,9 +22,8 @@ Cost in the paper: 2 to 3 days, stage 1 on 16 TPUv3 chips (v3-32), stage 2 on 64
     headjax train --config configs/papers/concise_bert.py:stage=2,start=runs/smoke1/model,smoke --workdir runs/smoke2
 """
 
-from ml_collections import ConfigDict
-
 from common import PRETRAINING, arguments, bert, bert_adam, choose, experiment, multi_head, started
+from ml_collections import ConfigDict
 
 STAGES = {1: (128, 450_000, 5000), 2: (512, 50_000, 3000)}
 """Length, steps and warm-up."""

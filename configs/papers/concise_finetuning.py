@@ -14,9 +14,8 @@ Cost: at most an hour on one Cloud TPU (Devlin et al.).
     headjax train --config configs/papers/concise_finetuning.py:task=squad,smoke --workdir runs/smoke
 """
 
-from ml_collections import ConfigDict
-
 from common import arguments, bert, bert_adam, choose, experiment, glue_output, glue_steps, multi_head, started
+from ml_collections import ConfigDict
 
 BATCH_SIZE, EPOCHS = 32, 3
 QUESTIONS = 87_599

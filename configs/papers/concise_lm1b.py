@@ -18,9 +18,8 @@ one hour at the chips' peak. 4096 examples would take 33 there (docs/tpu.md).
     headjax train --config configs/papers/concise_lm1b.py:heads=70,head_dim=32,smoke --workdir runs/smoke
 """
 
-from ml_collections import ConfigDict
-
 from common import adam, arguments, dense, experiment, multi_head
+from ml_collections import ConfigDict
 
 
 def get_config(arg: str = "") -> ConfigDict:

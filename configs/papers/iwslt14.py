@@ -18,9 +18,8 @@ is one of 10,000 tokens for both languages, the papers' are not at hand. Cost: h
     headjax train --config configs/papers/iwslt14.py:smoke --workdir runs/smoke
 """
 
-from ml_collections import ConfigDict
-
 from common import arguments, choose, experiment, translation, translation_adam
+from ml_collections import ConfigDict
 
 RESIDUALS = {"pre": "pre_norm", "post": "post_norm"}
 

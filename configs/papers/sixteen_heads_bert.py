@@ -16,9 +16,8 @@ Cost: hours of fine-tuning on one GPU; the paper has 1080Tis.
     headjax train --config configs/papers/sixteen_heads_bert.py:smoke --workdir runs/smoke
 """
 
-from ml_collections import ConfigDict
-
 from common import arguments, bert, bert_adam, experiment, glue_output, glue_steps, multi_head, started
+from ml_collections import ConfigDict
 
 BATCH_SIZE, EPOCHS = 32, 3
 

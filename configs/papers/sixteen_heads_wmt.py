@@ -14,9 +14,8 @@ of transformer-base, and the size of the vocabulary is not stated. Cost: Ott et 
     headjax train --config configs/papers/sixteen_heads_wmt.py:smoke --workdir runs/smoke
 """
 
-from ml_collections import ConfigDict
-
 from common import arguments, experiment, translation, translation_adam
+from ml_collections import ConfigDict
 
 
 def get_config(arg: str = "") -> ConfigDict:

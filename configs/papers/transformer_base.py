@@ -19,9 +19,8 @@ Cost: 4 GPUs in the recipe; the paper's time is not at hand.
     headjax train --config configs/papers/transformer_base.py:deep,initialization=admin,smoke --workdir runs/smoke
 """
 
-from ml_collections import ConfigDict
-
 from common import adam, arguments, experiment, translation
+from ml_collections import ConfigDict
 
 
 def get_config(arg: str = "") -> ConfigDict:

@@ -1,8 +1,9 @@
-"""Shapes of heads at one width: how many, how large, with keys of their own or shared ones; WikiText-2 byte by byte.
+r"""Shapes of heads at one width: how many, how large, with keys of their own or shared ones; WikiText-2 byte by byte.
 
     export HEADJAX_DATA=...   # the folder that holds lm/
     headjax train --config configs/small/head_shapes.py:heads=16,head_dim=32 --workdir runs/heads
-    python -m results.grid runs/shapes --config configs/small/head_shapes.py --over heads,head_dim=4,32/16,8/16,32 --seeds 3
+    python -m results.grid runs/shapes --config configs/small/head_shapes.py --seeds 3 \
+        --over heads,head_dim=4,32/16,8/16,32
 
 docs/head_size.md has what was measured. Bytes make models need their attention after a few hundred steps: what comes
 next depends on the word's beginning.

@@ -23,9 +23,9 @@ import numpy as np
 from headjax.attention import RotaryHalves
 from headjax.conversion import convert
 from headjax.core.tensors import flatten
+from headjax.hub.demo_model import demo_model
 from headjax.models.embeddings import NoPositions
 from headjax.models.model import Model, load
-from headjax.hub.demo_model import demo_model
 
 WEIGHTS = Path(__file__).with_name("development.npz")
 """Trained weights in float16, by path."""

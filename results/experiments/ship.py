@@ -19,13 +19,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.data.stream import evaluation_batches
 from headjax.data.text_data import LanguageConfig
 from headjax.evaluation.task import evaluate
+from headjax.hub.demo_model import FOLDER
 from headjax.hub.exporting import to_huggingface
 from headjax.hub.importing import from_huggingface
 from headjax.models.model import Model, load
-from headjax.data.stream import evaluation_batches
-from headjax.hub.demo_model import FOLDER
 from headjax.storage.paths import path_of
 from headjax.training.workdir import CONFIG
 from results.experiments.ngrams import ngram_losses

@@ -11,7 +11,7 @@ import pytest
 from headjax.cli import main
 from headjax.commands import finetune
 from headjax.commands.own_data import OwnFiles, find_lesson
-from headjax.core.errors import DIVERGED, INTERRUPTED, DataError, HeadjaxError
+from headjax.core.errors import INTERRUPTED, DataError, HeadjaxError
 from headjax.data.labelled_text import TextClassification, TextSimilarity
 from headjax.models.encoder import Bert
 from headjax.models.model import Model, load
@@ -21,7 +21,6 @@ from headjax.models.tasks import Classification, Regression, SentenceSimilarity
 from headjax.storage.paths import path_of
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.training import loop
-from headjax.training.loop import TrainResult
 from tests import tiny
 from tests.commands.language_folder import write_classifier
 from tests.data.vocabulary import write_lines

@@ -20,7 +20,6 @@ from headjax.hub.demo_model import FOLDER, demo_model
 from headjax.shrinking.choice import QUANTITIES, Option, Table
 from headjax.training.config import train_config
 from headjax.training.config_file import load_config_file
-from results.grid import Cell
 from headjax.training.workdir import CONFIG
 from results.experiments import design, ship, shrink
 from results.experiments.ground_truth import SETTINGS, auroc, induction_model, repetitions
@@ -28,6 +27,7 @@ from results.experiments.ground_truth import measure as measure_orders
 from results.experiments.ngrams import ngram_losses
 from results.experiments.patterns import fitted
 from results.experiments.patterns import measure as measure_patterns
+from results.grid import Cell
 from results.table import read
 
 NARROW = {"heads": "4", "num_layers": "2"}

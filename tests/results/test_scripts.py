@@ -1,6 +1,7 @@
 """The scripts of studies: grids of runs, removals and conversions, whose JSON `results.collect` reads."""
 
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -79,5 +80,6 @@ def test_the_quickstart_prints_what_it_measures(capsys, monkeypatch):
     names = runpy.run_path(str(ROOT / "examples" / "quickstart.py"))
     printed = capsys.readouterr().out
     assert f"perplexity of held-out text: {names['whole']:.2f}" in printed
-    gated, removed = (float(part.split(": ")[1]) for part in printed.split("half of the heads ")[1].split("\n")[0].split(";"))
+    (line,) = (line for line in printed.splitlines() if line.startswith("half of the heads gated off: "))
+    gated, removed = map(float, re.findall(r"[\d.]+", line))
     assert gated == pytest.approx(removed, rel=1e-4)
