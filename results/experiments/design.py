@@ -2,8 +2,9 @@
 
     python -m results.experiments.design GRID.json FOLDER     # writes results/measurements/design_heads.csv
 
-`GRID.json` and `FOLDER` are what `python -m results.grid FOLDER --json GRID.json --config.log_every=1` writes. Losses are
-of training batches, of which none comes twice, as means over `WINDOW` steps. Runs of one seed read the same batches.
+`GRID.json` and `FOLDER` are what `python -m results.grid FOLDER --json GRID.json --config.log_every=1` writes. The
+losses are of training batches, of which none comes twice, as means over `WINDOW` steps. Runs of one seed read the same
+batches.
 """
 
 from __future__ import annotations
