@@ -21,7 +21,7 @@ from tests.attention.formulations import FORMULATIONS, WIDTH
 LISTINGS = Path(__file__).with_name("shardings")
 PAPERS = Path(__file__).resolve().parents[2] / "configs" / "papers"
 ARGUMENTS = {"bert": "size=base,deep", "collaborative_nmt": "collaborative", "collaborative_deit": "collaborative"}
-NAMES = [*sorted(path.stem for path in PAPERS.glob("*.py")), "formulations"]
+NAMES = [*sorted(path.stem for path in PAPERS.glob("*.py") if path.stem != "common"), "formulations"]
 
 
 def tensors_of(name):

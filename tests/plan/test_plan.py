@@ -19,7 +19,7 @@ from headjax.training.config_file import load_config_file
 from tests import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
-PAPERS = sorted(path.stem for path in (ROOT / "configs" / "papers").glob("*.py"))
+PAPERS = sorted(path.stem for path in (ROOT / "configs" / "papers").glob("*.py") if path.stem != "common")
 
 MODEL = tiny.RUN["model"] | {
     "vocab_size": 256, "width": 32, "num_layers": 3, "attention": {"kind": "multi_head", "num_heads": 4, "head_dim": 8},
