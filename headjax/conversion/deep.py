@@ -70,7 +70,7 @@ def layer_gap(whole: TransformerLayer, parts: Sequence[TransformerLayer], seed: 
     """
     inputs, memory = jax.random.normal(jax.random.key(seed), (2, EXAMPLES, LENGTH, whole.attention.width))
     residual: Any = whole.feed_forward_residual
-    if residual.norm is not None and after_norm(whole.config.residual):
+    if after_norm(whole.config.residual):
         inputs, memory = residual.norm(inputs), residual.norm(memory)
     expected = _apply([whole], inputs, memory)
     found = _apply(parts, inputs, memory)

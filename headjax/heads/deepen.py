@@ -161,7 +161,7 @@ def split_layer(layer: TransformerLayer, parts: int) -> list[TransformerLayer]:
 
 def after_norm(residual: Residual) -> bool:
     """Return whether the residual connection normalises its sum (post-norm)."""
-    return residual.norm is not None and not isinstance(residual, PreNorm)
+    return not isinstance(residual, PreNorm)
 
 
 def level(norm: Normalisation) -> Normalisation:

@@ -2,20 +2,16 @@
 
 from headjax.heads.deepen import Deep  # a config names `deep` among the recipes, so every run has to know it
 from headjax.initialization.admin import Admin, AdminConstant, constant_omega
+from headjax.initialization.deep_norm import DeepNorm
 from headjax.initialization.initialization import Initialization, Setting, architecture
-from headjax.initialization.schemes import DeepNorm, DSInit, LayerScale, ReZero, TFixup
 
 __all__ = [
     "Admin",
     "AdminConstant",
-    "DSInit",
     "Deep",
     "DeepNorm",
     "Initialization",
-    "LayerScale",
-    "ReZero",
     "Setting",
-    "TFixup",
     "architecture",
     "constant_omega",
 ]

@@ -113,12 +113,6 @@ def with_residuals(config: ModelConfig, residual_of: Callable[[str, Any], Residu
     return config.replace_stacks({name: replaced(name, stack) for name, stack in config.stacks().items()})
 
 
-def without_final_norms(config: ModelConfig) -> ModelConfig:
-    """Return the config without normalisations of stacks' outputs."""
-    stacks = config.stacks().items()
-    return config.replace_stacks({name: dataclasses.replace(stack, final_norm=None) for name, stack in stacks})
-
-
 def num_sub_layers(stack: Stack) -> int:
     """Return the number of residual sub-layers: two a layer, three with cross-attention."""
     return sum(len(layer.residual_slots) for layer in stack.layers)

@@ -29,7 +29,6 @@ from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig, Network, Options, Output
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe, ProbeFunction, TransformerLayer
-from headjax.models.notebook_view import model_view
 from headjax.models.tasks.classification import remembered_names, with_class_names
 from headjax.storage import integrity
 from headjax.storage.arrays import read_deferred, read_params, write_params
@@ -196,10 +195,6 @@ class Model(Network):
 
     def __str__(self) -> str:
         return repr(self)
-
-    def _repr_html_(self) -> str:
-        """Return the foldable view that notebooks show."""
-        return model_view(repr(self), self.config, self.params, self.history)
 
     @property
     def num_parameters(self) -> int:

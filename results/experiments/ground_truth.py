@@ -10,6 +10,7 @@ weights.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention import MultiHead
+from headjax.core import serialize
 from headjax.heads.head_id import HeadId
 from headjax.heads.named_orders import LEARNED, ORDERS, order_heads, parse_order
 from headjax.heads.scores import SCORES
@@ -25,7 +27,7 @@ from headjax.models.decoder import LanguageModel
 from headjax.models.embeddings import Learned
 from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
-from headjax.models.residuals import NoNorm
+from headjax.models.residuals import Residual, ResidualConnection
 from headjax.models.sublayers import Dense
 from results.table import Row, write
 
@@ -38,6 +40,22 @@ TOKEN = slice(0, TOKENS)
 BEFORE = slice(TOKENS, 2 * TOKENS)
 POSITION = slice(2 * TOKENS, 2 * TOKENS + LENGTH)
 UNREAD = slice(2 * TOKENS + LENGTH, WIDTH)
+
+
+class BareConnection(ResidualConnection):
+    """x + f(x), so that what a head writes stays where it is written."""
+
+    def __init__(self) -> None:
+        self.norm, self.shortcut = None, 1.0
+
+
+@serialize.kind("no_norm")
+@dataclasses.dataclass(frozen=True)
+class NoNorm(Residual):
+    """A residual connection without a normalisation."""
+
+    def module(self, width: int) -> BareConnection:
+        return BareConnection()
 
 
 class Setting(NamedTuple):

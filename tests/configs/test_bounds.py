@@ -18,7 +18,7 @@ from headjax.head_report.curves import CurveConfig
 from headjax.head_report.study import StudyConfig
 from headjax.heads.learned_gates import HardConcrete, Subset
 from headjax.heads.named_orders import OrderConfig
-from headjax.initialization import Admin, DSInit, LayerScale
+from headjax.initialization import Admin
 from headjax.models.sampling import Sample
 from headjax.training.config import load_config, train_config
 from headjax.training.objectives import Distillation
@@ -55,7 +55,7 @@ def instances():
         *FORMULATIONS.values(),
         *(Normal(), TruncatedNormal(), SlicedXavier(slices=2), FanIn(), Constant(1.0)),
         *(AdamW(schedule=schedule), RAdam(schedule=InverseSquareRoot(peak=1.0)), Distillation(steps=5)),
-        *(Admin(), DSInit(), LayerScale(initial=0.1), Sample(), HardConcrete(weight=0.1), Subset(count=2)),
+        *(Admin(), Sample(), HardConcrete(weight=0.1), Subset(count=2)),
         *(OrderConfig(), StudyConfig(), CurveConfig(OrderConfig()), decoder_config()),
         *(ToCollaborative(shared_dim=4), ToDeep(), ToFixed(head_dim=4), ToGated(), ToGrouped(kv_heads=2)),
         ToLatent(rank=2),

@@ -13,7 +13,7 @@ from headjax.core.tensors import count
 from headjax.data.known_data import Glue, Mnist
 from headjax.data.prepared import PreparedData
 from headjax.data.tasks import GLUE
-from headjax.initialization import Admin, LayerScale
+from headjax.initialization import Admin, DeepNorm
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.model import save
 from headjax.models.recipe import Directory
@@ -198,7 +198,7 @@ def test_a_directory_takes_a_task_too():
     assert config("quickstart.py", *overrides).model == Directory(path="d", task=Classification(classes=3))
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("admin", Admin()), ("layer_scale", LayerScale())])
+@pytest.mark.parametrize(("kind", "expected"), [("admin", Admin()), ("deep_norm", DeepNorm())])
 def test_groups_that_the_file_leaves_out(kind, expected):
     changed = config("quickstart.py", f"initialization.kind={kind}", "mesh.fsdp=2")
     assert (changed.initialization, changed.mesh) == (expected, MeshConfig(fsdp=2))

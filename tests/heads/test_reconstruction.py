@@ -18,9 +18,7 @@ from headjax.models.residuals import (
     PostNorm,
     PreNorm,
     SandwichNorm,
-    ScaledNoNorm,
     ScaledPostNorm,
-    ScaledPreNorm,
 )
 from tests import tiny
 from tests.closeness import assert_close
@@ -111,8 +109,6 @@ CASES = {
     "post_norm": language_model(residual=PostNorm()),
     "scaled_post_norm": language_model(residual=ScaledPostNorm()),
     "constant_post_norm": language_model(residual=ConstantPostNorm(alpha=1.7)),
-    "scaled_pre_norm": language_model(residual=ScaledPreNorm(initial=0.5)),
-    "scaled_no_norm": language_model(residual=ScaledNoNorm()),
     "grouped": language_model(attention=Grouped(num_heads=4, kv_heads=2, head_dim=4)),
     "gated": language_model(attention=Gated(inner=tiny.multi_head(4))),
     "collaborative": language_model(attention=tiny.collaborative(4)),

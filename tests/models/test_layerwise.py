@@ -9,7 +9,7 @@ import pytest
 from headjax.core.norms import LayerNorm
 from headjax.models.layerwise import FEED_FORWARD, Place, Stream, layer_output
 from headjax.models.observe import variance
-from headjax.models.residuals import ConstantPostNorm, PostNorm, PreNorm, ScaledNoNorm, ScaledPostNorm, ScaledPreNorm
+from headjax.models.residuals import ConstantPostNorm, PostNorm, PreNorm, ScaledPostNorm
 from tests import tiny
 from tests.closeness import assert_close
 from tests.layer_walk import walk
@@ -44,7 +44,7 @@ def test_layer_by_layer_is_the_whole_forward(case):
     assert_close(walk(model, batch).output, model(batch).hidden, sums=tiny.SUMS)
 
 
-RESIDUALS = [PostNorm(), ScaledPostNorm(), ConstantPostNorm(alpha=1.7), PreNorm(), ScaledPreNorm(), ScaledNoNorm()]
+RESIDUALS = [PostNorm(), ScaledPostNorm(), ConstantPostNorm(alpha=1.7), PreNorm()]
 
 
 @pytest.mark.parametrize("residual", RESIDUALS, ids=lambda residual: type(residual).__name__)

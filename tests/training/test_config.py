@@ -20,8 +20,6 @@ FIELDS = runs.FIELDS | {"model": runs.POST_NORM}
         ("admin", "post_norm"),
         ("admin_constant", "post_norm"),
         ("deep_norm", "post_norm"),
-        ("layer_scale", "pre_norm"),
-        ("re_zero", "pre_norm"),
         (None, "pre_norm"),
     ],
 )

@@ -14,8 +14,8 @@ import pytest
 
 from headjax.attention import Collaborative, Gated, MultiHead
 from headjax.core.tensors import Constant, Ones, Zeros, flatten
-from headjax.initialization import Admin, DSInit, LayerScale, ReZero
-from headjax.models.residuals import PostNorm, PreNorm
+from headjax.initialization import Admin
+from headjax.models.residuals import PostNorm
 from headjax.training.optimizer import AdamW, ConstantRate, Cosine, InverseSquareRoot, LinearDecay, decayed
 from tests import tiny
 
@@ -66,18 +66,12 @@ def test_large_gradients_are_clipped_before_the_update(params):
             np.testing.assert_allclose(moment, 0.1 * seen, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("initialization", "residual", "name"),
-    [(Admin(), PostNorm(), "shortcut"), (LayerScale(), PreNorm(), "scale"), (ReZero(), PreNorm(), "scale")],
-)
-def test_multipliers_of_residual_branches_are_not_decayed(initialization, residual, name):
-    model = tiny.decoder_config(*[tiny.layer(residual=residual)] * 2)
-    model = initialization.configure(
-        model.replace_stacks({"decoder": dataclasses.replace(model.decoder, final_norm=None)})
-    )
+def test_multipliers_of_shortcuts_are_not_decayed():
+    model = tiny.decoder_config(*[tiny.layer(residual=PostNorm())] * 2)
+    model = Admin().configure(model.replace_stacks({"decoder": dataclasses.replace(model.decoder, final_norm=None)}))
     layers = decayed(model.tensors())["decoder"]["layers_0_1"]
-    assert not layers["attention_residual"][name]
-    assert not layers["feed_forward_residual"][name]
+    assert not layers["attention_residual"]["shortcut"]
+    assert not layers["feed_forward_residual"]["shortcut"]
 
 
 @pytest.mark.parametrize("start", [Ones, Zeros(), Constant(0.3)])
@@ -89,9 +83,3 @@ def test_how_a_weight_starts_does_not_switch_its_decay(start):
     ):
         flags = decayed(attention.tensors(8, 8))
         assert all(flags[name] for name in weights)
-
-
-def test_an_initialisation_by_depth_scales_what_starts_as_ones():
-    key, path = jax.random.key(0), "decoder/layers_0_3/attention/mixing"
-    plain, scaled = (flatten(params)[path] for params in (ONES.initialize(key), DSInit().draw(ONES, key)))
-    assert (scaled / plain)[:, 0, 0].tolist() == pytest.approx([(1 / depth) ** 0.5 for depth in (1, 2, 3, 4)])

@@ -1,0 +1,78 @@
+"""DeepNorm, an initialisation in closed form."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params
+from headjax.initialization.initialization import (
+    Initialization,
+    require_own_layers,
+    require_residual,
+    scale_weights,
+    with_residuals,
+)
+from headjax.models.config import ModelConfig
+from headjax.models.residuals import ConstantPostNorm, PostNorm
+
+
+class Scales(NamedTuple):
+    """Factors of DeepNorm in one stack.
+
+    Attributes:
+        alpha: multiplies the shortcut.
+        beta: multiplies values, outputs and feed-forward weights as they are drawn.
+    """
+
+    alpha: float
+    beta: float
+
+
+def deep_norm_scales(config: ModelConfig) -> dict[str, Scales]:
+    """Return the factors by stack, for N encoder layers and M decoder layers (Wang et al. 2022, table 1).
+
+    A stack alone has alpha = (2 N)^(1/4), beta = (8 N)^(-1/4). In an encoder-decoder the encoder has
+    alpha = 0.81 (N^4 M)^(1/16), beta = 0.87 (N^4 M)^(-1/16), the decoder alpha = (3 M)^(1/4), beta = (12 M)^(-1/4).
+    """
+    depths = {name: len(stack.layers) for name, stack in config.stacks().items()}
+    if len(depths) == 1:
+        return {name: Scales((2 * depth) ** 0.25, (8 * depth) ** -0.25) for name, depth in depths.items()}
+    encoder, decoder = depths["encoder"], depths["decoder"]
+    product = float(encoder) ** 4 * decoder
+    return {
+        "encoder": Scales(0.81 * product ** (1 / 16), 0.87 * product ** (-1 / 16)),
+        "decoder": Scales((3 * decoder) ** 0.25, (12 * decoder) ** -0.25),
+    }
+
+
+@kind("deep_norm")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeepNorm(Initialization):
+    """DeepNorm (Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers", section 3).
+
+    Post-norm layers become LN(alpha x + f(x)). Values, outputs and feed-forward weights are drawn as the model says
+    (`xavier` in the paper) and multiplied by beta; see `deep_norm_scales`.
+    """
+
+    def configure(self, config: ModelConfig) -> ModelConfig:
+        require_own_layers(config, "DeepNorm is an initialisation of layers with weights of their own")
+        require_residual(config, PostNorm, "DeepNorm is a change of post_norm layers")
+        scales = deep_norm_scales(config)
+        return with_residuals(config, lambda name, old: ConstantPostNorm(old.norm, scales[name].alpha))
+
+    def draw(self, config: ModelConfig, key: jax.Array) -> Params:
+        scales = deep_norm_scales(config)
+
+        def factor(name: str, _: int, path: str) -> float:
+            return scales[name].beta if adds_to_stream(path) else 1.0
+
+        return scale_weights(config, config.initialize(key), factor)
+
+
+def adds_to_stream(path: str) -> bool:
+    """Return whether a layer's weight scales the output of its sub-layer: values, outputs, feed-forward weights."""
+    return path.startswith("feed_forward/") or path.rsplit("/", 1)[-1] in ("value", "output")
