@@ -27,16 +27,12 @@ if TYPE_CHECKING:
 FISHER_SHARE = 0.5
 """Share of the heads above which the second-order estimate of `fisher_blocks` is not trusted, see docs/heads.md."""
 
-RESCALED = 4
-"""Batches that kept heads are scaled by."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(GoalOptions):
     """Options of `headjax prune`."""
 
     out: str = argument("OUT", "folder of the pruned model", writes="new")
-    rescale: bool = option(False, "scale kept heads so that layers compute as before, by least squares")
     no_metrics: bool = option(False, "take no metrics before and after: less time and memory")
 
 
@@ -100,12 +96,10 @@ def run(options: Options, progress: Progress) -> Found:
     chosen = goal.choose(Ordering(model, examples, options, progress))
     task = None if examples is None or options.no_metrics else examples.evaluation
     read = chosen.read
-    if options.reconstruct or options.rescale or options.fine_tune or isinstance(goal, SpeedUp):
+    if options.reconstruct or options.fine_tune or isinstance(goal, SpeedUp):
         heads = None if is_gradual(options) and not isinstance(goal, Heads) else chosen.heads
         repaired, removed = _remove(model, examples, heads, chosen.number, options, progress)
         metrics = evaluate_each((model, repaired.model), task, options, progress)
-        if read is None and options.rescale and examples is not None:
-            read = examples.selection.count_full(RESCALED, options.batch_size)
     else:  # no two models are needed at once: the arrays of one leave the memory before those of the other come
         removed, before = chosen.heads or (), evaluate_each((model,), task, options, progress)
         model = model.replace(params={})
@@ -150,18 +144,14 @@ def _check(options: Options, goal: Goal) -> None:
         f"order heads by {options.by}": not isinstance(goal, Heads) and options.by != "random",
         "measure --max-drop on": isinstance(goal, MaxDrop),
         "measure --speed-up on": isinstance(goal, SpeedUp),
-        "rescale heads on": options.rescale,
         "reconstruct layers on": options.reconstruct,
     }
     for what, needed in needs.items():
         if needed and not options.task:
             raise HeadjaxError(f"--task: needed to {what}")
     fine_tuning_of(options)
-    for name, chosen in (("rescale", options.rescale), ("reconstruct", options.reconstruct)):
-        if chosen and options.steps > 1 and options.fine_tune:
-            raise HeadjaxError(f"--{name}: fine-tuning between several steps leaves nothing to {name}")
-    if options.reconstruct and options.rescale:
-        raise HeadjaxError("--rescale: --reconstruct solves more of the same layers; leave one of them out")
+    if options.reconstruct and options.steps > 1 and options.fine_tune:
+        raise HeadjaxError("--reconstruct: fine-tuning between several steps leaves nothing to reconstruct")
 
 
 def _removed_on_disk(folder: ModelFolder, removed: Order, *, whole: bool) -> Model:
@@ -192,7 +182,6 @@ def _remove(
     Without heads, `number` of them are chosen in rounds, with training between.
     """
     from headjax.heads.pruning import prune
-    from headjax.heads.rescaling import fold_gates, rescale
 
     if examples is not None and heads is None:
         left, gone = _remove_gradually(model, examples, number, options, progress)
@@ -202,10 +191,6 @@ def _remove(
     if options.reconstruct and examples is not None:
         repaired = reconstructed(model, examples, removed, options, progress)
         pruned = repaired.model
-    elif options.rescale and examples is not None:
-        fitted = examples.selection.fit(model)
-        batches = examples.selection.first_batches(RESCALED, options.batch_size)
-        pruned = prune(fold_gates(model, rescale(fitted, batches, removed)), removed)
     else:
         pruned = prune(model, removed)
     if examples is not None and lessons is not None:

@@ -28,7 +28,7 @@ class Options(ExamplesOptions):
     out: str = option("heads.html", "file of the page", "FILE.html", writes="page")
     second: str = option("", "other data, to compare importance on", "TASK", reads=True)
     run: str = option("", "workdir of a training run, to prune its checkpoints", "D", reads=True)
-    orders: tuple[str, ...] = option((), "importance,fisher_blocks+rescale,random,...", "ORDERS")
+    orders: tuple[str, ...] = option((), "reconstruction+reconstruct,importance,random,...", "ORDERS")
     seeds: Listed = option(2, "repeats of every order")
     percentages: tuple[Size, ...] = option((25, 50, 75), "shares of the heads that are removed along the curves", "P")
     judged: Count = option(512, "judge curves on N of the evaluation examples, drawn at random; 0 is all")

@@ -1,6 +1,6 @@
 """Selection of the examples on which heads are chosen and metrics are taken: one policy for every command.
 
-Heads are chosen, scored, calibrated and rescaled on *selection* examples: the training examples of a task. Metrics are
+Heads are chosen, scored and calibrated on *selection* examples: the training examples of a task. Metrics are
 taken on *evaluation* examples: its validation examples. A task with a single split is divided in halves.
 """
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import jax
 
-from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Checked
 from headjax.heads import gates as head_gates
 from headjax.heads.groups import removals
@@ -18,12 +17,8 @@ from headjax.heads.named_orders import OrderConfig, order_heads, parse_order
 from headjax.heads.ordering import Order, most_of
 from headjax.heads.pruning import percent_steps
 from headjax.heads.reconstruction import reconstruct
-from headjax.heads.rescaling import rescale
 from headjax.models.config import Batch
 from headjax.models.model import Model
-
-RESCALED = 2
-"""Batches that gates are rescaled on: a layer has few unknowns."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,26 +27,20 @@ class CurveConfig(Checked):
 
     Attributes:
         order: the order.
-        rescale: whether the gates of kept heads are set by least squares (`headjax.heads.rescaling`).
         reconstruct: whether the output projections of kept heads are refitted (`headjax.heads.reconstruction`).
     """
 
     order: OrderConfig
-    rescale: bool = False
     reconstruct: bool = False
 
     @classmethod
     def parse(cls, text: str) -> CurveConfig:
-        """`importance`, `importance+normalize`, `fisher_blocks+rescale`, `reconstruction+reconstruct`, ...
+        """`importance`, `importance+normalize`, `reconstruction+reconstruct`, ...
 
         Raises:
             HeadjaxError: an unknown order or addition.
         """
-        order = parse_order(text, ("rescale", "reconstruct"))
-        repairs = set(text.split("+")[1:])
-        if {"rescale", "reconstruct"} <= repairs:
-            raise HeadjaxError(f"order: {text!r}: one of rescale and reconstruct repairs the kept heads, not both")
-        return cls(order, "rescale" in repairs, "reconstruct" in repairs)
+        return cls(parse_order(text, ("reconstruct",)), "reconstruct" in text.split("+")[1:])
 
 
 Judge = Callable[[Model, Mapping[str, jax.Array]], float]
@@ -91,10 +80,8 @@ def curve(
     for percentage, count in zip(percentages, percent_steps(total, percentages), strict=True):
         heads = order(count)
         removed = heads[: most_of(removals(model.config, heads), count)]
-        if config.reconstruct and count < total:
-            value = judge(_reconstructed(model, batches, removed), head_gates.without(model.config, removed))
-        else:
-            value = judge(model, _gates(model, removed, batches[:RESCALED] if config.rescale else ()))
+        repaired = _reconstructed(model, batches, removed) if config.reconstruct and count < total else model
+        value = judge(repaired, head_gates.without(model.config, removed))
         yield CurvePoint(percentage / 100.0, len(removed), seed, value)
 
 
@@ -102,12 +89,6 @@ def _reconstructed(model: Model, batches: Sequence[Batch], removed: Order) -> Mo
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # fewer tokens than unknowns: the page says how many examples
         return reconstruct(model, batches, removed).repaired
-
-
-def _gates(model: Model, removed: Order, rescale_on: Sequence[Batch]) -> Mapping[str, jax.Array]:
-    if not rescale_on:
-        return head_gates.without(model.config, removed)
-    return rescale(model, rescale_on, removed)
 
 
 def removable(points: Sequence[CurvePoint], baseline: float, drop: float, higher_is_better: bool) -> float:

@@ -69,7 +69,7 @@ class LearnedGates(NamedTuple):
     """Result of `learn_gates`.
 
     Attributes:
-        gates: `[layers, max_heads]` by head stack; `fold_gates` makes gates other than 0 and 1 part of the model.
+        gates: `[layers, max_heads]` by head stack.
         removed: Heads with gate 0, the most dispensable first.
         logits: Learned logit of each head of the chosen stacks, a score that orders them.
         losses: `[steps]` mean loss per target at each step, penalty not included.

@@ -60,9 +60,7 @@ def test_without_metrics_the_model_goes_from_file_to_file(run, folder, tmp_path)
     assert data["removed"] == [min(scores, key=scores.get)]
 
 
-def test_kept_heads_are_rescaled_or_solved_anew_and_the_result_says_how(run, tmp_path):
-    run(f"prune model OUT/rescaled {TASK} --remove decoder/1/0 --rescale")
-    assert actions(tmp_path / "rescaled") == ["fold_gates", "prune"]
+def test_kept_heads_are_solved_anew_and_the_result_says_how(run, tmp_path):
     data = run(f"prune model OUT/repaired {TASK} --by reconstruction --reconstruct --calibrate 12 --remove 2").data
     assert len(data["removed"]) == 2
     assert data["selection"]["examples"] == data["calibration"]["examples"] == 12

@@ -25,12 +25,10 @@ from tests import tiny
 
 
 def test_a_curve_has_known_additions():
-    assert CurveConfig.parse("fisher_blocks+rescale").rescale
+    assert CurveConfig.parse("reconstruction+reconstruct").reconstruct
     assert CurveConfig.parse("importance+normalize").order.normalize
     with pytest.raises(HeadjaxError, match=r"^order: 'random\+mean'"):
         CurveConfig.parse("random+mean")
-    with pytest.raises(HeadjaxError, match="one of rescale and reconstruct"):
-        CurveConfig.parse("random+rescale+reconstruct")
 
 
 def points(values):

@@ -27,7 +27,6 @@ from headjax.heads.ordering import explicit_heads, most_within, requested_count
 from headjax.heads.pruning import prune, prune_gradually
 from headjax.heads.reconstruction import reconstruct
 from headjax.heads.reconstruction_order import reconstruction_order
-from headjax.heads.rescaling import rescale
 from headjax.heads.scores import Scores, score_heads
 from headjax.heads.significance import mcnemar, paired_bootstrap, t_test, transfer
 from headjax.heads.statistics import sum_over
@@ -129,7 +128,6 @@ REFUSED = {
         (lambda: reconstruct(TWO, [PADDING], ONE), "the examples hold padding alone"),
         (lambda: reconstruct(TWO, [tiny.tokens(1, 8)], ONE), "one example is too few"),
         (lambda: reconstruction_order(TWO, []), "no example"),
-        (lambda: rescale(TWO, [], ONE), "no example"),
         (lambda: score_heads(TWO, []), "no example with a target"),
         (lambda: score_heads(TWO, [IGNORING]), "no example with a target"),
         (lambda: t_test(np.zeros(2), np.zeros(3)), "2 and 3 examples are not pairs"),
@@ -207,7 +205,6 @@ REFUSED = {
             lambda: reconstruction_order(nan("decoder", "final_norm"), [BATCH]),
             "decoder/0: the output without 1 of its heads is not finite",
         ),
-        (lambda: rescale(TWO, [BATCH], [GONE]), "head decoder/0/9"),
         (lambda: score_heads(TWO, [BATCH], statistics=["entropi"]), "did you mean 'entropy'"),
         (lambda: SCORES.score("inportance"), "did you mean 'importance'"),
         (lambda: map_attention(TWO, lambda found: found.module, stacks=["encoder"]), "no head stack 'encoder'"),
