@@ -62,7 +62,7 @@ BLOCK = 2**24
 
 REPEATS, LARGE_REPEATS = 5, 3
 """Runs of each step, in turns: of reading BERT-base, and of import, export and copy of the large model."""
-REMOVED, SEQUENCES, LENGTH = "25%", 16, 128
+REMOVED = "25%"
 """Heads that go, and the sequences that they are chosen on."""
 
 
@@ -211,8 +211,7 @@ def _command(name: str, *words: str) -> Callable[[Path, Path], Callable[[], None
     return prepared
 
 
-CHOSEN_ON = ("--task", "python", "--length", str(LENGTH), "--selected", str(SEQUENCES))
-PRUNING = ("--remove", REMOVED, "--by", "output_norm", "--no-metrics", *CHOSEN_ON)
+PRUNING = ("--remove", REMOVED, "--by", "random", "--no-metrics")
 
 STEPS: Mapping[str, Step] = {
     "headjax": Step(_read, "bert"),
@@ -266,6 +265,6 @@ def _moving_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
     note = (
         f"Random weights of {numbers.size(found['copy']['file_bytes'])}; a process each, its interpreter and libraries "
         "counted in its memory and their start not in its time. copy: the peer, which reads the files and writes them "
-        f"again. prune: {REMOVED} of the heads by output_norm on {SEQUENCES} sequences of {LENGTH} tokens."
+        f"again. prune: {REMOVED} of the heads, drawn at random."
     )
     return Table((Column("Moving"), *SPREAD, *columns), rows, notes=(note,))

@@ -40,11 +40,9 @@ def test_a_map_of_scores_tells_each_head_that_has_one():
     scores = {HeadId("decoder", layer, head): layer + head / 10 for layer in range(2) for head in range(4)}
     del scores[HeadId("decoder", 1, 2)]
     norms = dict.fromkeys(scores, 7.0)
-    plot = headjax.plots.score_map(
-        model(decoder_config()), scores, title="Heads", unit="nats", more={"output_norm": norms}
-    )
+    plot = headjax.plots.score_map(model(decoder_config()), scores, title="Heads", unit="nats", more={"entropy": norms})
     assert {spot.text.splitlines()[0] for spot in plot.spots} == {str(head) for head in scores}
-    assert {spot.text.splitlines()[2] for spot in plot.spots} == {"output norm: 7.00"}
+    assert {spot.text.splitlines()[2] for spot in plot.spots} == {"entropy: 7.00"}
     assert "<svg" in plot.svg()
 
 

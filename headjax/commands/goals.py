@@ -181,7 +181,7 @@ def goal_of(options: GoalOptions) -> Goal:
     Raises:
         HeadjaxError: the goal excludes the order, or the amount is no number.
     """
-    from headjax.heads.named_orders import AT_ONCE
+    from headjax.heads.named_orders import LEARNED
     from headjax.heads.ordering import amount_of
 
     if options.remove is not None and "/" in options.remove:
@@ -192,7 +192,7 @@ def goal_of(options: GoalOptions) -> Goal:
     if options.remove is not None:
         amount_of(options.remove)
         return Count(options.remove)
-    if options.by in AT_ONCE:
+    if options.by in LEARNED:
         raise HeadjaxError(f"--by: {options.by} chooses a given number of heads; ask for one with --remove")
     if options.max_drop is not None:
         return MaxDrop(options.max_drop)

@@ -62,15 +62,14 @@ class GoalOptions(RepairOptions):
     )
     by: str = option(
         "importance",
-        "order: reconstruction (no labels; best with --reconstruct), reconstruction_labels, a score, importance_raw, "
-        "ablation, fisher_blocks, hard_concrete, subset, or random",
+        "order: reconstruction (no labels; best with --reconstruct), importance, importance_raw, importance_token, "
+        "fisher, hies, ablation, hard_concrete, subset, or random",
         "ORDER",
     )
     task: str = option("", TASK, "TASK", reads=True)
     stacks: tuple[str, ...] = option((), "only heads of these: encoder,decoder,cross", "STACKS")
     minimum: Natural = option(0, "heads every layer keeps")
     steps: Listed = option(1, "remove heads in N rounds, with new scores in each")
-    normalize: bool = option(False, "divide scores by the l2 norm of their layer's")
     whole_groups: bool = option(False, "remove all query heads of a KV head together")
     uniform: bool = option(
         False,
@@ -101,11 +100,9 @@ class Ordering:
     @property
     def read(self) -> int | None:
         """Number of selection examples that the order reads; 0 is all, None if it reads none."""
-        from headjax.heads.named_orders import RECONSTRUCTION
-
         if self.examples is None or self.options.by == "random":
             return None
-        if self.options.by in RECONSTRUCTION:
+        if self.options.by == "reconstruction":
             return min(self.options.calibrate, len(self.examples.selection.data.train))
         return self.examples.selected
 
@@ -185,7 +182,6 @@ class Ordering:
         options, batches = self.options, self._batches
         config = OrderConfig(
             by=options.by,
-            normalize=options.normalize,
             seed=options.seed,
             stacks=options.stacks,
             whole_groups=options.whole_groups,
@@ -196,11 +192,9 @@ class Ordering:
 
     @functools.cached_property
     def _batches(self) -> list[Batch]:
-        from headjax.heads.named_orders import RECONSTRUCTION
-
         if self.examples is None or self.options.by == "random":
             return []
-        if self.options.by in RECONSTRUCTION:
+        if self.options.by == "reconstruction":
             return calibration_batches(self.examples, self.options)
         return self.examples.selection_batches()
 

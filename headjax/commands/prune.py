@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from headjax.models.model import Model, ModelFolder
 
 
-FISHER_SHARE = 0.5
-"""Share of the heads above which the second-order estimate of `fisher_blocks` is not trusted, see docs/heads.md."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(GoalOptions):
     """Options of `headjax prune`."""
@@ -42,7 +38,6 @@ class Found(Changed):
 
     Attributes:
         repairs: tables about the repair.
-        doubt: why the order may be a bad one; empty where nothing is known.
     """
 
     kept: Sequence[Any] = found("heads")
@@ -75,13 +70,9 @@ class Found(Changed):
     )
     warnings: Sequence[str] = found(default=ABSENT)
     repairs: Sequence[Table]
-    doubt: str
 
     def tables(self) -> Sequence[Table]:
         return [self.comparison(), *self.repairs]
-
-    def message(self) -> str:
-        return "; ".join(filter(None, (self.doubt, super().message())))
 
 
 def run(options: Options, progress: Progress) -> Found:
@@ -119,13 +110,11 @@ def run(options: Options, progress: Progress) -> Found:
             selection=read is not None, selected=read, evaluation=not options.no_metrics, training=tuned
         )
     save(pruned, options.out, progress)
-    beyond = options.by == "fisher_blocks" and len(removed) > FISHER_SHARE * len(all_heads(model.config))
     return Found(
         kept=all_heads(pruned.config),
         removed=removed,
         model=str(options.out),
         repairs=repaired.tables,
-        doubt="fisher_blocks estimates small removals; past half of the heads importance is the safer order" * beyond,
         **compared(model, pruned, metrics, task),
         **more,
         **repaired.data,

@@ -68,7 +68,7 @@ class RepairOptions(FineTuningOptions):
         shown="0%",
         requires="reconstruct",
     )
-    calibrate: Size = option(512, "with --reconstruct or --by reconstruction...: selection examples to read")
+    calibrate: Size = option(512, "with --reconstruct or --by reconstruction: selection examples to read")
 
 
 class Repaired(NamedTuple):

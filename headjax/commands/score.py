@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headjax.commands.examples import ExamplesOptions, open_model_and_examples
-from headjax.commands.options import option
 from headjax.commands.results import OnExamples, found
 from headjax.core.progress import Progress
 from headjax.report import numbers
@@ -16,15 +15,13 @@ from headjax.report.tables import Column, Table
 SHOWN = 5
 """Heads printed at either end."""
 
-PRINTED = ("importance", "importance_token", "fisher", "normalized_entropy", "output_norm")
+PRINTED = ("importance", "importance_token", "fisher", "normalized_entropy", "distance")
 """Scores that are printed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ExamplesOptions):
     """Options of `headjax score`."""
-
-    normalize: bool = option(False, "divide scores by the l2 norm of their layer's")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +30,6 @@ class Found(OnExamples):
 
     scores: Mapping[str, Mapping[Any, float]] = found("by name and head")
     definitions: Mapping[str, str] = found("of the scores, by name")
-    normalized: bool = found("whether they are divided by the l2 norm of their layer's")
     examples: int = found()
     loss: float = found("the model's")
     seconds: float = found()
@@ -57,7 +53,7 @@ def extremes(order: Sequence[Any]) -> Sequence[Any]:
 
 def run(options: Options, progress: Progress) -> Found:
     """Every head score in one pass; the five least and most important heads are printed."""
-    from headjax.heads.scores import SCORES, normalize_layers, score_heads
+    from headjax.heads.scores import DESCRIPTIONS, score_heads
 
     model, examples = open_model_and_examples(options)
     model = examples.selection.fit(model)
@@ -65,9 +61,8 @@ def run(options: Options, progress: Progress) -> Found:
     with progress("scoring", len(batches), "batch") as bar:
         scores = score_heads(model, batches, progress=bar)
     return Found(
-        scores={name: normalize_layers(some) if options.normalize else some for name, some in scores.values.items()},
-        definitions={name: SCORES[name].description for name in scores.values},
-        normalized=options.normalize,
+        scores=scores.values,
+        definitions={name: DESCRIPTIONS[name] for name in scores.values},
         examples=scores.examples,
         loss=scores.loss,
         seconds=scores.seconds,

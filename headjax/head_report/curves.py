@@ -13,7 +13,7 @@ from headjax.core.fields import Checked
 from headjax.heads import gates as head_gates
 from headjax.heads.groups import removals
 from headjax.heads.head_id import all_heads
-from headjax.heads.named_orders import OrderConfig, order_heads, parse_order
+from headjax.heads.named_orders import OrderConfig, order_heads
 from headjax.heads.ordering import Order, most_of
 from headjax.heads.pruning import percent_steps
 from headjax.heads.reconstruction import reconstruct
@@ -35,12 +35,13 @@ class CurveConfig(Checked):
 
     @classmethod
     def parse(cls, text: str) -> CurveConfig:
-        """`importance`, `importance+normalize`, `reconstruction+reconstruct`, ...
+        """`importance`, `reconstruction+reconstruct`, ...
 
         Raises:
-            HeadjaxError: an unknown order or addition.
+            ConfigError: there is no such order.
         """
-        return cls(parse_order(text, ("reconstruct",)), "reconstruct" in text.split("+")[1:])
+        order = text.removesuffix("+reconstruct")
+        return cls(OrderConfig(by=order), order != text)
 
 
 Judge = Callable[[Model, Mapping[str, jax.Array]], float]

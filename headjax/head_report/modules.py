@@ -31,16 +31,6 @@ from headjax.sites.site import Sites, find_heads, without
 from headjax.sites.trials import ablate_module, mean_loss
 from headjax.version import __version__
 
-MAPS = {
-    "importance": (
-        "Importance",
-        "|dL/dξ|, in units of the loss",
-        "Mean over examples of |dL/dξ| (Michel et al. 2019).",
-    ),
-    "output_norm": ("Size of the output", "l2 norm", "Mean norm of the head's part of its layer's output."),
-}
-"""Scores that are drawn where the model has them: title, unit, caption."""
-
 
 def report_heads(
     model: nnx.Module | Applied,
@@ -145,13 +135,12 @@ def _curve(
 
 
 def _scores(scores: Scores) -> Section:
-    pictures = []
-    for name, (title, unit, caption) in MAPS.items():
-        if name in scores.values:
-            more = {other: values for other, values in scores.values.items() if other != name}
-            plot = score_map(None, scores.score(name), title=title, unit=unit, more=more)
-            pictures.append(Picture(plot, caption))
-    return Section("What the scores say", "One pass over the examples gives every score.", tuple(pictures))
+    more = {name: values for name, values in scores.values.items() if name != "importance"}
+    plot = score_map(
+        None, scores.score("importance"), title="Importance", unit="|dL/dξ|, in units of the loss", more=more
+    )
+    picture = Picture(plot, "Mean over examples of |dL/dξ| (Michel et al. 2019).")
+    return Section("What the scores say", "One pass over the examples gives every score.", (picture,))
 
 
 def _removal(curves: Mapping[str, Sequence[CurvePoint]], baseline: float, judged: str) -> Section:

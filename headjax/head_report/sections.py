@@ -32,11 +32,6 @@ MAPS = {
         "Share of the largest possible",
         "Entropy of the attention over that of attending to all keys alike: 0 looks at one key, 1 at all.",
     ),
-    "output_norm": (
-        "Size of the output",
-        "l2 norm",
-        "Mean norm of the head's contribution to the residual stream.",
-    ),
     "distance": ("Attention distance", "Tokens", "Mean distance between a query and the keys it attends to."),
 }
 """Scores that are drawn: title, unit, caption."""

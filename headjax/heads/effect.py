@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import jax
-import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.core.tensors import Params
@@ -42,10 +41,6 @@ class OutputChange:
         kind = agreement_kind(self.config)
         return max(mean_agreement(kind, (compare(kind, whole, changed) for whole, changed in pairs)).apart, 0.0)
 
-    def by_count(self, values: Sequence[float]) -> np.ndarray:
-        """Return effects of removals that grow with their number."""
-        return np.maximum.accumulate(values)
-
 
 @dataclasses.dataclass(frozen=True)
 class LossRise:
@@ -70,10 +65,6 @@ class LossRise:
         if targets == 0.0:
             raise DataError("batches: there is no example with a label to compare layers by")
         return float(risen / targets)
-
-    def by_count(self, values: Sequence[float]) -> np.ndarray:
-        """Return effects of removals by their number, as they are."""
-        return np.asarray(values)
 
 
 Effect = OutputChange | LossRise

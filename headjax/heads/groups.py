@@ -34,17 +34,15 @@ def key_value_groups(config: ModelConfig, stacks: Iterable[str] | None = None) -
     return tuple(map(tuple, groups.values()))
 
 
-def by_groups(config: ModelConfig, values: Values, low_first: bool = True) -> Order:
-    """Return the order of whole groups by the sum of their heads' scores, ties by name.
+def by_groups(config: ModelConfig, values: Values) -> Order:
+    """Return the order of whole groups by the sum of their heads' scores, the least first, ties by name.
 
     Args:
         config: Architecture of the model.
         values: Score of every head that may go.
-        low_first: Whether low sums go first, see `headjax.heads.ordering.by_score`.
     """
-    sign = 1.0 if low_first else -1.0
     groups = (tuple(head for head in group if head in values) for group in key_value_groups(config))
-    return flat(sorted(groups, key=lambda group: (sign * sum(values[head] for head in group), group)))
+    return flat(sorted(groups, key=lambda group: (sum(values[head] for head in group), group)))
 
 
 def removals(config: ModelConfig, order: Order, *, whole_groups: bool = False) -> Steps:

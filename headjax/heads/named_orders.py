@@ -12,32 +12,26 @@ from headjax.core.fields import Checked, Count, NotNegative, Positive, Size
 from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
 from headjax.heads.ablation import ablate
-from headjax.heads.fisher import fisher_blocks, fisher_selection
-from headjax.heads.forward_scores import forward_scores
-from headjax.heads.gates import Values
 from headjax.heads.groups import by_groups, key_value_groups, removals
 from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
-from headjax.heads.ordering import RAW, Order, by_ablation, by_score, compared, flat, in_stacks, random_order
+from headjax.heads.ordering import Order, by_ablation, by_score, compared, flat, in_stacks, random_order
 from headjax.heads.reconstruction_order import reconstruction_order
-from headjax.heads.scores import SCORES, normalize_layers, score_heads
-from headjax.heads.statistics import STATISTICS
+from headjax.heads.scores import SCORES, score_heads
 from headjax.models.config import Batch, Gates
 from headjax.models.model import Model
 
 OTHER_ORDERS: Mapping[str, str] = {
     "importance_raw": "importance as it is, not divided by the norm of its layer's",
     "ablation": "cost of removing each head alone: the oracle of Michel et al. 2019, section 4",
-    "fisher_blocks": "greedy by Fisher information with the interactions inside a layer: Kwon et al. 2022",
     "reconstruction": "error left once the kept heads are refitted, by its effect on the output: no labels; ZipLM",
-    "reconstruction_labels": "the same, by its effect on the loss on the examples' labels",
     "hard_concrete": "learned gates under an L0 penalty: Voita et al. 2019",
     "subset": "learned gates that keep exactly the number asked for: Li et al. 2021",
     "random": "no order at all",
 }
 """Orders other than the scores of `SCORES`, with their descriptions."""
 
-ORDERS: Mapping[str, str] = {**{name: info.description for name, info in SCORES.items()}, **OTHER_ORDERS}
+ORDERS: Mapping[str, str] = {**SCORES, **OTHER_ORDERS}
 """All orders by name, with their descriptions."""
 
 
@@ -47,18 +41,16 @@ class OrderConfig(Checked):
 
     Attributes:
         by: Name in `ORDERS`.
-        normalize: Whether to divide scores by the l2 norm of their layer's scores; `importance` always is.
         seed: Seed of random orders and of the samples of learned gates.
         gate_steps: Number of training steps of learned gates.
         gate_rate: Learning rate of learned gates.
         gate_weight: Nats that an open gate costs under `hard_concrete`.
         stacks: Head stacks to remove heads from; empty is all.
         whole_groups: Whether all query heads of a KV head go together, by the sum of their scores, or by
-            the cost of removing them together (`ablation`, `fisher_blocks`, `reconstruction`).
+            the cost of removing them together (`ablation`, `reconstruction`).
     """
 
     by: str = "importance"
-    normalize: bool = False
     seed: Count = 0
     gate_steps: Size = 200
     gate_rate: Positive = 0.05
@@ -69,29 +61,6 @@ class OrderConfig(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.by in ORDERS, "by", unknown_name("order", self.by, ORDERS))
-        scored = self.by in SCORES or self.by in RAW
-        require(
-            scored or not self.normalize, "normalize", f"{self.by} is not a score, so there is nothing to normalize"
-        )
-
-
-def parse_order(text: str, besides: Sequence[str] = ()) -> OrderConfig:
-    """Return the order that a text such as `fisher+normalize` names.
-
-    Args:
-        text: name in `ORDERS`, followed by `+normalize` and further additions.
-        besides: additions that are the caller's.
-
-    Raises:
-        HeadjaxError: an unknown order or addition.
-    """
-    name, *additions = text.split("+")
-    if name not in ORDERS:
-        raise HeadjaxError(f"order: {unknown_name('order', name, ORDERS)}")
-    for addition in additions:
-        if addition not in ("normalize", *besides):
-            raise HeadjaxError(f"order: {text!r}: {unknown_name('addition', addition, ('normalize', *besides))}")
-    return OrderConfig(by=name, normalize="normalize" in additions)
 
 
 def order_heads(
@@ -104,27 +73,23 @@ def order_heads(
 ) -> Callable[[int], Order]:
     """Return a function from a number of heads to remove to all heads of the chosen stacks in the order of removal.
 
-    The orders of `AT_ONCE` choose this many heads together and put them first; the others do not depend on the number.
+    Learned gates choose this many heads together and put them first; the other orders do not depend on the number.
     A head of layers that share their parameters follows itself, layer after layer (`headjax.heads.groups.removals`).
 
     Args:
         model: Model with the output that the batches need.
-        batches: Examples with labels; `reconstruction` and the scores of a forward pass alone (`output_norm`, ...) need
-            no labels, `random` needs no examples.
+        batches: Examples with labels; `reconstruction` needs no labels, `random` needs no examples.
         config: Order and its options.
         gates: `[layers, max_heads]` by head stack, heads already removed at 0; None is all ones.
         progress: Called with the number of units done, see `units`.
 
     Raises:
         DataError: There are no batches.
-        HeadjaxError: Gates are given for an order of `AT_ONCE`, or the model has no such head stack.
+        HeadjaxError: Gates are given for an order of `LEARNED`, or the model has no such head stack.
     """
-    if gates is not None and config.by in AT_ONCE:
+    if gates is not None and config.by in LEARNED:
         raise HeadjaxError(f"by: {config.by} chooses all heads at once and cannot be repeated step by step")
     together = functools.partial(removals, model.config, whole_groups=config.whole_groups)
-    if config.by == "fisher_blocks":
-        choose = _by_fisher_blocks(model, batches, config, progress)
-        return lambda count: flat(together(choose(count)))
     if config.by in LEARNED:
         return lambda count: flat(together(_by_learned_gates(model, batches, config, count, progress)))
     order = _fixed_order(model, batches, config, gates, progress)
@@ -141,13 +106,7 @@ LEARNED: Mapping[str, Callable[[OrderConfig, int], GateDistribution]] = {
     "hard_concrete": lambda config, kept: HardConcrete(weight=config.gate_weight),
     "subset": lambda config, kept: Subset(count=kept),
 }
-"""Distributions of learned gates by name, made from the order's options and the number of heads to keep."""
-
-RECONSTRUCTION = frozenset({"reconstruction", "reconstruction_labels"})
-"""Orders for models whose kept heads are refitted."""
-
-AT_ONCE = frozenset({"fisher_blocks", *LEARNED})
-"""Orders that depend on the number of heads to remove and choose them together."""
+"""Orders that choose all heads together: distributions of gates, made from the options and the number to keep."""
 
 
 def _fixed_order(
@@ -163,32 +122,11 @@ def _fixed_order(
         groups = {group[0]: group for group in key_value_groups(model.config, stacks)}
         found = by_ablation(ablate(model, batches, "group", heads=list(groups), gates=gates, progress=progress))
         return flat(groups[head] for head in found)
-    if config.by in RECONSTRUCTION:
+    if config.by == "reconstruction":
         chosen: dict[str, Any] = {"stacks": stacks, "whole_groups": config.whole_groups}
-        labels = config.by == "reconstruction_labels"
-        return reconstruction_order(model, batches, labels=labels, gates=gates, **chosen, progress=progress)
-    if config.by in STATISTICS:
-        values: Values = forward_scores(model, batches, (config.by,), gates=gates, progress=progress)[config.by]
-    else:
-        scores = score_heads(model, batches, gates=gates, progress=progress)
-        values = compared(scores.values, config.by)
-    values = normalize_layers(values) if config.normalize else values
-    low_first = SCORES[RAW.get(config.by, config.by)].low_first
-    return by_groups(model.config, values, low_first) if config.whole_groups else by_score(values, low_first)
-
-
-def _by_fisher_blocks(
-    model: Model, batches: Sequence[Batch], config: OrderConfig, progress: Update | None
-) -> Callable[[int], Order]:
-    blocks, stacks = fisher_blocks(model, batches, progress=progress), config.stacks or None
-    select = functools.partial(fisher_selection, model.config, blocks, stacks=stacks, whole_groups=config.whole_groups)
-    everything = select(len(all_heads(model.config, stacks)))
-
-    def choose(count: int) -> Order:
-        together = select(count)
-        return together + tuple(head for head in everything if head not in set(together))
-
-    return choose
+        return reconstruction_order(model, batches, gates=gates, **chosen, progress=progress)
+    values = compared(score_heads(model, batches, gates=gates, progress=progress).values, config.by)
+    return by_groups(model.config, values) if config.whole_groups else by_score(values)
 
 
 def _by_learned_gates(

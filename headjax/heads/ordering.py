@@ -35,8 +35,7 @@ def by_score(values: Values, low_first: bool = True) -> Order:
 
     Args:
         values: Score of every head.
-        low_first: Whether heads with low scores go first (importance) or those with high ones (entropy), see
-            `headjax.heads.scores.SCORES`.
+        low_first: Whether heads with low scores go first or those with high ones.
     """
     sign = 1.0 if low_first else -1.0
     return tuple(sorted(values, key=lambda head: (sign * values[head], head)))
@@ -54,19 +53,19 @@ def compared(values: Mapping[str, Values], name: str) -> Values:
 
     Args:
         values: Scores of all heads by name, `Scores.values`.
-        name: Name of a score, or of `RAW`.
+        name: Name in `SCORES` or `RAW`.
 
     Raises:
         HeadjaxError: No score has this name.
     """
     score = RAW.get(name, name)
-    if score not in values:
-        raise HeadjaxError(f"score: {unknown_name('score', name, [*values, *RAW])}")
+    if score not in values or score not in SCORES:
+        raise HeadjaxError(f"score: {unknown_name('score', name, [*SCORES, *RAW])}")
     return normalize_layers(values[score]) if name == "importance" else values[score]
 
 
 def by_scores(scores: Scores, name: str) -> Order:
-    """Return the one-shot order by a score of `score_heads`, in the direction that `SCORES` gives for it.
+    """Return the one-shot order by a score of `score_heads`, the least first.
 
     Args:
         scores: Scores of all heads.
@@ -75,7 +74,7 @@ def by_scores(scores: Scores, name: str) -> Order:
     Raises:
         HeadjaxError: No score has this name.
     """
-    return by_score(compared(scores.values, name), SCORES[RAW.get(name, name)].low_first)
+    return by_score(compared(scores.values, name))
 
 
 def by_ablation(ablation: Ablation, metric: str = "loss") -> Order:

@@ -16,7 +16,7 @@ from headjax.core.modules import copied
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
-from headjax.heads.effect import Effect, LossRise, OutputChange
+from headjax.heads.effect import OutputChange
 from headjax.heads.head_id import HeadId, require_stack
 from headjax.heads.layer_sums import replicated_sums, spread
 from headjax.heads.ordering import Order
@@ -111,7 +111,6 @@ def reconstruction_order(
     model: Model,
     batches: Sequence[Batch],
     *,
-    labels: bool = False,
     gates: Gates | None = None,
     stacks: Iterable[str] | None = None,
     whole_groups: bool = False,
@@ -126,9 +125,6 @@ def reconstruction_order(
     are placed between them by their error. Each step takes the layer in which the next removals raise that change least
     per head. No labels are read.
 
-    With `labels` the change of the model's loss on the examples' labels takes its place, which may be negative: heads
-    without which the labels are met better go first.
-
     Under a mesh set with `jax.set_mesh` the examples of every batch are spread over its batch axes.
 
         >>> model = headjax.demo_model()
@@ -139,9 +135,8 @@ def reconstruction_order(
 
     Args:
         model: Model to order the heads of.
-        batches: Examples: arrays by Hugging Face's names. Layers are compared on about `MEASURED` of them, with
-            `labels` on `LABELLED` (`headjax.heads.effect`), in batches spread evenly over all.
-        labels: Whether to compare layers by the loss.
+        batches: Examples: arrays by Hugging Face's names. Layers are compared on about `headjax.heads.effect.MEASURED`
+            of them, in batches spread evenly over all.
         gates: `[layers, max_heads]` by head stack, heads already removed at 0; None is all ones.
         stacks: Head stacks to order; None is all.
         whole_groups: Whether all query heads of a KV head go together.
@@ -150,7 +145,7 @@ def reconstruction_order(
 
     Raises:
         HeadjaxError: Second moments or an effect are not finite, or the model has no such head stack.
-        DataError: There are no batches; or, with `labels`, no example has one.
+        DataError: There are no batches.
         ConfigError: A batch does not divide over the mesh.
     """
     chosen = tuple(model.config.attentions()) if stacks is None else tuple(stacks)
@@ -160,8 +155,7 @@ def reconstruction_order(
     params, batches = spread(model, batches)
     model = model.replace(params=params)
     layers = [layer for layer in attention_layers(model) if layer.stack in chosen and layer.config.num_heads]
-    effect = LossRise(model.config) if labels else OutputChange(model.config)
-    measure = _Measure(model, batches, at, compute, effect)
+    measure = _Measure(model, batches, at, compute)
     moments = _collect(model, batches, at, compute, progress)
     effects: list[np.ndarray] = []
     removals: list[Removals] = []
@@ -207,7 +201,7 @@ def _effects(layer: LayerModule, found: Removals, mean: np.ndarray, measure: _Me
     removals = len(found.order)
     counts = sorted({0} | {max(round(removals * point / POINTS), 1) for point in range(1, POINTS + 1)})
     values = [0.0] + [measure(layer, found, mean, count) for count in counts[1:]]
-    return np.interp(found.errors, found.errors[counts], measure.effect.by_count(values))
+    return np.interp(found.errors, found.errors[counts], np.maximum.accumulate(values))
 
 
 def _merged(
@@ -239,7 +233,7 @@ class _Example(NamedTuple):
     Attributes:
         batch: Its arrays.
         streams: Residual streams entering every layer, see `headjax.heads.prefix.record`.
-        result: Predictions or losses.
+        result: Predictions.
     """
 
     batch: dict[str, jax.Array]
@@ -248,11 +242,7 @@ class _Example(NamedTuple):
 
 
 class _Measure:
-    """Effect on the model when one layer loses heads.
-
-    Attributes:
-        effect: Quantity that is measured.
-    """
+    """Effect on the model when one layer loses heads."""
 
     def __init__(
         self,
@@ -260,13 +250,12 @@ class _Measure:
         batches: Sequence[dict[str, jax.Array]],
         gates: Gates,
         compute: Compute,
-        effect: Effect,
     ) -> None:
-        self.effect = effect
+        self.effect = OutputChange(model.config)
         self._model, self._gates, self._compute = model, gates, compute
         self._examples: list[_Example] = []
-        for batch in batches_for(batches, effect.limit):
-            result, streams = _whole(model.config, effect, compute, model.params, batch, gates)
+        for batch in batches_for(batches, self.effect.limit):
+            result, streams = _whole(model.config, self.effect, compute, model.params, batch, gates)
             self._examples.append(_Example(batch, streams, result))
 
     def __call__(self, layer: LayerModule, found: Removals, mean: np.ndarray, count: int) -> float:

@@ -108,45 +108,29 @@ def _contexts(probe: Probe) -> jax.Array:
     return probe.attended.context
 
 
-class ScoreInfo(NamedTuple):
-    """Definition of a score.
-
-    Attributes:
-        description: Formula, and the paper or tool that defines it.
-        low_first: Whether pruning removes the heads with the lowest score first (else the highest).
-    """
-
-    description: str
-    low_first: bool = True
-
-
-GRADIENT_SCORES: Mapping[str, ScoreInfo] = {
-    "importance": ScoreInfo(
+GRADIENT_SCORES: Mapping[str, str] = {
+    "importance": (
         "mean over examples of |dL/dxi_h|: Michel et al. 2019, equation 2; as an order divided by the l2 norm of the "
         "layer's, as the paper compares layers"
     ),
-    "importance_token": ScoreInfo(
-        "mean over tokens of |dL/dxi_(h,t)|: Michel et al.'s published code (absolute value per token)"
-    ),
-    "importance_batch": ScoreInfo(
-        "sum over batches of |sum over the batch of dL/dxi_h|, over examples: TextPruner, and Hugging Face's "
-        "run_bertology with its gradient zeroed between batches"
-    ),
-    "fisher": ScoreInfo("sum over examples of (dL/dxi_h)^2, the empirical Fisher diagonal: Kwon et al. 2022"),
+    "importance_token": "mean over tokens of |dL/dxi_(h,t)|: Michel et al.'s published code (absolute value per token)",
+    "fisher": "sum over examples of (dL/dxi_h)^2, the empirical Fisher diagonal: Kwon et al. 2022",
 }
-"""Scores that need a backward pass, by name."""
+"""Definitions of the scores that need a backward pass, by name."""
 
-SCORES: Mapping[str, ScoreInfo] = {
+SCORES: Mapping[str, str] = {
     **GRADIENT_SCORES,
-    "entropy": ScoreInfo("mean attention entropy, nats", low_first=False),
-    "normalized_entropy": ScoreInfo("mean attention entropy over log(number of visible keys)", low_first=False),
-    "hies": ScoreInfo("0.5 min-max importance + 0.5 (1 - min-max normalized_entropy): arXiv 2510.13832"),
-    "context_norm": ScoreInfo("mean l2 norm of the head's context"),
-    "output_norm": ScoreInfo("mean l2 norm of context_h W_O^h: activation-based, as Minitron"),
-    "distance": ScoreInfo("mean attention distance, positions"),
-    "confidence": ScoreInfo("mean of the largest attention weight: Voita et al. 2019"),
+    "hies": "0.5 min-max importance + 0.5 (1 - min-max normalized_entropy): arXiv 2510.13832",
 }
-"""All scores by name."""
+"""Definitions of the scores that order heads, the least first."""
+
+DESCRIPTIONS: Mapping[str, str] = {
+    **SCORES,
+    "entropy": "mean attention entropy, nats",
+    "normalized_entropy": "mean attention entropy over log(number of visible keys)",
+    "distance": "mean attention distance, positions",
+}
+"""Definitions of the scores, and of what describes a head's attention without saying whether the model needs it."""
 
 
 NO_TARGET = "there is no example with a target to score heads on"
@@ -156,7 +140,7 @@ class Scores(NamedTuple):
     """Scores of all heads.
 
     Attributes:
-        values: By score (the names in `SCORES`), one number per head.
+        values: By name in `DESCRIPTIONS`, one number per head.
         loss: Mean loss per target, nats.
         examples: Number of examples that had a target.
         seconds: Wall-clock time of the pass, compilation included.
@@ -187,7 +171,7 @@ def score_heads(
     compute: Compute = Compute(attention="einsum"),
     progress: Update | None = None,
 ) -> Scores:
-    """Score every head by every score of `SCORES`, with one forward and backward pass per batch.
+    """Score every head by everything in `DESCRIPTIONS`, with one forward and backward pass per batch.
 
     The loss L(x) of an example is the sum of its targets' negative log-likelihoods, `Loss.total`. Then -L(x) is the
     log-likelihood of the example, as Fisher information needs. A token has the same weight in sequences of any length.
@@ -195,8 +179,8 @@ def score_heads(
     not count, and neither do examples without a target (label -100 everywhere), with which a last batch may be filled
     up. Batches may be sharded over a mesh, also of several processes.
 
-    Arguments and errors are those of `headjax.sites.functions.score_heads`. Entropy, distance and confidence need an
-    attention kernel that holds probabilities. Iterative pruning scores with the gates of removed heads at 0.
+    Arguments and errors are those of `headjax.sites.functions.score_heads`. Entropy and distance need an attention
+    kernel that holds probabilities. Iterative pruning scores with the gates of removed heads at 0.
     """
     for name in statistics:
         if name not in STATISTICS:
@@ -251,7 +235,6 @@ def batch_sums(
         by_example = by_query.sum(axis=2)
         heads["importance"][stack] = jnp.abs(by_example).sum(axis=1)
         heads["importance_token"][stack] = jnp.abs(by_query).sum(axis=(1, 2))
-        heads["importance_batch"][stack] = jnp.abs(by_example.sum(axis=1))
         heads["fisher"][stack] = jnp.square(by_example).sum(axis=1)
         queries[stack] = present @ probes[stack][0][1]
         for i, name in enumerate(statistics):
@@ -296,7 +279,7 @@ def means(
         queries: Numbers of queries.
         to_values: Function of arrays of the shape of gates that returns their entries by head.
     """
-    divisors = {"importance": examples, "importance_batch": examples, "fisher": 1.0}
+    divisors = {"importance": examples, "fisher": 1.0}
     values = {}
     for name, arrays in sums.items():
         # A source of padding alone has no query, and its sums are 0.
@@ -304,7 +287,7 @@ def means(
         values[name] = to_values(scaled)
     if "normalized_entropy" in values:
         values["hies"] = hies(values["importance"], values["normalized_entropy"])
-    return {name: values[name] for name in SCORES if name in values}
+    return {name: values[name] for name in DESCRIPTIONS if name in values}
 
 
 def normalize_layers(values: Values) -> dict[HeadId, float]:

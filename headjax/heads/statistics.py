@@ -33,12 +33,6 @@ def normalized_entropy(probe: Probe) -> jax.Array:
     return entropy(probe) / jnp.log(visible.astype(jnp.float32))
 
 
-def confidence(probe: Probe) -> jax.Array:
-    """Return max_k p_k, the largest attention weight (Voita et al. 2019, section 4)."""
-    weights, total = _weights(probe)
-    return _by_query(weights.max(axis=-1) / total)
-
-
 def distance(probe: Probe) -> jax.Array:
     """Return sum_k p_k |q - k|, the mean distance between query q and the keys that it attends to, in positions."""
     weights, total = _weights(probe)
@@ -46,30 +40,10 @@ def distance(probe: Probe) -> jax.Array:
     return _by_query((weights * positions[None, None]).sum(axis=-1) / total)
 
 
-def context_norm(probe: Probe) -> jax.Array:
-    """Return ||context_h||_2, the size of the head's output before W_O."""
-    return jnp.linalg.norm(probe.attended.context.astype(jnp.float32), axis=-1)
-
-
-def output_norm(probe: Probe) -> jax.Array:
-    """Return ||context_h W_O^h||_2, the size of the head's share of the layer's output (as Minitron's activations).
-
-    This is the square root of context_h (W_O^h W_O^hT) context_h; the matrices are small and made once per call.
-    """
-    context = probe.attended.context.astype(jnp.float32)
-    output = output_matrices(probe)
-    gram = jnp.einsum("hvw,huw->hvu", output, output)
-    square = jnp.einsum("bqhv,hvu,bqhu->bqh", context, gram, context)
-    return jnp.sqrt(jnp.maximum(square, 0.0))
-
-
 STATISTICS: Mapping[str, Statistic] = {
     "entropy": entropy,
     "normalized_entropy": normalized_entropy,
-    "confidence": confidence,
     "distance": distance,
-    "context_norm": context_norm,
-    "output_norm": output_norm,
 }
 """Statistics by name."""
 
@@ -136,11 +110,6 @@ def offsets(weights: jax.Array) -> jax.Array:
     """Return the position `[query, key]` of key relative to query, for `weights [batch, heads, query, key]`."""
     query, key = weights.shape[2:]
     return jnp.arange(key)[None, :] - jnp.arange(query)[:, None]
-
-
-def output_matrices(probe: Probe) -> jax.Array:
-    """Return W_O^h of every head, `[heads, value_dim, width]` in float32."""
-    return probe.module.output_matrices().astype(jnp.float32)
 
 
 def _by_query(array: jax.Array) -> jax.Array:

@@ -102,38 +102,17 @@ def layer_output(
         options: gates, and how to compute.
         watched: slot of the sub-layer to return, or None.
     """
-    if watched is None:
-        return probed_layer(config, params, batch, place, number, weights, stream, options)[0], None
-    watching = _Watching(watched)
-    options = options._replace(probe=watching.probe, hooks=watching)
-    after, _ = probed_layer(config, params, batch, place, number, weights, stream, options)
-    return after, watching.seen
-
-
-def probed_layer(
-    config: ModelConfig,
-    params: Params,
-    batch: Batch,
-    place: Place,
-    number: jax.Array | int,
-    weights: Params,
-    stream: Stream,
-    options: Options,
-) -> tuple[Stream, dict[str, Any]]:
-    """Return the hidden states after one layer, and the results of the options' probe by slot.
-
-    Args:
-        config, params, batch, place, number, weights, stream: as of `layer_output`.
-        options: gates, probe, hooks of the layer, and how to compute.
-    """
+    watching = None if watched is None else _Watching(watched)
+    if watching is not None:
+        options = options._replace(probe=watching.probe, hooks=watching)
     visit = _Visit(place.stack, stream.memory)
     config.apply(_outside(config, params), batch, options._replace(probe=None, hooks=visit))
     stack, _, call = visit.visited()
     call = stack.prepared(stream.hidden, call)._replace(probe=options.probe, hooks=options.hooks)
     group = stack.config.groups[place.group]
     layer = group.layer.bind(options.compute.cast(weights), config.width, config.width)
-    hidden, reports = group.one(layer, stream.hidden, call, number)
-    return stream._replace(hidden=hidden), reports
+    hidden, _ = group.one(layer, stream.hidden, call, number)
+    return stream._replace(hidden=hidden), None if watching is None else watching.seen
 
 
 def _outside(config: ModelConfig, params: Params) -> Params:

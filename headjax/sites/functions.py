@@ -15,11 +15,11 @@ from headjax.heads import ablation, learned_gates, named_orders, pruning, recons
 from headjax.heads.ablation import DEFAULT_BUDGET, Ablation, Mode
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import GateDistribution, LearnedGates
-from headjax.heads.named_orders import LEARNED, OrderConfig, parse_order
+from headjax.heads.named_orders import LEARNED, OrderConfig
 from headjax.heads.ordering import RAW, Order, by_ablation, by_score, compared
 from headjax.heads.reconstruction import Reconstruction
 from headjax.heads.refit import RIDGES
-from headjax.heads.scores import SCORES, Scores
+from headjax.heads.scores import Scores
 from headjax.heads.statistics import STATISTICS
 from headjax.heads.units import Place
 from headjax.models.compute import Compute
@@ -41,11 +41,11 @@ def score_heads(
     compute: Compute = Compute(attention="einsum"),
     progress: Update | None = None,
 ) -> Scores:
-    """Score every head by the scores of `headjax.heads.scores.SCORES`, with one forward and backward pass per batch.
+    """Score every head by `headjax.heads.scores.DESCRIPTIONS`, with one forward and backward pass per batch.
 
     A headjax model brings its loss, the sum of the targets' negative log-likelihoods, and has every score. For any
-    other `nnx.Module` the loss is yours, and its structure allows importance, importance_token, importance_batch and
-    fisher, and the norms context_norm and output_norm; positions that cannot change the loss (padding) are not counted.
+    other `nnx.Module` the loss is yours, and its structure allows importance, importance_token and fisher; positions
+    that cannot change the loss (padding) are not counted.
     It is scored in evaluation mode, and stays as it is. Its heads are named by path and number, `layers.3.attn/5`.
 
         >>> model = headjax.demo_model()
@@ -196,7 +196,7 @@ def order_heads(
         DataError: There are no batches.
         HeadjaxError: There is no such order, the model has none by this name, or as for `score_heads`.
     """
-    config = parse_order(by) if isinstance(by, str) else by
+    config = OrderConfig(by=by) if isinstance(by, str) else by
     if isinstance(model, Model):
         return checked(named_orders.order_heads)(model, batches, config, progress=progress)(count)
     if config.by == "ablation":
@@ -207,9 +207,7 @@ def order_heads(
     known = [*found.values, *RAW, "ablation", *LEARNED]
     if config.by not in known:
         raise HeadjaxError(f"by: {unknown_name('order of such a model', config.by, known)}")
-    values = compared(found.values, config.by)
-    values = scores.normalize_layers(values) if config.normalize else values
-    return by_score(values, SCORES[RAW.get(config.by, config.by)].low_first)
+    return by_score(compared(found.values, config.by))
 
 
 def _by_learned_gates(

@@ -1,4 +1,4 @@
-"""Scores of the heads of any Flax model: gradients of gates, and norms of contexts, in one pass over the data."""
+"""Scores of the heads of any Flax model: gradients of gates in one pass over the data."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ from headjax.heads.scores import NO_TARGET, Scores, means, require_finite
 from headjax.heads.statistics import sum_over
 from headjax.sites.program import Applied, Loss, Program, arrays_of, each_example, examples_in, prepare
 from headjax.sites.site import AttentionSite, Gates, filled, to_values
-
-NORMS = ("context_norm", "output_norm")
-"""Scores of a forward pass that the seam can see."""
 
 
 def score_module(
@@ -73,16 +70,12 @@ def _batch_sums(program: Program, state: Any, gates: Gates, batch: Any) -> _Sums
         by_example = by_position.sum(axis=-2)
         sums = {
             "importance": jnp.abs(by_example).sum(axis=0),
-            "importance_batch": jnp.abs(by_example.sum(axis=0)),
             "fisher": jnp.square(by_example).sum(axis=0),
         }
         if found.positions:
             sums["importance_token"] = jnp.abs(by_position).sum(axis=(0, -2))
-        if site.path in found.norms:
-            *norms, counted[site.path] = jnp.moveaxis(found.norms[site.path], -1, 0)
-            sums |= dict(zip(NORMS, norms, strict=True))
-        else:
-            counted[site.path] = jnp.full(site.shape, examples * by_position.shape[-2], jnp.float32)
+        every = jnp.full(site.shape, examples * by_position.shape[-2], jnp.float32)
+        counted[site.path] = found.counted.get(site.path, every)
         for name, array in sums.items():
             heads.setdefault(name, {})[site.path] = array
     whole = {name: arrays for name, arrays in heads.items() if len(arrays) == len(program.sites)}
@@ -95,13 +88,13 @@ class _Derivatives(NamedTuple):
     Attributes:
         losses: `[batch]`.
         gradient: By site, `[batch, positions, heads]`, or `[batch, layers, positions, heads]`.
-        norms: By site, sums over counted positions `[heads, 3]` of both norms and of 1, or `[layers, heads, 3]`.
+        counted: By site, number of positions that can change the loss, of the shape of its gates.
         positions: Whether gradients are by position, at every site.
     """
 
     losses: jax.Array
     gradient: dict[str, jax.Array]
-    norms: dict[str, jax.Array]
+    counted: dict[str, jax.Array]
     positions: bool
 
 
@@ -119,36 +112,32 @@ def _derivatives(program: Program, state: Any, gates: Gates, batch: Any) -> _Der
         raise HeadjaxError(
             f"{missing.path}: the loss never calls its {missing.output or 'layer'}, so its gates do nothing"
         )
-    reads = {site.path: jnp.zeros((*site.shape, 3)) for site in program.sites if site.output}
+    reads = {site.path: jnp.zeros(site.shape) for site in program.sites if site.output}
 
     def loss(arrays: tuple[Gates, Gates], batch: Any) -> tuple[jax.Array, jax.Array]:
-        losses = program.value(state, arrays[0], batch, arrays[1], _norms)
+        losses = program.value(state, arrays[0], batch, arrays[1], _positions)
         return losses.sum(), losses
 
     def differentiate(batch: Any) -> tuple[jax.Array, Gates, Gates]:
         spread = {site.path: _spread(site, gates[site.path], leads.get(site.path)) for site in program.sites}
-        (gradient, norms), losses = jax.grad(loss, has_aux=True)((spread, reads), batch)
-        return losses, gradient, norms
+        (gradient, counted), losses = jax.grad(loss, has_aux=True)((spread, reads), batch)
+        return losses, gradient, counted
 
     if together:
-        losses, gradient, norms = differentiate(batch)
+        losses, gradient, counted = differentiate(batch)
         by_example = {site.path: _by_example(site, gradient[site.path], losses.shape[0]) for site in program.sites}
     else:
-        losses, gradient, norms = each_example(differentiate, batch)
+        losses, gradient, counted = each_example(differentiate, batch)
         losses = losses.reshape(-1)
-        norms = {path: array.sum(axis=0) for path, array in norms.items()}
+        counted = {path: array.sum(axis=0) for path, array in counted.items()}
         by_example = {site.path: _flattened(site, gradient[site.path]) for site in program.sites}
     positions = all(len(lead) > 1 and max(lead[1:]) > 1 for lead in leads.values()) and bool(leads)
-    return _Derivatives(losses, by_example, norms, positions)
+    return _Derivatives(losses, by_example, counted, positions)
 
 
-def _norms(contexts: jax.Array, matrix: jax.Array, counted: jax.Array) -> jax.Array:
-    """Return sums over positions of ||context_h||, ||context_h W_O^h|| and 1, `[heads, 3]`."""
-    gram = jnp.einsum("nhd,ngd->nhg", matrix, matrix)
-    squares = jnp.square(contexts).sum(axis=-1), jnp.einsum("...nh,nhg,...ng->...n", contexts, gram, contexts)
-    norms = [jnp.sqrt(jnp.maximum(square, 0.0)) for square in squares]
-    each = jnp.stack([*norms, jnp.ones_like(norms[0])], axis=-1) * counted[..., None, None]
-    return each.reshape(-1, *each.shape[-2:]).sum(axis=0)
+def _positions(contexts: jax.Array, matrix: jax.Array, counted: jax.Array) -> jax.Array:
+    """Return the number of counted positions, once for each head."""
+    return jnp.full(contexts.shape[-2], counted.sum())
 
 
 def _first(array: jax.Array) -> jax.Array:

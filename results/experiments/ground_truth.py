@@ -21,8 +21,7 @@ import numpy as np
 from headjax.attention import MultiHead
 from headjax.core import serialize
 from headjax.heads.head_id import HeadId
-from headjax.heads.named_orders import LEARNED, ORDERS, order_heads, parse_order
-from headjax.heads.scores import SCORES
+from headjax.heads.named_orders import LEARNED, ORDERS, OrderConfig, order_heads
 from headjax.models.decoder import LanguageModel
 from headjax.models.embeddings import Learned
 from headjax.models.model import Model
@@ -165,9 +164,9 @@ def measure(names: Sequence[str], kinds: Sequence[str] = tuple(SETTINGS), seeds:
             for name in names:
                 if seed and name in LEARNED:  # they train for a hundred times as long as a score takes
                     continue
-                order = order_heads(model, batches, parse_order(name))(LAYERS * HEADS - len(needed))
+                order = order_heads(model, batches, OrderConfig(by=name))(LAYERS * HEADS - len(needed))
                 yield Row(kind, str(seed), order=name, metric="auroc", value=auroc(order, needed))
 
 
 if __name__ == "__main__":
-    write("ground_truth_heads", measure([*ORDERS, *(f"{name}+normalize" for name in SCORES if name != "importance")]))
+    write("ground_truth_heads", measure(tuple(ORDERS)))

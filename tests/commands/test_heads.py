@@ -48,15 +48,15 @@ def test_as_many_heads_as_a_drop_allows(run):
 
 
 def test_without_metrics_the_model_goes_from_file_to_file(run, folder, tmp_path):
-    """By a score that needs no labels, with the same arrays, bit by bit, as from memory."""
-    data = run(f"prune model OUT/unmeasured {TASK} --remove 1 --by output_norm --no-metrics").data
+    """With the same arrays, bit by bit, as from memory."""
+    data = run(f"prune model OUT/unmeasured {TASK} --remove 1 --by fisher --no-metrics").data
     assert (data["metrics"], data["metrics_before"], data["evaluation"]) == ({}, {}, None)
     assert data["selection"]["examples"] > 0
     expected = pruning.prune(load(folder / "model"), data["removed"])
     found = load(tmp_path / "unmeasured")
     assert found.config == expected.config
     assert_trees_equal(found.params, expected.params)
-    scores = run(f"score model {TASK}").data["scores"]["output_norm"]
+    scores = run(f"score model {TASK}").data["scores"]["fisher"]
     assert data["removed"] == [min(scores, key=scores.get)]
 
 
@@ -116,18 +116,12 @@ def test_fine_tuning_between_steps(run, tmp_path):
     assert data["metrics"]["loss"] < data["metrics_before"]["loss"]  # from random weights anything is learned
 
 
-@pytest.mark.parametrize("words", ["--steps 2", "--by fisher_blocks", "--by random"])
+@pytest.mark.parametrize("words", ["--steps 2", "--by random"])
 def test_a_count_is_spent_on_the_chosen_stacks_alone(run, words):
     task = "--task translation:pairs:en-de --limit 8 --batch-size 8"
     removed = run(f"prune translation OUT/fewer {task} {words} --remove 7 --stacks encoder").data["removed"]
     assert len(removed) == 7
     assert all(head.startswith("encoder/") for head in removed)
-
-
-@pytest.mark.parametrize("share, warned", [("50%", False), ("75%", True)])
-def test_fisher_blocks_warns_past_half_of_the_heads(run, share, warned):
-    told = run(f"prune model OUT/blocks {TASK} --by fisher_blocks --remove {share}").told
-    assert ("fisher_blocks estimates small removals" in told) is warned
 
 
 def test_a_model_beside_itself_and_beside_itself_with_fewer_heads(run):

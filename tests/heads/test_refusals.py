@@ -14,9 +14,7 @@ from headjax.heads import gates, ordering
 from headjax.heads.ablation import Ablation, ablate, best_heads
 from headjax.heads.attended import attended_tokens, head_roles
 from headjax.heads.budgets import count_parameters, heads_for_budget
-from headjax.heads.fisher import fisher_blocks, fisher_selection
 from headjax.heads.folding import fold_shortcuts
-from headjax.heads.forward_scores import forward_scores
 from headjax.heads.groups import uniform_steps
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.latency import LatencyTable, heads_for_speed_up
@@ -104,16 +102,12 @@ REFUSED = {
         (fold_a_zero, "shortcut: holds a zero"),
         (lambda: HardConcrete(weight=-1.0), "weight: must not be negative"),
         (lambda: Subset(count=0), "count: must be an integer of at least 1"),
-        (lambda: OrderConfig(by="fisher_block"), r"^by: .* did you mean 'fisher_blocks'\?$"),
-        (lambda: OrderConfig(by="random", normalize=True), "random is not a score"),
+        (lambda: OrderConfig(by="fishr"), r"^by: .* did you mean 'fisher'\?$"),
     ],
     DataError: [
         (lambda: ablate(TWO, []), NO_EXAMPLE),
         (lambda: attended_tokens(TWO, []), "no example"),
         (lambda: head_roles(TWO, []), "no example"),
-        (lambda: fisher_blocks(TWO, []), "no example"),
-        (lambda: forward_scores(TWO, [], ("entropy",)), NO_EXAMPLE + " with a target"),
-        (lambda: forward_scores(TWO, [IGNORING], ("entropy",)), NO_EXAMPLE + " with a target"),
         (lambda: learn_gates(TWO, [], Subset(count=1), steps=1, learning_rate=0.1), "no example"),
         (
             lambda: attention_on_marks(TWO, [{"input_ids": np.arange(4)[None]}], {"same": same_context}),
@@ -146,12 +140,6 @@ REFUSED = {
         (
             lambda: heads_for_budget(TWO.config, EIGHT, count_parameters, 10, "parameters"),
             rf"parameters: at most 10 asked for; .* leaves {count_parameters(without_heads(TWO.config, EIGHT)):,}",
-        ),
-        (lambda: fisher_selection(TWO.config, {"decoder": np.ones((2, 4, 4))}, 7, minimum=1), "only 6 may be removed"),
-        (lambda: forward_scores(TWO, [BATCH], ("importance",)), "^statistics: unknown statistic"),
-        (
-            lambda: forward_scores(nan("embeddings"), [BATCH], ("output_norm",)),
-            "^score: output_norm of head decoder/0/0 is nan$",
         ),
         (lambda: gates.without(CONFIG, [HeadId("decoder", 1, 1)]), "layer 1 of decoder has heads 0, 3"),
         (lambda: gates.from_values(CONFIG, {HeadId("decoder", 2, 0): 1.0}), "layer 2 of decoder has no heads left"),

@@ -16,7 +16,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.heads.pruning import prune
-from headjax.heads.scores import SCORES, gate_gradient, hies, min_max, normalize_layers, own_arrays, score_heads
+from headjax.heads.scores import DESCRIPTIONS, gate_gradient, hies, min_max, normalize_layers, own_arrays, score_heads
 from headjax.models.compute import Compute
 from headjax.models.config import Options
 from headjax.models.shared_stack import SharedStack
@@ -50,9 +50,8 @@ def test_gradient_is_the_finite_difference_of_each_examples_loss(model, batches)
 
 
 def test_every_definition_equals_a_loop_over_single_examples(model, batches, scores):
-    by_example, by_token, by_batch, fisher, tokens = 0.0, 0.0, 0.0, 0.0, 0
+    by_example, by_token, fisher, tokens = 0.0, 0.0, 0.0, 0
     for given in batches:
-        summed = 0.0
         for i, length in enumerate(given["attention_mask"].sum(axis=1)):
             single = {"input_ids": given["input_ids"][i : i + 1, :length]}  # no padding at all
             gradient = gradients(model.config, model.params, single)[:, 0]
@@ -60,13 +59,10 @@ def test_every_definition_equals_a_loop_over_single_examples(model, batches, sco
             by_example += np.abs(example)
             by_token += np.abs(np.asarray(gradient)).sum(axis=1)
             fisher += example**2
-            summed += example
             tokens += length
-        by_batch += np.abs(summed)
     expected = {
         "importance": by_example / 8,
         "importance_token": by_token / tokens,
-        "importance_batch": by_batch / 8,
         "fisher": fisher,
     }
     for name, array in expected.items():
@@ -75,7 +71,7 @@ def test_every_definition_equals_a_loop_over_single_examples(model, batches, sco
     assert scores.examples == 8
 
 
-def test_forward_scores_are_means_over_tokens(model, batches, scores):
+def test_statistics_are_means_over_tokens(model, batches, scores):
     total, count = 0.0, 0
     for given in batches:
         attention = model(given, attention=True).attention["decoder"][1]
@@ -84,7 +80,7 @@ def test_forward_scores_are_means_over_tokens(model, batches, scores):
         count += len(probabilities)
     for h in range(3):
         assert scores.score("entropy")[HeadId("decoder", 1, h)] == close_to(total[h] / count, sums=tiny.SUMS)
-    assert set(scores.values) == set(SCORES)
+    assert set(scores.values) == set(DESCRIPTIONS)
 
 
 def test_filler_examples_and_what_stands_in_padding_change_nothing(model, batches, scores):
@@ -95,7 +91,7 @@ def test_filler_examples_and_what_stands_in_padding_change_nothing(model, batche
             halves.append({"attention_mask": mask, "input_ids": np.where(mask == 1, given["input_ids"], 7)})
     got = score_heads(model, halves)
     assert (got.examples, got.loss) == (scores.examples, close_to(scores.loss, sums=tiny.SUMS))
-    for name in set(SCORES) - {"importance_batch"}:
+    for name in DESCRIPTIONS:
         assert_numbers_close(got.score(name), scores.score(name), sums=2 * tiny.SUMS, name=name)
 
 
@@ -104,7 +100,7 @@ def test_batches_sharded_over_a_mesh_give_the_same_scores(model, batches, scores
     sharding = NamedSharding(mesh, PartitionSpec("data"))
     replicated = model.replace(params=jax.device_put(model.params, NamedSharding(mesh, PartitionSpec())))
     got = score_heads(replicated, [jax.device_put(dict(given), sharding) for given in batches])
-    for name in SCORES:
+    for name in DESCRIPTIONS:
         assert_numbers_close(got.score(name), scores.score(name), sums=2 * tiny.SUMS, name=name)
 
 
