@@ -15,7 +15,6 @@ from benchmarks.train_step import bert, our_step
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns
 from headjax.heads.ablation import ablate
-from headjax.heads.latency import time_forward
 from headjax.heads.ordering import random_order
 from headjax.heads.pruning import prune
 from headjax.heads.scores import score_heads
@@ -26,6 +25,7 @@ from headjax.models.model import Model, forward
 from headjax.models.tasks import Classification
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
+from headjax.shrinking.latency import time_forward
 
 LAYERS, HEADS, CLASSES, LENGTH = 12, 12, 3, 128
 SCORED, SWEPT = (8, LENGTH), (2, 64)

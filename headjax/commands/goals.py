@@ -1,4 +1,4 @@
-"""Goals of a removal: `Heads | Count | MaxDrop | SpeedUp | Budget`, each of which chooses the heads that go.
+"""Goals of a removal: `Heads | Count | MaxDrop`, each of which chooses the heads that go.
 
 Options say the goal; an `Ordering` says which heads go first.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from itertools import islice
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from headjax.commands.examples import Examples
 from headjax.commands.options import option_name
@@ -19,14 +18,8 @@ from headjax.core.fields import Amount
 from headjax.core.progress import silent
 
 if TYPE_CHECKING:
-    from headjax.evaluation.task import Task
     from headjax.heads.ordering import Order
-    from headjax.models.config import Batch, ModelConfig
     from headjax.models.model import Model
-
-
-LENGTH = 128
-"""Tokens of an example whose FLOPs `--flops` counts, where neither a task nor `--length` says."""
 
 
 class Chosen(NamedTuple):
@@ -118,61 +111,7 @@ class MaxDrop:
         return Chosen(len(within.heads), within.heads, facts, examples.selected)
 
 
-@dataclasses.dataclass(frozen=True)
-class SpeedUp:
-    """As few heads as make a forward pass this many times as fast, by measurement."""
-
-    factor: float
-
-    def choose(self, ordering: Ordering) -> Chosen:
-        """Return the shortest beginning of the order that is predicted to be as fast, from timed layers."""
-        from headjax.heads.latency import heads_for_speed_up, measure_latency
-        from headjax.heads.ordering import ends, flat
-
-        config, examples = ordering.model.config, _needed(ordering)
-        steps = ordering.steps()
-        table = measure_latency(ordering.model, first_inputs(examples.selection, ordering.options))
-        heads = heads_for_speed_up(config, flat(steps), table, self.factor, ends(steps))
-        predicted = table.seconds(config) / table.seconds(config, heads)
-        read = examples.selected if ordering.read is None else ordering.read
-        return Chosen(len(heads), heads, {"predicted_speed_up": predicted}, read)
-
-
-@dataclasses.dataclass(frozen=True)
-class Budget:
-    """As few heads as leave at most this much of `parameters` or `flops`, feed-forward units that go counted in."""
-
-    amount: Amount
-    of: Literal["parameters", "flops"]
-
-    def choose(self, ordering: Ordering) -> Chosen:
-        """Return the shortest beginning of the order that leaves no more."""
-        from headjax.heads.budgets import heads_for_budget
-        from headjax.heads.ordering import ends, flat
-        from headjax.heads.surgery import without_heads
-        from headjax.heads.units import without_units
-
-        config, steps = ordering.model.config, ordering.steps()
-        measure = self._measure(ordering)
-        smaller, whole = without_units(config, ordering.options.units), measure(config)
-        heads = heads_for_budget(smaller, flat(steps), measure, self.amount.of(whole), f"--{self.of}", ends(steps))
-        facts = (
-            {} if self.of == "parameters" else {"flops": measure(without_heads(smaller, heads)), "flops_before": whole}
-        )
-        return Chosen(len(heads), heads, facts, ordering.read)
-
-    def _measure(self, ordering: Ordering) -> Callable[[ModelConfig], float]:
-        from headjax.heads.budgets import count_parameters
-
-        if self.of == "parameters":
-            return count_parameters
-        options, examples = ordering.options, ordering.examples
-        inputs = {} if examples is None else first_inputs(examples.evaluation, options)
-        length = options.length or (inputs["input_ids"].shape[1] if "input_ids" in inputs else LENGTH)
-        return lambda config: config.flops(length)
-
-
-Goal = Heads | Count | MaxDrop | SpeedUp | Budget
+Goal = Heads | Count | MaxDrop
 
 
 def goal_of(options: GoalOptions) -> Goal:
@@ -194,13 +133,7 @@ def goal_of(options: GoalOptions) -> Goal:
         return Count(options.remove)
     if options.by in LEARNED:
         raise HeadjaxError(f"--by: {options.by} chooses a given number of heads; ask for one with --remove")
-    if options.max_drop is not None:
-        return MaxDrop(options.max_drop)
-    if options.speed_up is not None:
-        return SpeedUp(options.speed_up)
-    if options.parameters is not None:
-        return Budget(options.parameters, "parameters")
-    return Budget(options.flops or Amount(1.0, True), "flops")
+    return MaxDrop(options.max_drop or Amount(0.0, False))
 
 
 def is_gradual(options: GoalOptions) -> bool:
@@ -232,11 +165,6 @@ def settled(model: Model, options: OptionsT) -> OptionsT:
     raise HeadjaxError(
         f"--remove: {options.remove} asks for {count} heads; --uniform can remove {' or '.join(shown) or 'none'}"
     )
-
-
-def first_inputs(task: Task, options: GoalOptions) -> Batch:
-    """Return the task's first batch."""
-    return next(islice(task.batches(options.batch_size, limit=options.limit), 1))
 
 
 def _needed(ordering: Ordering) -> Examples:

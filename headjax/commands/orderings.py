@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headjax.commands.examples import TASK, Examples
 from headjax.commands.options import option
 from headjax.commands.repair import RepairOptions, calibration_batches
 from headjax.core.errors import HeadjaxError
-from headjax.core.fields import Amount, Bound, Listed, read_amount
+from headjax.core.fields import Amount, Listed, read_amount
 from headjax.core.fields import Count as Natural
 from headjax.core.progress import Progress
 
@@ -45,19 +45,6 @@ class GoalOptions(RepairOptions):
         "as many heads as cost at most this much of the metric: 0.01, or 5% of it",
         "D",
         read=drop_of,
-        one_of="goal",
-    )
-    speed_up: Annotated[float, Bound("must be at least 1", lambda value: value >= 1.0)] | None = option(
-        None, "as few heads as make a forward X times as fast, by measurement", "X", one_of="goal"
-    )
-    parameters: Amount | None = option(
-        None, "as few heads as leave this many parameters: 60%, or 2e7", "N", read=budget_of, one_of="goal"
-    )
-    flops: Amount | None = option(
-        None,
-        "as few heads as leave this many FLOPs of an example: 60%, or 1e9",
-        "N",
-        read=budget_of,
         one_of="goal",
     )
     by: str = option(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import Examples, open_model_and_examples_if_any
-from headjax.commands.goals import Goal, Heads, MaxDrop, SpeedUp, first_inputs, goal_of, is_gradual, settled
+from headjax.commands.goals import Goal, Heads, MaxDrop, goal_of, is_gradual, settled
 from headjax.commands.options import argument, option
 from headjax.commands.orderings import GoalOptions, Ordering
 from headjax.commands.repair import Repaired, reconstructed
@@ -19,7 +19,6 @@ from headjax.report import numbers
 from headjax.report.tables import Table
 
 if TYPE_CHECKING:
-    from headjax.evaluation.task import Task
     from headjax.heads.ordering import Order
     from headjax.models.model import Model, ModelFolder
 
@@ -51,12 +50,6 @@ class Found(Changed):
     baseline: float = found(
         "the same with all heads", form=numbers.significant, said="baseline on the selection examples", default=ABSENT
     )
-    predicted_speed_up: float = found(
-        "with `--speed-up`", form=numbers.ratio, said="predicted speed up", default=ABSENT
-    )
-    speed_up: float = found("measured", form=numbers.ratio, said="speed up", default=ABSENT)
-    flops: float = found("with `--flops`: of an example", form=numbers.flops, said="FLOPs", default=ABSENT)
-    flops_before: float = found(form=numbers.flops, said="FLOPs before", default=ABSENT)
     heads_per_layer: int = found("with `--uniform`", said="heads per layer", default=ABSENT)
     groups_per_layer: int = found(said="groups per layer", default=ABSENT)
     calibration: Mapping[str, Any] = found(
@@ -87,7 +80,7 @@ def run(options: Options, progress: Progress) -> Found:
     chosen = goal.choose(Ordering(model, examples, options, progress))
     task = None if examples is None or options.no_metrics else examples.evaluation
     read = chosen.read
-    if options.reconstruct or options.fine_tune or isinstance(goal, SpeedUp):
+    if options.reconstruct or options.fine_tune:
         heads = None if is_gradual(options) and not isinstance(goal, Heads) else chosen.heads
         repaired, removed = _remove(model, examples, heads, chosen.number, options, progress)
         metrics = evaluate_each((model, repaired.model), task, options, progress)
@@ -101,8 +94,6 @@ def run(options: Options, progress: Progress) -> Found:
     if options.uniform:
         layer = next(iter(pruned.config.attentions().values()))[0]
         more |= {"heads_per_layer": layer.num_heads, "groups_per_layer": len(set(layer.groups))}
-    if isinstance(goal, SpeedUp) and examples is not None:
-        more["speed_up"] = measured_speed_up(model, pruned, examples.evaluation, options)
     described: Mapping[str, Any] = NO_EXAMPLES
     if examples is not None:
         tuned = options.fine_tune > 0
@@ -132,7 +123,6 @@ def _check(options: Options, goal: Goal) -> None:
     needs = {
         f"order heads by {options.by}": not isinstance(goal, Heads) and options.by != "random",
         "measure --max-drop on": isinstance(goal, MaxDrop),
-        "measure --speed-up on": isinstance(goal, SpeedUp),
         "reconstruct layers on": options.reconstruct,
     }
     for what, needed in needs.items():
@@ -205,11 +195,3 @@ def _remove_gradually(
 
     gradual = prune_gradually(model, counts, order, tune)
     return gradual.model, gradual.removed
-
-
-def measured_speed_up(whole: Model, pruned: Model, task: Task, options: Options) -> float:
-    """Return how many times as fast the pruned model is, measured on the task's first batch."""
-    from headjax.heads.latency import time_forward
-
-    timings = time_forward({"whole": whole, "pruned": pruned}, first_inputs(task, options))
-    return timings["whole"].median / timings["pruned"].median

@@ -324,7 +324,7 @@ class _Session(NamedTuple):
 
     def seconds(self, built: Model, choice: Choice) -> dict[str, Any]:
         """Return the seconds of a forward of the built model, predicted and measured."""
-        from headjax.heads.latency import time_forward
+        from headjax.shrinking.latency import time_forward
 
         batch = self.batches[len(self.batches) // 2]
         timings = time_forward({"before": self.model, "measured": built}, batch)

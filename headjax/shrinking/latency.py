@@ -21,12 +21,12 @@ import jax
 
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, initialize
-from headjax.core.timing import seconds_in_turns
+from headjax.core.timing import Timing, seconds_in_turns, time_in_turns
 from headjax.models.compute import StackCall
 from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.hooks import Hooks, Joining, Reports
 from headjax.models.inputs import device_batch
-from headjax.models.model import Model
+from headjax.models.model import Model, forward
 from headjax.models.stack import TransformerStack
 from headjax.shrinking.places import Place
 
@@ -196,3 +196,12 @@ class _Alone(Hooks):
 
     def join(self, joining: Joining) -> jax.Array:
         return joining.x if joining.slot != self._part.slot else super().join(joining)
+
+
+def time_forward(models: Mapping[str, Model], batch: Batch, *, repeats: int = 9) -> dict[str, Timing]:
+    """Return the seconds of one forward pass of each model on the same batch without labels; the models take turns."""
+    calls = {
+        name: functools.partial(forward, model.config, model.params, device_batch(model.config, batch), Options())
+        for name, model in models.items()
+    }
+    return time_in_turns(calls, repeats=repeats, warmup=2)

@@ -45,7 +45,6 @@ def test_scores_are_those_of_the_training_examples(run, folder):
     [
         "prune model OUT/out --remove 2",
         "prune model OUT/out --max-drop 50% --by random",
-        "prune model OUT/out --speed-up 1",
         "prune model OUT/out --remove 1 --by random --fine-tune 1",
         "convert model OUT/out --to collaborative:shared_dim=8 --calibrate 2",
         "report model --orders importance --seeds 1 --percentages 50 --out OUT/heads.html",

@@ -82,8 +82,6 @@ WORDS = {
     "ablate": f"ablate model {TASK} --mode each,all-but-one",
     "prune": f"prune model OUT/prune {TASK} --remove 1",
     "prune --max-drop": f"prune model OUT/drop {TASK} --max-drop 50% --by random",
-    "prune --flops": "prune model OUT/flops --flops 90% --by random --uniform",
-    "prune --speed-up": f"prune model OUT/speed {TASK} --speed-up 1 --by random",
     "prune --reconstruct": f"prune model OUT/repaired {TASK} --remove decoder/0/0 --reconstruct --feed-forward",
     "prune --fine-tune": f"prune model OUT/tuned {TASK} --remove decoder/0/0 --fine-tune 2",
     "convert": f"convert model OUT/convert {TASK} --to grouped:kv_heads=1 --calibrate 8",

@@ -13,11 +13,9 @@ from headjax.core.norms import LayerNorm
 from headjax.heads import gates, ordering
 from headjax.heads.ablation import Ablation, ablate, best_heads
 from headjax.heads.attended import attended_tokens, head_roles
-from headjax.heads.budgets import count_parameters, heads_for_budget
 from headjax.heads.folding import fold_shortcuts
 from headjax.heads.groups import uniform_steps
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.latency import LatencyTable, heads_for_speed_up
 from headjax.heads.learned_gates import HardConcrete, Subset, learn_gates
 from headjax.heads.marked_keys import attention_on_marks, previous_token, same_context
 from headjax.heads.named_orders import OrderConfig, order_heads
@@ -28,7 +26,7 @@ from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import Scores, score_heads
 from headjax.heads.significance import mcnemar, paired_bootstrap, t_test, transfer
 from headjax.heads.statistics import sum_over
-from headjax.heads.surgery import map_attention, without_heads
+from headjax.heads.surgery import map_attention
 from headjax.heads.units import prune_units
 from headjax.models.embeddings import Embeddings, NoPositions
 from headjax.models.outputs import IGNORED
@@ -48,7 +46,6 @@ PADDING = BATCH | {"attention_mask": np.zeros((2, 8), int)}
 IGNORING = BATCH | {"labels": np.full((2, 8), IGNORED)}
 VALUES = dict.fromkeys(HEADS, 1.0)
 SCORES = Scores({"importance": VALUES, "entropy": VALUES}, loss=1.0, examples=1, seconds=0.0)
-TABLE = LatencyTable(base=10.0, layers={"decoder": np.array([0.0, 1.5, 2.5, 3.5, 4.5])})
 SHARED = tiny.decoder_config(decoder=SharedStack(layers=(tiny.layer(residual=ScaledPostNorm()),) * 2))
 
 
@@ -137,10 +134,6 @@ REFUSED = {
         (lambda: ablation().effects("los"), "did you mean 'loss'"),
         (lambda: best_heads(ablation("each")), "all-but-one"),
         (lambda: best_heads(ablation(), evaluate_on=ablation()._replace(heads=HEADS[:3])), "ablates other heads"),
-        (
-            lambda: heads_for_budget(TWO.config, EIGHT, count_parameters, 10, "parameters"),
-            rf"parameters: at most 10 asked for; .* leaves {count_parameters(without_heads(TWO.config, EIGHT)):,}",
-        ),
         (lambda: gates.without(CONFIG, [HeadId("decoder", 1, 1)]), "layer 1 of decoder has heads 0, 3"),
         (lambda: gates.from_values(CONFIG, {HeadId("decoder", 2, 0): 1.0}), "layer 2 of decoder has no heads left"),
         (lambda: uniform(grouped(), grouped(4, 4)), r"has 4 heads and decoder/0 has 4 heads in 2 groups"),
@@ -148,8 +141,6 @@ REFUSED = {
         (lambda: uniform(*[grouped(3, 2, kv_index=(0, 0, 1))] * 2), "it takes groups of one size"),
         (lambda: uniform(tiny.layer(), tiny.layer(NoHeads())), "decoder/1 has 0 heads"),
         (lambda: uniform_steps(TWO.config, ()), "no heads left"),
-        (lambda: heads_for_speed_up(TWO.config, EIGHT, TABLE, 2.0), "^speed_up: 2 asked for, .* gives 1.9$"),
-        (lambda: heads_for_speed_up(TWO.config, EIGHT, TABLE, 0.5), "must be at least 1"),
         (lambda: learn_gates(TWO, [BATCH], Subset(count=9), steps=1, learning_rate=0.1), "count: 9 heads to keep"),
         (
             lambda: order_heads(TWO, [BATCH], OrderConfig(by="subset"), gates=gates.ones(TWO.config)),
