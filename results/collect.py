@@ -3,7 +3,7 @@
     python -m results.collect NAME MODEL [MODEL ...]     # writes results/measurements/NAME.csv
 
 A MODEL is the files of one trained model, joined by commas: what `results.removals`, `results.conversions`,
-`results.grid`, `headjax ablate`, `headjax report --run` or `python -m benchmarks scaling` wrote. Models are seeds 0, 1,
+`results.grid`, `headjax ablate` or `python -m benchmarks scaling` wrote. Models are seeds 0, 1,
 ...; a grid's runs have seeds of their own.
 """
 
@@ -42,8 +42,6 @@ def rows_of(found: Json, seed: str) -> Iterator[Row]:
         return _conversions(found, seed)
     if "modes" in found:
         return _ablations(found, seed)
-    if "snapshots" in found:
-        return _snapshots(found, seed)
     if "curves" in found.get("ours", ()):
         return _curves(found["ours"]["curves"])
     if "results" in found:
@@ -99,16 +97,6 @@ def _ablations(found: Json, seed: str) -> Iterator[Row]:
             loss = effects.get("effects", {}).get("loss", {}).get(head)
             if loss is not None:
                 yield Row(mode, seed, head=head, metric="ratio of exp(loss)", value=float(np.exp(loss)))
-
-
-def _snapshots(found: Json, seed: str) -> Iterator[Row]:
-    for snapshot in found["snapshots"]:
-        row = Row(f"step={snapshot['step']}", seed)
-        yield row._replace(share="0%", metric="perplexity", value=snapshot["baseline"])
-        yield row._replace(metric="agreement", value=snapshot["agreement"])
-        for point in snapshot["curve"]:
-            ratio = point["value"] / snapshot["baseline"]
-            yield row._replace(share=f"{point['fraction']:.0%}", metric="perplexity ratio", value=ratio)
 
 
 def _runs(found: Json) -> Iterator[Row]:

@@ -8,28 +8,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.head_report.curves import CurvePoint, removable
-from headjax.head_report.sections import RELATIVE
+from headjax.head_report.page import RELATIVE, TITLE, footer, score_section, with_whole
 from headjax.heads.ordering import Order, by_ablation, by_scores
 from headjax.heads.pruning import PERCENTAGES, percent_steps
 from headjax.heads.scores import Scores
 from headjax.models.model import Model
-from headjax.plots import score_map
+from headjax.plots import pruning_curves
 from headjax.report import numbers
 from headjax.report.page import Picture, Section, write_page
-from headjax.report.presets import pruning_curves
 from headjax.report.tables import Column, Table
 from headjax.sites.program import Applied, Loss, Program, prepare
 from headjax.sites.scoring import score_module
 from headjax.sites.site import Sites, find_heads, without
 from headjax.sites.trials import ablate_module, mean_loss
-from headjax.version import __version__
 
 
 def report_heads(
@@ -87,14 +84,13 @@ def report_heads(
     baseline = mean_loss(program, state, without(program.sites, ()), judged)
     seconds = time.perf_counter() - started
     sections = [
-        _scores(scores),
+        score_section(None, scores.values),
         _removal(curves, baseline, "other examples" if held_out is not None else "the same examples"),
         Section("Where the heads lie", "", table=site_table(program.sites, scores)),
     ]
     facts = _facts(program.sites, curves, baseline)
     summary = f"{_name(model)}: {scores.examples:,} examples score its heads. Nothing was trained."
-    footer = f"headjax {__version__}, jax {jax.__version__}, {numbers.duration(seconds)} in all."
-    return write_page(out, "Which heads matter", summary, sections, footer, facts)
+    return write_page(out, TITLE, summary, sections, footer(seconds), facts)
 
 
 def _facts(sites: Sites, curves: Mapping[str, Sequence[CurvePoint]], baseline: float) -> dict[str, str]:
@@ -134,20 +130,10 @@ def _curve(
             yield CurvePoint(percentage / 100.0, count, seed, value)
 
 
-def _scores(scores: Scores) -> Section:
-    more = {name: values for name, values in scores.values.items() if name != "importance"}
-    plot = score_map(
-        None, scores.score("importance"), title="Importance", unit="|dL/dξ|, in units of the loss", more=more
-    )
-    picture = Picture(plot, "Mean over examples of |dL/dξ| (Michel et al. 2019).")
-    return Section("What the scores say", "One pass over the examples gives every score.", (picture,))
-
-
 def _removal(curves: Mapping[str, Sequence[CurvePoint]], baseline: float, judged: str) -> Section:
-    points = {
-        name: [(0.0, baseline), *((point.fraction, point.value) for point in found)] for name, found in curves.items()
-    }
-    plot = pruning_curves(points, metric="Mean loss", baseline=baseline, title="Loss against heads removed")
+    plot = pruning_curves(
+        with_whole(curves, baseline), metric="Mean loss", baseline=baseline, title="Loss against heads removed"
+    )
     caption = (
         f"Heads gated off in each order, without training afterwards, judged on {judged} as those that order them. A "
         "band reaches from the best random order to the worst."

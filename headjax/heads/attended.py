@@ -1,4 +1,4 @@
-"""Attention patterns of heads: the positions and the number of tokens that they attend to."""
+"""Attention patterns of heads: the positions that they attend to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention.operands import Mask
-from headjax.core.errors import require
 from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId
 from headjax.heads.statistics import counted_queries, offsets, probabilities, sum_over, visible_keys
@@ -112,82 +111,3 @@ def _first_key(probe: Probe, query: int, key: int) -> jax.Array:
     together = mask.array(query, key)
     first = jnp.zeros((1, 1), int) if together is None else together[:, 0].argmax(axis=-1)
     return first[:, :, None] == jnp.arange(key)[None, None]
-
-
-class AttendedTokens(NamedTuple):
-    """Effective numbers of attended tokens of one head stack: exp of an entropy, 1 for one key, n for n keys evenly.
-
-    Attributes:
-        single: `[layers]` means of exp(H(p_h)) over heads and queries.
-        joint: `[groups]` means over queries of exp(H(mean of p_h over the heads of a group of consecutive layers)).
-    """
-
-    single: np.ndarray
-    joint: np.ndarray
-
-
-def attended_tokens(
-    model: Model,
-    batches: Iterable[Batch],
-    *,
-    group: int = 1,
-    compute: Compute = Compute(attention="einsum"),
-) -> Mapping[str, AttendedTokens]:
-    """Return by head stack the effective number of tokens that a query attends to.
-
-    Several heads are said to be needed for "jointly attending to multiple positions" (Liu et al. 2021). Layers of one
-    head each, made of a multi-head layer, do so together if their joint number is as large as its. Padding queries do
-    not count.
-
-    Args:
-        model: Model to examine.
-        batches: Examples; labels are not needed.
-        group: Number of consecutive layers that count as one: 1 for multi-head layers, the former number of heads for
-            layers that were split.
-        compute: Precision and kernels of the forward pass; the attention kernel must hold probabilities.
-
-    Raises:
-        ConfigError: The groups do not divide the layers, or a layer has no heads.
-        DataError: There are no batches.
-        KernelError: The attention kernel holds no probabilities.
-    """
-    for stack, layers in model.config.attentions().items():
-        divides = group >= 1 and len(layers) % group == 0
-        require(divides, "group", f"{group} layers at a time do not divide the {len(layers)} of stack {stack}")
-        for number, attention in enumerate(layers):
-            require(attention.num_heads > 0, f"{stack}/{number}", "the layer has no heads")
-    arrays = (device_batch(model.config, batch) for batch in batches)
-    total = sum_over(_sums(model.config, model.params, batch, group, compute) for batch in arrays)
-    return {
-        stack: AttendedTokens(single / queries, joint / queries) for stack, (single, joint, queries) in total.items()
-    }
-
-
-class _Attended(NamedTuple):
-    single: jax.Array  # [] summed over queries
-    mean: jax.Array  # [batch, query, key] the heads' mean probabilities
-    counted: jax.Array  # [batch, query]
-
-
-@functools.partial(jax.jit, static_argnames=("config", "group", "compute"))
-def _sums(config: ModelConfig, params: Params, batch: Any, group: int, compute: Compute) -> Any:
-    """Return by head stack the sums over queries `[layers]` and `[groups]`, and the number of queries."""
-    output = config.apply(params, batch, Options(probe=_attended, compute=compute))
-    sums = {}
-    for stack, layers in output.require_probes().items():
-        means = [sum(layer.mean for layer in layers[i : i + group]) / group for i in range(0, len(layers), group)]
-        counted = layers[0].counted
-        joint = jnp.stack([jnp.sum(_effective(mean) * counted) for mean in means])
-        sums[stack] = (jnp.stack([layer.single for layer in layers]), joint, counted.sum())
-    return sums
-
-
-def _attended(probe: Probe) -> _Attended:
-    weights, counted = probabilities(probe), counted_queries(probe)
-    single = jnp.sum(_effective(weights).mean(axis=1) * counted)
-    return _Attended(single, weights.mean(axis=1), counted)
-
-
-def _effective(weights: jax.Array) -> jax.Array:
-    """Return the exponential of the entropy over keys: `[..., key]` to `[...]`."""
-    return jnp.exp(jax.scipy.special.entr(weights).sum(axis=-1))

@@ -165,16 +165,8 @@ def test_sharing_says_which_part_of_the_logits_it_could_not_measure(run, tmp_pat
 
 
 def test_the_report_holds_what_the_commands_say(run, tmp_path):
-    """On a trained model, with another task and the run's checkpoints; the page needs nothing from elsewhere."""
-    started = {"kind": "directory", "path": "model"}
-    data = {"kind": "language", "path": "text.txt", "length": 32}
-    file = tiny.config_file(model=started, data=data, steps=4, checkpoint_every=2, keep_checkpoints=2)
-    (tmp_path / "train.py").write_text(file.replace("0.001", "0.01"))
-    run("train --config OUT/train.py --workdir OUT/trained")
     measured = "--orders importance,random --seeds 1 --selected 8 --percentages 50,100"
-    more = "--second all:text.txt --run OUT/trained --out OUT/heads.html"
-    data = run(f"report model {TASK} {measured} {more}").data
-    assert not (tmp_path / "heads.html.part").exists()
+    data = run(f"report model {TASK} {measured} --out OUT/heads.html").data
     assert data["examples"] == 16
     assert len(data["best_heads"]) == 2
     ablated = run(f"ablate model {TASK} --mode each,all-but-one").data
@@ -186,13 +178,7 @@ def test_the_report_holds_what_the_commands_say(run, tmp_path):
     half, none = data["curves"]["random"]
     assert (half["removed"], none["removed"]) == (2, 4)
     assert half["value"] == close_to(pruned["metrics"]["perplexity"], sums=PERPLEXITY_SUMS)
-    assert data["transfer"]["spearman"]["low"] <= data["transfer"]["spearman"]["value"]
-    assert [snapshot["step"] for snapshot in data["snapshots"]] == [2, 4]
-    early, late = data["snapshots"]
-    assert early["baseline"] != late["baseline"]
-    assert -1 <= late["agreement"] <= early["agreement"] <= 1  # with the model that training began from
     page = (tmp_path / "heads.html").read_text()
     assert page.count("<script>") == 1
     assert not re.search(r'(src|href)="http', page)
-    for title in ("Other data", "During training", "What each head attends to"):
-        assert title in page
+    assert "What each head attends to" in page

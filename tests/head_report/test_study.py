@@ -2,25 +2,21 @@
 
 import contextlib
 import dataclasses
-import itertools
-import types
 
 import jax
 import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, HeadjaxError
-from headjax.evaluation.selection import split_task, subset
+from headjax.evaluation.selection import split_task
 from headjax.evaluation.task import evaluate_task
 from headjax.head_report.curves import CurveConfig, CurvePoint, curve, removable
-from headjax.head_report.measure import agreement, estimate, measure
-from headjax.head_report.sections import best_head_table, curve_table, tolerance, write_report
-from headjax.head_report.study import StudyConfig, begin, fingerprint
+from headjax.head_report.page import best_head_table, curve_table, tolerance, write_report
+from headjax.head_report.study import StudyConfig, study_heads
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import all_heads
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.models.shared_stack import SharedStack
-from headjax.storage.kept import Kept
 from tests import tiny
 
 
@@ -85,7 +81,7 @@ def test_heads_are_judged_on_other_examples_than_they_are_ordered_on(study, task
     selection, evaluation = split_task(task)
     assert (study.selection.split, study.task.split) == (selection.split, evaluation.split)
     assert study.ordered_by == "8 examples of numbers, selection half, others for each seed"
-    assert study.examples == evaluation.count() == 8
+    assert study.task.count() == evaluation.count() == 8
     assert study.baseline == evaluate_task(study.model, evaluation, batch_size=4)
 
 
@@ -96,81 +92,28 @@ def test_every_order_has_a_curve_and_every_layer_a_best_head(study):
     assert [(head.stack, head.layer) for head in study.best] == [("decoder", 0), ("decoder", 1)]
     assert set(study.effects) == {"each", "all-but-one"}
     assert set(study.roles) == set(all_heads(study.model.config))
-    assert (study.second_name, study.second is None) == ("letters", False)
-    assert study.snapshots == []
 
 
-def test_importance_at_a_checkpoint_is_compared_by_rank(study):
-    heads = all_heads(study.model.config)
-
-    def values(*numbers):
-        return dict(zip(heads, numbers, strict=True))
-
-    final = values(1.0, 2.0, 3.0, 40.0)
-    assert agreement(values(0.1, 0.2, 0.3, 0.4), final) == pytest.approx(1)
-    assert agreement(values(4.0, 3.0, 2.0, 1.0), final) == pytest.approx(-1)
-    assert agreement(values(0.0, 0.0, 0.0, 0.0), final) is None
-    assert agreement({heads[0]: 1.0}, {heads[0]: 2.0}) is None
-
-
-def test_bars_count_batches_of_ablation_and_checkpoints(study, task, monkeypatch):
+def test_single_heads_are_ablated_on_a_draw_of_the_examples_and_bars_count_their_batches(study, task):
     shown = []
 
     @contextlib.contextmanager
     def progress(title, total, unit):
         yield lambda done, values: shown.append((title, total, unit, done))
 
-    monkeypatch.setattr("headjax.head_report.measure.snapshots", lambda run: iter([(2, study.model), (4, study.model)]))
-    config = StudyConfig(batch_size=4, orders=("importance",), seeds=1, percentages=(100,), resamples=20)
-    found = begin(study.model, task, config)
-    list(measure(found, run="somewhere", progress=progress))
-    assert [(snapshot.step, snapshot.agreement) for snapshot in found.snapshots] == [(2, 1.0), (4, 1.0)]
-    for title, total, unit in (("checkpoints", 0, "checkpoint"), ("ablating 4 heads, each", 2, "batch")):
-        assert [entry for entry in shown if entry[0] == title] == [(title, total, unit, done) for done in (1, 2)]
-
-
-def test_a_study_that_was_stopped_goes_on(study, task, tmp_path, monkeypatch):
-    """Measurements are read back as they were; another setting, model or task begins anew."""
-    selection, evaluation = split_task(task)
-    key = fingerprint(study.model, [task], study.config)
-    first = begin(study.model, evaluation, study.config, selection=selection, kept=Kept(tmp_path / "part", key))
-    for number, _ in enumerate(measure(first)):
-        if number == 1:
-            break
-    there = {name: dict(first.kept.seconds)[name] for name in first.kept.found}
-    assert list(there) == ["baseline", "scores", "curve/importance/0"]
-    again = begin(study.model, evaluation, study.config, selection=selection, kept=Kept(tmp_path / "part", key))
-    anew = begin(study.model, evaluation, study.config, selection=selection)
-    with monkeypatch.context() as steady:  # every batch takes as long, whatever else the machine does
-        clock = itertools.count()
-        steady.setattr("headjax.head_report.measure.time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
-        assert 0 < estimate(again) < estimate(anew)
-    list(measure(again))
-    assert {name: again.kept.seconds[name] for name in there} == there
-    assert (again.curves, again.best, again.scores) == (study.curves, study.best, study.scores)
-    other = dataclasses.replace(study.config, seeds=2)
-    assert fingerprint(study.model, [task], other) != key
-    exchanged = subset(task.data.validation, np.r_[: task.count() - 2, task.count() - 1, task.count() - 2])
-    later = dataclasses.replace(task, data=task.data._replace(validation=exchanged))
-    assert fingerprint(study.model, [later], study.config) != key
-    assert Kept(tmp_path / "part", "another").found == {}
-    (tmp_path / "part").write_text("{")
-    assert Kept(tmp_path / "part", key).found == {}
-
-
-def test_single_heads_are_ablated_on_a_draw_of_the_examples(study, task):
-    config = dataclasses.replace(study.config, judged=6, ablated=4)
-    begun = begin(study.model, task, config)
-    assert (begun.examples, begun.few.count()) == (6, 4)
-    rows, fewer = ([bytes(row["input_ids"]) for row in each.data.validation] for each in (begun.task, begun.few))
+    config = dataclasses.replace(study.config, judged=6, ablated=4, batch_size=2, orders=("random",))
+    found = study_heads(study.model, task, config, progress=progress)
+    assert (found.task.count(), found.few.count()) == (6, 4)
+    rows, fewer = ([bytes(row["input_ids"]) for row in each.data.validation] for each in (found.task, found.few))
     assert set(fewer) < set(rows)
+    bar = ("ablating 4 heads, each", 2, "batch")
+    assert [entry for entry in shown if entry[0] == bar[0]] == [(*bar, done) for done in (1, 2)]
 
 
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
         ({"percentages": (50, 20)}, "percentages"),
-        ({"profile_percentages": ()}, "profile_percentages"),
         ({"buckets": (0,)}, "buckets"),
         ({"seeds": 0}, "seeds"),
         ({"orders": ("importanse",)}, "by"),
@@ -181,33 +124,15 @@ def test_bad_settings_are_errors(fields, field):
         StudyConfig(**fields)
 
 
-TITLES = ("What the scores say", "Removing heads", "One head less", "What heads look at", "is being written")
-
-
 def test_the_page_has_a_section_for_every_measurement(study, tmp_path):
     page = write_report(study, tmp_path / "heads.html").read_text()
-    for title in (*TITLES[:-1], "Other data", "8 examples of numbers"):
-        assert title in page
-    assert "During training" not in page
-
-
-def test_the_page_grows_while_sections_are_measured(study, task, tmp_path, monkeypatch):
-    """Each time with what there is; drawn sections are not drawn again."""
-    begun = begin(study.model, task, study.config)
-    page, shown, seen = tmp_path / "heads.html", {}, []
-    for _ in measure(begun):
-        text = write_report(begun, page, shown).read_text()
-        seen.append([title in text for title in TITLES])
-    scores, one_curve, both, single, roles = seen
-    assert scores == [True, False, False, False, True]
-    assert one_curve == both == [True, True, False, False, True]
-    assert single == [True, True, True, False, True]
-    assert roles == [True, True, True, True, False]
-    assert len(shown) == 6, "two of them the pruning curves, with one order and with two"
+    titles = ("Removing heads", "What the scores say", "One head less", "What heads look at", "What each head attends")
+    for text in (*titles, "8 examples of numbers"):
+        assert text in page
 
 
 def test_tables_hold_the_numbers_of_the_study(study):
-    effects = study.effects["all-but-one"].effect
+    effects = study.effects["all-but-one"].effects()
     rows = best_head_table(study).rows
     assert [row[:4] for row in rows] == [(head.stack, head.layer, head.head, effects[head]) for head in study.best]
     shown = {row[0]: row[2:] for row in curve_table(study, tolerance(study)).rows}

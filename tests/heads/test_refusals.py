@@ -12,19 +12,18 @@ from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.core.norms import LayerNorm
 from headjax.heads import gates, ordering
 from headjax.heads.ablation import Ablation, ablate, best_heads
-from headjax.heads.attended import attended_tokens, head_roles
+from headjax.heads.attended import head_roles
 from headjax.heads.folding import fold_shortcuts
 from headjax.heads.groups import uniform_steps
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.learned_gates import HardConcrete, Subset, learn_gates
-from headjax.heads.marked_keys import attention_on_marks, previous_token, same_context
 from headjax.heads.named_orders import OrderConfig, order_heads
 from headjax.heads.ordering import explicit_heads, most_within, requested_count
 from headjax.heads.pruning import prune, prune_gradually
 from headjax.heads.reconstruction import reconstruct
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import Scores, score_heads
-from headjax.heads.significance import mcnemar, paired_bootstrap, t_test, transfer
+from headjax.heads.significance import mcnemar, paired_bootstrap, t_test
 from headjax.heads.statistics import sum_over
 from headjax.heads.surgery import map_attention
 from headjax.heads.units import prune_units
@@ -74,10 +73,6 @@ def nan(*path: str):
     return TWO.replace(params=spoiled(TWO.params, path))
 
 
-def scores_of(*numbers: float):
-    return dict(zip(HEADS, numbers, strict=False))
-
-
 def same(left, count):
     return all_heads(left.config)[:2]
 
@@ -93,7 +88,6 @@ def fold_a_zero():
 NO_EXAMPLE = "^batches: there is no example"
 REFUSED = {
     ConfigError: [
-        (lambda: attended_tokens(TWO, [BATCH], group=3), "group: 3 layers at a time do not divide the 2 "),
         (lambda: fold_shortcuts(TWO), r"^decoder\.layers: not all are scaled_post_norm"),
         (lambda: fold_shortcuts(tiny.model(SHARED)), r"^decoder\.layers: share their parameters"),
         (fold_a_zero, "shortcut: holds a zero"),
@@ -103,17 +97,8 @@ REFUSED = {
     ],
     DataError: [
         (lambda: ablate(TWO, []), NO_EXAMPLE),
-        (lambda: attended_tokens(TWO, []), "no example"),
         (lambda: head_roles(TWO, []), "no example"),
         (lambda: learn_gates(TWO, [], Subset(count=1), steps=1, learning_rate=0.1), "no example"),
-        (
-            lambda: attention_on_marks(TWO, [{"input_ids": np.arange(4)[None]}], {"same": same_context}),
-            "no query has a mark of 'same'",
-        ),
-        (
-            lambda: attention_on_marks(TWO, [BATCH], {"previous": previous_token}, stack="encoder"),
-            "stack: the model has no encoder",
-        ),
         (lambda: order_heads(TWO, [], OrderConfig()), "no example"),
         (lambda: reconstruct(TWO, [], ONE), "no example to calibrate on"),
         (lambda: reconstruct(TWO, [PADDING], ONE), "the examples hold padding alone"),
@@ -124,8 +109,6 @@ REFUSED = {
         (lambda: t_test(np.zeros(2), np.zeros(3)), "2 and 3 examples are not pairs"),
         (lambda: paired_bootstrap(np.zeros(1), np.zeros(1)), "1 examples are too few"),
         (lambda: mcnemar(np.array([0.5, 1.0]), np.array([0.0, 1.0])), "must be 0"),
-        (lambda: transfer(scores_of(1.0, 2.0), scores_of(1.0, 2.0)), "scores of 2 heads"),
-        (lambda: transfer(scores_of(1.0, 1.0, 1.0), scores_of(1.0, 2.0, 3.0)), "score the same"),
         (lambda: sum_over([]), NO_EXAMPLE),
     ],
     HeadjaxError: [

@@ -268,13 +268,11 @@ def test_conversions_and_grids():
     assert only_row({"results": runs}, metric="diverged").seed == "4"
 
 
-def test_ablations_checkpoints_and_cost_curves():
+def test_ablations_and_cost_curves():
     each = {"baseline": {"accuracy": 0.9}, "effect": {"e/0/1": -0.1}, "p_value": {"e/0/1": 0.2}}
     found = {"metric": "accuracy", "modes": {"each": each | {"effects": {"loss": {"e/0/1": math.log(1.5)}}}}}
     assert only_row(found, metric="accuracy change", head="e/0/1").p == 0.2
     assert np.isclose(only_row(found, metric="ratio of exp(loss)").value, 1.5)
-    snapshot = {"step": 100, "baseline": 4.0, "agreement": 0.5, "curve": [{"fraction": 0.4, "value": 6.0}]}
-    assert only_row({"snapshots": [snapshot]}, share="40%", metric="perplexity ratio").value == 1.5
     curve = {"values": [1, 2, 4], "seconds": [[1.0, 1.0], [4.0, 2.0], [16.0, 4.0]], "flops": [1.0, 2.0, 4.0]}
     turns = {"ours": {"curves": {"train step": {"batch": curve}}}}
     assert np.isclose(only_row(turns, draw="0").value, 1.0)  # grows as the square, the FLOPs grow linearly

@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import headjax.head_report.measure
+import headjax.head_report.study
 import headjax.training.loop  # noqa: F401  (what commands import late, to be there before a process forks)
 from headjax.cli import main
 from tests.slow.writers import WRITERS, check_files
