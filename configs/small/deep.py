@@ -78,7 +78,6 @@ def get_config(arg: str = "") -> ConfigDict:
             "log_every": 10,
             "evaluate_every": 100,
             "checkpoint_every": 10_000,
-            "diagnose_every": 100,
             "diverged_above": 12.0,
             "seed": knobs.seed,
             **({"initialization": {"kind": initialization}} if initialization else {}),

@@ -11,7 +11,7 @@ from headjax.commands.examples import Examples, ExamplesOptions, printed_metrics
 from headjax.commands.options import option
 from headjax.commands.results import ABSENT, OnExamples, found
 from headjax.core.errors import HeadjaxError
-from headjax.core.fields import Count, NotNegative, Positive, Ramp, StepsOrNone, number_or_ramp
+from headjax.core.fields import Count, NotNegative, Positive, StepsOrNone
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -29,25 +29,12 @@ class FineTuningOptions(ExamplesOptions):
 
     fine_tune: StepsOrNone = option(0, "fine-tune for N steps afterwards")
     learning_rate: Positive = option(5e-5, "peak learning rate", "R", requires="fine_tune")
-    labels: NotNegative | Ramp = option(
-        1.0, "weight of the task's own loss; 0.1:0.5 rises", "W", read=number_or_ramp, requires="fine_tune"
+    labels: NotNegative = option(1.0, "weight of the task's own loss", "W", requires="fine_tune")
+    distill: NotNegative = option(1.0, "weight of the original model's logits", "W", requires="fine_tune")
+    distill_hidden: NotNegative = option(
+        0.0, "weight of the original model's last hidden states", "W", requires="fine_tune"
     )
-    distill: NotNegative | Ramp = option(
-        1.0, "weight of the original model's logits", "W", read=number_or_ramp, requires="fine_tune"
-    )
-    distill_hidden: NotNegative | Ramp = option(
-        0.0, "weight of the original model's last hidden states", "W", read=number_or_ramp, requires="fine_tune"
-    )
-    distill_attention: NotNegative | Ramp = option(
-        0.0,
-        "weight of the cosines to the original model's attention outputs",
-        "W",
-        read=number_or_ramp,
-        requires="fine_tune",
-    )
-    temperature: Positive | Ramp = option(
-        2.0, "temperature of the logits; 2:1 falls along the steps", "T", read=number_or_ramp, requires="fine_tune"
-    )
+    temperature: Positive = option(2.0, "temperature of the logits", "T", requires="fine_tune")
     seed: int = option(0, "seed of random choices")
 
 
@@ -112,7 +99,6 @@ def fine_tuning_of(options: FineTuningOptions) -> Distillation | None:
         task=options.labels,
         logits=options.distill,
         hidden=options.distill_hidden,
-        attention=options.distill_attention,
         temperature=options.temperature,
         seed=options.seed,
     )

@@ -20,7 +20,7 @@ import typing
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
-from headjax.core.errors import ConfigError, require
+from headjax.core.errors import require
 
 
 class Bound(NamedTuple):
@@ -93,38 +93,6 @@ class Checked:
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class Ramp(Checked):
-    """A number that changes evenly from the first step of training to the last. Its text is `start:end`.
-
-    Attributes:
-        start, end: the number at both ends.
-    """
-
-    start: NotNegative
-    end: NotNegative
-
-    def __str__(self) -> str:
-        return f"{self.start:g}:{self.end:g}"
-
-
-def number_or_ramp(text: str) -> float | Ramp:
-    """Return the number that `0.5` means, or the ramp that `0.9:0.5` means.
-
-    Raises:
-        ValueError: the text is neither, or a number of the ramp is negative.
-    """
-    try:
-        found = [float(part) for part in text.split(":")]
-        if len(found) == 1:
-            return found[0]
-        return Ramp(*found)
-    except (ValueError, TypeError, ConfigError):
-        raise ValueError(
-            f"expected a number such as 0.5, or two from the first step to the last, 0.9:0.5, got {text!r}"
-        ) from None
 
 
 class Amount(NamedTuple):

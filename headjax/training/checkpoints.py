@@ -16,16 +16,12 @@ import jax
 
 from headjax.core.errors import CheckpointError, DamagedError, HeadjaxError
 from headjax.mesh.distributed import is_first, on_first, wait_for_all
-from headjax.mesh.mesh import MeshConfig
-from headjax.models.model import Model
 from headjax.storage import integrity
 from headjax.storage.failures import writing
-from headjax.storage.files import DELETED, first_line, parse_json
+from headjax.storage.files import DELETED, first_line
 from headjax.storage.formats import FIELDS, check_format, stated
-from headjax.storage.paths import is_bucket, path_of
-from headjax.training.config import train_config
-from headjax.training.state import TrainState, abstract_state
-from headjax.training.workdir import CONFIG
+from headjax.storage.paths import is_bucket
+from headjax.training.state import TrainState
 
 FORMAT = 1
 """Version of a checkpoint's content; a reader refuses a newer one."""
@@ -252,39 +248,3 @@ class Checkpoints:
         if self._recording is not None:
             recording, self._recording = self._recording, None
             recording.result()
-
-
-def require_run(workdir: str | Path) -> None:
-    """Raise `CheckpointError` unless a folder is the workdir of a training run."""
-    if not (path_of(workdir) / CONFIG).is_file():
-        raise CheckpointError(f"{workdir}: holds no training run ({CONFIG} is missing)")
-
-
-def snapshots(workdir: str | Path) -> Iterator[tuple[int, Model]]:
-    """Yield (step, model) for every checkpoint that a run's workdir still holds (`keep_checkpoints`), oldest first.
-
-    The models have no tokenizer. The run may be in progress: files deleted meanwhile are skipped.
-
-    Args:
-        workdir: of `headjax train`.
-
-    Raises:
-        CheckpointError: the folder holds no run, or a checkpoint cannot be read.
-    """
-    workdir = path_of(workdir)
-    require_run(workdir)
-    config = train_config(parse_json((workdir / CONFIG).read_bytes(), str(workdir / CONFIG)))
-    model = config.architecture()
-    optimizer = config.optimizer.build(model.tensors(), config.steps)
-    target = abstract_state(model, optimizer, MeshConfig(data=1).build(jax.devices()[:1]))
-    if not (workdir / FOLDER).is_dir():
-        return
-    with Checkpoints(workdir, config.keep_checkpoints, read_only=True) as checkpoints:
-        for step in checkpoints.steps:
-            try:
-                state, _ = checkpoints.restore(step, target)
-            except HeadjaxError:
-                if (checkpoints.path / str(step)).exists():
-                    raise
-                continue
-            yield step, Model(model, state.params)

@@ -35,7 +35,6 @@ EXECUTION_FIELDS = frozenset(
         "checkpoint_every",
         "keep_checkpoints",
         "tensorboard",
-        "diagnose_every",
         "diverged_above",
     }
 )
@@ -73,7 +72,6 @@ class TrainConfig(Checked):
             (`evaluate_every`; the end has one, too).
         tensorboard: whether to write TensorBoard files besides JSON lines.
         initialization: how a fresh model starts; None draws what the model's tensors declare.
-        diagnose_every: steps between records along depth, see `headjax.training.depth`; 0 takes none.
         diverged_above: a training loss (in nats per target) above this stops the run as diverged, as one that is not
             finite always does; None is no limit.
     """
@@ -96,7 +94,6 @@ class TrainConfig(Checked):
     keep: Literal["last", "best"] = "last"
     tensorboard: bool = True
     initialization: Initialization | None = None
-    diagnose_every: Count = 0
     diverged_above: Positive | None = None
 
     def __post_init__(self) -> None:

@@ -14,7 +14,6 @@ from jax.sharding import Mesh
 
 from headjax.core import history
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.core.fields import Ramp
 from headjax.core.losses import Losses
 from headjax.core.programs import make_room
 from headjax.core.progress import Update
@@ -33,9 +32,7 @@ from headjax.training.objectives import (
     Answers,
     Distillation,
     answers_of,
-    attention_output,
     distillation_objective,
-    used,
 )
 from headjax.training.state import TrainState, abstract_state, initial_state
 from headjax.training.step import StepMetrics, train_step
@@ -100,7 +97,7 @@ def distill(
     make_room()
     mesh = MeshConfig(data=1).build(jax.devices()[:1]) if mesh is None else mesh
     if teacher is None:
-        settings = dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0, attention=0.0)
+        settings = dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0)
     config, losses = student.config, Losses("distillation", settings.steps)
     state = _begin(student, settings, mesh, checkpoints, losses)
     feed = _fed(batches, int(state.step), student, teacher, settings, mesh, compute)
@@ -118,9 +115,8 @@ def distill(
     step = _step(config, settings, mesh, compute)
     remaining = range(int(state.step) + 1, settings.steps + 1)
     state = run_steps(lambda _, state, batch: step(state, batch), state, feed, remaining, after)
-    numbers = {name: getattr(settings, name) for name in ("task", "logits", "hidden", "attention", "temperature")}
-    plain = {name: str(number) if isinstance(number, Ramp) else number for name, number in numbers.items()}
-    entry = history.entry("distill", steps=settings.steps, **plain)
+    numbers = {name: getattr(settings, name) for name in ("task", "logits", "hidden", "temperature")}
+    entry = history.entry("distill", steps=settings.steps, **numbers)
     params = on_this_process(state.params, mesh)
     return Distilled(student.replace(params=params, history=(*student.history, entry)), losses.fetch())
 
@@ -172,8 +168,7 @@ def _answer(
     batch: Batch,
 ) -> Answers:
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        probe = attention_output if used(settings.attention) else None
-        output = teacher.apply(params, batch, Options(probe=probe, compute=compute))
+        output = teacher.apply(params, batch, Options(compute=compute))
         answers = answers_of(task, output, batch, settings)
     return jax.lax.with_sharding_constraint(answers, batch_sharding(mesh))
 
@@ -202,28 +197,17 @@ def _fed(
 
 def _check_outputs(student: Model, teacher: Model, batch: Batch, settings: Distillation) -> None:
     """Raise `HeadjaxError` where the two models compute arrays of different shapes that are to be compared."""
-    probe = attention_output if used(settings.attention) else None
 
     def shapes(model: Model) -> Output:
-        options = Options(probe=probe)
-        return jax.eval_shape(lambda params, batch: model.config.apply(params, batch, options), model.params, batch)
+        return jax.eval_shape(lambda params, batch: model.config.apply(params, batch, Options()), model.params, batch)
 
     own, other = shapes(student), shapes(teacher)
-    compared: list[tuple[str, float | Ramp, Any, Any]] = [
+    compared = (
         ("logits", settings.logits, own.logits, other.logits),
         ("hidden", settings.hidden, own.hidden, other.hidden),
-    ]
-    if probe is not None:
-        pairs = (own.require_probes(), other.require_probes())
-        described = [{stack: len(layers) for stack, layers in found.items()} for found in pairs]
-        if described[0] != described[1]:
-            raise HeadjaxError(
-                f"teacher: it has {described[1]} attention layers, the student {described[0]}; "
-                "attention outputs are compared layer by layer"
-            )
-        compared.append(("attention outputs", settings.attention, *(next(iter(found.values()))[0] for found in pairs)))
+    )
     for name, weight, mine, theirs in compared:
-        if used(weight) and (mine is None) != (theirs is None):
+        if weight and (mine is None) != (theirs is None):
             raise HeadjaxError(f"teacher: {name}: one of teacher and student computes none")
-        if used(weight) and mine is not None and theirs is not None and mine.shape != theirs.shape:
+        if weight and mine is not None and theirs is not None and mine.shape != theirs.shape:
             raise HeadjaxError(f"teacher: its {name} are {list(theirs.shape)}, the student's {list(mine.shape)}")

@@ -28,7 +28,6 @@ from headjax.storage.paths import check_folder, path_of
 from headjax.training.batches import Feed, validation
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.config import TrainConfig
-from headjax.training.depth import depth_measurement, diagnosed
 from headjax.training.optimizer import Optimizer
 from headjax.training.recording import MetricWriter, ProfiledSteps, Profiler, Recorder
 from headjax.training.run import Keeper, Training, evaluates, trained
@@ -166,7 +165,7 @@ def _train(
             Profiler(profiled, workdir / "tensorboard") as profiler,
             StopRequest() as stop,
         ):
-            step = profiler.around(_step(run, metrics))
+            step = profiler.around(_step(run))
             with (progress if is_first() else silent)("training", config.steps, "step") as bar:
                 recorder = Recorder(metrics, bar, first)
                 keeper = Keeper(run, past, feed, checkpoints, recorder, best, stop, lock, first=first + 1)
@@ -235,10 +234,10 @@ def _first_state(run: Training, start: Start, feed: Feed, checkpoints: Checkpoin
     return state
 
 
-def _step(run: Training, metrics: MetricWriter) -> NumberedStep:
-    """Return the jitted step, measured along depth where the config asks for it."""
+def _step(run: Training) -> NumberedStep:
+    """Return the jitted step."""
     config = run.config
-    jitted = train_step(
+    step = train_step(
         run.model,
         run.optimizer,
         run.mesh,
@@ -248,8 +247,7 @@ def _step(run: Training, metrics: MetricWriter) -> NumberedStep:
         sharding=config.sharding,
         prng=config.prng,
     )
-    along_depth = depth_measurement(run.model, run.mesh, compute=config.compute, seed=config.seed, prng=config.prng)
-    return diagnosed(lambda _, state, batch: jitted(state, batch), along_depth, config.diagnose_every, metrics.write)
+    return lambda _, state, batch: step(state, batch)
 
 
 def _best_model(run: Training, workdir: Path) -> BestModel | None:

@@ -19,36 +19,25 @@ from headjax.mesh.random_bits import Prng, step_key
 from headjax.mesh.rules import ShardingConfig, moment_shardings
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
-from headjax.models.layer import ProbeFunction
 from headjax.training.state import TrainState, state_shardings
-
-Factor = float | Callable[[jax.Array], jax.Array]
-"""A number, or a function of the number of steps done, a traced scalar."""
-
-
-def factor_at(factor: Factor, step: jax.Array) -> float | jax.Array:
-    """Return the value of a factor after a number of steps."""
-    return factor(step) if callable(factor) else factor
 
 
 class Objective(NamedTuple):
     """The number that training makes small: `sum_i weights_i * mean(losses_i)`, each mean over its own targets.
 
     Attributes:
-        losses: from a model's output, its batch and the number of steps done, a traced scalar, to the losses of every
-            term. A step reports the number of targets of the first term.
+        losses: from a model's output and its batch to the losses of every term. A step reports the number of targets of
+            the first term.
         weights: the factor of every term.
-        probe: the statistics of attention calls that the losses read, see `Output.probes`.
     """
 
-    losses: Callable[[Output, Batch, jax.Array], tuple[Loss, ...]]
-    weights: tuple[Factor, ...] = (1.0,)
-    probe: ProbeFunction | None = None
+    losses: Callable[[Output, Batch], tuple[Loss, ...]]
+    weights: tuple[float, ...] = (1.0,)
 
 
 def task_objective(model: ModelConfig) -> Objective:
     """Return the objective of ordinary training: the model's own loss on the batch's labels."""
-    return Objective(lambda output, batch, step: (model.loss(output, batch),))
+    return Objective(lambda output, batch: (model.loss(output, batch),))
 
 
 class Gradient(NamedTuple):
@@ -162,11 +151,10 @@ def _program(
 
             def losses_of(params: Params, key: jax.Array, batch: Batch) -> tuple[Loss, ...]:
                 module = nnx.merge(graph, compute.cast(params))
-                output = model.forward(module, batch, Options(key=key, probe=aim.probe, compute=compute))
-                return aim.losses(output, batch, state.step)
+                output = model.forward(module, batch, Options(key=key, compute=compute))
+                return aim.losses(output, batch)
 
-            weights = [factor_at(weight, state.step) for weight in aim.weights]
-            found = gradient(losses_of, weights, state.params, key, batch, accumulate)
+            found = gradient(losses_of, aim.weights, state.params, key, batch, accumulate)
             # First where the parameters lie, or the compiler would spread activations as the moments are; then where
             # the moments lie: under ZeRO every device updates only its own part of the parameters.
             slope = jax.lax.with_sharding_constraint(found.params, places.params)
@@ -186,7 +174,7 @@ def _program(
 
 def gradient(
     losses_of: LossesOf,
-    weights: Sequence[float | jax.Array],
+    weights: Sequence[float],
     params: Params,
     key: jax.Array,
     batch: Batch,
@@ -224,7 +212,7 @@ def gradient(
     return mixed._replace(targets=sums[0].targets)
 
 
-def _weighted(weights: Sequence[float | jax.Array], terms: Sequence[jax.Array]) -> jax.Array:
+def _weighted(weights: Sequence[float], terms: Sequence[jax.Array]) -> jax.Array:
     return functools.reduce(jnp.add, [weight * term for weight, term in zip(weights, terms, strict=True)])
 
 

@@ -108,8 +108,8 @@ def test_calibration_examples_of_padding_alone_are_one_line(folder, tmp_path, ca
 
 
 def test_fine_tuning_between_steps(run, tmp_path):
-    words = "--remove 2 --steps 2 --fine-tune 4 --learning-rate 1e-3 --distill 0.9:0.5 --distill-hidden 0.1"
-    data = run(f"prune model OUT/tuned {TASK} {words} --distill-attention 1:0.1 --temperature 2:1").data
+    words = "--remove 2 --steps 2 --fine-tune 4 --learning-rate 1e-3 --distill 0.9 --distill-hidden 0.1"
+    data = run(f"prune model OUT/tuned {TASK} {words}").data
     assert len(data["removed"]) == 2
     assert actions(tmp_path / "tuned") == ["prune", "distill"] * 2
     assert load(tmp_path / "tuned").history[-1]["steps"] == 4

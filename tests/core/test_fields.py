@@ -15,11 +15,9 @@ from headjax.core.fields import (
     Count,
     NotNegative,
     Positive,
-    Ramp,
     Rate,
     Share,
     Size,
-    number_or_ramp,
     read_amount,
     shown,
 )
@@ -54,15 +52,12 @@ class Whole(Checked):
     pair: tuple[float, float] = (0.0, 1.0)
     anything: Any = None
     function: Callable[[int], int] = abs
-    changing: NotNegative | Ramp = 0.0
 
 
 @pytest.mark.parametrize(
     "fields",
     [
         {},
-        {"changing": 0.5},
-        {"changing": Ramp(0.9, 0.5)},
         {"maybe": 3, "positive": 2, "rate": 0, "share": 0, "number": -1},
         {"parts": (Part(), Part(size=4)), "sizes": (1, 2), "anything": object(), "choice": "right"},
     ],
@@ -76,7 +71,6 @@ def test_values_within_their_bounds(fields):
     ("name", "wrong"),
     [
         *(("size", wrong) for wrong in (0, 2.0, True, None, 2**63)),
-        *(("changing", wrong) for wrong in (-1.0, None, Part())),
         *(("maybe", 0), ("count", -1), ("positive", 0.0), ("positive", math.nan), ("weight", -1e-9), ("share", 1.1)),
         *(("number", wrong) for wrong in (math.inf, True, "1")),
         *(("rate", wrong) for wrong in (1.0, 1 - 1e-9, 2.0**1000)),
@@ -101,13 +95,10 @@ def test_a_value_is_shown_in_a_few_words():
             Whole(**{name: 10**5000})
 
 
-def test_text_becomes_an_amount_or_a_number_or_two_that_training_goes_between():
+def test_text_becomes_an_amount():
     assert read_amount("60%", "x") == Amount(0.6, True)
     assert read_amount(" 1.5e9 ", "x") == Amount(1.5e9, False)
     assert (read_amount("60%", "x").of(50.0), read_amount("20", "x").of(50.0)) == (30.0, 20.0)
-    assert number_or_ramp("0.5") == 0.5
-    assert number_or_ramp("2:1") == Ramp(2.0, 1.0)
-    assert str(Ramp(2.0, 1.0)) == "2:1"
 
 
 def below_two_fifths(text):
@@ -116,10 +107,7 @@ def below_two_fifths(text):
 
 @pytest.mark.parametrize(
     ("read", "text"),
-    [
-        *((below_two_fifths, text) for text in ("", "%", "-1", "-1%", "many", "1e999", "nan", "5%%", "40%")),
-        *((number_or_ramp, text) for text in ("", "a", "1:", "1:2:3", "-1:1", "nan:1")),
-    ],
+    [(below_two_fifths, text) for text in ("", "%", "-1", "-1%", "many", "1e999", "nan", "5%%", "40%")],
 )
 def test_other_text_is_none(read, text):
     with pytest.raises(ValueError, match=f"expected a number such as .*'{text}'"):

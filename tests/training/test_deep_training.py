@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import json
-import math
-import shutil
 
 import jax
 import numpy as np
-import optax
 import pytest
 
 from headjax.cli import main
-from headjax.core.errors import DamagedError
 from headjax.core.tensors import flatten
 from headjax.data.examples import TokenBlocks
-from headjax.mesh.mesh import MeshConfig
-from headjax.models import Compute, Options
 from headjax.models.model import load
 from headjax.models.residuals import ScaledPostNorm
-from headjax.models.tasks import MaskedLanguageModel
-from headjax.storage.files import DELETED
-from headjax.training.checkpoints import Checkpoints, snapshots
-from headjax.training.depth import depth_measurement, read_depth
+from headjax.training.checkpoints import Checkpoints
 from headjax.training.recording import read_metrics
 from headjax.training.state import abstract_state, read_initialization
-from tests import tiny
-from tests.closeness import assert_close, assert_trees_equal
-from tests.models.test_encoder import PADDED
-from tests.models.test_encoder import config as encoder
+from tests.closeness import assert_trees_equal
 from tests.training.runs import MODEL, POST_NORM, after, config, constant, run, terminate, walk
 
 LAYERS = POST_NORM["num_layers"]
 RATE = 0.01
 DEEP = {"model": POST_NORM, "steps": 5, "checkpoint_every": 2, "optimizer": constant(RATE)}
-ADMIN = DEEP | {"initialization": {"kind": "admin"}, "diagnose_every": 2}
+ADMIN = DEEP | {"initialization": {"kind": "admin"}}
 
 pytestmark = pytest.mark.whole
 
@@ -67,35 +55,6 @@ def test_the_model_directory_holds_the_omegas_and_how_they_were_found(measured):
     assert 0 < steps.max() <= 0.06  # 5 steps of Adam at a rate of 0.01
 
 
-def test_checkpoints_have_the_architecture_that_the_initialisation_asks_for(measured):
-    result, workdir = measured
-    found = dict(snapshots(workdir))
-    assert max(found) == result.steps
-    assert {model.config for model in found.values()} == {result.model.config}
-    assert_trees_equal(found[result.steps].params, result.model.params)
-
-
-def test_checkpoints_of_a_run_in_progress_are_read_and_nothing_is_touched(measured, tmp_path):
-    """The run deletes one while another process reads, and what it has moved out of the way is the run's to delete."""
-    _, workdir = measured
-    folder = shutil.copytree(workdir / "checkpoints", tmp_path / "checkpoints")
-    shutil.copy(workdir / "train_config.json", tmp_path)
-    steps = sorted(int(path.name) for path in folder.iterdir())
-    assert len(steps) > 1
-    (folder / DELETED / "1").mkdir(parents=True)
-    reading = snapshots(tmp_path)
-    assert next(reading)[0] == steps[0]
-    shutil.rmtree(folder / str(steps[1]))
-    assert [step for step, _ in reading] == steps[2:]
-    assert (folder / DELETED / "1").is_dir()
-    (folder / str(steps[0]) / "position" / "metadata").write_text("{")
-    with pytest.raises(DamagedError, match="metadata"):
-        list(snapshots(tmp_path))
-    shutil.rmtree(folder)
-    assert list(snapshots(tmp_path)) == []
-    assert not folder.exists()
-
-
 def test_an_interrupted_run_keeps_its_initialisation(measured, data, tmp_path):
     whole, _ = measured
     assert not run(tmp_path, data, options=after(2, terminate), **ADMIN).finished
@@ -103,51 +62,6 @@ def test_an_interrupted_run_keeps_its_initialisation(measured, data, tmp_path):
     assert continued.finished
     assert_trees_equal(continued.model.params, whole.model.params)
     assert continued.model.history[0] == read_initialization(tmp_path)[0] == whole.model.history[0]
-
-
-def test_depth_is_recorded_every_so_many_steps(measured):
-    path = measured[1] / "metrics.jsonl"
-    for measure, count in (("branch_variance", 2 * LAYERS), ("gradient_norm", LAYERS), ("update_ratio", LAYERS)):
-        found = read_depth(path, measure, "decoder")
-        assert list(found) == [2, 4]
-        assert all(len(values) == count and min(values) > 0 for values in found.values())
-    for values in read_depth(path, "stream_variance", "decoder").values():
-        np.testing.assert_allclose(values, 1.0, atol=0.1)  # each is normalised, up to what the gains have learned
-
-
-def test_update_ratios_and_gradients_are_what_the_step_did(data, tmp_path):
-    """One step of Adam moves every number by the rate (its moments cancel), or not at all without a gradient."""
-    given = DEEP | {"steps": 1, "diagnose_every": 1}
-    after_step = run(tmp_path, data, **given).model.params
-    model = config(**given).start().config
-    weights = [model.decoder.unstack(params["decoder"]) for params in (model.initialize(jax.random.key(0)), after_step)]
-    ratios = []
-    for old, new in zip(*weights, strict=True):
-        pairs = [(np.asarray(a), np.asarray(flatten(new)[path])) for path, a in flatten(old).items()]
-        moved = math.sqrt(sum(np.sum((b - a) ** 2) for a, b in pairs))
-        ratios.append(moved / math.sqrt(sum(np.sum(a**2) for a, _ in pairs)))
-    (found,) = read_depth(tmp_path / "metrics.jsonl", "update_ratio", "decoder").values()
-    np.testing.assert_allclose(found, ratios, rtol=1e-3)
-    (gradients,) = read_depth(tmp_path / "metrics.jsonl", "gradient_norm", "decoder").values()
-    record = next(record for record in read_metrics(tmp_path / "metrics.jsonl") if "train/gradient_norm" in record)
-    assert 0 < math.hypot(*gradients) <= record["train/gradient_norm"] * (1 + 1e-5)
-
-
-def test_shared_layers_have_variances_of_their_own_and_one_gradient():
-    model = encoder("albert", pooler=None, task=MaskedLanguageModel())
-    before = jax.jit(model.initialize)(jax.random.key(0))
-    batch = PADDED | {"labels": PADDED["input_ids"]}
-    after_step = jax.tree.map(lambda array: 0.5 * array, before)
-    mesh = MeshConfig(data=1).build(jax.devices()[:1])
-    depth = depth_measurement(model, mesh, compute=Compute(), seed=0)(before, after_step, batch, 0)
-
-    gradient = jax.jit(jax.grad(lambda params: model.loss(model.apply(params, batch, Options()), batch).mean()))(before)
-    (group,) = model.stacks()["encoder"].groups
-    norm = optax.tree.norm(gradient["encoder"][group.name])
-    assert_close(depth.gradient_norm["encoder"], np.full(LAYERS, norm), sums=2 * tiny.SUMS)
-    assert_close(depth.update_ratio["encoder"], np.full(LAYERS, 0.5), sums=tiny.SUMS)
-    assert len(np.unique(np.asarray(depth.branch_variance["encoder"]))) == 2 * LAYERS
-    np.testing.assert_allclose(depth.stream_variance["encoder"], np.ones(2 * LAYERS), rtol=0.01)
 
 
 class Exploding(TokenBlocks):
