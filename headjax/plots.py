@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,13 @@ from headjax.heads.gates import Values, from_values
 from headjax.models.model import Model
 from headjax.report.curves import line_plot
 from headjax.report.maps import attention_patterns, head_map
-from headjax.report.presets import depth_curves, importance_transfer, learning_curves, pruning_curves, trade_off
+from headjax.report.presets import learning_curves, pruning_curves, trade_off
 from headjax.report.style import Plot
 
 __all__ = [
     "Plot",
     "attention_patterns",
-    "depth_curves",
     "head_map",
-    "importance_transfer",
     "learning_curves",
     "line_plot",
     "pruning_curves",
@@ -34,7 +31,7 @@ __all__ = [
 ]
 
 
-def score_map(model: Any, values: Values, *, title: str, unit: str, more: Mapping[str, Values] | None = None) -> Plot:
+def score_map(model: Any, values: Values, *, title: str, unit: str) -> Plot:
     """Draw one value a head as a colour, layers from top to bottom, one panel a head stack.
 
     Args:
@@ -42,19 +39,15 @@ def score_map(model: Any, values: Values, *, title: str, unit: str, more: Mappin
         values: a score by head, such as `score_heads(...).score("importance")`; heads without a value are hatched.
         title: heading of the plot.
         unit: name and unit of the score.
-        more: further scores by name, which a page shows when a head is pointed at; underscores read as spaces.
 
     Raises:
         DataError: there is no value, or one is infinite.
     """
-
-    def drawn(values: Values) -> dict[str, Any]:
-        if isinstance(model, Model):
-            return dict(from_values(model.config, values, fill=float("nan")))
-        return _by_stack(values)
-
-    hints = {name.replace("_", " "): drawn(other) for name, other in (more or {}).items()}
-    return head_map(drawn(values), title=title, unit=unit, more=hints)
+    if isinstance(model, Model):
+        arrays: dict[str, Any] = dict(from_values(model.config, values, fill=float("nan")))
+    else:
+        arrays = dict(_by_stack(values))
+    return head_map(arrays, title=title, unit=unit)
 
 
 def _by_stack(values: Values) -> dict[str, np.ndarray]:

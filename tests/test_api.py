@@ -36,13 +36,11 @@ def test_the_documentation_lists_them_all_and_no_others():
     assert callable(headjax.gates.without)
 
 
-def test_a_map_of_scores_tells_each_head_that_has_one():
+def test_a_map_of_scores_leaves_out_heads_without_one():
     scores = {HeadId("decoder", layer, head): layer + head / 10 for layer in range(2) for head in range(4)}
     del scores[HeadId("decoder", 1, 2)]
-    norms = dict.fromkeys(scores, 7.0)
-    plot = headjax.plots.score_map(model(decoder_config()), scores, title="Heads", unit="nats", more={"entropy": norms})
-    assert {spot.text.splitlines()[0] for spot in plot.spots} == {str(head) for head in scores}
-    assert {spot.text.splitlines()[2] for spot in plot.spots} == {"entropy: 7.00"}
+    plot = headjax.plots.score_map(model(decoder_config()), scores, title="Heads", unit="nats")
+    assert len(plot.figure.axes[0].texts) == 7
     assert "<svg" in plot.svg()
 
 

@@ -148,7 +148,14 @@ def _split_table(
 
 def _write_plots(captured: Mapping[HeadLayer, Captured], folder: Path) -> list[Path]:
     """Figure 1 of Cordonnier et al. (2020): per head, and with the heads side by side."""
-    from headjax.report.presets import variance_curves
+    from headjax.report.curves import line_plot
+
+    def drawn(curves: Mapping[str, Sequence[Any]], title: str) -> bytes:
+        points = {
+            name: [(float(kept), float(share)) for layer in layers for kept, share in enumerate(layer, start=1)]
+            for name, layers in curves.items()
+        }
+        return line_plot(points, title=title, x_label="Dimensions kept", y_label="Variance captured").png()
 
     found = list(captured.values())
     size = min(len(one.product) for one in found)
@@ -158,7 +165,7 @@ def _write_plots(captured: Mapping[HeadLayer, Captured], folder: Path) -> list[P
         name: [getattr(one, f"{part}_by_head").mean(axis=0)[:dim] for one in found] for part, name in PARTS.items()
     }
     plots = {
-        "captured.png": variance_curves(together, title="Captured variance, heads side by side"),
-        "captured_by_head.png": variance_curves(alone, title="Captured variance, mean of single heads"),
+        "captured.png": drawn(together, "Captured variance, heads side by side"),
+        "captured_by_head.png": drawn(alone, "Captured variance, mean of single heads"),
     }
-    return [write_file(folder / name, plot.png()) for name, plot in plots.items()]
+    return [write_file(folder / name, plot) for name, plot in plots.items()]

@@ -13,20 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from headjax.core.errors import DataError
 from headjax.report import numbers
-from headjax.report.style import (
-    INK,
-    PALETTE,
-    WIDTH,
-    Look,
-    Plot,
-    finished,
-    fitted,
-    legend_below,
-    look,
-    new_figure,
-    style,
-    wrap,
-)
+from headjax.report.style import INK, PALETTE, WIDTH, Look, Plot, legend_below, look, new_figure, style, wrap
 
 Points = Sequence[tuple[float, float]]
 """`(x, y)` pairs; a y that is not finite (a run that diverged) leaves a gap."""
@@ -34,7 +21,6 @@ Points = Sequence[tuple[float, float]]
 Scale = Literal["linear", "log", "doubling"]
 """Scale of an axis; `doubling` is logarithmic with marks at powers of two."""
 
-THIN: Mapping[str, Any] = {"alpha": 0.5, "linewidth": 1.1}
 PREDICTED: Mapping[str, Any] = {"linestyle": (0, (2, 1.5)), "linewidth": 1.4}
 LEVEL: Mapping[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (2, 2))}
 
@@ -63,26 +49,22 @@ class Panel:
         series: points by name.
         y: the vertical axis.
         mode: `mean` joins the means of points with the same x and draws a band from their smallest to their largest;
-            `joined` joins all points in the order of x; `points` joins none.
-        thin: thin lines in the look of a name.
+            `joined` joins all points in the order of x.
         predicted: dashed lines in the look of a name.
         level: a value that is drawn as a level line.
         title, aside: what stands above, at the left and at the right.
         note: what stands in its upper left corner.
-        window: limits of x and of y that it enlarges.
         field: what errors call the series.
     """
 
     series: Mapping[str, Points]
     y: Axis
-    mode: Literal["mean", "joined", "points"] = "mean"
-    thin: Mapping[str, Sequence[Points]] = dataclasses.field(default_factory=dict)
+    mode: Literal["mean", "joined"] = "mean"
     predicted: Mapping[str, Points] = dataclasses.field(default_factory=dict)
     level: float | None = None
     title: str = ""
     aside: str = ""
     note: str = ""
-    window: tuple[tuple[float, float], tuple[float, float]] | None = None
     field: str = "curves"
 
 
@@ -108,7 +90,6 @@ def draw(
     alt: str,
     width: float = WIDTH,
     height: float = 4.2,
-    same_y: bool = False,
     legend: Iterable[tuple[str, Mapping[str, Any]]] = (),
 ) -> Plot:
     """Draw panels with one horizontal axis and one legend.
@@ -119,23 +100,21 @@ def draw(
         title: heading, above the only panel or above all; without one the panels' titles stand alone.
         alt: the plot in words.
         width, height: inches.
-        same_y: whether all panels have one vertical axis, so that they can be compared.
         legend: its further entries: a label, and arguments of Matplotlib's `Line2D`.
 
     Raises:
         DataError: a panel without series, a series without a finite point, or a value that its axis cannot show.
     """
     panels = [panel for row in rows for panel in row]
-    if not panels or not all(panel.series or panel.thin for panel in panels):
+    if not panels or not all(panel.series for panel in panels):
         raise DataError(f"{panels[0].field if panels else 'panels'}: none to draw")
-    names = dict.fromkeys(name for panel in panels for name in (*panel.series, *panel.thin))
+    names = dict.fromkeys(name for panel in panels for name in panel.series)
     looks = {name: look(place) for place, name in enumerate(names)}
     with style():
         figure = new_figure(width, height)
-        zoomed = any(panel.window for panel in panels)
-        grid = figure.subplots(len(rows), len(rows[0]), sharex=not zoomed, sharey=same_y, squeeze=False)
+        grid = figure.subplots(len(rows), len(rows[0]), sharex=True, squeeze=False)
         for axes, panel in zip(grid.flat, panels, strict=True):
-            _fill(axes, panel, looks, height / len(rows) + (len(rows) > 1))  # one title and legend for all rows
+            _fill(axes, panel, looks)
         for place, axes in enumerate(grid.flat):
             _horizontal(axes, x, labelled=place >= len(panels) - len(rows[0]))
         if len(panels) == 1 and title:
@@ -148,23 +127,19 @@ def draw(
         handles += [Line2D([], [], **arguments) for arguments in more.values()]
         if len(handles) > 1 or joined:
             legend_below(figure, handles, [*looks, *more])
-    return finished(figure, alt)
+    return Plot(figure, alt)
 
 
 def _is_alone(panel: Panel, points: Points) -> bool:
-    return panel.mode == "points" or (panel.mode == "joined" and len(points) == 1)
+    return panel.mode == "joined" and len(points) == 1
 
 
 def _drawn(entry: Look, alone: bool) -> dict[str, Any]:
     return entry.drawn | ({"linestyle": "none"} if alone else {})
 
 
-def _fill(axes: Axes, panel: Panel, looks: Mapping[str, Look], height: float) -> None:
+def _fill(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> None:
     scale = panel.y.scale
-    for name, lines in panel.thin.items():
-        for points in lines:
-            curve = reduced(f"{panel.field}[{name!r}]", points, scale)
-            axes.plot(curve.x, curve.mean, color=looks[name].color, **THIN)
     for name, points in panel.predicted.items():
         curve = reduced(f"{panel.field}[{name!r}]", points, scale)
         axes.plot(curve.x, curve.mean, color=looks[name].color, **PREDICTED)
@@ -172,9 +147,7 @@ def _fill(axes: Axes, panel: Panel, looks: Mapping[str, Look], height: float) ->
         _series(axes, panel, f"{panel.field}[{name!r}]", points, looks[name])
     if panel.level is not None:
         axes.axhline(panel.level, **LEVEL, zorder=1)
-    if panel.window is not None:
-        axes.set(xlim=panel.window[0], ylim=panel.window[1])
-    _vertical(axes, panel.y, height)
+    _vertical(axes, panel.y)
     axes.set_title(panel.title, fontsize=12)
     axes.set_title(panel.aside, loc="right", fontsize=11, fontweight="normal", color=PALETTE[1])
     axes.text(0.03, 0.96, panel.note, transform=axes.transAxes, va="top", fontsize=11, color=INK)
@@ -192,19 +165,18 @@ def _series(axes: Axes, panel: Panel, field: str, points: Points, entry: Look) -
         raise DataError(f"{field}: needs points, all finite")
     reduced(field, points, panel.y.scale)
     ordered = pairs[np.argsort(pairs[:, 0], kind="stable")]
-    size = 8 if panel.mode == "joined" else 6.5
-    axes.plot(*ordered.T, **_drawn(entry, _is_alone(panel, points)), linewidth=1.4, markersize=size)
+    axes.plot(*ordered.T, **_drawn(entry, _is_alone(panel, points)), linewidth=1.4, markersize=8)
     axes.margins(0.1)
 
 
-def _vertical(axes: Axes, y: Axis, height: float) -> None:
+def _vertical(axes: Axes, y: Axis) -> None:
     if y.scale == "log":
         _logarithmic(axes)
     elif y.format is not None:
         axes.yaxis.set_major_formatter(_written(y.format))
     if y.limits is not None:
         axes.set_ylim(y.limits)
-    axes.set_ylabel(fitted(y.label, height))
+    axes.set_ylabel(wrap(y.label, 3.0, 11.0))
 
 
 def _horizontal(axes: Axes, x: Axis, *, labelled: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,6 @@ from headjax.report.style import (
     SEQUENTIAL,
     WIDTH,
     Plot,
-    Spot,
-    finished,
     new_figure,
     style,
     wrap,
@@ -35,9 +33,7 @@ _FITTING, _WIDE = 12, 9.0
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def head_map(
-    values: Mapping[str, Any], *, title: str, unit: str, more: Mapping[str, Mapping[str, Any]] | None = None
-) -> Plot:
+def head_map(values: Mapping[str, Any], *, title: str, unit: str) -> Plot:
     """One value a head as a colour, layers from top to bottom, one panel a head stack, one colour scale for all.
 
     Values of one sign run from 0 in a sequential map, values of two signs from -m to m in a diverging one, so that 0
@@ -47,7 +43,6 @@ def head_map(
         values: `[layers, heads]` by head stack (`encoder`, `decoder`, `cross`); NaN where a head does not exist.
         title: heading of the plot.
         unit: name and unit of the value, written at the colour scale.
-        more: other values of the same heads by name, which a page shows when a head is pointed at.
 
     Raises:
         DataError: no panels, values that are not `[layers, heads]`, infinite values, or no value at all.
@@ -64,7 +59,6 @@ def head_map(
     if not len(present):
         raise DataError("values: every head is missing")
     exponent = numbers.power_of_ten(present.tolist())
-    told = {unit: dict(arrays), **(more or {})}
     arrays = {stack: array / 10.0**exponent for stack, array in arrays.items()}
     label = unit if not exponent else f"{unit}, ×10{str(exponent).translate(_SUPERSCRIPT)}"  # noqa: RUF001
     colors, limits = _colors(present / 10.0**exponent)
@@ -84,9 +78,7 @@ def head_map(
         if any(np.isnan(array).any() for array in arrays.values()):
             absent = Patch(facecolor=PAPER, edgecolor=MUTED, hatch="////", linewidth=0)
             figure.legend([absent], ["no such head"], loc="outside lower left")
-    plot = finished(figure, f"{title}: {unit} of {len(present)} heads as colours. {_extremes(arrays, exponent)}")
-    spots = [spot for axes, stack in zip(panels, arrays, strict=True) for spot in _spots(figure, axes, stack, told)]
-    return plot._replace(spots=tuple(spots))
+    return Plot(figure, f"{title}: {unit} of {len(present)} heads as colours. {_extremes(arrays, exponent)}")
 
 
 def attention_patterns(
@@ -146,7 +138,7 @@ def attention_patterns(
             axes.set_xlabel("Key")
         _headline(figure, wrap(title, width))
         _colorbar(figure, figure.axes, colors, limits, "Probability", location="bottom", shrink=0.6)
-    return finished(figure, f"{title}: attention probabilities of {', '.join(labels)} over {len(keys)} keys.")
+    return Plot(figure, f"{title}: attention probabilities of {', '.join(labels)} over {len(keys)} keys.")
 
 
 def _colors(present: np.ndarray) -> tuple[Colormap, Normalize]:
@@ -175,22 +167,6 @@ def _panel(axes: Axes, array: np.ndarray, colors: Colormap, limits: Normalize, *
             dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
             text = _short(float(array[layer, head]))
             axes.text(head, layer, text, ha="center", va="center", fontsize=10, color="white" if dark else "black")
-
-
-def _spots(figure: Figure, axes: Axes, stack: str, told: Mapping[str, Mapping[str, Any]]) -> Iterator[Spot]:
-    """Return a spot for each head of a panel, with its name and its values."""
-    width, height = figure.get_size_inches() * figure.dpi
-    shape = np.shape(next(iter(told.values()))[stack])
-    for layer, head in np.ndindex(*shape):
-        values = {name: float(np.asarray(arrays[stack])[layer, head]) for name, arrays in told.items()}
-        if np.isnan(next(iter(values.values()))):
-            continue
-        (left, top), (right, bottom) = axes.transData.transform([(head - 0.5, layer - 0.5), (head + 0.5, layer + 0.5)])
-        lines = [
-            _name(stack, layer, head),
-            *(f"{name}: {numbers.significant(value)}" for name, value in values.items()),
-        ]
-        yield Spot(left / width, 1 - top / height, (right - left) / width, (top - bottom) / height, "\n".join(lines))
 
 
 def _short(value: float) -> str:

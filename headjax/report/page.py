@@ -1,11 +1,10 @@
-"""Report pages: one HTML file that needs nothing else, in light and dark, on a desk and on a phone."""
+"""Report pages: one HTML file that needs nothing else, on a desk and on a phone."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -39,7 +38,6 @@ class Section:
         text: paragraphs separated by empty lines; `backticks` set code. Everything else stands as it is written.
         figures: plots with captions.
         table: a table of results.
-        listings: given beginnings and what was written after them, as program text.
         viewer: data of an attention viewer, see `viewer.js`; None without a viewer.
     """
 
@@ -47,7 +45,6 @@ class Section:
     text: str = ""
     figures: Sequence[Picture] = ()
     table: Table | None = None
-    listings: Sequence[tuple[str, str]] = ()
     viewer: Mapping[str, Any] | None = None
 
 
@@ -77,9 +74,8 @@ def render_page(
     scripts = ["page.js", "viewer.js"] if any(section.viewer is not None for section in sections) else ["page.js"]
     script = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    numbers = itertools.count(1)
     embedded = [
-        (section, [(n := next(numbers), _embed(picture.plot, n), picture.caption) for picture in section.figures])
+        (section, [(_image(picture.plot), picture.plot.alt, picture.caption) for picture in section.figures])
         for section in sections
     ]
     return environment.get_template("page.html").render(
@@ -129,30 +125,6 @@ def _inline(block: str) -> Markup:
     return Markup("").join(code.format(part) if i % 2 else escape(part) for i, part in enumerate(parts))
 
 
-def _embed(plot: Plot, number: int) -> Markup:
-    """The plot as inline SVG: identifiers unique in the page, its theme colours left to the page's style."""
-    from headjax.report.style import GRID, INK, MUTED, PALETTE, PAPER
-
-    svg = plot.svg()
-    svg = re.sub(r"<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
-    head, body = svg.split(">", 1)
-    view = re.search(r'viewBox="0 0 ([\d.]+) [\d.]+"', head)
-    if view is None:
-        raise RuntimeError("Matplotlib wrote an SVG without a view box")
-    body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>f{number}-", body)
-    colors = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"} | {c: f"c{i}" for i, c in enumerate(PALETTE)}
-    body = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--{colors[m[0]]})" if m[0] in colors else m[0], body)
-    pixels = float(view[1]) * 96 / 72
-    # A plot shrinks to a little over half its size before it scrolls sideways instead.
-    sizes = f"width:{1.3 * pixels:.0f}px;min-width:{0.6 * pixels:.0f}px"
-    width, height = (float(size) for size in view[0].removesuffix('"').split()[-2:])
-    spots = Markup("").join(
-        Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" tabindex="-1" aria-label="{}"/>').format(
-            spot.left * width, spot.top * height, spot.width * width, spot.height * height, spot.text
-        )
-        for spot in plot.spots
-    )
-    opening = Markup('<svg {} role="img" aria-label="{}" style="{}">').format(Markup(view[0]), plot.alt, sizes)
-    marked = Markup('<g class="spots">{}</g></svg>').format(spots) if spots else Markup("</svg>")
-    return opening + Markup(body.rpartition("</svg>")[0]) + marked
+def _image(plot: Plot) -> str:
+    """The plot as an address that holds its SVG."""
+    return "data:image/svg+xml;base64," + base64.b64encode(plot.svg().encode()).decode()

@@ -1,4 +1,4 @@
-"""The style of plots: one look for all, colours for colour-blind readers too, the same bytes for the same input."""
+"""The style of plots: one look for all, with colours for colour-blind readers, too."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import contextlib
 import io
 import textwrap
 import warnings
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
-import numpy as np
 from matplotlib.figure import Figure
 
 INK = "#1f2328"
 MUTED = "#6e7781"
 GRID = "#d8dee4"
 PAPER = "#fefefe"
-"""Text, secondary marks, grid lines and background: the page replaces these four in dark mode."""
+"""Text, secondary marks, grid lines and background."""
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9")
 """Okabe and Ito's colours (Color Universal Design, 2008) less black and yellow, which a background can hide."""
@@ -69,8 +67,6 @@ _PARAMETERS: Any = {
     "hatch.linewidth": 0.7,
     "figure.facecolor": PAPER,
     "savefig.facecolor": PAPER,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "headjax",
 }
 
 
@@ -99,57 +95,33 @@ class Look(NamedTuple):
         }
 
 
-class Spot(NamedTuple):
-    """A rectangle of a plot that shows a hint on a page when it is pointed at.
-
-    Attributes:
-        left, top, width, height: the rectangle, as shares of the figure's width and height.
-        text: the lines that it tells.
-    """
-
-    left: float
-    top: float
-    width: float
-    height: float
-    text: str
-
-
-_DRAWN: weakref.WeakKeyDictionary[Figure, str] = weakref.WeakKeyDictionary()
-"""SVG documents: a page that grows holds the same plots again and again."""
-
-
 class Plot(NamedTuple):
     """A finished plot.
 
     Attributes:
         figure: the Matplotlib figure.
         alt: a description in words, for readers who cannot see it.
-        spots: rectangles that tell more.
     """
 
     figure: Figure
     alt: str
-    spots: tuple[Spot, ...] = ()
 
     def svg(self) -> str:
-        """The plot as an SVG document, drawn once; equal plots give equal text."""
-        if self.figure not in _DRAWN:
-            metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-            _DRAWN[self.figure] = self._save("svg", 200, metadata).decode()
-        return _DRAWN[self.figure]
+        """The plot as an SVG document."""
+        return self._save("svg", 200).decode()
+
+    def png(self, dpi: int = 200) -> bytes:
+        """The plot as a PNG file of this many pixels an inch."""
+        return self._save("png", dpi)
 
     def _repr_png_(self) -> bytes:
         """Return the picture that a notebook shows."""
         return self.png(dpi=100)
 
-    def png(self, dpi: int = 200) -> bytes:
-        """The plot as a PNG file of this many pixels an inch; equal plots give equal bytes."""
-        return self._save("png", dpi, {"Software": None})
-
-    def _save(self, form: str, dpi: int, metadata: dict[str, None]) -> bytes:
+    def _save(self, form: str, dpi: int) -> bytes:
         buffer = io.BytesIO()
         with style():
-            self.figure.savefig(buffer, format=form, dpi=dpi, metadata=metadata)
+            self.figure.savefig(buffer, format=form, dpi=dpi)
         return buffer.getvalue()
 
 
@@ -182,40 +154,13 @@ def new_figure(width: float = WIDTH, height: float = 3.8) -> Figure:
     return figure
 
 
-def fitted(label: str, height: float) -> str:
-    """Return the label of a vertical axis in lines that fit a panel of this many inches."""
-    room = height - ABOVE_AND_BELOW
-    parts = [label] if len(label) <= room * PLAIN else label.rsplit(", ", 1)
-    return ",\n".join(wrap(part, room, PLAIN) for part in parts)
-
-
-def finished(figure: Figure, alt: str) -> Plot:
-    """The figure as a plot, its layout settled once: solved at each saving, it would drift by a little."""
-    with style():
-        for _ in range(2):  # the first pass places titles by the axes' old places
-            figure.draw_without_rendering()
-        figure.set_layout_engine("none")
-    return Plot(figure, alt)
-
-
-BOLD, PLAIN = 8.2, 11.0
-"""Letters to an inch in a title and in the label of an axis."""
-
-ABOVE_AND_BELOW = 1.2
-"""Inches of a figure's height that its title, its horizontal axis and a legend take."""
-
-
-def wrap(text: str, width: float, letters: float = BOLD) -> str:
-    """The text broken into lines that fit this many inches."""
+def wrap(text: str, width: float, letters: float = 8.2) -> str:
+    """The text broken into lines that fit this many inches, of so many letters each."""
     return "\n".join(textwrap.wrap(text, max(12, int(width * letters)))) if text else ""
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """A legend under the axes, in as many columns as fit, where it hides no data."""
-
-    def width(columns: int) -> float:
-        sizes = [len(label) for label in labels]
-        return sum(0.085 * max(part) + 0.75 for part in np.array_split(sizes, columns))
-
-    columns = next((n for n in range(len(labels), 1, -1) if width(n) <= figure.get_figwidth()), 1)
+    """A legend under the axes, where it hides no data: as many columns as have room for the longest label."""
+    most = max(map(len, labels))
+    columns = max(1, min(len(labels), int(figure.get_figwidth() / (0.085 * most + 0.75))))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
