@@ -182,7 +182,7 @@ def _best(fitted: Model, batches: Sequence[Batch], config: StudyConfig, progress
     step = -(-2 * len(batches) * config.batch_size // config.ablated) if config.ablated else 1
     few = batches[:: max(step, 1)]
     with progress(f"best of {len(all_heads(fitted.config))} heads", len(few), "batch") as bar:
-        return [best.head for best in best_heads(ablate(fitted, few, "all-but-one", progress=bar))]
+        return best_heads(ablate(fitted, few, "all-but-one", progress=bar))
 
 
 def _drawn(task: Task, count: int, limit: int = 0) -> Task:

@@ -336,51 +336,22 @@ def collect(
     )
 
 
-class BestHead(NamedTuple):
-    """Head that can best replace its whole layer.
-
-    Attributes:
-        head: Name of the head.
-        effect: Metric with only this head in the layer, minus that of the model itself.
-        comparison: Paired test of this difference. The head was chosen as the best of its layer on the same examples,
-            which flatters it; `evaluate_on` another ablation gives an honest figure, as in the paper's table 5.
-    """
-
-    head: HeadId
-    effect: float
-    comparison: Comparison
-
-
-def best_heads(
-    chosen_on: Ablation,
-    metric: str = "loss",
-    *,
-    evaluate_on: Ablation | None = None,
-    test: Callable[[np.ndarray, np.ndarray], Comparison] = t_test,
-) -> list[BestHead]:
-    """Return the head of every layer that costs least when it is left alone (Michel et al. 2019, tables 2 and 3).
+def best_heads(ablation: Ablation) -> list[HeadId]:
+    """Return the head of every layer whose loss is least when it is left alone (Michel et al. 2019, tables 2 and 3).
 
     Args:
-        chosen_on: Ablation of mode `all-but-one`, by which heads are chosen.
-        metric: `loss`, or a metric of which more is better.
-        evaluate_on: Ablation of the same mode on other examples, which gives the effects; None takes `chosen_on`.
-        test: Paired test of `headjax.heads.significance`.
+        ablation: Of mode `all-but-one`. Heads are chosen on its examples, which flatter them; other examples give
+            honest effects, as in the paper's table 5.
 
     Raises:
-        HeadjaxError: An ablation has another mode or other heads, or the metric does not exist.
+        HeadjaxError: The ablation has another mode.
     """
-    reported = chosen_on if evaluate_on is None else evaluate_on
-    for ablation in (chosen_on, reported):
-        if ablation.mode != "all-but-one":
-            raise HeadjaxError(f"mode: best heads need the ablation all-but-one, got {ablation.mode!r}")
-    if set(reported.heads) != set(chosen_on.heads):
-        raise HeadjaxError("evaluate_on: ablates other heads than chosen_on")
-    sign = 1.0 if metric == "loss" else -1.0
+    if ablation.mode != "all-but-one":
+        raise HeadjaxError(f"mode: best heads need the ablation all-but-one, got {ablation.mode!r}")
     best: dict[tuple[str, int], HeadId] = {}
-    effects = chosen_on.effects(metric)
-    for head in chosen_on.heads:
+    effects = ablation.effects()
+    for head in ablation.heads:
         current = best.setdefault((head.stack, head.layer), head)
-        if sign * effects[head] < sign * effects[current]:
+        if effects[head] < effects[current]:
             best[head.stack, head.layer] = head
-    changes, compared = reported.effects(metric), reported.compare(metric, test)
-    return [BestHead(head, changes[head], compared[head]) for head in best.values()]
+    return list(best.values())

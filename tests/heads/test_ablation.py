@@ -133,25 +133,17 @@ def test_without_heads_there_is_only_the_model_itself(model, batches, each):
 HEADS = (HeadId("encoder", 0, 0), HeadId("encoder", 0, 1), HeadId("encoder", 1, 0), HeadId("cross", 0, 5))
 
 
-def ablation(rows, mode="all-but-one", name="loss"):
+def ablation(rows):
     baseline = np.array([1.0, 2.0, 3.0])
-    return Ablation(mode, HEADS, {name: baseline}, {name: baseline + np.array(rows)}, {name: np.ones(3)})
+    rows = baseline + np.array(rows)
+    return Ablation("all-but-one", HEADS, {"loss": baseline}, {"loss": rows}, {"loss": np.ones(3)})
 
 
 CHOSEN = [[0.5, 0.4, 0.6], [-0.1, 0.3, 0.1], [1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
 
 
 def test_the_best_head_of_a_layer_costs_least():
-    best = best_heads(ablation(CHOSEN))
-    assert [entry.head for entry in best] == [HEADS[1], HEADS[2], HEADS[3]]
-    assert [entry.effect for entry in best] == pytest.approx([0.1, 1.0, 0.0])
-    assert best[0].comparison.difference == pytest.approx(0.1)
-    assert next(entry.head for entry in best_heads(ablation(CHOSEN, name="accuracy"), "accuracy")) == HEADS[0]
-
-
-def test_effects_can_come_from_other_examples():
-    best = best_heads(ablation(CHOSEN), evaluate_on=ablation([[0.0] * 3, [2.0] * 3, [3.0] * 3, [4.0] * 3]))
-    assert [(entry.head, entry.effect) for entry in best] == [(HEADS[1], 2.0), (HEADS[2], 3.0), (HEADS[3], 4.0)]
+    assert best_heads(ablation(CHOSEN)) == [HEADS[1], HEADS[2], HEADS[3]]
 
 
 def test_the_programs_are_those_that_a_sweep_runs(model, batches):

@@ -116,7 +116,6 @@ REFUSED = {
         (lambda: ablate(TWO, [BATCH], heads=[GONE]), "head decoder/0/9"),
         (lambda: ablation().effects("los"), "did you mean 'loss'"),
         (lambda: best_heads(ablation("each")), "all-but-one"),
-        (lambda: best_heads(ablation(), evaluate_on=ablation()._replace(heads=HEADS[:3])), "ablates other heads"),
         (lambda: gates.without(CONFIG, [HeadId("decoder", 1, 1)]), "layer 1 of decoder has heads 0, 3"),
         (lambda: gates.from_values(CONFIG, {HeadId("decoder", 2, 0): 1.0}), "layer 2 of decoder has no heads left"),
         (lambda: uniform(grouped(), grouped(4, 4)), r"has 4 heads and decoder/0 has 4 heads in 2 groups"),
