@@ -8,19 +8,17 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.flags import xla_flags
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
-# Tiny models spend their time in the compiler; each of these halves it, also in the processes that tests start.
+# Tiny models spend their time in the compiler; this halves it, also in the processes that tests start.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Programs are kept between runs, and between the workers and processes of one run.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parents[1] / "build" / "compiled"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-# Flags that are given (tests/slow/portable.py) come in addition.
-if "xla_cpu_use_fusion_emitters" not in os.environ.get("XLA_FLAGS", ""):
-    added = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-    # Eight devices wait for each other on few cores; where these are busy, XLA ends the process after 40 seconds.
-    added += " --xla_cpu_collective_call_terminate_timeout_seconds=600"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {added}".strip()
+
+os.environ["XLA_FLAGS"] = xla_flags()
 
 # A shell without job control has what it runs in the background ignore Ctrl-C, and so would the processes that tests
 # start and interrupt.

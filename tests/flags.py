@@ -1,0 +1,24 @@
+"""Flags of XLA for the tests, as far as jaxlib knows them."""
+
+import os
+import subprocess
+import sys
+
+WANTED = (
+    "--xla_cpu_use_fusion_emitters=false",  # halves the compiler's time, up to jaxlib 0.10
+    # Eight devices wait for each other on few cores; where these are busy, XLA ends the process after 40 seconds.
+    "--xla_cpu_collective_call_terminate_timeout_seconds=600",
+)
+
+
+def xla_flags() -> str:
+    """The flags that are given (tests/slow/portable.py), and those that the tests want in addition."""
+    given = os.environ.get("XLA_FLAGS", "").split()
+    names = {flag.split("=")[0] for flag in given}
+    return " ".join([*given, *(flag for flag in WANTED if flag.split("=")[0] not in names and known(flag))])
+
+
+def known(flag: str) -> bool:
+    """Whether jaxlib has a flag: given one that it has not, it ends the process."""
+    asked = [sys.executable, "-c", "from jaxlib import xla_client; xla_client.CompileOptions()"]
+    return not subprocess.run(asked, env=os.environ | {"XLA_FLAGS": flag}, capture_output=True, check=False).returncode
