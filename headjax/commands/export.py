@@ -26,7 +26,7 @@ class Options(CommandOptions):
     out: str = argument("HF_DIR", "folder of the Hugging Face files", writes="new")
     layout: str = option(
         "auto",
-        "auto, native (the model's own shapes), padded (zeros for removed heads), pruned_heads (transformers 4), onnx",
+        "auto, native (the model's own shapes), padded (zeros for removed heads), onnx",
         "LAYOUT",
     )
     family: str | None = option(None, "model_type (default: the one that the model came from, or that fits)", "TYPE")

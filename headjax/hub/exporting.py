@@ -38,7 +38,7 @@ from headjax.storage.paths import path_of
 COUNTED = 128
 """Largest number of tokens of the example whose FLOPs the cost of padding counts."""
 
-_FORGOTTEN = ("pruned_heads", "per_layer_config", "torch_dtype", "auto_map", "quantization_config")
+_FORGOTTEN = ("torch_dtype", "auto_map")
 """Fields of an imported config that an export does not carry on, and neither a family's aliases."""
 
 
@@ -62,9 +62,8 @@ def to_huggingface(
     Args:
         model: the model; deferred arrays (`headjax.models.model.load`) are read, written and dropped one after another.
         directory: the directory to write; an earlier export there is replaced.
-        layout: `native` (the shapes the model has), `padded` (zeros in place of removed heads), `pruned_heads` (the
-            convention of transformers 4), or `auto`, the first of these that can express the model. `onnx` writes
-            `model.onnx` instead, see `to_onnx`.
+        layout: `native` (the shapes the model has), `padded` (zeros in place of removed heads), or `auto`, the first of
+            these that can express the model. `onnx` writes `model.onnx` instead, see `to_onnx`.
         family: the family or its `model_type`; None is the family the model was imported from, or the first that fits.
         progress: shows what is written.
 

@@ -48,6 +48,16 @@ def multi_head(shape: HeadShape, like: Attention) -> Attention:
     return MultiHead(num_heads=shape.num_heads, head_dim=shape.head_dim)
 
 
+def _refuse_others(fields: Fields) -> None:
+    """Raise `ConfigError` for fields of any family by which `transformers` computes something else."""
+    for number, own in fields.group("per_layer_config").items():
+        names = ", ".join(own) if isinstance(own, Mapping) else repr(own)
+        raise fields.error("per_layer_config", f"layer {number} has its own {names}, which is not supported")
+    for name in ("pruned_heads", "quantization_config"):
+        if fields.group(name):
+            raise fields.error(name, "is not supported; save the model without it")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelClass:
     """A class of a family: the base model, or the model with one task.
@@ -88,7 +98,6 @@ class Family:
         supported: fields with the values that are supported, the default first.
         constants: fields that every config of the family has.
         defaults: fields that other readers require and no model here decides, for models that came without them.
-        prunable: the head stack whose layers transformers 4 numbers in `pruned_heads`; None where it removes no heads.
         head_shape: `head_shape(num_heads, head_dim, width)` is the smallest shape that the family can have with at
             least this number and size of heads; None where no shape fits.
         tokenizer_class: the class with which `transformers` reads the tokenizer, whatever its files say; None where
@@ -111,7 +120,6 @@ class Family:
     supported: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    prunable: str | None = None
     head_shape: Callable[[int, int, int], HeadShape | None] = dividing
     standard: Callable[[HeadShape, Attention], Attention] = multi_head
     tokenizer_class: str | None = None
@@ -130,6 +138,7 @@ class Family:
         fields = fields.having({name: fields.data[alias] for alias, name in self.aliases.items() if fields.has(alias)})
         for name, values in self.supported.items():
             fields.only(name, values, values[0])
+        _refuse_others(fields)
         config: ModelConfig = self.config.having(**self._named(fields).parts).read(fields)
         return config
 

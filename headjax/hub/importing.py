@@ -20,8 +20,6 @@ from headjax.core.errors import ConfigError, ParameterError, require
 from headjax.core.limits import host_memory
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, Tensors, all_finite, flatten, map_tensors
-from headjax.heads.head_id import HeadId
-from headjax.heads.surgery import kept_heads, without_heads
 from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
@@ -109,19 +107,17 @@ def _named_family(fields: Fields, families: Collection[Family]) -> Family:
 
 
 def read_config(family: Family, fields: Fields) -> ModelConfig:
-    """Return the architecture that a `config.json` describes, without the heads that its `pruned_heads` lists.
+    """Return the architecture that a `config.json` describes.
 
     Raises:
         ConfigError: a field is missing, malformed or has a value that is not supported.
     """
     try:
-        config = family.read(fields)
+        return family.read(fields)
     except ConfigError as error:
         if str(error).startswith(str(fields.file)):
             raise
         raise ConfigError(f"{fields.file}: {error}") from None
-    pruned = fields.group("pruned_heads")
-    return _without_heads(family, config, pruned, fields) if pruned else config
 
 
 def match(family: Family, config: ModelConfig, files: SafetensorsFiles) -> list[BoundRule]:
@@ -132,9 +128,7 @@ def match(family: Family, config: ModelConfig, files: SafetensorsFiles) -> list[
     """
     bound = bind(family.tensor_rules(config), config, family.model_type)
     expected = {entry.theirs for entry in bound}
-    copies = {
-        copy: original for copy, original in family.repeated(config) if original in expected and copy not in expected
-    }
+    copies = {copy: first for copy, first in family.repeated(config) if first in expected and copy not in expected}
     known = expected | set(copies)
     actual: dict[str, str] = {}
     extra = []
@@ -144,6 +138,9 @@ def match(family: Family, config: ModelConfig, files: SafetensorsFiles) -> list[
             actual[canonical] = name
         elif not any(re.fullmatch(pattern, name) for pattern in family.ignored):
             extra.append(name)
+    for copy, original in copies.items():
+        if copy in actual and original not in actual:
+            actual[original] = actual.pop(copy)
     missing = sorted(expected - set(actual))
     if missing or extra:
         what = [f"missing {shorten(missing)}"] if missing else []
@@ -176,26 +173,6 @@ def _check_copy(files: SafetensorsFiles, copy: str, original: str) -> None:
     same = (one.dtype, one.shape) == (other.dtype, other.shape)
     if not same or not np.array_equal(files.read(copy), files.read(original)):
         raise ParameterError(f"{one.file}: {copy} differs from {original}; the config says that they are one tensor")
-
-
-def _without_heads(
-    family: Family, config: ModelConfig, pruned: Mapping[str, Sequence[int]], fields: Fields
-) -> ModelConfig:
-    """Return the architecture without the heads that `pruned_heads` lists by layer."""
-    if family.prunable is None:
-        raise fields.error("pruned_heads", f"transformers removes no heads of {family.model_type}")
-    layers = {str(number): attention for number, attention in enumerate(config.attentions()[family.prunable])}
-    for number, heads in pruned.items():
-        if number not in layers:
-            raise fields.error("pruned_heads", f"names layer {number[:20]!r} of {len(layers)}, counted from 0")
-        ids = layers[number].ids
-        if not isinstance(heads, list) or any(type(head) is not int or head not in ids for head in heads):
-            raise fields.error("pruned_heads", f"layer {number} has {len(ids)} heads, not {heads}")
-    gone = [HeadId(family.prunable, int(number), head) for number, heads in pruned.items() for head in heads]
-    for (_, layer), kept in kept_heads(config, gone).items():
-        if not kept:
-            raise fields.error("pruned_heads", f"layer {layer} has no heads left")
-    return without_heads(config, gone)
 
 
 class _Piece(NamedTuple):

@@ -1,4 +1,4 @@
-"""The three layouts of an export: each expresses a model exactly or refuses it."""
+"""The two layouts of an export: each expresses a model exactly or refuses it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax.numpy as jnp
 
 from headjax.attention.formulation import Attention
-from headjax.attention.module import AttentionModule, NoHeads
+from headjax.attention.module import AttentionModule
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.core.deferred import held
 from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
@@ -22,7 +22,7 @@ from headjax.hub.importing import read_config
 from headjax.hub.padding import pad_heads
 from headjax.hub.rules import bind
 from headjax.hub.table import InexpressibleError
-from headjax.models.config import HEAD_STACKS, ModelConfig
+from headjax.models.config import ModelConfig
 from headjax.models.model import Model
 
 T = TypeVar("T")
@@ -72,38 +72,9 @@ def padded(model: Model, family: Family) -> Written:
     return native(pad_units(pad_heads(model, family)), family)
 
 
-def pruned_heads(model: Model, family: Family) -> Written:
-    """Write the smaller shapes, and `pruned_heads` in the config, which transformers 4 reads and 5 does not."""
-    if family.prunable is None:
-        raise InexpressibleError(f"transformers 4 removed no heads of {family.model_type}")
-    name, slot = HEAD_STACKS[family.prunable]
-    stack = model.config.stacks()[name]
-    whole: dict[tuple[int, str], Attention] = {}
-    gone = {}
-    for number, layer in enumerate(stack.layers):
-        attention = getattr(layer, slot)
-        if isinstance(attention, NoHeads):
-            raise InexpressibleError(f"{name} layer {number} has no heads left; pruned_heads needs one")
-        if not isinstance(attention, MultiHead):
-            raise InexpressibleError(f"{name} layer {number} is {kind_of(attention)}; pruned_heads needs multi_head")
-        heads = model.config.width // attention.head_dim
-        if heads <= max(attention.ids):
-            raise InexpressibleError(
-                f"{name} layer {number} has a head numbered {max(attention.ids)}, not below {heads}"
-            )
-        whole[number, slot] = dataclasses.replace(attention, num_heads=heads, head_ids=None)
-        missing = sorted(set(range(heads)) - set(attention.ids))
-        if missing and number == stack.tied_layers(number)[0]:
-            gone[str(number)] = missing
-    config = model.config.replace_stacks({name: stack.with_fields(whole)})
-    fields = _write(config, family) | {"pruned_heads": gone}
-    model = _in_order(model)
-    return Written(model, _checked(fields, model.config, family))
-
-
 Layout = Callable[[Model, Family], Written]
 
-LAYOUTS: Mapping[str, Layout] = {"native": native, "padded": padded, "pruned_heads": pruned_heads}
+LAYOUTS: Mapping[str, Layout] = {"native": native, "padded": padded}
 """The layouts by name; `auto` takes the first of them that can express the model."""
 
 
@@ -242,14 +213,3 @@ def _renumber(model: Model) -> Model:
         layers = tuple(layer.structure() for layer in stack.layers)
         stacks[name] = dataclasses.replace(stack, layers=layers, position_bias=bias)
     return model.replace(config=model.config.replace_stacks(stacks), params=params)
-
-
-def _in_order(model: Model) -> Model:
-    """Return the model with heads in the order of their numbers, as `pruned_heads` has them."""
-
-    def sort(found: LayerModule) -> AttentionModule:
-        module: AttentionModule = found.module
-        order = sorted(range(module.config.num_heads), key=lambda head: module.config.ids[head])
-        return module if order == list(range(len(order))) else module.keep_heads(order)
-
-    return map_attention(model, sort)

@@ -24,7 +24,18 @@ from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.alive import Alive
 from tests.closeness import assert_close, close_to, tolerance
-from tests.hub.directories import BERT, CONFIGS, LLAMA, RAGGED, SIZES, model_of, refused_export, replaced, rewrite
+from tests.hub.directories import (
+    BERT,
+    CONFIGS,
+    LLAMA,
+    RAGGED,
+    SIZES,
+    model_of,
+    refused_export,
+    replaced,
+    rewrite,
+    rounding,
+)
 
 
 def test_a_model_that_compares_sentences_is_written_without_a_task(bert, tmp_path):
@@ -40,11 +51,11 @@ def test_fields_that_mean_nothing_here_survive(bert, tmp_path):
     """Names of labels and tokens come back, unless what is written contradicts them."""
     to_huggingface(bert, tmp_path / "one")
     names = {"0": "no", "1": "maybe", "2": "yes"}
-    rewrite(tmp_path / "one", id2label=names, sep_token_id=7, dtype="float64", pruned_heads={})
+    rewrite(tmp_path / "one", id2label=names, sep_token_id=7, dtype="float64", torch_dtype="float64")
     to_huggingface(from_huggingface(tmp_path / "one"), tmp_path / "two")
     fields = json.loads((tmp_path / "two" / "config.json").read_text())
     assert (fields["id2label"], fields["sep_token_id"], fields["dtype"]) == (names, 7, "float32")
-    assert "pruned_heads" not in fields
+    assert "torch_dtype" not in fields
 
 
 def test_second_names_of_sizes_are_read_by_transformers_and_do_not_survive(tmp_path):
@@ -110,7 +121,7 @@ def test_the_tokenizer_gives_what_the_model_reads(name, expected, tmp_path):
         ("gpt2", (), "native"),
         ("t5", (), "native"),
         ("llama", ("decoder/0/0",), "padded"),
-        ("bert", ("encoder/1/0",), "pruned_heads"),
+        ("bert", ("encoder/1/0",), "padded"),
     ],
 )
 def test_deferred_arrays_are_written_as_held_ones_are(name, removed, layout, tmp_path):
@@ -157,8 +168,8 @@ def test_bad_requests(bert, ragged, tmp_path):
 def test_a_changed_tensor_is_a_difference(tmp_path):
     model = model_of(BERT)
     for each in (prune(model, RAGGED), model):  # which replaces an earlier one
-        to_huggingface(each, tmp_path / "out", "pruned_heads" if each is not model else "auto")
-        assert max_difference(each, tmp_path / "out") == 0.0
+        to_huggingface(each, tmp_path / "out")
+        assert max_difference(each, tmp_path / "out") <= rounding(each)
     name = "classifier.bias"
     rewrite(tmp_path / "out", lambda tensors: tensors.update({name: tensors[name] + 0.5}))
     assert max_difference(model, tmp_path / "out") == close_to(0.5, sums=tiny.SUMS)

@@ -87,18 +87,6 @@ def test_a_pruned_model_is_written_in_its_family(name, tmp_path):
             assert [each.window for each in own.layers] == [each.window for each in whole.config.stacks()[stack].layers]
 
 
-@pytest.mark.parametrize(("fields", "removed"), [(BERT, RAGGED), (ALBERT, ["encoder/1/2"])])
-def test_pruned_heads_keep_shapes_and_numbers(fields, removed, tmp_path):
-    smaller = prune(model_of(fields), removed)
-    to_huggingface(smaller, tmp_path / "out", "pruned_heads")
-    written = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert written["num_attention_heads"] == 4
-    assert written["pruned_heads"] == ({"0": [2]} if fields is ALBERT else {"0": [1], "1": [0, 2]})
-    ids = [attention.ids for attention in from_huggingface(tmp_path / "out").config.attentions()["encoder"]]
-    assert ids == ([(0, 1, 3)] * 2 if fields is ALBERT else [(0, 2, 3), (1, 3)])
-    assert max_difference(smaller, tmp_path / "out") == 0.0
-
-
 GROUPED = Grouped(num_heads=4, kv_heads=2, head_dim=2, projection_bias=True)
 HEADS = MultiHead(num_heads=4, head_dim=2)
 PAIR = MultiHead(num_heads=2, head_dim=2)
@@ -206,9 +194,6 @@ def columns():
 REFUSED = [
     ("bert", "native", lambda: prune(model_of(BERT), RAGGED), ("num_attention_heads", "layout padded can")),
     ("llama", "native", lambda: prune(model_of(LLAMA), PRUNED["groups of a decoder"][1]), ("layout padded can",)),
-    ("llama", "pruned_heads", lambda: model_of(LLAMA), ("removed no heads of llama",)),
-    ("bert", "pruned_heads", lambda: prune(model_of(BERT), heads("encoder/1")), ("layer 1 has no heads",)),
-    ("bert", "pruned_heads", without(GROUPED), ("layer 0 is grouped",)),
     ("t5", "native", columns, ("position bias",)),
     ("t5", "padded", biased_t5, ("query bias",)),
     ("llama", "native", sliding, ("decoder.layers[0].window",)),

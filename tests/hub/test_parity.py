@@ -18,6 +18,7 @@ from headjax.models import Options
 from headjax.models.generation import generate
 from tests import tiny
 from tests.closeness import assert_close
+from tests.hub.directories import rewrite
 
 pytestmark = [
     pytest.mark.parity,
@@ -239,6 +240,27 @@ def loaded(model_class, folder):
     return model.eval()
 
 
+OTHER_NAMES = [
+    ("LlamaForCausalLM tied, biased, scaled", "model.embed_tokens.weight", "lm_head.weight"),
+    ("Qwen3ForCausalLM", "model.embed_tokens.weight", "lm_head.weight"),
+    ("GPT2LMHeadModel", "transformer.wte.weight", "lm_head.weight"),
+    ("BertForMaskedLM", "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
+    ("T5ForConditionalGeneration", "shared.weight", "decoder.embed_tokens.weight"),
+    ("T5ForConditionalGeneration", "shared.weight", "encoder.embed_tokens.weight"),
+    ("T5ForConditionalGeneration", "shared.weight", "lm_head.weight"),
+    ("BartForConditionalGeneration", "model.shared.weight", "model.decoder.embed_tokens.weight"),
+]
+
+
+@pytest.mark.parametrize(("name", "original", "copy"), OTHER_NAMES)
+def test_a_tied_matrix_under_its_other_name_is_the_same_model(name, original, copy, tmp_path):
+    theirs = build(name.split()[0], CASES[name])
+    theirs.save_pretrained(tmp_path)
+    rewrite(tmp_path, lambda tensors: tensors.update({copy: tensors.pop(original)}))
+    inputs, again = batch(theirs.config), type(theirs).from_pretrained(tmp_path).eval()
+    assert_same(from_huggingface(tmp_path)(inputs), outputs(again, inputs), inputs)
+
+
 RAGGED = [
     "BertForSequenceClassification",
     "DistilBertForMaskedLM",
@@ -267,21 +289,12 @@ EVEN = {
 PRUNED = [
     *((name, "padded") for name in RAGGED),
     *((name, "native") for name in EVEN),
-    *(
-        (name, "pruned_heads")
-        for name in RAGGED
-        if name.startswith(("BertFor", "DistilBertFor", "RobertaFor", "GPT2LMHeadModel", "ViTFor"))
-    ),
 ]
 
 
 @pytest.mark.parametrize(("case", "layout"), PRUNED, indirect=["case"])
 def test_a_pruned_model_loads_there(case, layout, tmp_path):
-    """Ragged ones padded, those of equal counts in their own shapes; `pruned_heads` is read by transformers 4 alone."""
-    import transformers
-
-    if layout == "pruned_heads" and int(transformers.__version__.split(".")[0]) > 4:
-        pytest.skip("transformers 5 does not read pruned_heads")
+    """Ragged ones padded, those of equal counts in their own shapes."""
     theirs, folder = case
     model, inputs = from_huggingface(folder), batch(theirs.config)
     stack = next(iter(model.config.attentions()))
@@ -289,7 +302,7 @@ def test_a_pruned_model_loads_there(case, layout, tmp_path):
     removed += [] if theirs.config.model_type == "albert" else [f"{stack}/1/2", f"{stack}/1/3"]
     removed += ["decoder/0/0", "cross/0/1"] if theirs.config.is_encoder_decoder else []
     smaller = prune(model, EVEN[type(theirs).__name__] if layout == "native" else removed)
-    assert to_huggingface(smaller, tmp_path / "ours", layout if layout == "pruned_heads" else "auto").layout == layout
+    assert to_huggingface(smaller, tmp_path / "ours").layout == layout
     again = loaded(type(theirs), tmp_path / "ours")
     assert again.config.num_attention_heads == (2 if layout == "native" else 4)
     assert_same(smaller(inputs), outputs(again, inputs), inputs)

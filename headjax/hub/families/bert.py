@@ -48,7 +48,7 @@ _UNSUPPORTED = {
     "add_cross_attention": (False,),
     "position_embedding_type": ("absolute",),
 }
-_FAMILY = functools.partial(Family, supported=_UNSUPPORTED, head_groups=(("encoder",),), prunable="encoder")
+_FAMILY = functools.partial(Family, supported=_UNSUPPORTED, head_groups=(("encoder",),))
 
 
 def _layer(width: Field, heads: Field, dense: Record, layer_norm: Entry | LayerNorm, **dropouts: Entry) -> Record:

@@ -95,5 +95,4 @@ GPT2 = Family(  # Radford et al. 2019
         "add_cross_attention": (False,),
     },
     head_groups=(("decoder",),),
-    prunable="decoder",
 )

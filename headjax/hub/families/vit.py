@@ -124,7 +124,6 @@ VIT = Family(
     classes=_CLASSES,
     rules=_RULES,
     head_groups=(("encoder",),),
-    prunable="encoder",
 )
 DEIT = Family(
     model_type="deit",
@@ -134,5 +133,4 @@ DEIT = Family(
     classes=(*_CLASSES, _DISTILLED),
     rules=_RULES,
     head_groups=(("encoder",),),
-    prunable="encoder",
 )
