@@ -20,6 +20,7 @@ from headjax.tokenizers.sentencepiece import (
     marian_tokenizer,
     sentencepiece_tokenizer,
 )
+from headjax.tokenizers.settings import ADDED_FILE, ROLES, added_tokens, class_of, with_added, with_settings
 from headjax.tokenizers.tokenizer import SPECIAL_FILE, VOCABULARY_FILE, Tokenizer, parsed, read_file, special_tokens
 from headjax.tokenizers.vocabularies import BYTE_LEVEL, MERGES, VOCABULARY, byte_level_tokenizer, wordpiece_tokenizer
 
@@ -30,11 +31,9 @@ WORDPIECE_FILE = "vocab.txt"
 RULES: Mapping[str, Mapping[str, Any]] = {
     WORDPIECE_FILE: {
         "do_basic_tokenize": True,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
         "word_tokenizer_type": "basic",  # Japanese BERTs have others
     },
-    **{family: {"add_bos_token": False, "add_prefix_space": False} for family in BYTE_LEVEL},
+    **{family: {"add_bos_token": False} for family in BYTE_LEVEL},
     "albert": {"do_lower_case": True, "keep_accents": False, "remove_space": True},
     "marian": {"separate_vocabs": False},
     "t5": {"extra_ids": 100},
@@ -42,14 +41,12 @@ RULES: Mapping[str, Mapping[str, Any]] = {
 """Entries of `tokenizer_config.json`, and the only values by which a file or a family's files are read."""
 
 FILES = (
-    *(VOCABULARY_FILE, CONFIG_FILE, SPECIAL_FILE, MODEL_FILE, WORDPIECE_FILE, VOCABULARY, MERGES, LLAMA_FILE),
+    *(VOCABULARY_FILE, CONFIG_FILE, SPECIAL_FILE, ADDED_FILE, MODEL_FILE, WORDPIECE_FILE, VOCABULARY, MERGES),
+    LLAMA_FILE,
     *MARIAN_FILES,
     *sorted({dialect.file for dialect in DIALECTS.values()}),
 )
 """Names of the files that a tokenizer may be read from."""
-
-ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""Special tokens that a tokenizer's files may name."""
 
 
 def read_tokenizer(directory: str | Path) -> Tokenizer | None:
@@ -59,8 +56,8 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
     BART), and SentencePiece's, which need the library of that name: `spiece.model` (T5, ALBERT),
     `sentencepiece.bpe.model` (XLM-RoBERTa, CamemBERT), `tokenizer.model` (Llama, Mistral), `source.spm` with
     `target.spm` and `vocab.json` (Marian). The family is the `model_type` in `config.json`. Special tokens get their
-    roles from `special_tokens_map.json` and `tokenizer_config.json`. No other files are read: save such a tokenizer as
-    `tokenizer.json` first.
+    roles from `special_tokens_map.json` and `tokenizer_config.json`; what these and `added_tokens.json` add or set is
+    applied as `transformers` applies it. No other files are read: save such a tokenizer as `tokenizer.json` first.
 
         >>> headjax.read_tokenizer("headjax/hub/demo").vocab_size
         2048
@@ -77,16 +74,32 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
     """
     folder = path_of(directory)
     check_links(folder, FILES)
-    config = _object(folder / CONFIG_FILE)
+    config, companion = _object(folder / CONFIG_FILE), _object(folder / SPECIAL_FILE)
+    model_type = str(_object(folder / MODEL_FILE).get("model_type", ""))
     roles = special_tokens(config, folder / CONFIG_FILE, ROLES)
-    roles |= special_tokens(_object(folder / SPECIAL_FILE), folder / SPECIAL_FILE, ROLES)
-    if _is_there(folder / VOCABULARY_FILE):
+    roles |= special_tokens(companion, folder / SPECIAL_FILE, ROLES)
+    whole = _is_there(folder / VOCABULARY_FILE)
+    if whole:
         tokenizer: Tokenizer | None = Tokenizer(read_file(folder / VOCABULARY_FILE), tuple(sorted(roles.items())))
     elif _is_there(folder / WORDPIECE_FILE):
-        tokenizer = _wordpiece(folder, config)
+        _check_rules(folder, WORDPIECE_FILE, config)
+        tokenizer, config = wordpiece_tokenizer(folder / WORDPIECE_FILE), {**config, "tokenizer_class": "BertTokenizer"}
     else:
-        tokenizer = _of_family(folder, str(_object(folder / MODEL_FILE).get("model_type", "")), config)
-    return None if tokenizer is None else parsed(tokenizer, directory)
+        tokenizer = _of_family(folder, model_type, config)
+    if tokenizer is None:
+        return None
+    parsed(tokenizer, directory)
+    kind = class_of(config, model_type)
+    added = added_tokens(config, companion, _object(folder / ADDED_FILE))
+    flags = not whole or (bool(kind) and "added_tokens_decoder" in config)
+    if kind == "Llama" and not whole and config.get("add_prefix_space") is not False:
+        kind = ""  # SentencePiece's own rules for white space, which are those of the model file
+
+    def applied(text: str) -> str:
+        return text and with_added(with_settings(text, kind, config), added, folder / CONFIG_FILE, flags=flags)
+
+    special = tuple(sorted({**dict(tokenizer.special), **roles}.items()))
+    return parsed(Tokenizer(applied(tokenizer.vocabulary), special, applied(tokenizer.target)), directory)
 
 
 def looked_for(family: str) -> tuple[str, ...]:
@@ -140,11 +153,6 @@ def write_tokenizer(
     if max_length is not None:
         config["model_max_length"] = max_length
     (path_of(directory) / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-
-
-def _wordpiece(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
-    _check_rules(folder, WORDPIECE_FILE, config)
-    return wordpiece_tokenizer(folder / WORDPIECE_FILE, lowercase=bool(config.get("do_lower_case", True)))
 
 
 def _check_rules(folder: Path, kind: str, config: Mapping[str, Any]) -> None:

@@ -7,8 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -30,10 +29,6 @@ TARGET_FILE = "target_tokenizer.json"
 
 _ENCODED_AT_ONCE = 1024
 CANNOT_READ = "tokenizer: cannot read a text"
-
-LARGEST_GROWTH = 1000.0
-"""Factor by which normalizers may lengthen a text. The library normalizes while it reads a file, and ends the process
-where memory runs out; normalizers of published models stay far below."""
 
 
 @contextlib.contextmanager
@@ -82,21 +77,20 @@ class Tokenizer:
         Raises:
             DataError: the vocabulary is not the text of a `tokenizer.json`.
         """
-        backend = self._library()
-        backend.encode_special_tokens = True  # text that spells a special token is text
+        backend = self._library(_marking_roles(self.vocabulary, {token for _, token in self.special}))
+        backend.encode_special_tokens = True  # text that spells a token with a role is text
         return backend
 
     @functools.cached_property
     def prompt_backend(self) -> tokenizers.Tokenizer:
         """The library's tokenizer that reads a special token where a text spells one, as in prompts."""
-        return self._library()
+        return self._library(self.vocabulary)
 
-    def _library(self) -> tokenizers.Tokenizer:
+    def _library(self, vocabulary: str) -> tokenizers.Tokenizer:
         import tokenizers
 
-        _check_growth(self.vocabulary)
         with library_errors(f"{VOCABULARY_FILE}: not a tokenizer"):
-            backend = tokenizers.Tokenizer.from_str(self.vocabulary)
+            backend = tokenizers.Tokenizer.from_str(vocabulary)
         backend.no_truncation()  # files from elsewhere may ask for either
         backend.no_padding()
         return backend
@@ -104,7 +98,7 @@ class Tokenizer:
     @functools.cached_property
     def special_tokens(self) -> tuple[str, ...]:
         """Every special token, those without a role included."""
-        added = self.backend.get_added_tokens_decoder().values()
+        added = self.prompt_backend.get_added_tokens_decoder().values()
         return tuple(sorted({token.content for token in added if token.special} | {token for _, token in self.special}))
 
     @property
@@ -263,29 +257,13 @@ def read_file(file: Path) -> str:
         raise DataError(f"{file}: cannot be read: {' '.join(str(error).split())}") from None
 
 
-def _check_growth(vocabulary: str) -> None:
-    """Raise `DataError` for normalizers that lengthen text without measure, one after another."""
-    if '"Replace"' not in vocabulary and '"Prepend"' not in vocabulary:
-        return
+def _marking_roles(vocabulary: str, roles: Collection[str]) -> str:
+    """Return the text of a `tokenizer.json` in which the tokens with a role alone are special."""
     try:
-        growth = _growth(json.loads(vocabulary).get("normalizer"))
-    except (ValueError, AttributeError, TypeError):
-        return  # the library says what is wrong with it
-    except RecursionError:
-        raise DataError(f"{VOCABULARY_FILE}: normalizer: nested too deep") from None
-    if growth > LARGEST_GROWTH:
-        raise DataError(f"{VOCABULARY_FILE}: normalizer: makes texts up to {growth:.3g} times as long")
-
-
-def _growth(normalizer: Any) -> float:
-    """Return the greatest factor by which a normalizer lengthens a text, except for Unicode's own forms."""
-    if not isinstance(normalizer, Mapping):
-        return 1.0
-    if normalizer.get("type") == "Sequence":
-        return math.prod(_growth(each) for each in normalizer.get("normalizers", ()))
-    if normalizer.get("type") == "Prepend":
-        return 1.0 + len(normalizer.get("prepend", ""))
-    if normalizer.get("type") == "Replace":
-        replaced = normalizer.get("pattern", {}).get("String", "x")
-        return max(1.0, len(normalizer.get("content", "")) / max(len(replaced), 1))
-    return 1.0
+        data = json.loads(vocabulary)
+        others = [token for token in data["added_tokens"] if token["special"] and token["content"] not in roles]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return vocabulary  # the library says what is wrong with it
+    for token in others:
+        token["special"] = False
+    return json.dumps(data) if others else vocabulary

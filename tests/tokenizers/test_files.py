@@ -53,7 +53,7 @@ def test_roles_come_from_both_files_and_what_is_written_is_read(folder, tmp_path
     (folder / "tokenizer_config.json").write_text(json.dumps({"pad_token": "[PAD]", "cls_token": "the", "x": None}))
     tokenizer = read_tokenizer(folder)
     assert tokenizer.special == (("cls_token", "[CLS]"), ("pad_token", "[PAD]"))
-    write_tokenizer(tokenizer, tmp_path / "out", 12)
+    write_tokenizer(tokenizer, tmp_path / "out", 12, segments=True)
     assert read_tokenizer(tmp_path / "out") == tokenizer
     assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] == 12
 
@@ -110,10 +110,9 @@ def of_wordpieces(folder):
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
 
 
-JSON = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+JSON = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 BROKEN = [
     *((of_wordpieces, read_tokenizer, name, text, "") for name in JSON for text in ("{", "[]")),
-    (of_wordpieces, read_tokenizer, "tokenizer_config.json", '{"strip_accents": false}', "strip_accents is False"),
     (of_wordpieces, read_tokenizer, "tokenizer_config.json", '{"word_tokenizer_type": "mecab"}', "word_tokenizer_type"),
     (of_wordpieces, read_tokenizer, "tokenizer_config.json", '{"do_basic_tokenize": false}', "do_basic_tokenize"),
     (of_wordpieces, read_tokenizer, "vocab.txt", "\n".join([*PIECES, "the"]), "line 11: "),
@@ -123,7 +122,7 @@ BROKEN = [
     (of_bytes, Tokenizer.load, "special_tokens_map.json", "\udcff", ""),
     (of_bytes, Tokenizer.load, "tokenizer.json", '{"version": "1.0"', ""),
     (of_bytes, Tokenizer.load, "tokenizer.json", None, ""),
-    (of_gpt2, read_tokenizer, "tokenizer_config.json", '{"add_prefix_space": true}', "add_prefix_space is True"),
+    (of_gpt2, read_tokenizer, "tokenizer_config.json", '{"add_bos_token": true}', "add_bos_token is True"),
     (of_gpt2, read_tokenizer, "vocab.json", "[]", ""),
     (of_gpt2, read_tokenizer, "vocab.json", '{"a": 0}', "no <.endoftext.>"),
     (of_gpt2, read_tokenizer, "merges.txt", "a b\nabc\n", "line 2"),
