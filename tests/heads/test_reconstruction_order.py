@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError
 from headjax.core.tensors import head_axis
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId, all_heads
@@ -16,7 +15,7 @@ from headjax.heads.reconstruction_order import (
     remove_group,
 )
 from headjax.heads.surgery import map_attention
-from headjax.models.outputs import IGNORED, Pooler
+from headjax.models.outputs import Pooler
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification
 from tests import tiny
@@ -123,30 +122,12 @@ def test_heads_that_are_gone_already_come_first(model):
     assert set(order[:2]) == {HeadId("decoder", 0, 3), HeadId("decoder", 1, 1)}
 
 
-@pytest.fixture(scope="module")
-def classifier():
+def test_no_labels_are_read():
     fields = {"attention": tiny.multi_head(2), "num_layers": 2, "segments": 0, "task": Classification(classes=3)}
-    return tiny.model(config(feed_forward=Dense(24), pooler=Pooler(), **fields))
-
-
-@pytest.mark.parametrize(("sign", "first"), [(1.0, 0), (-1.0, 1)])
-def test_the_same_examples_with_other_labels_have_another_order(classifier, sign, first):
-    """The label is the class that gains most without the heads of layer 0, or the one that loses most."""
-    without = gates.without(classifier.config, [HeadId("encoder", 0, head) for head in range(2)])
+    classifier = tiny.model(config(feed_forward=Dense(24), pooler=Pooler(), **fields))
     tokens = [tiny.tokens(32, 8, seed) for seed in range(2)]
-    gains = [np.asarray(classifier(one, gates=without).logits - classifier(one).logits) for one in tokens]
-    labelled = [one | {"labels": np.argmax(sign * gain, axis=1)} for one, gain in zip(tokens, gains, strict=True)]
-    order = reconstruction_order(classifier, labelled, labels=True)
-    assert [head.layer for head in order] == [first] * 2 + [1 - first] * 2
+    labelled = [one | {"labels": np.full(32, 1)} for one in tokens]
     assert reconstruction_order(classifier, labelled) == reconstruction_order(classifier, tokens)
-
-
-def test_an_order_by_labels_needs_them(classifier):
-    with pytest.raises(DataError, match=r"^labels: missing from the batch"):
-        reconstruction_order(classifier, BATCHES, labels=True)
-    ignored = [batch | {"labels": np.full(4, IGNORED)} for batch in BATCHES]
-    with pytest.raises(DataError, match="no example with a label to compare layers by"):
-        reconstruction_order(classifier, ignored, labels=True)
 
 
 @pytest.mark.parametrize(("examples", "places"), [(64, [4, 12]), (32, [8]), (1, [8]), (10_000, list(range(16)))])
