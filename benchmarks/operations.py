@@ -15,7 +15,7 @@ from benchmarks import generate
 from headjax.attention import Attention, MultiHead
 from headjax.conversion import convert
 from headjax.conversion.collaborative import ToCollaborative
-from headjax.conversion.decomposition import Search, Solver, fit_start
+from headjax.conversion.decomposition import Solver, fit_layers
 from headjax.conversion.products import Products
 from headjax.core.tensors import Constant, Zeros, map_tensors
 from headjax.heads import ablation
@@ -192,9 +192,9 @@ def conversion(shape: Shape) -> Operation:
     """Multi-head to collaborative attention at half of the size, without calibration: it reads weights alone."""
     model, rank = drawn(language_model(shape)), shape.heads * shape.head_dim // 2
     solver = Solver(sweeps=SWEEPS, tolerance=0.0)
-    target = ToCollaborative(shared_dim=rank, search=Search(solver=solver))
+    target = ToCollaborative(shared_dim=rank, solver=solver)
     factor: Any = jax.ShapeDtypeStruct((shape.depth, shape.width, shape.heads, shape.head_dim), np.float32)
-    program = fit_start.lower(Products(factor, factor), rank, target.search.starts[0], solver, jax.random.key(0))
+    program = fit_layers.lower(Products(factor, factor), rank, solver)
     return Operation(
         lambda: convert(model, target).model.params, conversion_flops(shape), held_bytes(program.compile())
     )

@@ -12,17 +12,16 @@ import jax.numpy as jnp
 from headjax.attention import Attention, Collaborative, MultiHead
 from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import Root, covariance_root
-from headjax.conversion.decomposition import CP, Search, decompose
+from headjax.conversion.decomposition import CP, Solver, decompose
 from headjax.conversion.products import Products
 from headjax.conversion.target import (
     Site,
     Target,
     bias_or_zeros,
     multi_head_of,
-    query_key_of,
-    require_no_rotary,
     require_rank,
 )
+from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.tensors import Params
 
@@ -43,32 +42,32 @@ class ToCollaborative(Target):
 
     Attributes:
         shared_dim: Size of the shared queries and keys, at most num_heads * head_dim.
-        search: Starts and solver of the decomposition.
+        solver: Solver of the decomposition.
     """
 
     name: ClassVar[str] = "collaborative"
 
     shared_dim: Size
-    search: Search = Search()
+    solver: Solver = Solver()
 
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
         source = multi_head_of(attention)
-        require_no_rotary(source, self.name)
+        require(source.rotary is None, "rotary", "turns queries and keys between W_Q and W_K, so they cannot be shared")
         require_rank("shared_dim", self.shared_dim, source.num_heads * source.head_dim, "num_heads * head_dim")
 
     def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
         found: dict[int, CP] = {}
         for members in same_shapes(sites):
             full = self.shared_dim == sites[members[0]].params["query"][0].size
-            factors = [_side_by_side(sites[i]) for i in members] if full else self._fit(sites, members, seed)
+            factors = [_side_by_side(sites[i]) for i in members] if full else self._fit(sites, members)
             found |= dict(zip(members, factors, strict=True))
         return [self._layer(site, found[i]) for i, site in enumerate(sites)]
 
-    def _fit(self, sites: Sequence[Site], members: Sequence[int], seed: int) -> list[CP]:
+    def _fit(self, sites: Sequence[Site], members: Sequence[int]) -> list[CP]:
         weights = [roots(sites[i]) for i in members]
         layers = [weighted(scaled_query_key(sites[i]), weight) for i, weight in zip(members, weights, strict=True)]
         stacked = Products(*(jnp.stack(factors) for factors in zip(*layers, strict=True)))
-        fit = decompose(stacked, self.shared_dim, search=self.search, seed=seed).factors
+        fit = decompose(stacked, self.shared_dim, self.solver).factors
         factors = [jax.tree.map(lambda array, i=i: array[i], fit) for i in range(len(members))]
         return [
             factor
@@ -105,8 +104,7 @@ def _side_by_side(site: Site) -> CP:
 
 def scaled_query_key(site: Site) -> Products:
     """Return W_Q and W_K of a site, scaled so that logits still have to be divided by sqrt(head_dim)."""
-    products = query_key_of(site)
-    return products._replace(left=products.left * carried_scale(site.multi_head))
+    return Products(site.params["query"] * carried_scale(site.multi_head), site.params["key"])
 
 
 def carried_scale(attention: MultiHead) -> float:

@@ -1,10 +1,9 @@
-"""CP decompositions T_h = P diag(m_h) S^T of stacked products: starts, and accelerated alternating least squares."""
+"""CP decompositions T_h = P diag(m_h) S^T of stacked products: a start, and accelerated alternating least squares."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -12,9 +11,8 @@ import jax.numpy as jnp
 
 from headjax.conversion.products import Products, gram, join, project, qr_of_both, squared_norm
 from headjax.core.blas import one_blas_thread
-from headjax.core.errors import ConfigError, require
+from headjax.core.errors import require
 from headjax.core.fields import Checked, NotNegative, Size
-from headjax.core.serialize import unknown_name
 
 
 class CP(NamedTuple):
@@ -95,12 +93,6 @@ def sweep(products: Products, factors: CP, damping: Damping) -> Sweep:
     return Sweep(CP(left, mixing, right).balanced(), squared_error, jnp.trace(fitted))
 
 
-def mixing_for(products: Products, left: jax.Array, right: jax.Array) -> jax.Array:
-    """Return the best mixing M `[heads, rank]` for given P and S."""
-    inner = (project(products.left, left) * project(products.right, right)).sum(axis=1)
-    return _improve(jnp.zeros_like(inner), inner, gram(left) * gram(right), Damping(jnp.zeros(()), jnp.asarray(1e-6)))
-
-
 def _improve(factor: jax.Array, target: jax.Array, normal: jax.Array, damping: Damping) -> jax.Array:
     """Return the X with X normal = target, where `normal` is positive semidefinite up to rounding.
 
@@ -116,11 +108,7 @@ def _improve(factor: jax.Array, target: jax.Array, normal: jax.Array, damping: D
     return factor + (residual * scale[None, :]) @ whitener.T @ whitener * scale[None, :]
 
 
-Start = Callable[[Products, int, jax.Array], CP]
-"""Start for one tensor: (products, rank, PRNG key) to factors."""
-
-
-def concatenation(products: Products, rank: int, key: jax.Array) -> CP:
+def concatenation(products: Products, rank: int) -> CP:
     """Start from the heads side by side, each with its own dimensions, of which the `rank` largest are kept.
 
     The singular values of all heads' slices compete for a place. At the full rank heads * dim this is the tensor
@@ -134,37 +122,6 @@ def concatenation(products: Products, rank: int, key: jax.Array) -> CP:
     flat_right = (jnp.swapaxes(right, 0, 1) * root).reshape(-1, heads * dim)
     owner = (jnp.arange(heads * dim)[None, :] // dim == jnp.arange(heads)[:, None]).astype(values.dtype)
     return CP(flat_left[:, order], owner[:, order], flat_right[:, order])
-
-
-def sum_of_heads(products: Products, rank: int, key: jax.Array) -> CP:
-    """Start from singular vectors of the sum over heads W_Q W_K^T, which is low rank in figure 1 of the paper.
-
-    Directions beyond its own rank are random combinations, so that every component can fit a part.
-    """
-    left, right = (factor.reshape(factor.shape[0], -1) for factor in products)
-    both = qr_of_both(left[None], right[None])
-    (q_left, r_left), (q_right, r_right) = jax.tree.map(lambda array: array[0], both)
-    u, values, vt = jnp.linalg.svd(r_left @ r_right.T, full_matrices=False)
-    kept = min(rank, values.shape[0])
-    root = jnp.sqrt(values[:kept])[None, :]
-    first = CP((q_left @ u)[:, :kept] * root, jnp.ones((products.num_heads, kept)), (q_right @ vt.T)[:, :kept] * root)
-    if kept < rank:
-        more = random(products, rank - kept, key)
-        first = CP(*(jnp.concatenate(pair, axis=-1) for pair in zip(first, more, strict=True)))
-    return first._replace(mixing=mixing_for(products, first.left, first.right))
-
-
-def random(products: Products, rank: int, key: jax.Array) -> CP:
-    """Start from random combinations of the heads' own dimensions, and a Gaussian mixing."""
-    of_left, of_mixing, of_right = jax.random.split(key, 3)
-    shape = (*products.left.shape[1:], rank)
-    left = join(products.left, jax.random.normal(of_left, shape))
-    right = join(products.right, jax.random.normal(of_right, shape))
-    return CP(left, jax.random.normal(of_mixing, (shape[0], rank)), right)
-
-
-STARTS: dict[str, Start] = {"concatenation": concatenation, "svd": sum_of_heads, "random": random}
-"""Starts by name."""
 
 
 def head_svd(products: Products) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -187,21 +144,10 @@ class Solver(Checked):
     Attributes:
         sweeps: Largest number of sweeps.
         tolerance: Stop once ten sweeps together lower the relative error by less than this share.
-        acceleration: Whether to extrapolate; False is plain alternating least squares.
-        ridge: Weight of the components' squared norms relative to the squared error reached so far, so that it vanishes
-            where the fit is exact; see `Damping`.
-        proximal: Smallest proximal weight. It grows tenfold while equations are singular.
     """
 
     sweeps: Size = 300
     tolerance: NotNegative = 1e-4
-    acceleration: bool = True
-    ridge: NotNegative = 1e-3
-    proximal: float = 1e-6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0.0 < self.proximal < 1.0, "proximal", f"must be between 0 and 1, got {self.proximal}")
 
 
 class Fit(NamedTuple):
@@ -236,6 +182,11 @@ class _State(NamedTuple):
 
 
 _WINDOW = 10
+_RIDGE = 1e-3
+"""Weight of the components' squared norms relative to the squared error reached so far, so that it vanishes where the
+fit is exact; see `Damping`."""
+_PROXIMAL = 1e-6
+"""Smallest proximal weight. It grows tenfold while equations are singular."""
 _ROUNDING = 1e-5
 """Largest rise of an error, relative to ||T||^2, that rounding alone can cause."""
 
@@ -245,13 +196,13 @@ def solve(products: Products, start: CP, solver: Solver) -> Fit:
     norm = jnp.maximum(squared_norm(products), jnp.finfo(jnp.float32).tiny)
 
     def step(state: _State) -> _State:
-        ridge = solver.ridge * jnp.clip(state.value, 0.0, 1.0)
+        ridge = _RIDGE * jnp.clip(state.value, 0.0, 1.0)
         swept = sweep(products, state.point, Damping(ridge, state.proximal))
         value, size = 1.0 + swept.squared_error / norm, swept.squared_size / norm
         accepted = value + ridge * size <= state.value + ridge * state.size + _ROUNDING
         settled = accepted & ~_against(swept.factors, state.point, state.best)
         momentum = jnp.where(settled, (1.0 + jnp.sqrt(1.0 + 4.0 * state.momentum**2)) / 2.0, 1.0)
-        beta = jnp.where(settled & solver.acceleration, (state.momentum - 1.0) / momentum, 0.0)
+        beta = jnp.where(settled, (state.momentum - 1.0) / momentum, 0.0)
         best = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), swept.factors, state.best)
         value, size = jnp.where(accepted, value, state.value), jnp.where(accepted, size, state.size)
         singular = ~accepted & (state.momentum == 1.0)
@@ -262,7 +213,7 @@ def solve(products: Products, start: CP, solver: Solver) -> Fit:
             value=value,
             size=size,
             momentum=momentum,
-            proximal=jnp.where(singular, state.proximal * 10.0, jnp.maximum(state.proximal * 0.8, solver.proximal)),
+            proximal=jnp.where(singular, state.proximal * 10.0, jnp.maximum(state.proximal * 0.8, _PROXIMAL)),
             # Later sweeps overwrite the rest, so that the last error repeats to the end.
             errors=jnp.where(jnp.arange(solver.sweeps) >= state.sweeps, error, state.errors),
             sweeps=state.sweeps + 1,
@@ -283,7 +234,7 @@ def solve(products: Products, start: CP, solver: Solver) -> Fit:
         value=large,
         size=large,
         momentum=one,
-        proximal=one * solver.proximal,
+        proximal=one * _PROXIMAL,
         errors=jnp.full((solver.sweeps,), jnp.inf),
         sweeps=jnp.zeros((), jnp.int32),
     )
@@ -297,28 +248,7 @@ def _against(new: CP, point: CP, best: CP) -> jax.Array:
     return sum(products, jnp.zeros(())) < 0.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Search(Checked):
-    """Starts and solver; of all starts the best is kept, layer by layer.
-
-    Attributes:
-        starts: Names in `STARTS`, tried one after another. A name that occurs more than once is tried with another
-            random seed each time.
-        solver: Solver that improves each start.
-    """
-
-    starts: tuple[str, ...] = ("concatenation",)
-    solver: Solver = Solver()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(len(self.starts) >= 1, "starts", "name at least one")
-        for name in self.starts:
-            if name not in STARTS:
-                raise ConfigError(f"starts: {unknown_name('start', name, STARTS)}")
-
-
-def decompose(products: Products, rank: int, *, search: Search = Search(), seed: int = 0) -> Fit:
+def decompose(products: Products, rank: int, solver: Solver = Solver()) -> Fit:
     """Approximate every layer's T_h = A_h B_h^T by P diag(m_h) S^T of the given rank, in float32.
 
         minimise  sum_h ||A_h B_h^T - P diag(m_h) S^T||^2
@@ -326,23 +256,19 @@ def decompose(products: Products, rank: int, *, search: Search = Search(), seed:
     Args:
         products: A `[layers, rows, heads, dim]` and B `[layers, columns, heads, dim]`.
         rank: Number of components, at most heads * dim, at which the concatenated factors are exact.
-        search: Starts and solver.
-        seed: Seed of random starts.
+        solver: Solver.
 
     Raises:
         ConfigError: The rank is out of range.
     """
     require(1 <= rank <= products.max_rank, "rank", f"must be from 1 to heads * dim = {products.max_rank}, got {rank}")
-    keys = [jax.random.fold_in(jax.random.key(seed), i) for i in range(len(search.starts))]
     with one_blas_thread():
-        starts = zip(search.starts, keys, strict=True)
-        fits = [fit_start(products, rank, name, search.solver, key) for name, key in starts]
-        return jax.block_until_ready(functools.reduce(_better, fits))
+        return jax.block_until_ready(fit_layers(products, rank, solver))
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def fit_start(products: Products, rank: int, start: str, solver: Solver, key: jax.Array) -> Fit:
-    """Improve one start of every layer, see `decompose`; a jitted function, whose program tells its memory."""
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def fit_layers(products: Products, rank: int, solver: Solver) -> Fit:
+    """Decompose every layer, see `decompose`; a jitted function, whose program tells its memory."""
 
     def one_layer(layer: Products) -> Fit:
         # Best factors lie in the span of the heads' own, so only coordinates in it are searched; and a tensor of norm
@@ -350,7 +276,7 @@ def fit_start(products: Products, rank: int, start: str, solver: Solver, key: ja
         (left_basis, left), (right_basis, right) = _spans(layer)
         norm = jnp.sqrt(jnp.maximum(squared_norm(Products(left, right)), jnp.finfo(left.dtype).tiny))
         inner = Products(left / jnp.sqrt(norm), right / jnp.sqrt(norm))
-        fit = solve(inner, STARTS[start](inner, rank, key), solver)
+        fit = solve(inner, concatenation(inner, rank), solver)
         found = fit.factors
         return fit._replace(factors=CP(left_basis @ found.left, found.mixing * norm, right_basis @ found.right))
 
@@ -369,13 +295,3 @@ def _spans(products: Products) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.A
     both = qr_of_both(*(factor.reshape(1, -1, heads * dim) for factor in products))
     left, right = ((basis[0], inner[0].reshape(-1, heads, dim)) for basis, inner in both)
     return left, right
-
-
-def _better(one: Fit, other: Fit) -> Fit:
-    """Return the fit of lower error, layer by layer."""
-    first = one.errors[:, -1] <= other.errors[:, -1]
-
-    def choose(a: jax.Array, b: jax.Array) -> jax.Array:
-        return jnp.where(first.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
-
-    return jax.tree.map(choose, one, other)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import jax
@@ -12,10 +12,8 @@ import numpy as np
 
 from headjax.attention import Attention, Grouped, MultiHead
 from headjax.attention.module import AttentionModule
-from headjax.attention.rotary import Rotary
 from headjax.conversion.calibration import covariance_root
 from headjax.conversion.sharing import (
-    Align,
     Groups,
     Partition,
     best_partition,
@@ -23,13 +21,9 @@ from headjax.conversion.sharing import (
     extended,
     fit_query_key,
     fit_value_output,
-    generalised,
-    orthogonal,
-    pairwise,
     sharing_losses,
 )
 from headjax.conversion.target import (
-    Choice,
     Site,
     Target,
     bias_or_zeros,
@@ -45,9 +39,6 @@ from headjax.core.tensors import Params
 NORMS = ("query_norm", "key_norm")
 """Fields and parameters of the norms of queries and keys."""
 
-Pool = Callable[[Site, Groups, int], Params]
-"""Pooling: (site, groups, seed) to the grouped layer's parameters, heads in the order of the groups, all biases."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToGrouped(Target):
@@ -55,20 +46,14 @@ class ToGrouped(Target):
 
     Pooling methods:
 
-    * `auto`: `fitted` or `aligned`, by their agreement with the model's own output on calibration batches; without
-      such `fitted`.
     * `fitted`: the shared key and value, and every head's query and output, that are best for the products W_Q^h W_K^hT
-      and W_V^h W_O^h, in closed form. With rotary embeddings the best shared pair of each frequency; keys of which some
-      dimensions do not turn are `aligned`.
-    * `aligned`: rotations by generalised Procrustes turn the heads of a group onto each other, which changes nothing
-      (W_Q^h R_h, W_K^h R_h; W_V^h R_h, R_h^T W_O^h). Then keys and values are averaged and the mean norm is restored.
-      With rotary embeddings queries and keys turn pair by pair.
+      and W_V^h W_O^h, in closed form. With rotary embeddings the best shared pair of each frequency; of keys of which
+      some dimensions do not turn, the mean.
     * `mean`: the mean of the heads' keys and values (Ainslie et al. 2023).
-    * `first`, `random`: the key and value of one head, as baselines.
 
     Where queries or keys are normalised (Qwen3), the norm stays and follows the shared key. A head's own factor would
     be lost in it, and turning a key does not commute with the norm's scale: `fitted` takes the mean of the heads'
-    keys, each divided by its root mean square, and fits values alone; `aligned` is refused.
+    keys, each divided by its root mean square, and fits values alone.
 
     Attributes:
         kv_heads: Number of KV heads, a divisor of num_heads.
@@ -80,25 +65,13 @@ class ToGrouped(Target):
     name: ClassVar[str] = "grouped"
 
     kv_heads: Size
-    pooling: Literal["auto", "fitted", "aligned", "mean", "first", "random"] = "auto"
+    pooling: Literal["fitted", "mean"] = "fitted"
     grouping: Literal["best", "consecutive"] = "best"
 
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
         heads = (attention if _normalises(attention) else multi_head_of(attention)).num_heads
         divides = 1 <= self.kv_heads <= heads and heads % self.kv_heads == 0
         require(divides, "kv_heads", f"{self.kv_heads} does not divide the num_heads of {heads}")
-        turns_keys = self.pooling == "aligned" and _normalises(attention)
-        advice = "aligned turns keys, which normalised ones do not allow; take fitted or mean"
-        require(not turns_keys, "pooling", advice)
-
-    def choices(self, attention: Attention) -> tuple[Choice, ...]:
-        if self.pooling != "auto":
-            return (Choice(self),)
-        fitted, aligned = (dataclasses.replace(self, pooling=pooling) for pooling in ("fitted", "aligned"))
-        plain = Choice(fitted, plain=True)
-        if _normalises(attention):
-            return Choice(fitted), plain
-        return Choice(fitted), Choice(aligned), plain, Choice(aligned, plain=True)
 
     def prepare(self, module: AttentionModule) -> AttentionModule:
         attention = module.config
@@ -115,10 +88,10 @@ class ToGrouped(Target):
         groups = self._groups(site, seed)
         order = [head for group in groups for head in group]
         # With a key and a value for every head there is nothing to pool.
-        pooling = "first" if self.kv_heads == source.num_heads else self._pooling
+        fits = self.pooling == "fitted" and self.kv_heads < source.num_heads
+        params = _fitted(site, groups) if fits else _averaged(_weights(site), groups)
         norms = {name: getattr(source, name, None) for name in NORMS}
-        params = POOLINGS[pooling](site, groups, seed) | {n: site.params[n] for n in NORMS if n in site.params}
-        biased = source.projection_bias or (pooling == "fitted" and site.moments is not None)
+        biased = source.projection_bias or (fits and site.moments is not None)
         config = Grouped(
             num_heads=source.num_heads,
             head_ids=_moved(source, order),
@@ -131,6 +104,7 @@ class ToGrouped(Target):
             rotary=source.rotary,
             **norms,
         )
+        params |= {name: site.params[name] for name in NORMS if name in site.params}
         declared = config.tensors(params["query"].shape[0], params["key"].shape[0])
         return site.becoming(config, {name: params[name] for name in declared})
 
@@ -138,48 +112,30 @@ class ToGrouped(Target):
         heads = site.attention.num_heads
         if self.grouping == "consecutive" or self.kv_heads in (1, heads):
             return consecutive(heads, self.kv_heads)
-        return best_partition(head_distances(site, self._pooling), self.kv_heads, seed=seed)
-
-    @property
-    def _pooling(self) -> str:
-        return "fitted" if self.pooling == "auto" else self.pooling
+        return best_partition(head_distances(site, self.pooling), self.kv_heads, seed=seed)
 
 
 def head_distances(site: Site, pooling: str) -> np.ndarray:
     """Return the cost `[heads, heads]` of sharing a key and a value between two heads, relative to squared norms.
 
-    For `fitted` the cost is the error of the best shared key and value, for other poolings the distance of two heads'
-    keys and values after the best rotation. Keys and values count alike. In a calibrated site the covariance of the
-    inputs weights both.
+    For `fitted` the cost is the error of the best shared key and value, for `mean` the distance of two heads' keys and
+    values. Keys and values count alike. In a calibrated site the covariance of the inputs weights both.
     """
     keys, values = (np.asarray(losses, np.float64) for losses in sharing_losses(site))
     source = _source(site)
     if _normalises(source):
-        keys = _pair_distances(_keys(site) / _sizes(site)[:, None, None], _unturned)
+        keys = _pair_distances(_keys(site) / _sizes(site)[:, None, None])
     elif pooling == "fitted" and turns_whole(source):
         keys = turning_losses(site)
     elif pooling != "fitted" or turns(source):
-        keys = _pair_distances(_keys(site), align_keys(site))
+        keys = _pair_distances(_keys(site))
     if pooling != "fitted":
-        values = _pair_distances(_values(site), orthogonal)
+        values = _pair_distances(_values(site))
     distances = keys + values
     return (distances + distances.T) / 2.0
 
 
-def align_keys(site: Site) -> Align:
-    """Return the rotations that keep the layer's logits: all, or pair by pair with rotary embeddings."""
-    rotary = site.multi_head.rotary
-    return orthogonal if rotary is None else pairwise(rotary_pairs(rotary, site.multi_head.head_dim))
-
-
-def rotary_pairs(rotary: Rotary, size: int) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of dimensions that turn together in heads of this size."""
-    dim = size if rotary.dim is None else rotary.dim
-    first, second = rotary.split(jnp.arange(dim))
-    return tuple(zip(np.asarray(first).tolist(), np.asarray(second).tolist(), strict=True))
-
-
-def _fitted(site: Site, groups: Groups, seed: int) -> Params:
+def _fitted(site: Site, groups: Groups) -> Params:
     source = _source(site)
     values = fit_value_output(site, groups, source.values)
     if _normalises(source):
@@ -188,68 +144,21 @@ def _fitted(site: Site, groups: Groups, seed: int) -> Params:
         alike = {"key": weights["key"] / sizes[None], "key_bias": weights["key_bias"] / sizes}
         return _averaged(weights | alike, groups) | values
     if turns(source):
-        keys = fit_turning(site, groups) if turns_whole(source) else _aligned(site, groups, seed)
-        return keys | values
+        return (fit_turning(site, groups) if turns_whole(source) else _averaged(_weights(site), groups)) | values
     fitted = fit_query_key(site, groups, source.head_dim)
     return fitted | {"key_bias": jnp.zeros(fitted["key"].shape[1:])} | values
 
 
-def _aligned(site: Site, groups: Groups, seed: int) -> Params:
-    turn_keys = _rotations(_keys(site), groups, align_keys(site))
-    turn_values = _rotations(_values(site), groups, orthogonal)
-    weights = _weights(site)
-    for name in ("query", "key", "value", "query_bias", "key_bias", "value_bias"):
-        turn = turn_values if name.startswith("value") else turn_keys
-        weights[name] = jnp.einsum("...hi,hij->...hj", weights[name], turn)
-    weights["output"] = jnp.einsum("hij,hid->hjd", turn_values, weights["output"])
-    pooled = _averaged(weights, groups)
-    for name in ("key", "value"):
-        size = jnp.stack([_norms(weights[name])[jnp.asarray(group)].mean() for group in groups])
-        factor = (size / jnp.maximum(_norms(pooled[name]), 1e-30))[:, None]
-        pooled |= {name: pooled[name] * factor[None], f"{name}_bias": pooled[f"{name}_bias"] * factor}
-    return pooled
-
-
-def _mean(site: Site, groups: Groups, seed: int) -> Params:
-    return _averaged(_weights(site), groups)
-
-
-def _first(site: Site, groups: Groups, seed: int) -> Params:
-    return _picked(_weights(site), groups, [group[0] for group in groups])
-
-
-def _random(site: Site, groups: Groups, seed: int) -> Params:
-    generator = np.random.default_rng(seed)
-    return _picked(_weights(site), groups, [int(generator.choice(group)) for group in groups])
-
-
-POOLINGS: dict[str, Pool] = {
-    "fitted": _fitted,
-    "aligned": _aligned,
-    "mean": _mean,
-    "first": _first,
-    "random": _random,
-}
-"""Pooling methods by name."""
-
-
 def _averaged(weights: Params, groups: Groups) -> Params:
-    index = jnp.asarray(groups)
-    return _pooled(weights, groups, lambda array, axis: jnp.take(array, index, axis=axis).mean(axis=axis + 1))
-
-
-def _picked(weights: Params, groups: Groups, chosen: Sequence[int]) -> Params:
-    return _pooled(weights, groups, lambda array, axis: jnp.take(array, jnp.asarray(chosen), axis=axis))
-
-
-def _pooled(weights: Params, groups: Groups, pool: Callable[[jax.Array, int], jax.Array]) -> Params:
-    """Return queries and outputs in the order of the groups, and keys and values pooled over their head axis."""
+    """Return queries and outputs in the order of the groups, and the means of each group's keys and values."""
     order = jnp.asarray([head for group in groups for head in group])
     params = {name: weights[name] for name in ("output_bias",) if name in weights}
     params |= {name: jnp.take(weights[name], order, axis=weights[name].ndim - 2) for name in ("query", "query_bias")}
     params["output"] = jnp.take(weights["output"], order, axis=0)
-    shared = ("key", "key_bias", "value", "value_bias")
-    return params | {name: pool(weights[name], weights[name].ndim - 2) for name in shared}
+    for name in ("key", "key_bias", "value", "value_bias"):
+        axis = weights[name].ndim - 2
+        params[name] = jnp.take(weights[name], jnp.asarray(groups), axis=axis).mean(axis=axis + 1)
+    return params
 
 
 def _weights(site: Site) -> Params:
@@ -273,22 +182,10 @@ def _values(site: Site) -> jax.Array:
     return jnp.swapaxes(value, 0, 1)
 
 
-def _rotations(matrices: jax.Array, groups: Groups, align: Align) -> jax.Array:
-    """Return a rotation `[heads, dim, dim]` for every head, found group by group."""
-    found = jax.vmap(lambda group: generalised(group, align))(matrices[jnp.asarray(groups)])
-    flat = found.reshape(-1, *found.shape[2:])
-    return jnp.zeros_like(flat).at[jnp.asarray([head for group in groups for head in group])].set(flat)
-
-
-def _pair_distances(matrices: jax.Array, align: Align) -> np.ndarray:
-    """Return min over R of ||X_i R - X_j||^2, relative to the mean ||X||^2, `[heads, heads]`."""
-
-    def distance(one: jax.Array, other: jax.Array) -> jax.Array:
-        return jnp.square(one @ align(one, other) - other).sum()
-
-    with jax.default_matmul_precision("highest"):
-        found = jax.vmap(lambda one: jax.vmap(lambda other: distance(one, other))(matrices))(matrices)
-        return np.asarray(found / jnp.maximum(jnp.square(matrices).sum(axis=(1, 2)).mean(), 1e-30), np.float64)
+def _pair_distances(matrices: jax.Array) -> np.ndarray:
+    """Return ||X_i - X_j||^2, relative to the mean ||X||^2, `[heads, heads]`."""
+    found = jax.lax.map(lambda one: jnp.square(one[None] - matrices).sum(axis=(1, 2)), matrices)
+    return np.asarray(found / jnp.maximum(jnp.square(matrices).sum(axis=(1, 2)).mean(), 1e-30), np.float64)
 
 
 def _source(site: Site) -> MultiHead | Grouped:
@@ -303,11 +200,6 @@ def _normalises(attention: Attention) -> bool:
 def _sizes(site: Site) -> jax.Array:
     """Return the root mean square of every head's key, `[heads]`, times a number that all heads share."""
     return jnp.maximum(_norms(extended(site, "key").rows), 1e-30)
-
-
-def _unturned(one: jax.Array, other: jax.Array) -> jax.Array:
-    """Return the identity, for heads that no rotation may turn."""
-    return jnp.eye(one.shape[-1])
 
 
 def _norms(weight: jax.Array) -> jax.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import ClassVar, Literal, TypeGuard
+from typing import ClassVar, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,6 @@ from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import Moments, Root, covariance_root
 from headjax.conversion.products import gain, gram
 from headjax.conversion.target import (
-    Choice,
     Site,
     Target,
     bias_or_zeros,
@@ -43,23 +42,17 @@ class ToLatent(Target):
     then normalised, then turned, and grouped layers keep their groups. A key then counts by the mean of its logits over
     the distances 0, 1, ..., 255 between query and key.
 
-    This error is `logits`. `auto` takes it or `keys`, by their agreement with the model's own output on calibration
-    batches. The other errors:
-
-    * `keys`: the squared error of keys and values themselves, weighted by the inputs' covariance (SVD-LLM's whitening).
-    * `magnitudes`: that of the weights, each input counted by the root mean square that it has (ASVD with its default
-      exponent of 1/2).
-    * `weights`: that of the weights.
+    A conversion with calibration batches also tries a second criterion, the squared error of keys and values themselves
+    (SVD-LLM's whitening), and takes the one whose model agrees better with the original on batches held out.
 
     Attributes:
         rank: Size of the latent.
-        error: Error that the decomposition minimises.
     """
 
     name: ClassVar[str] = "latent"
+    by_logits: ClassVar[bool] = True
 
     rank: Size
-    error: Literal["auto", "logits", "keys", "magnitudes", "weights"] = "auto"
 
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
         source = attention if isinstance(attention, Grouped) and must_rebuild(attention) else multi_head_of(attention)
@@ -68,32 +61,19 @@ class ToLatent(Target):
         which = "kv_heads" if isinstance(source, Grouped) else "num_heads"
         require_rank("rank", self.rank, min(memory_width, size), f"min(width, {which} * (head_dim + value_dim))")
 
-    def choices(self, attention: Attention) -> tuple[Choice, ...]:
-        if self.error != "auto":
-            return (Choice(self),)
-        logits, keys = (dataclasses.replace(self, error=error) for error in ("logits", "keys"))
-        return Choice(logits), Choice(keys), Choice(logits, plain=True)
+    def criteria(self) -> tuple[Target, ...]:
+        return self, LatentOfKeys(rank=self.rank)
 
     def prepare(self, module: AttentionModule) -> AttentionModule:
         return module if must_rebuild(module.config) else super().prepare(module)
 
     def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
-        seen = [site._replace(moments=self._moments(site)) for site in sites]
-        return [self._rebuilt(site) if must_rebuild(site.attention) else self._layer(site) for site in seen]
-
-    def _moments(self, site: Site) -> Moments | None:
-        """Return the moments of the inputs as far as the error depends on them."""
-        if site.moments is None or self.error in ("auto", "logits", "keys"):
-            return site.moments
-        if self.error == "weights":
-            return None
-        size = np.sqrt(np.diag(site.moments.key_covariance) + np.square(site.moments.key_mean))
-        return site.moments._replace(key_mean=np.zeros_like(size), key_covariance=np.diag(size))
+        return [self._rebuilt(site) if must_rebuild(site.attention) else self._layer(site) for site in sites]
 
     def _layer(self, site: Site) -> AttentionModule:
         source = site.multi_head
         weights = None
-        if self.error in ("auto", "logits"):
+        if self.by_logits:
             weights = gram(jnp.swapaxes(_read(site), 0, 1)), _written(site)
         down, up_key, up_value = _factors(site, self.rank, weights)
         biased = source.projection_bias or site.moments is not None
@@ -125,7 +105,7 @@ class ToLatent(Target):
             for key in range(params["key"].shape[1])
         ]
         weights: tuple[jax.Array, ...] | None = None
-        if self.error in ("auto", "logits"):
+        if self.by_logits:
             grams = _turned_grams(source, site), _written(site)
             weights = tuple(jnp.stack([each[heads].sum(axis=0) for heads in per_key]) for each in grams)
         down, up_key, up_value = _factors(site, self.rank, weights)
@@ -137,6 +117,14 @@ class ToLatent(Target):
                 inner[f"{name}_bias"] = bias_or_zeros(site, name) + _lost_mean(site, name, down, rebuilt)
         config = Compressed(inner=dataclasses.replace(source, projection_bias=biased), rank=self.rank)
         return site.becoming(config, {"latent": down, "inner": inner})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LatentOfKeys(ToLatent):
+    """The same by the second criterion."""
+
+    name: ClassVar[str] = "latent by keys"
+    by_logits: ClassVar[bool] = False
 
 
 def must_rebuild(attention: Attention) -> TypeGuard[MultiHead | Grouped]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -16,7 +16,6 @@ from headjax.conversion.calibration import Calibration, Moments, calibrate, cova
 from headjax.conversion.named import describe, parse_target
 from headjax.conversion.products import Products, query_key, relative_distance, value_output
 from headjax.conversion.target import (
-    Choice,
     HeadLayer,
     LayerError,
     Restructuring,
@@ -38,8 +37,8 @@ from headjax.models.model import Model
 class Conversion(NamedTuple):
     """A converted model and the error of each of its converted layers.
 
-    Where the conversion chose among several, the history's `divergence` has the distance of each one's output from the
-    original's, by its text. Each is measured on calibration batches that it was not fitted on
+    Where the conversion chose between two criteria, the history's `divergence` has the distance of each one's output
+    from the original's, by its text. Each is measured on calibration batches that it was not fitted on
     (`headjax.heads.agreement`).
     """
 
@@ -75,15 +74,14 @@ def convert(
             each of some layers, by (head stack, layer).
         batches: Calibration batches, or what `headjax.conversion.calibration.calibrate` keeps of them, or their moments
             alone. With them the error over the inputs that layers see is made small, without them the error of the
-            weights. A target that leaves an option open (`error=auto`, `pooling=auto`) tries each, and the plain
-            conversion, on three of four batches, and takes the one whose model agrees best on the others. Without
-            batches the first is taken.
+            weights. `latent` has two criteria: each is tried on three of four batches, and the one is taken whose model
+            agrees best on the others.
         plain: Make the error of the weights small all the same; use the batches for the reported error alone.
         reconstruct: Refit the output projections afterwards so that layers compute as before, see
             `headjax.heads.reconstruction.reconstruct`; needs batches.
         stacks: Head stacks to convert; None converts all.
         layers: Layers to convert, counted from 0; None converts all.
-        seed: Seed of random starts and choices.
+        seed: Seed of random choices.
 
     Raises:
         ConfigError: The target does not exist, or a layer cannot be converted to it; the message names the layer.
@@ -96,12 +94,12 @@ def convert(
     calibration = _calibration(model, batches)
     if reconstruct and not calibration.batches:
         raise ConfigError("reconstruct: needs calibration batches")
-    chosen, divergences = _chosen(model, _choices(model, targets, plain), calibration, seed)
-    changed, errors = _build(model, chosen, calibration.moments, seed)
+    chosen, divergences = (targets, {}) if plain else _chosen(model, targets, calibration, seed)
+    changed, errors = _build(model, chosen, calibration.moments, seed, plain)
     entry = history.entry(
         "convert",
-        to={f"{stack}/{layer}": describe(choice.target) for (stack, layer), choice in chosen.items()},
-        calibrated=bool(calibration.moments) and not any(choice.plain for choice in chosen.values()),
+        to={f"{stack}/{layer}": describe(target) for (stack, layer), target in chosen.items()},
+        calibrated=bool(calibration.moments) and not plain,
         seed=seed,
         relative_error={f"{error.stack}/{error.layer}": error.relative_error for error in errors},
         **({"divergence": divergences} if divergences else {}),
@@ -113,28 +111,37 @@ def convert(
 
 
 def _chosen(
-    model: Model, choices: Sequence[Mapping[HeadLayer, Choice]], calibration: Calibration, seed: int
-) -> tuple[Mapping[HeadLayer, Choice], dict[str, float]]:
-    """Return the choice that agrees best on the judged batches, and how far apart each is, by its text."""
-    if len(choices) == 1 or not calibration.judged:
-        return choices[0], {}
+    model: Model, targets: Mapping[HeadLayer, Target], calibration: Calibration, seed: int
+) -> tuple[Mapping[HeadLayer, Target], dict[str, float]]:
+    """Return the criterion that agrees best on the judged batches, and how far apart each is, by its text."""
+    most = max((len(target.criteria()) for target in targets.values()), default=1)
+    if most == 1 or not calibration.judged:
+        return targets, {}
+    choices = [
+        {place: target.criteria()[min(n, len(target.criteria()) - 1)] for place, target in targets.items()}
+        for n in range(most)
+    ]
     tried = [_build(model, choice, calibration.fitted, seed)[0] for choice in choices]
     found = agreements(model, [(other, None) for other in tried], calibration.judged)
-    divergences = {_described(choice): each.apart for choice, each in zip(choices, found, strict=True)}
-    return min(zip(choices, found, strict=True), key=lambda pair: pair[1].apart)[0], divergences
+    texts = ["; ".join(dict.fromkeys(map(describe, choice.values()))) for choice in choices]
+    best = min(range(most), key=lambda n: found[n].apart)
+    return choices[best], {text: each.apart for text, each in zip(texts, found, strict=True)}
 
 
 def _build(
-    model: Model, choices: Mapping[HeadLayer, Choice], moments: Mapping[HeadLayer, Moments], seed: int
+    model: Model,
+    targets: Mapping[HeadLayer, Target],
+    moments: Mapping[HeadLayer, Moments],
+    seed: int,
+    plain: bool = False,
 ) -> tuple[Model, tuple[LayerError, ...]]:
     """Return the model with these layers converted, and their errors."""
-    sites = _prepare(model, choices, moments)
+    layers = layers_at(model, targets).items()
+    sites = {place: Site(targets[place].start(module), moments.get(place)) for place, module in layers}
     with one_blas_thread():
-        converted = _converted(sites, choices, seed)
+        converted = _converted(sites, targets, seed, plain)
         errors = tuple(
-            _error(place, site, converted[place])
-            if choices[place].target.of_multi_head
-            else LayerError(*place, 0.0, 0.0)
+            _error(place, site, converted[place]) if targets[place].of_multi_head else LayerError(*place, 0.0, 0.0)
             for place, site in sites.items()
         )
         jax.block_until_ready([layer.params for layer in converted.values()])
@@ -147,30 +154,13 @@ def _build(
     return map_attention(model, put), errors
 
 
-def _choices(model: Model, targets: Mapping[HeadLayer, Target], plain: bool) -> list[dict[HeadLayer, Choice]]:
-    """Return the ways to convert the model; where layers have unequal numbers of choices, some stay with their last."""
-    attentions = model.config.attentions()
-    by_layer: dict[HeadLayer, tuple[Choice, ...]] = {}
-    for (stack, layer), target in targets.items():
-        found = target.choices(target.source(attentions[stack][layer]))
-        by_layer[stack, layer] = (found[0]._replace(plain=True),) if plain else found
-    most = max(map(len, by_layer.values()), default=0)
-    return [{place: found[min(n, len(found) - 1)] for place, found in by_layer.items()} for n in range(most)] or [{}]
-
-
-def _described(choices: Mapping[HeadLayer, Choice]) -> str:
-    """Return the choices of all layers in one text."""
-    texts = [f"{describe(choice.target)}{' (plain)' if choice.plain else ''}" for choice in choices.values()]
-    return "; ".join(dict.fromkeys(texts))
-
-
 def convert_layer(module: AttentionModule, to: Target | str, seed: int = 0) -> AttentionModule:
     """Return one layer as another formulation, converted from its weights alone.
 
     Args:
         module: Layer to convert.
         to: Target, as for `convert`.
-        seed: Seed of random starts and choices.
+        seed: Seed of random choices.
 
     Raises:
         ConfigError: The target does not exist or replaces whole layers, or the layer cannot be converted to it.
@@ -223,23 +213,15 @@ def _calibration(
 
 
 def _converted(
-    sites: Mapping[HeadLayer, Site], choices: Mapping[HeadLayer, Choice], seed: int
+    sites: Mapping[HeadLayer, Site], targets: Mapping[HeadLayer, Target], seed: int, plain: bool
 ) -> dict[HeadLayer, AttentionModule]:
     """Return every converted layer; layers of one target go together, so that one call decomposes them all."""
     converted: dict[HeadLayer, AttentionModule] = {}
-    for choice in dict.fromkeys(choices.values()):
-        places = [place for place in sites if choices[place] == choice]
-        given = [sites[place]._replace(moments=None) if choice.plain else sites[place] for place in places]
-        converted |= dict(zip(places, choice.target.convert(given, seed), strict=True))
+    for target in dict.fromkeys(targets.values()):
+        places = [place for place in sites if targets[place] == target]
+        given = [sites[place]._replace(moments=None) if plain else sites[place] for place in places]
+        converted |= dict(zip(places, target.convert(given, seed), strict=True))
     return converted
-
-
-def _prepare(
-    model: Model, choices: Mapping[HeadLayer, Choice], moments: Mapping[HeadLayer, Moments]
-) -> dict[HeadLayer, Site]:
-    """Return the layers in the form that their targets start from."""
-    layers = layers_at(model, choices).items()
-    return {place: Site(choices[place].target.start(module), moments.get(place)) for place, module in layers}
 
 
 def _put_back(module: AttentionModule, converted: AttentionModule) -> AttentionModule:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from headjax.attention import Attention, Gated, GatedAttention, Grouped, MultiHead, NoHeads
 from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import Moments
-from headjax.conversion.products import Products, in_float32
+from headjax.conversion.products import in_float32
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Checked
 from headjax.core.serialize import kind_of
@@ -79,18 +79,6 @@ class Site(NamedTuple):
         return self.attention
 
 
-class Choice(NamedTuple):
-    """A way to convert a layer.
-
-    Attributes:
-        target: The conversion, with every option said.
-        plain: Whether it is from the weights alone although there are moments.
-    """
-
-    target: Target
-    plain: bool = False
-
-
 class Target(Checked, abc.ABC):
     """Base of the conversions: frozen dataclasses whose fields `--to name:field=value,...` sets.
 
@@ -107,12 +95,9 @@ class Target(Checked, abc.ABC):
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
         """Raise a `ConfigError` that names the field when a layer cannot be converted."""
 
-    def choices(self, attention: Attention) -> tuple[Choice, ...]:
-        """Return the ways to convert a layer of which a calibrated conversion takes the one that agrees best.
-
-        Without calibration batches the first is taken.
-        """
-        return (Choice(self),)
+    def criteria(self) -> tuple[Target, ...]:
+        """Return the conversions of which one with held-out batches takes the one that agrees best; else the first."""
+        return (self,)
 
     def source(self, attention: Attention) -> Attention:
         """Return the formulation that the conversion starts from: the one inside of gates, where it leaves them on."""
@@ -197,20 +182,9 @@ def shared_fields(attention: MultiHead | Grouped) -> dict[str, Any]:
     return {name: getattr(attention, name) for name in names}
 
 
-def require_no_rotary(attention: Attention, name: str) -> None:
-    """Raise a `ConfigError` if the layer has rotary embeddings between queries and keys."""
-    rotary = getattr(attention, "rotary", None)
-    require(rotary is None, "rotary", f"turns queries and keys between W_Q and W_K, so the layer cannot become {name}")
-
-
 def require_rank(field: str, rank: int, most: int, what: str) -> None:
     """Raise a `ConfigError` unless 1 <= rank <= most."""
     require(1 <= rank <= most, field, f"must be from 1 to {what} = {most}, got {rank}")
-
-
-def query_key_of(site: Site) -> Products:
-    """Return W_Q and W_K of a multi-head site, without the logits' scale."""
-    return Products(site.params["query"], site.params["key"])
 
 
 def bias_or_zeros(site: Site, name: str) -> jax.Array:

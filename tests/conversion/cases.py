@@ -11,7 +11,7 @@ import numpy as np
 from headjax.attention import Call, Grouped, Mask, MultiHead
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGated, ToGrouped, ToLatent
-from headjax.conversion.decomposition import Search, Solver
+from headjax.conversion.decomposition import Solver
 from headjax.conversion.model import convert_layer
 from headjax.conversion.products import Products
 from headjax.core.norms import OffsetRMSNorm, RMSNorm
@@ -27,7 +27,7 @@ MASK = np.array([[1] * 10, [1] * 7 + [0] * 3])
 PADDED = tiny.tokens() | {"attention_mask": MASK}
 LABELS = np.random.default_rng(1).integers(1, tiny.VOCABULARY, (2, 8))
 SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2}
-QUICK = Search(solver=Solver(sweeps=60))
+QUICK = Solver(sweeps=60)
 EXACT: dict[str, Target] = {
     "collaborative": ToCollaborative(shared_dim=16),
     "latent": ToLatent(rank=16),
@@ -38,10 +38,9 @@ EXACT: dict[str, Target] = {
 
 
 LOSSY: dict[str, Target] = {
-    "collaborative": ToCollaborative(shared_dim=6, search=QUICK),
+    "collaborative": ToCollaborative(shared_dim=6, solver=QUICK),
     "latent": ToLatent(rank=8),
     "grouped": ToGrouped(kv_heads=2),
-    "aligned": ToGrouped(kv_heads=2, pooling="aligned"),
     "mean": ToGrouped(kv_heads=2, pooling="mean"),
     "fixed": ToFixed(head_dim=3),
 }

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.conversion import ToCollaborative, ToFixed, convert
+from headjax.conversion import ToCollaborative, ToFixed, ToLatent, convert
 from headjax.conversion.calibration import calibrate, collect
+from headjax.conversion.named import describe
 from headjax.core.errors import ConfigError
 from headjax.heads.agreement import agreement
 from headjax.heads.statistics import counted_queries
@@ -23,7 +24,7 @@ from tests.models.test_vision import config as vision
 
 def test_calibration_lowers_the_error_of_logits(model) -> None:
     expected = hidden(model, PADDED)
-    for target in (ToCollaborative(shared_dim=6, search=QUICK), ToFixed(head_dim=3)):
+    for target in (ToCollaborative(shared_dim=6, solver=QUICK), ToFixed(head_dim=3)):
         plain, calibrated = (convert(model, target, batches=[PADDED], plain=plain) for plain in (True, False))
         assert all(error.logit_error is None for error in convert(model, target).errors)
         for before, after in zip(plain.errors, calibrated.errors, strict=True):
@@ -75,35 +76,22 @@ def test_rows_that_fill_up_a_batch_of_images_do_not_count() -> None:
 BATCHES = [{"input_ids": np.random.default_rng(seed).integers(1, 20, (4, 8))} for seed in range(8)]
 
 
-@pytest.mark.parametrize(
-    ("target", "chosen"),
-    [
-        ("latent:rank=5", {"latent:rank=5,error=logits", "latent:rank=5,error=keys"}),
-        (
-            "grouped:kv_heads=1,grouping=consecutive",
-            {f"grouped:kv_heads=1,pooling={pooling},grouping=consecutive" for pooling in ("fitted", "aligned")},
-        ),
-    ],
-)
 @pytest.mark.whole
-def test_an_open_option_is_chosen_by_the_output_on_batches_that_it_was_not_fitted_on(target, chosen) -> None:
+def test_a_criterion_is_chosen_by_the_output_on_batches_that_it_was_not_fitted_on() -> None:
     model = model_of(LLAMA)
-    entry = convert(model, target, batches=BATCHES).model.history[-1]
+    entry = convert(model, "latent:rank=5", batches=BATCHES).model.history[-1]
     tried = entry["divergence"]
-    best = min(tried, key=tried.get)
-    assert {name.removesuffix(" (plain)") for name in tried} == chosen
-    assert {name for name in tried if name.endswith("(plain)")}
-    assert set(entry["to"].values()) == {best.removesuffix(" (plain)")}
-    assert entry["calibrated"] == (not best.endswith("(plain)"))
+    assert set(tried) == {"latent:rank=5", "latent by keys:rank=5"}
+    assert set(entry["to"].values()) == {min(tried, key=tried.get)}
     others = [batch for number, batch in enumerate(BATCHES) if number % 4 != 3]
-    alone = convert(model, best.removesuffix(" (plain)"), batches=others, plain=best.endswith("(plain)")).model
-    assert agreement(model, alone, BATCHES[3::4]).apart == pytest.approx(tried[best], rel=1e-5)
+    for target in ToLatent(rank=5).criteria():
+        alone = convert(model, target, batches=collect(model, others)).model
+        assert agreement(model, alone, BATCHES[3::4]).apart == pytest.approx(tried[describe(target)], rel=1e-5)
 
 
-def test_moments_alone_and_options_that_are_said_leave_nothing_to_choose() -> None:
+def test_moments_alone_leave_nothing_to_choose() -> None:
     model = model_of(LLAMA)
-    for target, given in (("latent:rank=5", collect(model, BATCHES)), ("latent:rank=5,error=keys", BATCHES)):
-        assert "divergence" not in convert(model, target, batches=given).model.history[-1]
+    assert "divergence" not in convert(model, "latent:rank=5", batches=collect(model, BATCHES)).model.history[-1]
 
 
 def test_one_batch_is_cut_by_its_examples() -> None:
