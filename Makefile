@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --e
 WORKERS ?= 2
 TOOLS := build/tools/bin
 
-.PHONY: help quickstart notebooks docs test test-slow attack test-wheel test-lowest test-newest parity check format clean
+.PHONY: help quickstart notebooks docs test test-slow test-part test-pythons attack test-wheel test-lowest test-newest parity check format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo 'make docs         the documentation site, in build/docs'
 	@echo 'make test         the tests, but for whole programs, studies and further cases'
 	@echo 'make test-slow    the tests that run whole programs: notebooks, the quickstart, commands, kills, full disks, long runs'
+	@echo 'make test-pythons the quickstart and a part of the tests on every other Python found; make test-part that part here'
 	@echo 'make attack       the tests that kill, damage and overload, seeded, for long'
 	@echo 'make test-wheel   the built wheel: what it holds, and its use from an empty environment'
 	@echo 'make test-lowest  the tests on the lowest versions that pyproject.toml admits; make test-newest on the newest'
@@ -42,6 +43,17 @@ test: $(VENV)/.test
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'whole and not parity and not attack' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder tests
+
+# What may differ between versions of Python, JAX and Flax: imports, attention, other people's models, our own, resuming.
+PART := tests/test_api.py tests/test_flax.py tests/attention tests/sites tests/models tests/training/test_loop.py
+test-part: $(VENV)/.test
+	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PART)
+
+test-pythons: $(BIN)/python
+	@mkdir -p build
+	@$(BIN)/python tests/slow/pythons.py > build/pythons
+	@while read -r version python; do echo "=== Python $$version"; \
+		$(MAKE) VENV=build/python$$version PYTHON=$$python quickstart test-part < /dev/null || exit 1; done < build/pythons
 
 attack: $(VENV)/.test
 	$(BIN)/python -m pytest -m attack tests
