@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headjax.core.errors import CLOSED, FAILED, INTERRUPTED, HeadjaxError
-from headjax.core.interrupts import patient_interrupts
 from headjax.core.terminal import printable, spelled_streams
 from headjax.storage.failures import causes, in_one_line, told_once
 from headjax.storage.files import json_text, write_file
@@ -43,7 +42,6 @@ COMMANDS = {
     "import": "a model from a Hugging Face directory",
     "export": "a Hugging Face directory from a model",
     "tokenizer": "a vocabulary learned from text",
-    "verify": "whether files of models and checkpoints are as they were written",
     "plan": "compile the training step for a TPU slice without one: does it fit, how fast",
 }
 """Commands and their purposes; each is `Options` and `run` of the module `headjax.commands.<name>`."""
@@ -69,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _attempt(words: list[str]) -> int:
     """Run a command, and print its failure in one line; return the exit code."""
     try:
-        with patient_interrupts(), _short_warnings():
+        with _short_warnings():
             return _run(words)
     except HeadjaxError as error:
         print(f"headjax: {'' if error.exit_code == INTERRUPTED else 'error: '}{_one_line(error)}", file=sys.stderr)

@@ -145,7 +145,7 @@ def run(options: Options, progress: Progress) -> Found:
     if options.reconstruct and options.selected is None and not options.select:
         raise HeadjaxError("--reconstruct: needs --calibrate")
     lessons = fine_tuning_of(options)
-    model, examples = open_model_and_examples_if_any(options, lazy=_is_by_layer(options.to))
+    model, examples = open_model_and_examples_if_any(options)
     task, batches, described = None, None, NO_EXAMPLES
     if examples is not None:
         task = examples.evaluation

@@ -70,7 +70,7 @@ class TaskOptions(ReadingOptions, BucketOptions):
         """The model directory, opened once for all that the command reads from it."""
         from headjax.models.model import ModelFolder
 
-        return ModelFolder.open(self.model)
+        return ModelFolder(self.model)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -191,12 +191,11 @@ def open_model_and_examples(options: ExamplesOptions) -> tuple[Model, Examples]:
     return model, _examples(model, task, options)
 
 
-def open_model_and_examples_if_any(options: ExamplesOptions, *, lazy: bool = False) -> tuple[Model, Examples | None]:
+def open_model_and_examples_if_any(options: ExamplesOptions) -> tuple[Model, Examples | None]:
     """Return the same for a command that can do without a task.
 
     Args:
         options: name the model and maybe a task.
-        lazy: whether the command can do with deferred arrays where there is no task.
 
     Raises:
         HeadjaxError: as `open_model_and_examples`, or there are examples to choose on and no task.
@@ -206,7 +205,7 @@ def open_model_and_examples_if_any(options: ExamplesOptions, *, lazy: bool = Fal
     for field in ("train", "select"):
         if getattr(options, field):
             raise HeadjaxError(f"{option_name(options, field)}: needs a task to measure on, name one with --task")
-    return options.folder.model(lazy=lazy), None
+    return options.folder.model(), None
 
 
 def _examples(model: Model, task: Task, options: ExamplesOptions) -> Examples:

@@ -93,7 +93,7 @@ def run(options: Options, progress: Progress) -> Found:
     if options.layout == "onnx":
         exported = to_onnx(load(options.model), options.out, length=options.length)
     else:
-        model = load(options.model, lazy=True)
+        model = load(options.model)
         exported = to_huggingface(model, options.out, options.layout, family=options.family, progress=progress)
         if options.check:
             whole = load(options.model)

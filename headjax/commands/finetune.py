@@ -16,8 +16,8 @@ from headjax.core.progress import Progress
 from headjax.core.task_names import OwnTask
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
-from headjax.storage.directories import delete_directory, replace_directory, settle
-from headjax.storage.paths import path_of
+from headjax.storage.directories import replace_directory
+from headjax.storage.paths import path_of, remove_tree
 
 if TYPE_CHECKING:
     from headjax.commands.own_data import Lesson
@@ -120,7 +120,6 @@ def run(options: Options, progress: Progress) -> Found:
     data = lesson.data.load(model.tokenizer)
     config = run_config(options, lesson, len(data.train))
     workdir = workdir_of(options.out)
-    settle(workdir)
     try:
         result = train(config, workdir, data=data, progress=progress)
     except CheckpointError as error:
@@ -129,7 +128,7 @@ def run(options: Options, progress: Progress) -> Found:
     if result.path is not None:
         replace_directory(result.path, path_of(options.out), LAYOUT)
     if result.finished or result.diverged is not None:
-        delete_directory(workdir)
+        remove_tree(workdir)
     measure = measure_of(data)
     made: Found = Found.of(
         result,

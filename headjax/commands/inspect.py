@@ -58,7 +58,7 @@ def run(options: Options, progress: Progress) -> Found:
 def _from_directory(path: str) -> ModelConfig:
     from headjax.models.model import ModelFolder
 
-    return ModelFolder.open(path).config
+    return ModelFolder(path).config
 
 
 def _from_file(options: Options) -> ModelConfig:

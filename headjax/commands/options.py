@@ -28,9 +28,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import check_value
-from headjax.storage.directories import check_own, settle
+from headjax.storage.directories import check_own
 from headjax.storage.files import is_stream
-from headjax.storage.paths import check_file, check_folder, check_writable, is_bucket, path_of
+from headjax.storage.paths import check_file, check_folder, is_bucket, path_of
 
 Written = Literal["", "new", "folder", "result", "page", "plot", "predictions"]
 """Output of a command under the path of an option, see `check_places`."""
@@ -323,11 +323,8 @@ def _check_writable(value: str, place: Path, kind: str) -> None:
     if kind not in ("new", "folder"):
         check_file(value)
         return
-    if kind == "new":
-        settle(place)
-    if kind == "new" and isinstance(place, Path) and place.is_symlink():
+    if kind == "new" and place.is_symlink():
         check_folder(place.resolve())  # a link may lead to a folder that is still to be made
-        check_writable(place)
     elif kind == "folder" or not place.is_dir():
         check_folder(value)
 

@@ -20,7 +20,7 @@ from headjax.report.tables import Table
 
 if TYPE_CHECKING:
     from headjax.heads.ordering import Order
-    from headjax.models.model import Model, ModelFolder
+    from headjax.models.model import Model
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,11 +71,12 @@ class Found(Changed):
 def run(options: Options, progress: Progress) -> Found:
     """Removes heads for real and writes the smaller model; with a task, also its metrics before and after."""
     from headjax.heads.head_id import all_heads
+    from headjax.heads.pruning import prune
     from headjax.models.model import save
 
     goal = goal_of(options)
     _check(options, goal)
-    model, examples = open_model_and_examples_if_any(options, lazy=True)
+    model, examples = open_model_and_examples_if_any(options)
     folder, options = options.folder, settled(model, options)
     chosen = goal.choose(Ordering(model, examples, options, progress))
     task = None if examples is None or options.no_metrics else examples.evaluation
@@ -87,7 +88,7 @@ def run(options: Options, progress: Progress) -> Found:
     else:  # no two models are needed at once: the arrays of one leave the memory before those of the other come
         removed, before = chosen.heads or (), evaluate_each((model,), task, options, progress)
         model = model.replace(params={})
-        repaired = Repaired(_removed_on_disk(folder, removed, whole=task is not None))
+        repaired = Repaired(prune(folder.model(), removed))
         metrics = [*before, *evaluate_each((repaired.model,), task, options, progress)]
     pruned = repaired.model
     more: dict[str, Any] = dict(chosen.facts)
@@ -131,21 +132,6 @@ def _check(options: Options, goal: Goal) -> None:
     fine_tuning_of(options)
     if options.reconstruct and options.steps > 1 and options.fine_tune:
         raise HeadjaxError("--reconstruct: fine-tuning between several steps leaves nothing to reconstruct")
-
-
-def _removed_on_disk(folder: ModelFolder, removed: Order, *, whole: bool) -> Model:
-    """Return the model of a directory without these heads, its arrays deferred.
-
-    Args:
-        folder: the directory.
-        removed: the heads.
-        whole: whether the arrays are made at once, one after another, for an evaluation.
-    """
-    from headjax.core.deferred import held
-    from headjax.heads.pruning import prune
-
-    pruned = prune(folder.model(lazy=True), removed)
-    return pruned.replace(params=held(pruned.params)) if whole else pruned
 
 
 def _remove(

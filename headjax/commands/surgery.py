@@ -136,15 +136,14 @@ def _checkpoints(work: str | None, described: Any, arrays: Any) -> Iterator[Chec
     if work is None:
         yield None
         return
-    from headjax.storage.directories import delete_directory
     from headjax.storage.kept import key_of_study
-    from headjax.storage.paths import path_of
+    from headjax.storage.paths import path_of, remove_tree
     from headjax.training.checkpoints import Checkpoints
 
     folder = path_of(work) / "recovery" / key_of_study(described, arrays)[:16]
     with Checkpoints(folder, keep=1) as checkpoints:
         yield checkpoints
-    delete_directory(folder)
+    remove_tree(folder)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

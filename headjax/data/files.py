@@ -19,7 +19,6 @@ from typing import IO, Any, TypeVar, cast
 from urllib.parse import unquote
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.core.limits import lines_of
 from headjax.storage.files import first_line, opened, reading
 from headjax.storage.paths import path_of
 
@@ -123,7 +122,7 @@ def read_lines(file: Path) -> Iterator[str]:
     offset = 0
     blank: list[str] | None = []  # lines before the first with text
     with reading(file), opened(file) as stream:
-        for number, data in enumerate(lines_of(stream, file), start=1):
+        for number, data in enumerate(stream, start=1):
             if b"\0" in data:
                 raise DataError(f"{file}: binary, not text: zero byte at offset {offset + data.index(0)}")
             try:

@@ -1,7 +1,7 @@
 """Preparation of a task: rows, chunks, shards that several processes and hosts write; it resumes where it stopped.
 
-A shard has the same name and content whoever writes it, and gets its name when it is complete. The manifest of a host
-lists its complete shards after each of them, and is final when the last is. Nothing else has to be remembered.
+A shard has the same name and content whoever writes it, and gets its name when it is complete, so the folder itself
+says what is left to do.
 """
 
 from __future__ import annotations
@@ -21,31 +21,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headjax.core.errors import DataError, require
-from headjax.core.progress import Progress, Update, silent
+from headjax.core.progress import Progress, silent
 from headjax.data.forms import Form
 from headjax.data.loading import record_sizes
 from headjax.data.prepared import (
+    MANIFEST,
     TOKENIZER,
     Host,
     Manifest,
+    finished_shards,
     has_tokenizer,
-    joined,
-    manifests_in,
-    names_in,
+    hosts_of,
+    read_settings,
+    write_host,
 )
-from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split, chunks, fingerprint
-from headjax.data.shards import (
-    SUFFIX,
-    Shard,
-    ShardRecords,
-    is_shard,
-    number_of,
-    read_sizes,
-    remove_shard,
-    shard_name,
-    write_shard,
-)
-from headjax.storage.files import shown
+from headjax.data.rows import SPLITS, Row, Rows, Split, chunks, fingerprint
+from headjax.data.shards import Shard, read_shard, shard_name, write_shard
+from headjax.storage.failures import writing
+from headjax.storage.lock import hold
 from headjax.storage.paths import path_of
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.version import __version__
@@ -60,7 +53,7 @@ class Prepared(NamedTuple):
     """A finished preparation, or the finished part of a host.
 
     Attributes:
-        manifest: the manifest of the folder; while other hosts are at work, that of the shards of those that are not.
+        manifest: settings and shards; while other hosts are at work, the shards of those that are not.
         written: number of shards written by this call; the others existed.
         waiting: numbers of the hosts that have not finished.
     """
@@ -71,11 +64,12 @@ class Prepared(NamedTuple):
 
 
 class Work(NamedTuple):
-    """One shard to write: its file and split, the rows to encode, and the seed of the random choices."""
+    """One shard to write: its file and split, the rows to encode, their fingerprint, and the seed of random choices."""
 
     path: Path
     split: Split
     rows: list[Row]
+    fingerprint: str
     seed: tuple[int, ...]
 
 
@@ -123,26 +117,42 @@ def prepare(
             other content.
     """
     require(processes >= 1, "processes", f"must be at least 1, got {processes}")
-    tokenizer = tokenizer if form.reads_text else None
-    wanted = _wanted(name, form, source, tokenizer, shard_bytes, seed)
+    wanted = _wanted(name, form, source, tokenizer if form.reads_text else None, shard_bytes, seed)
     folder = path_of(out).expanduser()
-    journal = Journal(folder, wanted, tokenizer, host)
-    with _workers(form, tokenizer, processes) as submit:
+    _check_folder(folder, wanted)
+    with hold(folder, f".{host.file}.lock"), _workers(form, tokenizer, processes) as submit:
+        _begin(folder, wanted, tokenizer if form.reads_text else None, host)
+        shards: list[Shard] = []
+        digest, written = hashlib.sha256(), 0
         for split in (split for split in SPLITS if split in splits):
-            rows = splits[split]
-            with progress(f"preparing {split}", rows.count, "row") as bar:
-                _write_split(journal, _plan(journal, split, rows, bar), submit, processes)
-            if host.count == 1:
-                _check_examples(journal.manifest(), split)
-    journal.finish()
-    whole, waiting = joined(folder, manifests_in(folder), journal.rows)
-    for split in () if waiting else splits:
-        _check_examples(whole, split)
-    return Prepared(whole, journal.written, waiting)
+            with progress(f"preparing {split}", splits[split].count, "row") as bar:
+                waiting: collections.deque[Future[Shard]] = collections.deque()
+                read = 0
+                for number, rows in enumerate(chunks(splits[split].rows(), shard_bytes)):
+                    read += len(rows)
+                    bar(read, {})
+                    path, found = folder / shard_name(split, number), fingerprint(rows)
+                    digest.update(f"{path.name} {found}\n".encode())
+                    if not host.owns(number):
+                        continue
+                    there = read_shard(path)
+                    if there is not None and there.rows == found:
+                        waiting.append(_done(there))
+                    else:
+                        waiting.append(submit(Work(path, split, rows, found, (seed, SPLITS.index(split), number))))
+                        written += 1
+                    while len(waiting) > 2 * (processes - 1):
+                        shards.append(waiting.popleft().result())
+                shards += [one.result() for one in waiting]
+            if not read or (host.count == 1 and not sum(one.examples for one in shards if one.split == split)):
+                raise DataError(f"{source or name}: the split {split} has no examples")
+        write_host(folder, host, shards, digest.hexdigest()[:16])
+    everyones, others = finished_shards(folder)
+    return Prepared(dataclasses.replace(wanted, shards=everyones), written, others)
 
 
 def _wanted(name: str, form: Form, source: str, tokenizer: Tokenizer | None, shard_bytes: int, seed: int) -> Manifest:
-    """Return the manifest of a preparation that has written no shard yet, its arguments checked."""
+    """Return the settings of a preparation, its arguments checked."""
     require(shard_bytes >= 1, "shard_bytes", f"must be at least 1, got {shard_bytes}")
     require(seed >= 0, "seed", f"must not be negative, got {seed}")
     if form.reads_text:
@@ -158,212 +168,69 @@ def _wanted(name: str, form: Form, source: str, tokenizer: Tokenizer | None, sha
     )
 
 
-def _check_examples(found: Manifest, split: Split) -> None:
-    if not found.counts(split)["examples"]:
-        raise DataError(f"{found.source or found.task}: the split {split} has no examples")
-
-
-def begun(folder: Path, wanted: Manifest, host: Host) -> Manifest:
-    """Return the manifest of the host's earlier calls, with the shards that are still whole.
-
-    Raises:
-        DataError: the folder has other content, or another preparation.
-    """
-    names = names_in(folder)  # first: other hosts may begin at any moment
-    manifests = manifests_in(folder)
-    if folder.exists() and (not folder.is_dir() or not (manifests or all(map(_is_ours, names)))):
-        raise DataError(f"{folder}: not empty, and not prepared by this command; choose another folder")
-    for other, manifest in manifests.items():
-        difference = manifest.difference(wanted)
-        if other.count != host.count:
-            difference = f"number of hosts was {other.count} and is {host.count} now"
-        if difference:
+def _check_folder(folder: Path, wanted: Manifest) -> None:
+    """Raise `DataError` if a folder has other content, or another preparation."""
+    if (folder / MANIFEST).is_file():
+        if difference := read_settings(folder).difference(wanted):
             raise DataError(f"{folder}: holds another preparation, {difference}; choose another folder")
-    earlier = manifests.get(host, wanted)
-    whole = tuple(shard for shard in earlier.shards if _is_whole(folder, shard, wanted.form.limit))
-    return dataclasses.replace(earlier, shards=whole)
+    elif folder.exists() and (not folder.is_dir() or any(not one.name.startswith(".") for one in folder.iterdir())):
+        raise DataError(f"{folder}: not empty, and not prepared by this command; choose another folder")
 
 
-def _is_ours(name: str) -> bool:
-    """Return whether a killed preparation may have left an entry of this name in a folder without a manifest."""
-    return is_shard(name) or name == TOKENIZER or shown(name) != name
+def _begin(folder: Path, wanted: Manifest, tokenizer: Tokenizer | None, host: Host) -> None:
+    """Write settings and tokenizer, and take back what another run said of shards that may change now."""
+    with writing(folder):
+        if not (folder / MANIFEST).is_file():
+            wanted.write(folder)
+        if tokenizer is not None and not has_tokenizer(folder):
+            tokenizer.save(folder / TOKENIZER)
+        for other in hosts_of(folder):
+            if other == host or other.count != host.count:
+                (folder / other.file).unlink(missing_ok=True)
 
 
-def _is_whole(folder: Path, shard: Shard, limit: int) -> bool:
-    try:
-        ShardRecords([folder / shard.name], [shard.examples])
-        read_sizes(folder / shard.name, shard, limit)
-    except DataError:
-        return False
-    return True
-
-
-class Journal:
-    """A host's manifest on disk, which lists its complete shards after each of them.
-
-    `shards` has them by name, `needed` the names of those that this call needs, `written` counts those that it wrote.
-    """
-
-    def __init__(self, folder: Path, wanted: Manifest, tokenizer: Tokenizer | None, host: Host) -> None:
-        self.folder, self.wanted, self.tokenizer, self.host = folder, wanted, tokenizer, host
-        earlier = begun(folder, wanted, host)
-        self.shards = {shard.name: shard for shard in earlier.shards}
-        self.needed: list[str] = []
-        self.written = 0
-        self._is_finished, self._rows = earlier.is_finished, hashlib.sha256()
-
-    @property
-    def rows(self) -> str:
-        """Hash of the rows of all shards so far, of all hosts."""
-        return self._rows.hexdigest()[:16]
-
-    def manifest(self, rows: str = "") -> Manifest:
-        """Return the manifest of the shards of this call."""
-        return dataclasses.replace(self.wanted, shards=tuple(self.shards[name] for name in self.needed), rows=rows)
-
-    def read(self, name: str, rows: str) -> None:
-        """Enter the fingerprint of the rows of the next shard, of any host."""
-        self._rows.update(f"{name} {rows}\n".encode())
-
-    def forget(self, name: str) -> None:
-        """Take a shard out of the manifest, which is no longer finished, before the shard changes."""
-        if self.shards.pop(name, None) is not None or self._is_finished:
-            self._save()
-
-    def add(self, shard: Shard, *, fresh: bool) -> None:
-        """Enter the next shard; `fresh` if this call has written it."""
-        self.needed.append(shard.name)
-        self.shards[shard.name] = shard
-        self.written += fresh
-        if fresh:
-            self._save()
-
-    def finish(self) -> None:
-        """Remove shards without rows, and write the final manifest."""
-        for name in names_in(self.folder):
-            if name.endswith(SUFFIX) and is_shard(name) and self.host.owns(number_of(name)) and name not in self.needed:
-                self.forget(name)
-                remove_shard(self.folder / name)
-        self._write(self.manifest(self.rows))
-
-    def _save(self) -> None:
-        self._is_finished = False
-        self._write(dataclasses.replace(self.wanted, shards=tuple(self.shards.values())))
-
-    def _write(self, manifest: Manifest) -> None:
-        manifest.write(self.folder / self.host.manifest)
-        try:
-            if self.tokenizer is not None and not has_tokenizer(self.folder):
-                self.tokenizer.save(self.folder / TOKENIZER)
-        except OSError as error:
-            raise DataError(f"{self.folder / TOKENIZER}: cannot be written ({error.strerror})") from None
-
-
-def _plan(journal: Journal, split: Split, source: RowSource, bar: Update) -> Iterator[Shard | Work]:
-    """Yield for every chunk of rows of this host its shard, if it exists already, or the work to do.
-
-    Raises:
-        DataError: there are no rows.
-    """
-    read = 0
-    for number, rows in enumerate(chunks(source.rows(), journal.wanted.shard_bytes)):
-        read += len(rows)
-        bar(read, {})
-        name, found = shard_name(split, number), fingerprint(rows)
-        journal.read(name, found)
-        if not journal.host.owns(number):
-            continue
-        there = journal.shards.get(name)
-        if there is not None and there.rows == found:
-            yield there
-        else:
-            journal.forget(name)
-            seed = (journal.wanted.seed, SPLITS.index(split), number)
-            yield Work(journal.folder / name, split, rows, seed)
-    if not read:
-        _check_examples(journal.wanted, split)
-
-
-def _write_split(journal: Journal, planned: Iterator[Shard | Work], submit: Submit, processes: int) -> None:
-    """Write the shards of a split, several at the same time, and enter each in the journal, in order."""
-    waiting: collections.deque[Shard | Future[Shard]] = collections.deque()
-
-    def enter_next() -> None:
-        entry = waiting.popleft()
-        journal.add(entry if isinstance(entry, Shard) else entry.result(), fresh=not isinstance(entry, Shard))
-
-    for entry in planned:
-        waiting.append(submit(entry) if isinstance(entry, Work) else entry)
-        if len(waiting) > 2 * (processes - 1):
-            enter_next()
-    while waiting:
-        enter_next()
+def _done(shard: Shard) -> Future[Shard]:
+    future: Future[Shard] = Future()
+    future.set_result(shard)
+    return future
 
 
 def encode_shard(form: Form, tokenizer: Tokenizer | None, work: Work) -> Shard:
     """Encode rows and write their shard."""
     encoded = form.encode(tokenizer, work.rows, work.split, work.seed)
-    sums = write_shard(work.path, encoded.records, record_sizes(form, encoded.records))
     counts = {key: int(count) for key, count in encoded.counts.items()}
-    return Shard(work.path.name, work.split, len(encoded.records), fingerprint(work.rows), counts, **sums)
+    shard = Shard(work.path.name, work.split, len(encoded.records), work.fingerprint, counts)
+    write_shard(work.path, shard, encoded.records, record_sizes(form, encoded.records))
+    return shard
 
 
 @contextlib.contextmanager
 def _workers(form: Form, tokenizer: Tokenizer | None, processes: int) -> Iterator[Submit]:
     """Yield the function that submits work: to this process, or to several others."""
     if processes == 1:
-
-        def here(work: Work) -> Future[Shard]:
-            future: Future[Shard] = Future()
-            future.set_result(encode_shard(form, tokenizer, work))
-            return future
-
-        yield here
+        yield lambda work: _done(encode_shard(form, tokenizer, work))
         return
     # Spawned processes inherit no threads, which a forked one could wait for forever.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, initializer=_end_with_parent) as pool:
-
-        def elsewhere(work: Work) -> Future[Shard]:
-            with _interrupts_held_back():  # each submission starts a process until there are enough
-                return pool.submit(encode_shard, form, tokenizer, work)
-
-        with _interrupts_held_back():
-            pool.submit(os.getpid)  # starts a process while the first rows are read
         try:
-            yield elsewhere
+            yield lambda work: pool.submit(encode_shard, form, tokenizer, work)
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 
 
 def _end_with_parent() -> None:
-    """End this process as soon as its parent has ended: a killed parent could not end it."""
+    """End this process when its parent ends, which alone answers Ctrl-C: a killed parent could not end it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
-    if parent is None:
-        return  # no process started this one
 
     def watch() -> None:
-        parent.join()
-        os._exit(1)
+        if parent is not None:
+            parent.join()
+            os._exit(1)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
-
-
-@contextlib.contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Hold SIGINT back from this thread; processes started meanwhile never get it.
-
-    Ctrl-C interrupts all processes of a terminal. The one that started the others lets them end their shards.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _versions() -> dict[str, str]:

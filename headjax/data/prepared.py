@@ -1,7 +1,7 @@
-"""Prepared folders: the manifests that describe shards of records, and the kind of data `task` that reads them.
+"""Prepared folders: shards of records, and the kind of data `task` that reads them.
 
-A process writes `manifest.json`. Of N hosts that prepare a folder together host I writes `manifest-I-of-N.json`, and
-readers join all N. Until its host has finished, a manifest lists the complete shards and has no hash of all rows.
+`manifest.json` has the settings of a preparation. Host I of N that has written all its shards lists them in
+`host-I-of-N.json`; a folder is finished when all N are there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from headjax.core.errors import DataError, HeadjaxError, require
+from headjax.core.errors import DataError, require
 from headjax.core.fields import Count, Size
 from headjax.core.serialize import dumps, from_data, kind, to_data
 from headjax.data.augmentation import Augmentation
@@ -27,21 +27,12 @@ from headjax.data.rows import SPLITS, Split
 from headjax.data.shards import Shard, ShardRecords, read_sizes
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.tasks import metrics_of
-from headjax.storage import integrity
-from headjax.storage.files import read_document, write_file
-from headjax.storage.formats import check_format
+from headjax.storage.files import parse_json, write_file
 from headjax.storage.paths import is_bucket
 from headjax.tokenizers.tokenizer import SPECIAL_FILE, Tokenizer
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
-FORMAT = 2
-
-SETTINGS = ("task", "form", "source", "tokenizer", "shard_bytes", "seed")
-"""Fields of the manifest that must be the same for a preparation to resume."""
-
-MANIFESTS = re.compile(r"manifest(?:-(\d+)-of-(\d+))?\.json")
-"""Names of manifests: number of the host, and number of hosts."""
 
 READ_AHEAD = 8
 """Threads that read training batches ahead from a bucket, where each example is a request to the service."""
@@ -60,18 +51,18 @@ class Host:
     count: int = 1
 
     def owns(self, number: int) -> bool:
-        """Return whether the host encodes the shard of a number."""
+        """Return whether the host writes the shard of a number."""
         return number % self.count == self.index
 
     @property
-    def manifest(self) -> str:
-        """Name of the host's manifest."""
-        return MANIFEST if self.count == 1 else f"manifest-{self.index}-of-{self.count}.json"
+    def file(self) -> str:
+        """Name of the file that lists the host's shards."""
+        return f"host-{self.index}-of-{self.count}.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Description of a prepared task, or of one host's part of it.
+    """Description of a prepared task.
 
     Attributes:
         task: name of the task.
@@ -81,9 +72,7 @@ class Manifest:
         shard_bytes: approximate size of a shard's rows in bytes.
         seed: seed of the random choices in encoding.
         versions: versions of the programs that wrote the folder.
-        shards: the shards in order.
-        rows: hash of the rows of all shards, also of other hosts'; empty while the host is at work.
-        format: version of the folder's format.
+        shards: the shards in order; they are not part of `manifest.json`.
     """
 
     task: str
@@ -94,28 +83,12 @@ class Manifest:
     seed: int
     versions: Mapping[str, str]
     shards: tuple[Shard, ...] = ()
-    rows: str = ""
-    format: int = FORMAT
-
-    def __post_init__(self) -> None:
-        names = [shard.name for shard in self.shards]
-        require(len(set(names)) == len(names), "shards", "name a shard twice")
 
     @property
     def fingerprint(self) -> str:
         """Hash of everything that the examples depend on."""
         data = [dumps(self.form), self.tokenizer, self.seed, [[shard.name, shard.rows] for shard in self.shards]]
         return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:16]
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the host has finished; those of earlier versions had another name before."""
-        return bool(self.rows) or self.format < FORMAT
-
-    @property
-    def has_checksums(self) -> bool:
-        """Whether all shards have checksums, as all but those of earlier versions."""
-        return all(shard.crc32 for shard in self.shards)
 
     def of(self, split: str) -> list[Shard]:
         """Return the shards of a split."""
@@ -144,8 +117,7 @@ class Manifest:
         Raises:
             DataError: a shard is missing or damaged.
         """
-        shards = self.of(split)
-        return ShardRecords([folder / shard.name for shard in shards], [shard.examples for shard in shards])
+        return ShardRecords([folder / shard.name for shard in self.of(split)], self.counts(split)["examples"])
 
     def sizes(self, folder: Path, split: str) -> np.ndarray:
         """Return the numbers of tokens `[records]` of a split.
@@ -153,12 +125,12 @@ class Manifest:
         Raises:
             DataError: a file of sizes is missing or damaged.
         """
-        found = [read_sizes(folder / shard.name, shard, self.form.limit) for shard in self.of(split)]
+        found = [read_sizes(folder / shard.name) for shard in self.of(split)]
         return np.concatenate([*found, np.zeros(0, np.int32)])
 
-    def difference(self, other: Manifest, fields: Sequence[str] = SETTINGS) -> str:
+    def difference(self, other: Manifest) -> str:
         """Return in words the first setting in which another manifest differs; empty if none does."""
-        for field in fields:
+        for field in ("task", "form", "source", "tokenizer", "shard_bytes", "seed"):
             old, new = getattr(self, field), getattr(other, field)
             if old == new:
                 continue
@@ -169,108 +141,73 @@ class Manifest:
             return f"{part} was {before.get(part)!r} and is {now.get(part)!r} now"
         return ""
 
-    def write(self, file: Path) -> None:
-        """Write the manifest with its checksum."""
-        data = to_data(self)
-        write_file(file, (json.dumps({**data, "crc32": _checksum(data)}, indent=2) + "\n").encode())
+    def write(self, folder: Path) -> None:
+        """Write the settings."""
+        data = {name: value for name, value in to_data(self).items() if name != "shards"}
+        write_file(folder / MANIFEST, (json.dumps(data, indent=2) + "\n").encode())
 
 
-def _checksum(data: Any) -> str:
-    return integrity.sum_of(json.dumps(data, sort_keys=True).encode())
-
-
-def load_manifest(file: Path) -> Manifest:
-    """Return a manifest, finished or not.
+def read_settings(folder: Path) -> Manifest:
+    """Return the manifest of a folder, finished or not, without its shards.
 
     Raises:
-        DataError: a damaged file, or one of a later format; the message starts with it.
+        DataError: there is none, or it is damaged.
     """
-    try:
-        data = json.loads(read_document(file))
-        check_format(data, FORMAT, file, data.get("versions", {}).get("headjax"), DataError)
-        said = data.pop("crc32", None)
-        if said != (_checksum(data) if data.get("format", 0) >= FORMAT else None):
-            raise DataError(f"{file}: damaged: differs from its checksum")
-        return from_data(Manifest, data, "manifest")
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
-        if isinstance(error, HeadjaxError) and str(error).startswith(f"{file}: "):
-            raise
-        raise DataError(f"{file}: broken: {' '.join(str(error).split())}") from None
+    file = folder / MANIFEST
+    if not file.is_file():
+        raise DataError(f"{folder}: no {MANIFEST}, not a folder that `headjax prepare` wrote")
+    return from_data(Manifest, parse_json(file.read_bytes(), str(file)), str(file))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a prepared folder with the shards of all hosts.
+
+    Raises:
+        DataError: the folder has no manifest, is not finished, is damaged, or hosts have read different rows.
+    """
+    settings, (shards, waiting) = read_settings(folder), finished_shards(folder)
+    if waiting:
+        names = ", ".join(map(str, waiting))
+        raise DataError(f"{folder}: not prepared to the end (host {names}); the same `headjax prepare` continues")
+    return dataclasses.replace(settings, shards=shards)
+
+
+def finished_shards(folder: Path) -> tuple[tuple[Shard, ...], tuple[int, ...]]:
+    """Return the shards of the hosts that have finished, and the numbers of the hosts that have not.
+
+    Raises:
+        DataError: hosts have read different rows, or a list of shards is damaged.
+    """
+    hosts = hosts_of(folder)
+    listed = {host: parse_json((folder / host.file).read_bytes(), str(folder / host.file)) for host in hosts}
+    if len({entry["rows"] for entry in listed.values()}) > 1:
+        raise DataError(f"{folder}: its hosts have read different rows; remove its files host-*.json and prepare again")
+    shards = [Shard(**shard) for entry in listed.values() for shard in entry["shards"]]
+    shards.sort(key=lambda shard: (SPLITS.index(shard.split), shard.name))
+    count = max((host.count for host in hosts), default=1)
+    return tuple(shards), tuple(sorted({*range(count)} - {host.index for host in hosts}))
+
+
+def write_host(folder: Path, host: Host, shards: Sequence[Shard], rows: str) -> None:
+    """List the shards of a host that has finished; `rows` is the hash of the rows of all hosts."""
+    data = {"rows": rows, "shards": [dataclasses.asdict(shard) for shard in shards]}
+    write_file(folder / host.file, (json.dumps(data, indent=1) + "\n").encode())
+
+
+def hosts_of(folder: Path) -> list[Host]:
+    """Return the hosts that have finished."""
+    found = (re.fullmatch(r"host-(\d+)-of-(\d+)\.json", entry.name) for entry in folder.iterdir())
+    return sorted(Host(int(match[1]), int(match[2])) for match in found if match)
 
 
 def is_prepared(path: str | Path) -> bool:
     """Return whether a path is a folder of prepared shards, finished or not."""
-    return bool(hosts_of(source_of(path)))
+    return (source_of(path) / MANIFEST).is_file()
 
 
 def has_tokenizer(folder: Path) -> bool:
     """Return whether a prepared folder has its tokenizer whole; the last file of a tokenizer is `SPECIAL_FILE`."""
     return (folder / TOKENIZER / SPECIAL_FILE).is_file()
-
-
-def hosts_of(folder: Path) -> list[Host]:
-    """Return the hosts whose manifests a folder holds, whether they have finished or not."""
-    found = filter(None, map(MANIFESTS.fullmatch, names_in(folder)))
-    return sorted(Host() if match[1] is None else Host(int(match[1]), int(match[2])) for match in found)
-
-
-def names_in(folder: Path) -> list[str]:
-    """Return the names of a folder's entries; none of a folder that is not there."""
-    return [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-
-
-def manifests_in(folder: Path) -> dict[Host, Manifest]:
-    """Return the manifests of a folder, finished or not, by host.
-
-    Raises:
-        DataError: one is damaged.
-    """
-    return {host: load_manifest(folder / host.manifest) for host in hosts_of(folder)}
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a prepared folder, joined from those of all hosts.
-
-    Raises:
-        DataError: the folder has no manifest, is not finished, is damaged, or hosts have read different rows.
-    """
-    parts = manifests_in(folder)
-    if not parts:
-        raise DataError(f"{folder}: no {MANIFEST}, not a folder that `headjax prepare` wrote")
-    whole, waiting = joined(folder, parts)
-    if waiting == (0,) and Host() in parts:
-        raise DataError(f"{folder}: not prepared to the end; the same `headjax prepare` continues")
-    if waiting:
-        names = ", ".join(map(str, waiting))
-        raise DataError(f"{folder}: not prepared to the end; hosts that have not finished, or read other rows: {names}")
-    return whole
-
-
-def joined(folder: Path, parts: Mapping[Host, Manifest], rows: str = "") -> tuple[Manifest, tuple[int, ...]]:
-    """Return the manifest of all shards of the hosts that have finished, and the numbers of those that have not.
-
-    Args:
-        folder: the prepared folder.
-        parts: its manifests.
-        rows: hash of the rows; a host that has finished with others counts as one that has not. Empty takes those of
-            the first that has finished.
-
-    Raises:
-        DataError: manifests of hosts with different settings or numbers of hosts.
-    """
-    counts = {host.count for host in parts}
-    finished = {host: part for host, part in parts.items() if part.is_finished}
-    whole = next(iter((finished or parts).values()))
-    for host, part in finished.items():
-        difference = whole.difference(part, (*SETTINGS, "versions"))
-        if difference or len(counts) > 1:
-            difference = difference or f"hosts are {' and '.join(map(str, sorted(counts)))} in number"
-            raise DataError(f"{folder / host.manifest}: another preparation, {difference}; choose another folder")
-    agreed = {host.index: part for host, part in finished.items() if part.rows == (rows or whole.rows)}
-    shards = [shard for part in agreed.values() for shard in part.shards]
-    shards.sort(key=lambda shard: (SPLITS.index(shard.split), shard.number))
-    waiting = tuple(index for index in range(min(counts)) if index not in agreed)
-    return dataclasses.replace(whole, shards=tuple(shards)), waiting
 
 
 @kind("task")

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headjax.core.errors import DataError
-from headjax.core.limits import LINE
 from headjax.core.serialize import unknown_name
 from headjax.data.files import read_lines, source_of
 from headjax.data.rows import Row
@@ -126,7 +125,7 @@ def _csv_cells(file: Path, delimiter: str) -> Cells:
     Raises:
         DataError: a quotation mark that is not closed, or, between tabs, in a cell that is not quoted as a whole.
     """
-    csv.field_size_limit(LINE.bytes())
+    csv.field_size_limit(2**26)
     held: list[str] = []
     reader, line = csv.reader(_noted(read_lines(file), held), delimiter=delimiter, strict=True), 1
     try:

@@ -1,7 +1,7 @@
 """A model as a `flax.nnx` module: its forward pass and its directory.
 
 A model directory holds `config.json`, `params/` (Orbax), `tokenizer/`, `history.json` and the record of their
-checksums, `checksums.json` (see `headjax.storage.integrity`), with which they are compared whenever they are read.
+checksums, `checksums.json` (see `headjax.storage.checksums`), with which they are compared whenever they are read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from headjax.core import tensors as declared
 from headjax.core.arguments import checked
 from headjax.core.deferred import any_deferred
-from headjax.core.errors import ArgumentError, CheckpointError, ConfigError, DataError, HeadjaxError, require
+from headjax.core.errors import ArgumentError, CheckpointError, ConfigError, DataError, HeadjaxError
 from headjax.core.modules import arrays
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
@@ -30,14 +30,13 @@ from headjax.models.config import Batch, Gates, ModelConfig, Network, Options, O
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe, ProbeFunction, TransformerLayer
 from headjax.models.tasks.classification import remembered_names, with_class_names
-from headjax.storage import integrity
-from headjax.storage.arrays import read_deferred, read_params, write_params
+from headjax.storage import checksums
+from headjax.storage.arrays import read_params, write_params
 from headjax.storage.directories import Layout, write_directory
-from headjax.storage.files import json_text
-from headjax.storage.folder import Folder, read_folder
-from headjax.storage.formats import check_format, stated
+from headjax.storage.files import json_text, parse_json
 from headjax.storage.paths import path_of
 from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.version import __version__
 
 
 class Record:
@@ -248,10 +247,7 @@ def _forward(
     return config.apply(params, batch, Options(gates, key, probe, compute))
 
 
-FORMAT = 1
-"""Version of the layout below; a reader refuses a newer one."""
-
-LAYOUT = Layout("history.json", frozenset({"config.json", "history.json", "params", "tokenizer", integrity.RECORD}))
+LAYOUT = Layout("history.json", frozenset({"config.json", "history.json", "params", "tokenizer", checksums.RECORD}))
 """Content of a model directory."""
 
 
@@ -272,7 +268,7 @@ def save(model: Model, path: str | Path, progress: Progress = silent) -> None:
     declared.check(model.config.tensors(), model.params)
     if not any_deferred(model.params):
         declared.require_finite(model.params)
-    config = stated(FORMAT) | {"model": to_data(model.config)}
+    config: dict[str, Any] = {"headjax": __version__, "model": to_data(model.config)}
     modules = sorted(foreign_modules(model.config))
     if modules:
         config["modules"] = modules
@@ -283,12 +279,12 @@ def save(model: Model, path: str | Path, progress: Progress = silent) -> None:
         if model.tokenizer is not None:
             model.tokenizer.save(folder / "tokenizer")
         write_params(model.params, folder / "params", progress)
-        integrity.write_record(folder)
+        checksums.write_checksums(folder)
 
     write_directory(path_of(path), write, LAYOUT)
 
 
-def load(path: str | Path, *, mesh: Mesh | None = None, lazy: bool = False) -> Model:
+def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
     """Read a model directory, strictly.
 
         >>> headjax.demo_model().save(folder / "model")
@@ -298,79 +294,56 @@ def load(path: str | Path, *, mesh: Mesh | None = None, lazy: bool = False) -> M
     Args:
         path: the directory.
         mesh: place the parameters on this mesh by the sharding rules; None is one device of this process.
-        lazy: return deferred arrays (`headjax.core.deferred`), each of which is read from the directory when it is
-            asked for and not kept. `save`, `to_huggingface` and `prune` take such a model; a forward pass does not.
 
     Raises:
         CheckpointError: not a model directory, or files that cannot be read.
         DamagedError: a file is not as it was written.
-        ConfigError: a config that describes no model, arrays that cannot fit into memory, or `lazy` with a mesh.
+        ConfigError: a config that describes no model, or arrays that cannot fit into memory.
         ParameterError: a missing, extra or wrongly shaped array; the message names its path.
     """
-    return ModelFolder.open(path).model(mesh=mesh, lazy=lazy)
+    return ModelFolder(path).model(mesh)
 
 
 class ModelFolder:
     """A model directory, opened: its documents are read once each, its arrays whenever a model is asked for."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    def __init__(self, path: str | Path) -> None:
+        self.path = path_of(path)
 
-    @classmethod
-    def open(cls, path: str | Path) -> ModelFolder:
-        """Open a model directory; nothing of it is read yet."""
-        return ModelFolder(Folder(path))
-
-    def model(self, *, mesh: Mesh | None = None, lazy: bool = False) -> Model:
+    def model(self, mesh: Mesh | None = None) -> Model:
         """Return the model, see `load`."""
-        require(mesh is None or not lazy, "lazy", "deferred arrays lie on no mesh")
+        config, past = self.config, self._json("history.json")
+        config = with_class_names(config, remembered_names(past))
+        checksums.check(self.path)
+        place = self.path / "tokenizer"
+        tokenizer = Tokenizer.load(place) if place.is_dir() else None
+        return Model(config, read_params(config.tensors(), self.path / "params", mesh), tuple(past), tokenizer)
 
-        def read(folder: Folder) -> Model:
-            return (self if folder is self._folder else ModelFolder(folder))._read(mesh, lazy)
-
-        return read_folder(self._folder, read)
-
-    def _read(self, mesh: Mesh | None, lazy: bool) -> Model:
-        folder, place = self._folder, self._folder.path / "params"
-        config = with_class_names(self.config, remembered_names(self._history))
-        tokenizer = self._tokenizer
-        with folder.compared(), integrity.checking(place):  # the latter of an earlier headjax
-            tensors = config.tensors()
-            if lazy:
-                params = read_deferred(tensors, place, folder.require_unchanged)
-            else:
-                params = read_params(tensors, place, mesh)
-            return Model(config, params, tuple(self._history), tokenizer)
-
-    @functools.cached_property
-    def _history(self) -> list[Any]:
-        history: list[Any] = self._folder.json("history.json")
-        return history
-
-    @functools.cached_property
-    def _tokenizer(self) -> Tokenizer | None:
-        place = self._folder.path / "tokenizer"
-        return Tokenizer.load(place, self._folder.text_at) if place.is_dir() else None
+    def _json(self, name: str) -> Any:
+        """Return the value of a document that is as it was written."""
+        try:
+            return parse_json(checksums.read_document(self.path, name), str(self.path / name))
+        except DataError as error:
+            raise CheckpointError(str(error)) from None
 
     @functools.cached_property
     def config(self) -> ModelConfig:
         """The model's config.
 
         Raises:
-            CheckpointError: not a model directory, or one of a newer layout.
+            CheckpointError: not a model directory.
             DamagedError: its `config.json` is not as it was written.
             ConfigError: a config that describes no model.
         """
-        folder, file = self._folder.path, self._folder.path / "config.json"
+        folder, file = self.path, self.path / "config.json"
         if not file.is_file():
             hint = f"; do you mean {folder / 'model'}?" if (folder / "model" / "config.json").is_file() else ""
             raise CheckpointError(f"{folder}: not a model directory (it has no config.json){hint}")
-        data = self._folder.json("config.json")
+        data = self._json("config.json")
         if isinstance(data, dict) and "model_type" in data:
             raise CheckpointError(f"{folder}: a Hugging Face directory; import it first: headjax import {folder} OUT")
         if not isinstance(data, dict) or "model" not in data:
             raise CheckpointError(f"{file}: not a headjax config (it has no field 'model')")
-        check_format(data, FORMAT, file)
         try:
             return from_data(ModelConfig, data["model"], str(file))  # type: ignore[type-abstract]
         except ConfigError as error:

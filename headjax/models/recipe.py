@@ -158,7 +158,7 @@ class Directory(Recipe):
 
     @functools.cached_property
     def _folder(self) -> ModelFolder:
-        return ModelFolder.open(self.path)
+        return ModelFolder(self.path)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:

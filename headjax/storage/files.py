@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import glob
 import gzip
 import io
-import itertools
 import json
 import os
 import re
-import secrets
 import shutil
 import socket
-import time
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from headjax.core.errors import CheckpointError, DataError, HeadjaxError
-from headjax.core.limits import DOCUMENT, FILE, read_all
 from headjax.storage.paths import is_bucket, path_of
 
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
     """Write a file beside its place, move it there when complete and on disk, and return its path.
 
-    A file that was there stays as it is until then, and its permissions are kept. Links are followed. A device
-    or a pipe is written to as it stands. Folders on the way are made, below one that exists. An object of a bucket is
-    replaced whole by the service.
+    Links are followed, and permissions of a file that is replaced are kept. A device or a pipe is written to as it
+    stands. Folders on the way are made, below one that exists.
 
     Raises:
         HeadjaxError: the file cannot be written.
@@ -39,33 +34,43 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
     try:
         if is_bucket(place):
             place.write_bytes(data)
-            return place
-        if is_stream(Path(path)):
-            with open(path, "ab", buffering=0) as stream:
-                _write_all(stream, data)
-            return Path(path)
-        target = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
-        if not os.path.islink(path):
-            _make_parent(target)
-        if target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        partial = hidden(target, "new")
-        try:
-            with open(partial, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if target.is_file():
-                shutil.copymode(target, partial)
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
-        sync_folder(target.parent)
-        for entry, _ in leftovers(target):
-            entry.unlink(missing_ok=True)
+        elif is_stream(place):
+            with place.open("ab") as stream:
+                stream.write(data)
+        else:
+            target = Path(os.path.realpath(place))
+            if target.is_dir():
+                raise IsADirectoryError(None, "a folder, where a file is to be written")
+            if not place.is_symlink():  # a link into a folder that is not there leads nowhere
+                _make_parent(target)
+            _replace_file(target, data)
     except OSError as error:
         raise HeadjaxError(f"{path}: cannot be written ({error.strerror})") from None
-    return Path(path)
+    return place
+
+
+def _make_parent(target: Path) -> None:
+    """Make the folders above a file, unless none of them but the root exists: such a path is a mistake in typing."""
+    above = next(folder for folder in target.parents if folder.exists())
+    if above == Path(target.anchor) != target.parent:
+        raise FileNotFoundError(None, f"no folder {target.parent}, nor any above it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _replace_file(target: Path, data: bytes) -> None:
+    partial = beside(target, "new")
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.is_file():
+            shutil.copymode(target, partial)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    sync_folder(target.parent)
+    remove_leftovers(target)
 
 
 def is_stream(path: Path) -> bool:
@@ -76,73 +81,35 @@ def is_stream(path: Path) -> bool:
     return system or not (path.is_file() or path.is_dir())
 
 
-def _write_all(stream: io.RawIOBase, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[stream.write(rest) or 0 :]
+_BESIDE = re.compile(r"(?<![^/])\.([^/]+?)\.(\d+)-\d+@([^/]+)\.(?:new|old)(?![^/])")
 
 
-def _make_parent(target: Path) -> None:
-    """Make the folders above a file, unless none of them but the root exists: such a path is a mistake in typing."""
-    if target.parent.is_dir():
-        return
-    there = next(folder for folder in target.parents if folder.exists())
-    if there == Path(target.anchor) and target.is_absolute():
-        raise FileNotFoundError(errno.ENOENT, f"no folder {target.parent}, nor any above it")
-    target.parent.mkdir(parents=True, exist_ok=True)
-
-
-_NONCE, _COUNT = secrets.token_hex(4), itertools.count()
-"""Tell this process from an earlier one of the same number, as in containers, and its writings from each other."""
-
-_HIDDEN = re.compile(r"\.(?P<pid>\d+)-(?P<nonce>[0-9a-f]{8})-\d+@(?P<host>[^/]+)\.(?P<kind>new|old)")
-_ON_THE_WAY = re.compile(rf"(?<![^/])\.([^/]+?){_HIDDEN.pattern}")
-
-
-def hidden(target: Path, kind: Literal["new", "old"]) -> Path:
-    """Return a new path beside a file or folder: `new` is written there until complete, `old` is the one before it.
-
-    Its name has the process and the host, by which others see whether the writer still lives.
-    """
-    owner = f"{os.getpid()}-{_NONCE}-{next(_COUNT)}@{socket.gethostname()}"
-    return target.with_name(f".{target.name}.{owner}.{kind}")
-
-
-DELETED = ".deleted"
-"""Folder to which others beside it are moved before their files are deleted one by one: none of them is whole."""
+def beside(target: Path, kind: Literal["new", "old"]) -> Path:
+    """Return the path beside a file or folder where this thread writes it, `new`, or keeps the one before, `old`."""
+    writer = f"{os.getpid()}-{threading.get_native_id()}@{socket.gethostname()}"
+    return target.with_name(f".{target.name}.{writer}.{kind}")
 
 
 def shown(path: str) -> str:
-    """Return a path as users know it: with the name that a file or folder gets when it is complete, see `hidden`."""
-    return _ON_THE_WAY.sub(r"\1", path)
+    """Return a path as users know it: with the name that a file or folder gets when it is complete, see `beside`."""
+    return _BESIDE.sub(r"\1", path)
 
 
-def leftovers(target: Path) -> list[tuple[Path, str]]:
-    """Return leftovers of killed writers beside a file or folder, with their kind, see `hidden`; `old` first."""
-    found = []
-    for entry in target.parent.glob(f".{glob.escape(target.name)}.*@*.*"):
-        match = _HIDDEN.fullmatch(entry.name.removeprefix(f".{target.name}"))
-        if match is not None and _is_abandoned(entry, match):
-            found.append((entry, match["kind"]))
-    return sorted(found, key=lambda each: each[1], reverse=True)
-
-
-ELSEWHERE = 24 * 3600.0
-"""Age in seconds at which a file that another host's process is writing counts as left behind."""
-
-
-def _is_abandoned(entry: Path, match: re.Match[str]) -> bool:
-    if match["host"] == socket.gethostname():
-        ours = int(match["pid"]) == os.getpid()
-        return match["nonce"] != _NONCE if ours else not process_lives(int(match["pid"]))
-    try:
-        return time.time() - entry.stat().st_ctime > ELSEWHERE
-    except FileNotFoundError:
-        return False
+def remove_leftovers(target: Path) -> None:
+    """Delete what killed processes of this machine left `beside` a file or folder that is whole."""
+    for entry in target.parent.glob(f".{glob.escape(target.name)}.*.*"):
+        found = _BESIDE.fullmatch(entry.name)
+        if found is None or found[3] != socket.gethostname() or process_lives(int(found[2])):
+            continue
+        if entry.suffix == ".old" and not target.exists():
+            continue
+        shutil.rmtree(entry, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            entry.unlink(missing_ok=True)
 
 
 def process_lives(number: int) -> bool:
-    """Return whether a process of this host has a number; True where the system does not know."""
+    """Return whether a process of this machine has a number; True where the system does not know."""
     if os.name != "posix":
         return True
     try:
@@ -188,24 +155,12 @@ def read_document(file: Path) -> str:
     """Return the text of a file that describes a model, a tokenizer or prepared shards.
 
     Raises:
-        DataError: it is no file but a pipe or a folder, or larger than `headjax.core.limits.DOCUMENT`; the message
-            starts with it.
+        DataError: it is no file but a pipe or a folder; the message starts with it.
         OSError, UnicodeDecodeError: it cannot be read.
     """
-    return document_text(document_bytes(file))
-
-
-def document_bytes(file: Path) -> bytes:
-    """Return the bytes of such a file, see `read_document`."""
     if not file.is_file() and file.exists():  # in this order, since others may delete it meanwhile
         raise DataError(f"{file}: not a file but a folder, a pipe or a device")
-    DOCUMENT.check(file.stat().st_size, str(file))
-    return file.read_bytes()
-
-
-def document_text(data: bytes) -> str:
-    """Return the text that such a file's bytes spell."""
-    return data.decode("utf-8").replace("\r\n", "\n")
+    return file.read_bytes().decode("utf-8").replace("\r\n", "\n")
 
 
 def check_characters(text: str, place: str) -> str:
@@ -267,18 +222,10 @@ def read_bytes(file: Path) -> bytes:
     """A file's bytes; one named `*.gz` is unpacked.
 
     Raises:
-        DataError: a file that is missing, too large (see `headjax.core.limits`), no whole gzip file or cannot be read;
-            the message starts with it.
+        DataError: a file that is missing, no whole gzip file or cannot be read; the message starts with it.
     """
-    with reading(file):
-        if file.suffix == ".gz":
-            with opened(file) as packed:
-                return read_all(packed, file)
-        if file.is_file():
-            FILE.check(file.stat().st_size, str(file))
-            return file.read_bytes()
-        with file.open("rb") as stream:
-            return read_all(stream, file)
+    with reading(file), opened(file) as stream:
+        return stream.read()
 
 
 def opened(file: Path) -> io.BufferedIOBase:

@@ -1,26 +1,20 @@
-"""Paths of users: folders of this machine as `pathlib.Path`, buckets (`gs://BUCKET/NAME`) as paths with its methods.
-
-Every function that takes a path takes it through `path_of`. Libraries of buckets are imported with the first bucket
-that is named.
-"""
+"""Paths of users: folders of this machine as `pathlib.Path`, buckets (`gs://BUCKET/NAME`) as `etils.epath.Path`."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-import secrets
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard, cast
+from typing import cast
 
 from headjax.core.errors import HeadjaxError, in_line
 
-if TYPE_CHECKING:
-    from headjax.storage.buckets import BucketPath
-
 SCHEME = "gs://"
 """Beginning of the address of a bucket of Google Cloud Storage."""
+
+
+NAME_MAX = 255
+"""Most bytes of a name of a file or folder, on every file system that is in use."""
 
 
 def path_of(path: str | os.PathLike[str]) -> Path:
@@ -29,44 +23,46 @@ def path_of(path: str | os.PathLike[str]) -> Path:
     Args:
         path: a path of this machine, or `gs://BUCKET/NAME`.
 
-    Returns:
-        A `pathlib.Path`; for a bucket a `headjax.storage.buckets.BucketPath`, which has those of its methods that
-        headjax calls.
-
     Raises:
         HeadjaxError: an address of another kind, a bucket without a name, a name that no file can have, or the extra
             `gcs` is not installed.
     """
     text = os.fspath(path)
-    if "\0" in text or not _is_spelled(text):
-        raise HeadjaxError(f"{in_line(text)}: no file can have this name, of NUL or half a character")
-    scheme, separator, rest = text.partition("://")
-    if not separator:
-        _check_name(text, Path(text))
-        return Path(text)
-    if f"{scheme}://" != SCHEME:
-        raise HeadjaxError(f"{text}: not a path that headjax reads or writes; paths are folders or {SCHEME}BUCKET/NAME")
-    if not rest.split("/")[0]:
-        raise HeadjaxError(f"{text}: the bucket has no name; expected {SCHEME}BUCKET/NAME")
     try:
-        from headjax.storage.buckets import BucketPath
-    except ImportError as error:
-        raise HeadjaxError(f"{text}: buckets need {error.name}; pip install '.[gcs]' from a checkout") from None
-    return cast(Path, BucketPath(text))
-
-
-def _is_spelled(text: str) -> bool:
-    """Return whether the characters of a path are whole, as bytes that are no UTF-8 count too."""
-    try:
-        os.fsencode(text)
+        if any(len(os.fsencode(name)) > NAME_MAX for name in text.split("/")):
+            raise HeadjaxError(f"{in_line(text)}: the name is too long")
     except UnicodeEncodeError:
-        return False
-    return True
+        raise HeadjaxError(f"{in_line(text)}: invalid path: an unpaired surrogate") from None
+    if "\0" in text:
+        raise HeadjaxError(f"{in_line(text)}: invalid path: NUL")
+    if "://" not in text:
+        return Path(text)
+    if not text.startswith(SCHEME) or not text.removeprefix(SCHEME).split("/")[0]:
+        raise HeadjaxError(f"{text}: not a path that headjax reads or writes; give a folder or {SCHEME}BUCKET/NAME")
+    try:
+        import fsspec
+        import gcsfs  # noqa: F401
+        from etils.epath import gpath
+    except ImportError as error:
+        raise HeadjaxError(f"{text}: buckets need {error.name}; pip install 'headjax[gcs]'") from None
+    if "EPATH_USE_TF" not in os.environ:
+        # etils would reach buckets by TensorFlow where that is installed, which takes long to import. It may have
+        # decided so before.
+        os.environ["EPATH_USE_TF"] = "false"
+        gpath._is_tf_installed.cache_clear()
+        # Other processes and TensorStore write to a bucket, too: a remembered listing would be wrong.
+        fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
+    return cast(Path, gpath.PosixGPath(text))
 
 
-def is_bucket(path: object) -> TypeGuard[BucketPath]:
+def is_bucket(path: object) -> bool:
     """Return whether a path of `path_of` lies in a bucket."""
     return not isinstance(path, Path) and str(path).startswith(SCHEME)
+
+
+def absolute(path: Path) -> str:
+    """Return the text of a path from its root, or of its address."""
+    return str(path) if is_bucket(path) else str(path.absolute())
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:
@@ -76,12 +72,9 @@ def check_folder(path: str | os.PathLike[str]) -> None:
         HeadjaxError: it, or what lies above it, is something else or cannot be written to.
     """
     place = path_of(path)
-    if isinstance(place, Path):
-        _check_name(path, place)
-        if place.is_symlink() and not place.exists():
-            raise HeadjaxError(f"{path}: a link that leads to nothing")
-        _check_above(path, place)
-    check_writable(path)
+    if isinstance(place, Path) and place.is_symlink() and not place.exists():
+        raise HeadjaxError(f"{path}: a link that leads to nothing")
+    _check_above(path, place)
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
@@ -91,100 +84,56 @@ def check_file(path: str | os.PathLike[str]) -> None:
         HeadjaxError: the path is a folder, or its parent is no folder or cannot be written to.
     """
     place = path_of(path)
-    if isinstance(place, Path):
-        _check_name(path, place)
-        if place.is_dir():
-            raise HeadjaxError(f"{path}: a folder, where a file is to be written")
-        if place.is_file() or not place.exists():
-            target = Path(os.path.realpath(place))
-            _check_name(path, target.with_name(target.name + _BESIDE))
-            _check_above(path, target.parent)
-    check_writable(path)
-
-
-_BESIDE = "." * 64
-"""Longest addition to a file's name, roughly, while it is written beside its place."""
-
-
-def _check_name(path: str | os.PathLike[str], place: Path) -> None:
-    """Check that the file system takes a name of this length."""
-    try:
-        os.lstat(place)
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise HeadjaxError(f"{in_line(os.fspath(path))}: the name is too long") from None
+    if place.is_dir():
+        raise HeadjaxError(f"{path}: a folder, where a file is to be written")
+    if place.is_file() or not place.exists():
+        _check_above(path, place.parent if is_bucket(place) else Path(os.path.realpath(place)).parent)
 
 
 def _check_above(path: str | os.PathLike[str], place: Path) -> None:
-    """Check the nearest folder that exists, from a place of this machine upwards."""
-    place = place.absolute()
-    there = next(each for each in (place, *place.parents) if os.path.lexists(each))
+    """Check the nearest folder that exists, from a place upwards; a bucket by writing an object."""
+    if is_bucket(place):
+        probe = place / ".headjax-probe"
+        try:
+            probe.write_bytes(b"")
+            probe.unlink()
+        except Exception as error:  # the client of buckets has errors of its own
+            raise HeadjaxError(f"{path}: cannot be written ({str(error).splitlines()[0][:200]})") from None
+        return
+    there = next(each for each in (place.absolute(), *place.absolute().parents) if os.path.lexists(each))
     if not there.is_dir():
         raise HeadjaxError(f"{path}: {there} exists and is no folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise HeadjaxError(f"{path}: no permission to write to {there}")
 
 
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Check that a bucket exists and takes files, by writing and deleting one beside the path; folders pass.
-
-    A folder of this machine says so at once when it is written to. A bucket would after hours of work.
-
-    Raises:
-        HeadjaxError: the bucket does not exist or refuses.
-    """
-    place = path_of(path)
-    if not is_bucket(place):
-        return
-    probe = place.with_name(f".{place.name}.{secrets.token_hex(4)}.probe")
-    try:
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        raise HeadjaxError(f"{path}: cannot be written ({error.strerror})") from None
-
-
-def file_sizes(folder: Path) -> dict[str, int]:
-    """Return the size in bytes of every file below a folder, by its path below it, sorted.
-
-    Files and folders that disappear meanwhile, as in a folder of a running job, are skipped.
-    """
+def files_below(folder: Path) -> list[str]:
+    """Return the paths of all files below a folder, relative to it, sorted."""
     if is_bucket(folder):
-        return {path.relative_to(folder).as_posix(): size for path, size in folder.listing()}
-    sizes = {}
-    for place, _, names in os.walk(folder, onerror=_unless_gone):
-        for file in (Path(place, name) for name in names):
-            with contextlib.suppress(FileNotFoundError):
-                if file.is_file():
-                    sizes[file.relative_to(folder).as_posix()] = file.stat().st_size
-    return dict(sorted(sizes.items(), key=lambda entry: entry[0].split("/")))
+        import gcsfs
 
-
-def _unless_gone(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError | PermissionError):
-        raise error
+        above = str(folder).removeprefix(SCHEME).rstrip("/") + "/"
+        return sorted(name.removeprefix(above) for name in gcsfs.GCSFileSystem().find(above))
+    files = (Path(root, name) for root, _, names in os.walk(folder) for name in names)
+    return sorted(file.relative_to(folder).as_posix() for file in files)
 
 
 def copy_file(file: Path, target: Path) -> None:
-    """Copy a file to a path, which may lie in a bucket; both may where they are in the same service.
+    """Copy a file to a path; either may lie in a bucket.
 
     Raises:
         OSError: it cannot be read or written.
     """
-    if is_bucket(file) and is_bucket(target):
-        file.copy_to(target)
-    elif is_bucket(file):
-        file.download(target)
-    elif is_bucket(target):
-        target.upload(file)
-    else:
+    if not (is_bucket(file) or is_bucket(target)):
         shutil.copyfile(file, target)
+        return
+    with file.open("rb") as source, target.open("wb") as sink:
+        shutil.copyfileobj(source, sink, 2**24)
 
 
 def remove_tree(path: Path) -> None:
     """Delete a folder and all below it, as far as that succeeds."""
-    with contextlib.suppress(OSError):
-        if is_bucket(path):
-            path.rmtree()
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+    if not is_bucket(path):
+        shutil.rmtree(path, ignore_errors=True)
+    elif path.exists():
+        path.rmtree()  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -189,21 +189,17 @@ class Tokenizer:
         write_file(directory / SPECIAL_FILE, (json.dumps(dict(self.special), indent=2) + "\n").encode())
 
     @classmethod
-    def load(cls, directory: str | Path, read: Callable[[Path], str] | None = None) -> Tokenizer:
+    def load(cls, directory: str | Path) -> Tokenizer:
         """Read the files that `save` wrote.
-
-        Args:
-            directory: their folder.
-            read: returns the text of one; that of an opened folder compares it with the folder's record.
 
         Raises:
             DataError: a file is missing or broken; the message starts with it.
         """
-        folder, read = path_of(directory), read or read_file
-        vocabulary, special = (read(folder / name) for name in (VOCABULARY_FILE, SPECIAL_FILE))
+        folder = path_of(directory)
+        vocabulary, special = (read_file(folder / name) for name in (VOCABULARY_FILE, SPECIAL_FILE))
         target = folder / TARGET_FILE
         roles = special_tokens(parse_json(special, str(folder / SPECIAL_FILE)), folder / SPECIAL_FILE)
-        loaded = cls(vocabulary, tuple(sorted(roles.items())), read(target) if target.is_file() else "")
+        loaded = cls(vocabulary, tuple(sorted(roles.items())), read_file(target) if target.is_file() else "")
         return parsed(loaded, directory)
 
 

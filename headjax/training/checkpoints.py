@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import os
-import shutil
-import warnings
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from headjax.core.errors import CheckpointError, DamagedError, HeadjaxError
-from headjax.mesh.distributed import is_first, on_first, wait_for_all
-from headjax.storage import integrity
+from headjax.core.errors import CheckpointError
 from headjax.storage.failures import writing
-from headjax.storage.files import DELETED, first_line
-from headjax.storage.formats import FIELDS, check_format, stated
-from headjax.storage.paths import is_bucket
+from headjax.storage.files import first_line
+from headjax.storage.paths import absolute
 from headjax.training.state import TrainState
-
-FORMAT = 1
-"""Version of a checkpoint's content; a reader refuses a newer one."""
 
 FOLDER = "checkpoints"
 """Folder of a workdir that holds its checkpoints."""
-
-COMMITTED = "commit_success.txt"
-"""Name of the object by which Orbax recognises a complete checkpoint of a bucket."""
 
 SHARED_FROM = 2**20
 """Smallest part of an array, in bytes, that each of several devices with copies of the array writes on its own.
@@ -41,10 +25,9 @@ whole, by one device.
 
 
 class Checkpoints:
-    """Checkpoints under `workdir/checkpoints`, written asynchronously, the latest few kept.
+    """Checkpoints under `workdir/checkpoints`, written asynchronously by Orbax, the latest few kept.
 
-    A checkpoint counts only once it is complete, so that a run killed while saving continues from the one before. Its
-    files' checksums are then recorded beside it (`headjax.storage.integrity`), and compared before it is restored.
+    A checkpoint counts only once it is complete, so that a run killed while saving continues from the one before.
     """
 
     def __init__(self, workdir: Path, keep: int, *, read_only: bool = False) -> None:
@@ -57,20 +40,18 @@ class Checkpoints:
         """
         import orbax.checkpoint as ocp
 
-        self._ocp, self._read_only = ocp, read_only
+        self._ocp = ocp
         self.path = workdir / FOLDER
         arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=SHARED_FROM)
         registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
         with writing(self.path):
             self._manager = ocp.CheckpointManager(
-                os.fspath(self.path.absolute()),
+                absolute(self.path),
                 options=ocp.CheckpointManagerOptions(
                     preservation_policy=ocp.checkpoint_managers.LatestN(keep),
                     read_only=read_only,
                     create=not read_only,
                     save_interval_steps=0 if read_only else 1,
-                    # A run that ends while one is deleted leaves none in parts. A bucket has no such moves.
-                    todelete_subdir=None if read_only else DELETED,
                     # Made beside the steps, a folder that fails leaves threads that wait minutes for it.
                     async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
                 ),
@@ -79,23 +60,13 @@ class Checkpoints:
                     "position": ocp.JsonCheckpointHandler(),
                 },
             )
-        self._unrecorded: int | None = None
-        self._unswept = not read_only
-        self._recorder = ThreadPoolExecutor(1)
-        self._recording: Future[None] | None = None
 
     def __enter__(self) -> Checkpoints:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        try:
-            self._finish()
-        finally:
-            self._recorder.shutdown()
-            with writing(self.path):  # waits for a save that failed, too
-                self._manager.close()
-            if is_first() and not is_bucket(self.path) and not self._read_only:
-                shutil.rmtree(self.path / DELETED, ignore_errors=True)
+        with writing(self.path):  # waits for a save that failed, too
+            self._manager.close()
 
     @property
     def latest(self) -> int | None:
@@ -104,7 +75,7 @@ class Checkpoints:
 
     def describe_latest(self) -> str:
         """Return a clause that names the last complete checkpoint."""
-        self._finish()
+        self._wait()
         step = self.latest
         return "there is no good checkpoint" if step is None else f"the last good checkpoint is {self.path / str(step)}"
 
@@ -117,134 +88,45 @@ class Checkpoints:
         """Start writing a checkpoint, unless this step has one."""
         if step == self.latest:
             return
-        self._finish()
-        self._unswept = True
         args = self._ocp.args
-        composite = args.Composite(state=args.PyTreeSave(state), position=args.JsonSave(stated(FORMAT) | position))
+        composite = args.Composite(state=args.PyTreeSave(state), position=args.JsonSave(position))
         with writing(self.path / str(step)):
             self._manager.save(step, args=composite, force=True)
-        self._unrecorded = step
 
     def discard(self, step: int) -> None:
         """Delete the checkpoint of a step, if it has one. All processes call this together."""
-        self._finish()
+        self._wait()
         if step in self.steps:
             with writing(self.path / str(step)):
                 self._manager.delete(step)
-
-    def record_complete(self) -> None:
-        """Begin to record the checksums of the last checkpoint's files once it is complete, in a thread beside.
-
-        Called between steps, so that a killed run has the record of the checkpoint that it continues from. The
-        thread also deletes the checkpoints that this one replaces.
-        """
-        if self._unrecorded is not None and self._is_complete(self.path / str(self._unrecorded)):
-            if is_first():
-                self._recording = self._recorder.submit(integrity.write_record, self.path / str(self._unrecorded))
-            self._unrecorded = None
-        if self._unswept and not self._manager.is_saving_in_progress():
-            if is_first() and not is_bucket(self.path):
-                self._recorder.submit(self._sweep)
-            self._unswept = False
-
-    def _sweep(self) -> None:
-        """Delete the checkpoints that were moved out of the way; a file that cannot be deleted is tried again later."""
-        for path in (self.path / DELETED).glob("*"):
-            shutil.rmtree(path, ignore_errors=True)
-
-    def _is_complete(self, path: Path) -> bool:
-        """Return whether a checkpoint has been written: a folder has its name then, and one of a bucket its marker."""
-        if is_bucket(path):
-            return not self._manager.is_saving_in_progress() and (path / COMMITTED).is_file()
-        return path.is_dir()
 
     def restore(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """Return a checkpoint's state, on the target's shardings, and its position in the data.
 
         Raises:
-            DamagedError: a file is not as it was written, or, in a checkpoint without checksums, cannot be restored.
-            CheckpointError: intact files that do not fit the target, or a format that this headjax does not read.
+            CheckpointError: it cannot be read, or does not fit the target.
         """
-        path = self.path / str(step)
         args = self._ocp.args
-        with self._compared(path):
-            position = self._restore_items(path, position=args.JsonRestore())["position"]
-            check_format(position, FORMAT, path)
-            places = self._ocp.checkpoint_utils.construct_restore_args(target)
-            state = self._restore_items(path, state=args.PyTreeRestore(target, restore_args=places))["state"]
-        return state, {name: entry for name, entry in position.items() if name not in FIELDS}
-
-    def _restore_items(self, path: Path, **items: Any) -> Any:
-        """Return parts of a checkpoint by name."""
+        places = self._ocp.checkpoint_utils.construct_restore_args(target)
+        wanted = args.Composite(state=args.PyTreeRestore(target, restore_args=places), position=args.JsonRestore())
         try:
-            return self._manager.restore(int(path.name), args=self._ocp.args.Composite(**items))
+            restored = self._manager.restore(step, args=wanted)
         except Exception as error:
-            intact = (path / integrity.RECORD).is_file() or jax.process_count() > 1
-            kind = CheckpointError if intact else DamagedError
-            raise kind(f"{path}: cannot be restored ({first_line(error)})") from None
+            path = self.path / str(step)
+            raise CheckpointError(
+                f"{path}: cannot be restored ({first_line(error)}); without it the run goes on from the one before"
+            ) from None
+        return restored["state"], restored["position"]
 
     def restore_newest(self, target: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
-        """Return state and position of the newest intact checkpoint; None without any. All processes call it together.
-
-        Damaged ones that are newer are kept aside, in `checkpoints.damaged`, with a warning that names the damage.
+        """Return state and position of the newest checkpoint; None without any. All processes call it together.
 
         Raises:
-            DamagedError: there are checkpoints, and none is intact.
-            CheckpointError: intact files that do not fit the target.
+            CheckpointError: it cannot be read, or does not fit the target.
         """
-        damaged: list[tuple[int, DamagedError]] = []
-        for step in reversed(self.steps):
-            try:
-                restored = self.restore(step, target)
-            except DamagedError as error:
-                damaged.append((step, error))
-                continue
-            for other, damage in damaged:
-                aside = self._set_aside(other)
-                if is_first():
-                    warnings.warn(
-                        f"{damage}; going on from step {step}, the damaged one is kept in {aside}", stacklevel=2
-                    )
-            return restored
-        if damaged:
-            raise damaged[0][1]
-        return None
+        return None if self.latest is None else self.restore(self.latest, target)
 
-    @contextlib.contextmanager
-    def _compared(self, path: Path) -> Iterator[None]:
-        """Compare a checkpoint with its record beside the body, which reads it.
-
-        Of several processes, the first compares before any reads: they continue together, or learn of damage together.
-        """
-        if jax.process_count() == 1:
-            with integrity.checking(path):
-                yield
-            return
-        try:
-            on_first(lambda: integrity.check(path))
-        except HeadjaxError as error:
-            if is_first():
-                raise
-            raise DamagedError(str(error)) from None
-        yield
-
-    def _set_aside(self, step: int) -> Path:
-        """Move a checkpoint out of the way and return its new path. All processes call this together."""
-        folder = self.path.with_name(f"{self.path.name}.damaged")
-        aside = next(path for count in itertools.count() if not (path := folder / f"{step}{'+' * count}").exists())
-        wait_for_all("damaged checkpoint found")
-        if is_first():
-            folder.mkdir(exist_ok=True)
-            (self.path / str(step)).rename(aside)
-        wait_for_all("damaged checkpoint set aside")
-        self._manager.reload()
-        return aside
-
-    def _finish(self) -> None:
-        """Wait for the checkpoint that is being written, and for its record."""
+    def _wait(self) -> None:
+        """Wait for the checkpoint that is being written."""
         with writing(self.path):
             self._manager.wait_until_finished()
-        self.record_complete()
-        if self._recording is not None:
-            recording, self._recording = self._recording, None
-            recording.result()

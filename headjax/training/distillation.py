@@ -104,10 +104,8 @@ def distill(
 
     def after(number: int, state: TrainState, measured: StepMetrics) -> bool:
         losses.add(measured.loss)
-        if checkpoints is not None:
-            checkpoints.record_complete()
-            if number % CHECKPOINT_EVERY == 0 and number < settings.steps:
-                checkpoints.save(number, state, {"losses": losses.fetch().tolist()})
+        if checkpoints is not None and number % CHECKPOINT_EVERY == 0 and number < settings.steps:
+            checkpoints.save(number, state, {"losses": losses.fetch().tolist()})
         if progress is not None:
             progress(number, losses.latest())
         return False

@@ -23,7 +23,6 @@ from headjax.models.model import Model
 from headjax.models.recipe import Start
 from headjax.models.summary import check_kernels
 from headjax.models.tasks.classification import class_names, with_class_names
-from headjax.storage.lock import FolderLock
 from headjax.storage.paths import check_folder, path_of
 from headjax.training.batches import Feed, validation
 from headjax.training.checkpoints import Checkpoints
@@ -141,14 +140,14 @@ def train(
         profiled.check(config.steps)
     make_room()
     run, start = _prepare(config, workdir, data)
-    with hold_workdir(workdir) as lock:
+    with hold_workdir(workdir):
         held_steps = claim_workdir(workdir, config)
-        result = _train(run, start, workdir, lock, progress, profiled)
+        result = _train(run, start, workdir, progress, profiled)
     return result._replace(extended_from=held_steps if held_steps < config.steps else None)
 
 
 def _train(
-    run: Training, start: Start, workdir: Path, lock: FolderLock, progress: Progress, profiled: ProfiledSteps | None
+    run: Training, start: Start, workdir: Path, progress: Progress, profiled: ProfiledSteps | None
 ) -> TrainResult:
     """Train in a workdir whose lock is held, see `train`."""
     config = run.config
@@ -168,7 +167,7 @@ def _train(
             step = profiler.around(_step(run))
             with (progress if is_first() else silent)("training", config.steps, "step") as bar:
                 recorder = Recorder(metrics, bar, first)
-                keeper = Keeper(run, past, feed, checkpoints, recorder, best, stop, lock, first=first + 1)
+                keeper = Keeper(run, past, feed, checkpoints, recorder, best, stop, first=first + 1)
                 if owed:
                     keeper.evaluate(first, state.params)
                 if keeper.diverged is None:

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import statistics
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from headjax.mesh.distributed import is_first
 from headjax.models.config import Batch
 from headjax.storage.failures import writing
 from headjax.storage.files import json_text, write_file
-from headjax.storage.mirror import Mirror
+from headjax.storage.paths import copy_file, is_bucket
 from headjax.training.event_files import EventFile
 from headjax.training.state import TrainState
 from headjax.training.step import NumberedStep, StepMetrics
@@ -94,13 +95,41 @@ class Recorder:
         self._clock.restart(step)
 
 
+class Mirror:
+    """A folder of this machine whose files end up below a path: that path itself, or a copy of a bucket's.
+
+    Nothing can be appended to an object of a bucket, so files that grow are copied whole.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._temporary = tempfile.TemporaryDirectory(prefix="headjax-") if is_bucket(path) else None
+        self.folder = path if self._temporary is None else Path(self._temporary.name)
+
+    def publish(self) -> None:
+        """Copy the files to a bucket."""
+        if self._temporary is not None:
+            for file in (file for file in self.folder.rglob("*") if file.is_file()):
+                target = self._path / file.relative_to(self.folder).as_posix()
+                with writing(target):
+                    copy_file(file, target)
+
+    def close(self) -> None:
+        """Copy the files, and delete a temporary folder."""
+        try:
+            self.publish()
+        finally:
+            if self._temporary is not None:
+                self._temporary.cleanup()
+
+
 class MetricWriter:
     """Appends records to `workdir/metrics.jsonl` and, if asked, to TensorBoard files beside it.
 
     A continued run first drops the records after the step it continues from, so that every step is recorded once. No
     file is kept open for long: a bucket that is mounted as a folder shows others a file once it is closed. A bucket
-    itself gets the records with every checkpoint, at the end, and every half minute (see `Mirror`). Metrics are the
-    same in all processes, and only the first one writes them.
+    itself gets the records with every checkpoint and at the end (see `Mirror`). Metrics are the same in all processes,
+    and only the first one writes them.
 
     Args:
         workdir: the run's folder.
@@ -166,10 +195,6 @@ class MetricWriter:
             self._open(suffix=f".{step}")
             if self._board is not None:
                 self._board.write(step, values)
-                if self._mirror.is_due:
-                    self._board.flush()
-        if self._mirror.is_due:
-            self._mirror.publish()
 
 
 def _is_evaluation(record: Mapping[str, Any], step: int) -> bool:
@@ -184,7 +209,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     records = []
-    for line in path.read_text(errors="replace").splitlines():
+    for line in path.read_bytes().decode(errors="replace").splitlines():
         with contextlib.suppress(ValueError, RecursionError):
             record = json.loads(line)
             if isinstance(record, dict) and isinstance(record.get("step"), int):

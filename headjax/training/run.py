@@ -16,7 +16,6 @@ from headjax.data.task import TaskData
 from headjax.mesh.distributed import Vote, on_this_process
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
-from headjax.storage.lock import FolderLock
 from headjax.training.batches import Feed, Validation
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.config import TrainConfig
@@ -68,11 +67,10 @@ class Keeper:
         recorder: Recorder,
         best: BestModel | None,
         stop: StopRequest,
-        lock: FolderLock,
         first: int,
     ) -> None:
         self._run, self._past, self._feed = run, past, feed
-        self._checkpoints, self._recorder, self._best, self._lock = checkpoints, recorder, best, lock
+        self._checkpoints, self._recorder, self._best = checkpoints, recorder, best
         self._stop, self._stop_wanted, self._first = stop, Vote(run.mesh), first
         self.diverged: str | None = None
 
@@ -80,14 +78,11 @@ class Keeper:
         """Keep a step; return whether the run ends here, see `AfterStep`."""
         config, recorder = self._run.config, self._recorder
         recorder.stepped(measured)
-        self._checkpoints.record_complete()
         # A stop is voted on once a step: a signal from here on is for the next one.
         ends = self._stop_wanted(self._stop.requested) or number == config.steps
         records = ends or number == self._first or number % config.log_every == 0
         saves = ends or number % config.checkpoint_every == 0
         diverged = why_diverged(number, measured, config.diverged_above) if saves or records else None
-        if records or saves:
-            self._lock.check()
         if records or diverged is not None:
             recorder.record(number, measured)
         if diverged is not None:

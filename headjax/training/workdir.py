@@ -17,12 +17,12 @@ from typing import Any
 import jax
 
 from headjax.core.errors import CheckpointError, DataError, HeadjaxError
-from headjax.core.serialize import from_data, to_data
+from headjax.core.serialize import to_data
 from headjax.mesh.distributed import everyones, is_first, on_first, wait_for_all
 from headjax.models.model import LAYOUT, Model, load
-from headjax.storage.directories import check_target, settle
+from headjax.storage.directories import check_target
 from headjax.storage.files import first_line, read_document, write_file
-from headjax.storage.lock import FolderLock
+from headjax.storage.lock import hold
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig
 
 CONFIG = "train_config.json"
@@ -50,7 +50,6 @@ class BestModel:
         self._path, self._headline, self._higher_is_better = workdir / "best", headline, higher_is_better
         self.step: int | None = None
         self._rank = (-math.inf, -math.inf)
-        settle(self._path)
         if (self._path / "history.json").is_file():
             try:
                 made = json.loads(read_document(self._path / "history.json"))[-1]
@@ -88,7 +87,6 @@ def check_workdir(workdir: Path, config: TrainConfig) -> int:
     Raises:
         CheckpointError: the workdir holds another config, and the message names the first field that differs; or its
             models' folders hold files that headjax did not write.
-        DataError: its record of the config is larger than `headjax.core.limits.DOCUMENT`.
     """
     for name in ("best", "model"):
         check_target(workdir / name, LAYOUT)
@@ -103,7 +101,7 @@ def check_workdir(workdir: Path, config: TrainConfig) -> int:
         raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
     if not isinstance(held, dict):
         raise CheckpointError(f"{path}: cannot be read (not an object)")
-    held, given = _computed(_whole(held)), _computed(to_data(config))
+    held, given = _computed(held), _computed(to_data(config))
     steps = held.get("steps")
     if isinstance(steps, int) and steps > config.steps:
         raise CheckpointError(f"{workdir}: holds a run of {steps} steps, which {config.steps} would shorten.")
@@ -116,18 +114,15 @@ def check_workdir(workdir: Path, config: TrainConfig) -> int:
 
 
 @contextlib.contextmanager
-def hold_workdir(workdir: Path) -> Iterator[FolderLock]:
+def hold_workdir(workdir: Path) -> Iterator[None]:
     """Hold the lock of a workdir, which the first process takes for all. All processes call this together.
 
     Raises:
         HeadjaxError: another run holds it.
     """
-    lock = FolderLock(workdir)
-    on_first(lock.acquire)
-    try:
-        yield lock
-    finally:
-        lock.release()
+    with contextlib.ExitStack() as held:
+        on_first(lambda: held.enter_context(hold(workdir)))
+        yield
 
 
 def claim_workdir(workdir: Path, config: TrainConfig) -> int:
@@ -169,14 +164,6 @@ def _appears(path: Path) -> bool:
             return False
         time.sleep(0.1)
     return True
-
-
-def _whole(held: dict[str, Any]) -> dict[str, Any]:
-    """Return a config of an earlier headjax with the fields that are new since; as it is where it cannot be read."""
-    try:
-        return to_data(from_data(TrainConfig, held))
-    except HeadjaxError:
-        return held
 
 
 def _computed(data: dict[str, Any], path: str = "") -> dict[str, Any]:

@@ -100,7 +100,6 @@ WORDS = {
     "import": "import OUT/hf OUT/import",
     "export": "export model OUT/hf --check --layout padded",
     "tokenizer": "tokenizer text.txt --out OUT/tokenizer --vocab-size 280",
-    "verify": "verify model",
     "prepare": "prepare lm1b --out OUT/data --source text.txt --vocab-size 280 --length 16",
 }
 """Commands of which a golden JSON is kept, in an order in which each finds what it reads; exports before imports."""
@@ -127,7 +126,7 @@ def out(tmp_path_factory):
     return tmp_path_factory.mktemp("out")
 
 
-QUICK = "inspect tasks verify evaluate score ablate predict compare prune convert generate tokenizer".split()  # noqa: SIM905
+QUICK = "inspect tasks evaluate score ablate predict compare prune convert generate tokenizer".split()  # noqa: SIM905
 """Commands whose golden JSON `make test` looks at, too."""
 
 

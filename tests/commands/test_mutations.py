@@ -167,7 +167,6 @@ REQUESTS = [
     import hf out --dtype float32
     export model out --layout padded
     tokenizer short.txt --out out --kind bpe --vocab-size 260
-    verify model
     plan --config config.py --topology v5e-8 --length 16
     bench heads
     """.strip().splitlines()

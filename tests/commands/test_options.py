@@ -20,7 +20,7 @@ from headjax.commands.options import (
 from headjax.core import serialize
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Rate, Size
-from headjax.storage import integrity
+from headjax.storage.checksums import write_checksums
 
 
 def of_thousand(text: str) -> int:
@@ -121,7 +121,7 @@ def test_a_folder_is_overwritten_if_asked_for_and_headjaxs_own(tmp_path):
         out: str = argument("OUT", "folder", writes="new")
 
     (tmp_path / "config.json").write_text("{}")
-    integrity.write_record(tmp_path)
+    write_checksums(tmp_path)
     with pytest.raises(HeadjaxError, match="--overwrite"):
         check_places(Writing(out=str(tmp_path)))
     check_places(Writing(out=str(tmp_path), overwrite=True))

@@ -17,24 +17,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headjax.cli import main
 from headjax.core.errors import ConfigError, DataError
 from headjax.data import PreparedData
 from headjax.data import prepare as preparing
 from headjax.data.forms import LanguageForm
 from headjax.data.prepare import prepare
-from headjax.data.prepared import MANIFEST, READ_AHEAD, Host, load_manifest, read_manifest
+from headjax.data.prepared import READ_AHEAD, Host, hosts_of, read_manifest
 from headjax.data.rows import Row, RowSource
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.storage import files
 from headjax.storage.paths import path_of
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.films import FORM, SIZE, rows
-
-
-def unfinish(folder):
-    """Make a folder look as if its preparation had been killed before its end."""
-    dataclasses.replace(load_manifest(folder / MANIFEST), rows="").write(folder / MANIFEST)
 
 
 @pytest.fixture
@@ -58,9 +52,8 @@ def changed_rows(film_rows, *places):
 
 
 def contents(folder):
-    """The bytes of every file but the manifests."""
-    found = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    return {name: data for name, data in found.items() if not name.startswith("manifest")}
+    """The bytes of every shard, and of the files beside it."""
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.name.startswith(("train", "validation"))}
 
 
 def assert_same(folder, other):
@@ -127,32 +120,13 @@ def test_a_full_disk_keeps_whole_shards_and_the_rest_resumes(prepared_films, run
     assert_same(out, prepared_films)
 
 
-def test_what_a_killed_process_leaves_is_gone_on_from(prepared_films, run, tmp_path, monkeypatch):
-    """A shard or a manifest that has no name yet, a shard before the manifest, a vocabulary without its last file."""
-    out = tmp_path / "films"
-    out.mkdir()
-    with monkeypatch.context() as patched:
-        patched.setattr(files, "_NONCE", "00000000")
-        left = [files.hidden(out / name, "new") for name in (MANIFEST, "train-00002.array_record")]
-    for file in (*left, out / "train-00000.array_record"):
-        file.write_bytes(b"half of")
-    run(out)
-    assert_same(out, prepared_films)
-    unfinish(out)
-    left[1].write_bytes(b"half of")
-    for name in ("train-00002.array_record", "tokenizer/special_tokens_map.json"):
-        (out / name).unlink()
-    assert run(out).written == 1
-    assert_same(out, prepared_films)
-
-
 def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films, film_rows, run, tmp_path):
     """A reader gets the old rows or the new ones, or is told to wait; what changes is no longer vouched for."""
     out = shutil.copytree(prepared_films, tmp_path / "films")
     write = preparing.write_shard
 
     def stopped(path, *rest):
-        assert not load_manifest(out / MANIFEST).is_finished
+        assert not hosts_of(out)
         write(path, *rest)
         raise KeyboardInterrupt
 
@@ -167,8 +141,21 @@ def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films
     assert run(out, train=changed_rows(film_rows, 0)).written == 1
     assert PreparedData(path=str(out)).load().train[0]["labels"] == 1
     fewer = run(out, train=RowSource.of([*film_rows["train"].rows()][:5]))
-    assert {file.name for file in out.glob("train*")} == {"train-00000.array_record", "train-00000.npy"}
-    assert fewer.manifest.counts("train")["examples"] == 5
+    assert fewer.manifest.counts("train")["examples"] == len(PreparedData(path=str(out)).load().train) == 5
+
+
+def test_what_a_killed_process_leaves_is_gone_on_from(prepared_films, run, tmp_path):
+    """A shard without the file beside it, one that is not whole, a vocabulary without its last file."""
+    out = tmp_path / "films"
+    run(out)
+    for name in ("train-00002.array_record", "train-00001.safetensors", "tokenizer/special_tokens_map.json"):
+        (out / name).unlink()
+    (out / "train-00003.safetensors").write_bytes(b"half of")
+    (out / hosts_of(out)[0].file).unlink()
+    with pytest.raises(DataError, match="films: not prepared to the end"):
+        PreparedData(path=str(out)).load()
+    assert run(out).written == 3
+    assert_same(out, prepared_films)
 
 
 READING = """
@@ -210,12 +197,6 @@ def preparing_for_ever(prepared_films, *arguments):
             raise
 
 
-def never_interrupted(worker):
-    """Return whether a process holds SIGINT back or ignores it, which it has to from its first moment on."""
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{worker}/status").read_text().splitlines())
-    return any(int(status[field], 16) & 1 << signal.SIGINT - 1 for field in ("SigBlk", "SigIgn"))
-
-
 def children(process):
     return [int(number) for number in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
@@ -229,11 +210,9 @@ def test_processes_end_with_the_one_that_started_them(number, prepared_films, ru
     with preparing_for_ever(prepared_films, out, 40, 0, 1, 2) as first:
         started = children(first)
         assert len(started) >= 3  # two that encode, and Python's own that tracks resources
-        assert all(map(never_interrupted, started))
         os.killpg(first.pid, number) if number == signal.SIGINT else first.send_signal(number)
-        _, said = first.communicate(timeout=60)  # which ends with the last of the processes
+        first.communicate(timeout=60)  # which ends with the last of the processes
     assert first.returncode == (130 if number == signal.SIGINT else -number)
-    assert number != signal.SIGINT or said == b""
     end = time.monotonic() + 30
     while any(files.process_lives(worker) for worker in started):
         assert time.monotonic() < end
@@ -276,7 +255,6 @@ def test_bad_rows_name_their_place(run, tmp_path):
         run(tmp_path / "empty", validation=RowSource.of([]))
     with pytest.raises(DataError, match=r"^film.tsv: line 41"):
         run(tmp_path / "none", train=RowSource.of([Row("film.tsv: line 41", {"text": " ", "label": 0})]))
-    assert not (tmp_path / "none").exists()
 
 
 def test_a_folder_of_something_else(prepared_films, film_rows, run, wordpiece, tmp_path):
@@ -305,16 +283,17 @@ def test_hosts_write_together_what_one_process_writes(order, run, prepared_films
 
 
 def test_hosts_write_at_the_same_time(run, prepared_films, tmp_path):
-    """Also two that were given the same number."""
-    for attempt in range(5):
-        out = tmp_path / str(attempt)
-        with ThreadPoolExecutor(9) as pool:
-            found = list(pool.map(run, itertools.repeat(out), [*range(8), 3], itertools.repeat(8)))
-        assert any(not each.waiting for each in found)
-        assert_same(out, prepared_films)
+    out = tmp_path / "films"
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(run, itertools.repeat(out), range(8), itertools.repeat(8)))
+    assert any(not each.waiting for each in found)
+    assert_same(out, prepared_films)
     found = [run(tmp_path / "more hosts than shards", index, 20) for index in range(20)]
     assert (found[18].written, found[18].waiting) == (0, (19,))
     assert_same(tmp_path / "more hosts than shards", prepared_films)
+    assert run(out, 0, 3).waiting == (1, 2)  # another number of hosts goes on from the same shards
+    assert run(out, 1, 3).written == run(out, 2, 3).written == 0
+    assert_same(out, prepared_films)
 
 
 def test_a_killed_host_goes_on_and_the_others_never_notice(run, prepared_films, tmp_path):
@@ -323,7 +302,7 @@ def test_a_killed_host_goes_on_and_the_others_never_notice(run, prepared_films, 
         assert run(out, 0, 2).waiting == (1,)
         killed.send_signal(signal.SIGKILL)
     kept = {file: file.stat().st_mtime_ns for file in out.glob("*.array_record")}
-    with pytest.raises(DataError, match=r"films: not prepared to the end; .*: 1$"):
+    with pytest.raises(DataError, match=r"films: not prepared to the end \(host 1\)"):
         PreparedData(path=str(out)).load()
     done = run(out, 1, 2)
     assert 0 < done.written == len(done.manifest.shards) - len(kept)
@@ -338,6 +317,8 @@ def test_hosts_prepare_a_finished_folder_again(run, film_rows, prepared_films, t
     assert [(each.written, each.waiting) for each in (run(out, index, 2) for index in (1, 0))] == [(0, ()), (0, ())]
     assert_same(out, prepared_films)
     last = len(read_manifest(out).of("train")) - 1  # its owner comes second
+    for host in hosts_of(out):
+        (out / host.file).unlink()  # the rows are others from here on
     found = [run(out, (last + after) % 2, 2, train=changed_rows(film_rows, -1)) for after in (1, 0)]
     assert [(each.written, each.waiting) for each in found] == [(0, (last % 2,)), (1, ())]
     assert PreparedData(path=str(out)).load().train[69]["labels"] == 1
@@ -348,19 +329,14 @@ def test_hosts_that_do_not_fit(run, film_rows, prepared_films, tmp_path):
     run(out, 0, 2)
     with pytest.raises(DataError, match=r"films: .*length was 12 and is 10 now"):
         run(out, 1, 2, form=dataclasses.replace(FORM, length=10))
-    for index, count in ((1, 3), (0, 1)):
-        with pytest.raises(DataError, match=rf"^{out}: .*number of hosts was 2 and is {count} now"):
-            run(out, index, count)
     with pytest.raises(DataError, match=r"^films: the split validation "):
         run(out, 1, 2, validation=RowSource.of([]))
-    assert run(out, 1, 2, train=changed_rows(film_rows, 3)).waiting == (0,)  # it has read other rows
-    with pytest.raises(DataError, match=r"films: not prepared to the end; .* other rows: 1$"):
+    with pytest.raises(DataError, match=r"films: its hosts have read different rows"):
+        run(out, 1, 2, train=changed_rows(film_rows, 3))
+    with pytest.raises(DataError, match=r"films: its hosts have read different rows"):
         PreparedData(path=str(out)).load()
     assert run(out, 1, 2).waiting == ()
     assert_same(out, prepared_films)
-    shutil.copy(out / "manifest-1-of-2.json", out / "manifest-1-of-3.json")
-    with pytest.raises(DataError, match=rf"^{out}/manifest-\d-of-\d.json: another preparation"):
-        PreparedData(path=str(out)).load()
 
 
 def test_a_bucket_gets_from_two_hosts_the_shards_that_a_folder_gets(run, prepared_films, bucket):
@@ -372,7 +348,6 @@ def test_a_bucket_gets_from_two_hosts_the_shards_that_a_folder_gets(run, prepare
         name: data for name, data in here.items() if name.endswith("record")
     }
     assert run(path_of(out), 0, 2).written == 0
-    assert main(["verify", out]) == 0
     here, there = (PreparedData(path=str(place)).load() for place in (prepared_films, out))
     for index in (0, 13, 69):
         np.testing.assert_array_equal(there.train[index]["input_ids"], here.train[index]["input_ids"])

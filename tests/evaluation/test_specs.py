@@ -192,17 +192,6 @@ def test_names_of_another_output_do_not_come_back(tmp_path):
     assert fields["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
 
 
-def test_directories_written_before_names_were_kept(tmp_path):
-    model = imported(tmp_path, ("positive", "negative"))
-    model.save(tmp_path / "model")
-    file = tmp_path / "model" / "config.json"
-    data = json.loads(file.read_text())
-    del data["model"]["output"]["names"]
-    file.write_text(json.dumps(data))
-    (tmp_path / "model" / "checksums.json").unlink()
-    assert directory.load(tmp_path / "model").config == model.config
-
-
 def test_a_text_is_whole_where_no_heads_are_chosen_on_it(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("\n\n".join(f"paragraph {i}: " + "some words of it " * (3 + i % 5) for i in range(60)))

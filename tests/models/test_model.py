@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
 
@@ -26,8 +25,8 @@ from headjax.models.layer import Layer
 from headjax.models.model import Model, ModelFolder, load
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
-from headjax.storage import integrity
-from headjax.storage.paths import copy_file, file_sizes, path_of
+from headjax.storage.checksums import write_checksums
+from headjax.storage.paths import copy_file, files_below, path_of
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_equal
 from tests.hub.directories import BERT, LLAMA, T5, model_of
@@ -62,7 +61,7 @@ def copy(saved, tmp_path):
 
 @pytest.mark.parametrize("recorded", [True, False])
 def test_round_trip_is_exact(recorded, saved, copy):
-    """Also of a directory without checksums, as every earlier headjax wrote them."""
+    """Also of a directory that was changed on purpose, whose record was deleted."""
     model, _ = saved
     if not recorded:
         (copy / "checksums.json").unlink()
@@ -85,21 +84,10 @@ def test_loads_onto_a_mesh_also_without_the_axes_of_the_rules(saved):
     assert_close(loaded(tokens).logits, model(tokens).logits, sums=tiny.SUMS)
 
 
-def test_loading_leaves_nothing_behind(saved):
-    for _ in range(3):
-        load(saved[1])
-    gc.collect()
-    before = len(gc.get_objects())
-    for _ in range(10):
-        load(saved[1])
-    gc.collect()
-    assert len(gc.get_objects()) - before < 10 * 20
-
-
 def write_config(path, text):
     """Write another config into a model directory, as if the model had been saved with it."""
     (path / "config.json").write_text(text)
-    integrity.write_record(path)
+    write_checksums(path)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +113,7 @@ def write_config(path, text):
 )
 def test_a_config_that_is_not_that_of_the_arrays_names_what_differs(change, error, message, copy):
     data = json.loads((copy / "config.json").read_text())
-    assert (data["format"], data["headjax"]) == (1, headjax.__version__)
+    assert data["headjax"] == headjax.__version__
     change(data["model"])
     write_config(copy, json.dumps(data))
     with pytest.raises(error, match=message):
@@ -137,8 +125,6 @@ def test_a_config_that_is_not_that_of_the_arrays_names_what_differs(change, erro
     [
         ('{"model": ', r"config\.json: "),
         ("{}", "not a headjax config"),
-        # Before anything of it is understood: its model may be of a kind unknown here.
-        ('{"format": 2, "headjax": "9.0.0", "model": {"kind": "unheard of"}}', r"config\.json: .*9\.0\.0"),
     ],
 )
 def test_a_file_that_is_no_config_is_one_line(text, message, copy):
@@ -244,14 +230,11 @@ def test_a_bucket_holds_the_same_model_saved_or_copied_there(saved, bucket):
     saved_there, copied = f"{bucket}/saved", f"{bucket}/copied"
     for _ in range(2):
         model.save(saved_there)
-    for name in file_sizes(path):
-        if name != "params/commit_success.txt":
-            copy_file(path / name, path_of(copied) / name)
-    if "params/commit_success.txt" in json.loads((path / "checksums.json").read_text())["files"]:
-        (path_of(copied) / "checksums.json").unlink()
+    for name in files_below(path):
+        copy_file(path / name, path_of(copied) / name)
     mesh = MeshConfig(data=2, fsdp=2, model=2).build()
     for loaded in (load(saved_there), load(saved_there, mesh=mesh), load(copied)):
-        assert loaded.config == ModelFolder.open(saved_there).config == model.config
+        assert loaded.config == ModelFolder(saved_there).config == model.config
         assert loaded.history == model.history
         assert_trees_equal(loaded.params, model.params)
     config = path_of(saved_there) / "config.json"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from headjax.storage.paths import file_sizes, path_of, remove_tree
+from headjax.storage.paths import files_below, path_of, remove_tree
 from headjax.training.recording import read_metrics
 from tests import buckets
 from tests.slow import writers
@@ -72,7 +72,7 @@ def attack(name: str, kills: int, out: Path, inputs: Path, folder: Path, environ
         words.append([*writer.command(inputs, out, before=True), "--overwrite"])
         finish(words[1], log, environment)
         known.append(writer.read(out))
-    reader = Reader(name, out, name != "export", environment)
+    reader = Reader(out, environment)
     count = ends = 0
     try:
         for number in itertools.count():
@@ -99,7 +99,7 @@ def attack(name: str, kills: int, out: Path, inputs: Path, folder: Path, environ
         readings, wrong = reader.end()
     assert not wrong, wrong
     assert writer.read(out) == known[0]
-    assert not [file for file in file_sizes(path_of(str(out).rpartition("/")[0])) if "@" in file]
+    assert not [file for file in files_below(path_of(str(out).rpartition("/")[0])) if "@" in file]
     if name == "train":
         check_run(out)
     outcome = Outcome(count, ends, readings)
@@ -112,10 +112,10 @@ def is_cloud(out: Path) -> bool:
 
 
 def state(out: Path) -> object:
-    """Names and sizes of all files, hidden ones too, by which it shows that a command has begun to write."""
+    """Names of all files, hidden ones too, by which it shows that a command has begun to write."""
     above = out if is_cloud(out) else out.parent
     try:
-        return sorted(file_sizes(above).items())
+        return files_below(above)
     except FileNotFoundError:  # a file that went away while it was looked at
         return time.monotonic()
 

@@ -16,7 +16,7 @@ from typing import Any
 import headjax.head_report.study
 import headjax.training.loop  # noqa: F401  (what commands import late, to be there before a process forks)
 from headjax.cli import main
-from tests.slow.writers import WRITERS, check_files
+from tests.slow.writers import check_files
 
 CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -62,19 +62,17 @@ class Reader:
     """A process that reads outputs again and again while victims write them.
 
     Args:
-        writer: name of the victims' command.
         out: folder of the outputs.
-        whole: also read the result as headjax does; else the files alone.
         environment: variables.
 
     Attributes:
         resting: lock under which it reads nothing, for outputs to be removed.
     """
 
-    def __init__(self, writer: str, out: Path, whole: bool, environment: Mapping[str, str]) -> None:
+    def __init__(self, out: Path, environment: Mapping[str, str]) -> None:
         self.resting, self._ended, self._said = CONTEXT.Lock(), CONTEXT.Event(), CONTEXT.SimpleQueue()
         set_forkserver_preload(["tests.slow.victims"])
-        arguments = (writer, str(out), whole, dict(environment), self.resting, self._ended, self._said)
+        arguments = (str(out), dict(environment), self.resting, self._ended, self._said)
         self._process = CONTEXT.Process(target=_read, args=arguments)
         self._process.start()
 
@@ -86,7 +84,7 @@ class Reader:
         return found
 
 
-def _read(name: str, out: str, whole: bool, environment: dict[str, str], resting: Any, ended: Any, said: Any) -> None:
+def _read(out: str, environment: dict[str, str], resting: Any, ended: Any, said: Any) -> None:
     os.environ.update(environment)
     os.nice(5)
     readings, wrong = 0, []
@@ -94,8 +92,6 @@ def _read(name: str, out: str, whole: bool, environment: dict[str, str], resting
         with resting:
             try:
                 check_files(out)
-                if whole:
-                    WRITERS[name].read(out)
             except Exception as error:
                 wrong.append(f"{type(error).__name__}: {error}")
         readings += 1

@@ -75,7 +75,6 @@ def use(wheel: Path, folder: Path) -> None:
     for words in (
         [python, "-c", PROGRAM, ROOT, saved],
         [command, "--version"],
-        [command, "verify", saved],
         [command, "inspect", saved],
         [command, "tasks"],
     ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,15 +13,11 @@ import numpy as np
 from safetensors.numpy import load as load_safetensors
 
 from headjax.cli import main
-from headjax.core.errors import CheckpointError
 from headjax.data import PreparedData
-from headjax.data.prepared import Host, manifests_in
-from headjax.data.shards import ShardRecords
+from headjax.data.prepared import hosts_of
 from headjax.hub import from_huggingface
 from headjax.models.model import Model, load
-from headjax.storage.directories import UNFINISHED as UNFINISHED_DIRECTORY
-from headjax.storage.paths import file_sizes, is_bucket, path_of
-from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.storage.paths import files_below, path_of
 from tests.commands.language_folder import write_classifier, write_language_folder
 
 LENGTH = 16
@@ -73,23 +68,12 @@ def of_parameters(model: Model) -> str:
 
 
 def of_shards(path: Path) -> str | None:
-    """What a prepared folder holds; None while it is not finished. Every shard in a manifest is whole."""
-    manifest = manifests_in(path).get(Host())
-    if manifest is None:
+    """What a prepared folder holds; None while it is not finished."""
+    if not hosts_of(path):
         return None
-    if manifest.is_finished:
-        data = PreparedData(path=str(path)).load()
-        assert sum(len(data.train[index]["input_ids"]) for index in range(len(data.train))) > 0
-        return str(data.info["data"])
-    for shard in manifest.shards:
-        records = ShardRecords([path / shard.name], [shard.examples])
-        assert [records[index] for index in range(len(records))]
-    return None
-
-
-def of_tokenizer(path: Path) -> str | None:
-    """The fingerprint of a folder's tokenizer; None without one whole."""
-    return Tokenizer.load(path).fingerprint if (path / "special_tokens_map.json").is_file() else None
+    data = PreparedData(path=str(path)).load()
+    assert sum(len(data.train[index]["input_ids"]) for index in range(len(data.train))) > 0
+    return str(data.info["data"])
 
 
 def check_files(folder: Path | str) -> int:
@@ -99,7 +83,7 @@ def check_files(folder: Path | str) -> int:
     grow line by line, and hidden files, which have no name yet.
     """
     count, folder = 0, path_of(folder)
-    for name in file_sizes(folder):
+    for name in files_below(folder):
         parts = name.split("/")
         if any(part.startswith(".") or part in ("checkpoints", "params", "tensorboard") for part in parts):
             continue
@@ -127,7 +111,6 @@ WHOLE: Mapping[str, Callable[[bytes], Any]] = {
     "jsonl": lambda data: [json.loads(line) for line in data.splitlines()] and _ends(data, b"\n"),
     "html": lambda data: _ends(data.rstrip(), b"</html>"),
     "png": lambda data: _ends(data, b"IEND\xaeB`\x82"),
-    "npy": lambda data: np.load(io.BytesIO(data)),
     "safetensors": load_safetensors,
     "tsv": lambda data: _ends(data, b"\n"),
 }
@@ -156,19 +139,11 @@ class Writer(NamedTuple):
 
 
 def _existing(read: Callable[[Path], Any], name: str) -> Callable[[Path | str], Any]:
-    """The reading of one output by name; None where there is none, also in a bucket while it is being written."""
+    """The reading of one output by name; None where there is none."""
 
     def found(out: Path | str) -> Any:
         path = path_of(out) / name
-        unfinished = is_bucket(path) and (path / UNFINISHED_DIRECTORY).exists()
-        if unfinished or not path.exists():
-            return None
-        try:
-            return read(path)
-        except CheckpointError as error:
-            if is_bucket(path) and ": being written, or left unfinished" in str(error):  # since it was looked at
-                return None
-            raise
+        return read(path) if path.exists() else None
 
     return found
 
@@ -216,16 +191,6 @@ WRITERS: Mapping[str, Writer] = {
         "--percentages 50,100 --json OUT/report.json",
         _of_file("heads.html"),
         note=r"\d+ heads: about [^\n]*\n",
-    ),
-    "sweep": Writer(
-        f"sweep IN/model OUT/sweep {TASK} --to grouped:kv_heads=1 --json OUT/sweep.json", _of_file("sweep/sweep.png")
-    ),
-    "removals": Writer(
-        f"sweep IN/model OUT/sweep {TASK} --remove 25%,50% --by random --repair none", _of_file("sweep/removals.png")
-    ),
-    "sharing": Writer(f"sharing IN/model {TASK} --plots OUT/plots", _existing(lambda path: True, "plots")),
-    "tokenizer": Writer(
-        "tokenizer IN/text.txt --out OUT/tokenizer --vocab-size 280 --overwrite", _existing(of_tokenizer, "tokenizer")
     ),
     "predict": Writer(
         "predict IN/classifier --task IN/films.tsv --out OUT/films.tsv --json OUT/films.json --overwrite",

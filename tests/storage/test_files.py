@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from headjax.core.errors import CheckpointError, HeadjaxError
-from headjax.storage import files
 from headjax.storage.files import check_links, write_file
 
 
@@ -86,14 +85,13 @@ def test_an_open_file_of_this_process_is_written_on(tmp_path):
     assert (tmp_path / "out").read_text() == "before\ndataafter\n"
 
 
-def test_what_a_killed_process_left_is_cleared(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_NONCE", "00000000")
-    files.hidden(tmp_path / "x", "new").write_bytes(b"half")
-    monkeypatch.undo()
-    ours = files.hidden(tmp_path / "x", "new")
-    ours.write_bytes(b"another thread's")
+def test_what_a_killed_process_left_is_cleared(tmp_path):
+    left = tmp_path / f".x.{2**22 + 1}-1@{os.uname().nodename}.new"
+    left.write_bytes(b"half")
+    theirs = tmp_path / f".x.{os.getppid()}-1@{os.uname().nodename}.new"
+    theirs.write_bytes(b"another process's")
     write_file(tmp_path / "x", b"data")
-    assert names(tmp_path) == [ours.name, "x"]
+    assert names(tmp_path) == [theirs.name, "x"]
 
 
 @pytest.fixture

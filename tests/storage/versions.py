@@ -1,6 +1,6 @@
 """Directories of which each version is told from every other, that tests of replacing and of reading share."""
 
-from headjax.storage import directories, integrity
+from headjax.storage import checksums, directories
 from headjax.storage.directories import Layout, write_directory
 
 LAYOUT = Layout("history.json", frozenset({"config.json", "history.json", "checksums.json"}))
@@ -12,14 +12,14 @@ def writer(version):
     def write(folder):
         for name in ("config.json", "history.json"):
             (folder / name).write_text(f"{version} " * 1000)
-        integrity.write_record(folder)
+        checksums.write_checksums(folder)
 
     return write
 
 
 def version_of(path):
     """The version of a folder, which is whole and of one version."""
-    integrity.check(path)
+    checksums.check(path)
     texts = {(path / name).read_text() for name in ("config.json", "history.json")}
     assert len(texts) == 1
     return int(next(iter(texts)).split()[0])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -63,7 +61,7 @@ def test_a_run_stopped_by_sigterm_goes_on_bit_for_bit(step, place, uninterrupted
     assert (stopped.finished, stopped.path) == (False, None)
     # The signal is seen after the step in flight, at the latest one step later.
     assert stopped.steps in (step, step + 1)
-    assert (workdir / "checkpoints" / str(stopped.steps) / "checksums.json").exists()
+    assert (workdir / "checkpoints" / str(stopped.steps)).exists()
     continued = run(folder, data)
     assert signal.getsignal(signal.SIGTERM) is before
     assert continued.finished
@@ -71,7 +69,6 @@ def test_a_run_stopped_by_sigterm_goes_on_bit_for_bit(step, place, uninterrupted
     assert str(continued.path) == f"{folder}/model"
     assert_trees_equal(load(f"{folder}/model").params, whole.model.params)
     assert continued.metrics == whole.metrics
-    assert not (workdir / "lock.json").exists()
 
     def values(path):
         return [{k: v for k, v in record.items() if "second" not in k} for record in read_metrics(path)]
@@ -256,7 +253,7 @@ def test_a_second_run_in_a_workdir_is_refused(data, tmp_path):
 
     def begin_another():
         before = (tmp_path / "metrics.jsonl").read_bytes()
-        with pytest.raises(HeadjaxError, match=rf"in use by process {os.getpid()} of ") as caught:
+        with pytest.raises(HeadjaxError, match="in use by another process") as caught:
             run(tmp_path, data)
         assert (tmp_path / "metrics.jsonl").read_bytes() == before
         second.append(str(caught.value))
@@ -264,22 +261,6 @@ def test_a_second_run_in_a_workdir_is_refused(data, tmp_path):
     assert run(tmp_path, data, options=after(1, begin_another)).finished
     assert len(second) == 1
     assert "\n" not in second[0]
-    assert not (tmp_path / "lock.json").exists()
-
-
-def test_a_run_that_lost_its_workdir_stops(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("headjax.storage.lock.BEAT", 0.05)
-    other = {"owner": "ann", "host": "elsewhere", "process": 7, "token": "00", "heartbeat": 0.0}
-
-    def take():
-        for _ in range(20):  # a beat that has begun may write once more
-            (tmp_path / "lock.json").write_text(json.dumps(other))
-            time.sleep(0.05)
-
-    with pytest.raises(HeadjaxError, match="taken over by process 7 of ann on elsewhere"):
-        run(tmp_path, data, options=after(2, take))
-    assert json.loads((tmp_path / "lock.json").read_text()) == other
-    assert not (tmp_path / "checkpoints" / "3").exists()
 
 
 def test_what_cannot_begin_is_refused_before_anything_is_compiled_or_written(data, bucket, tmp_path, monkeypatch):

@@ -1,0 +1,108 @@
+"""Checksums of folders: `checksums.json` has size and CRC-32 of every file, compared when the folder is read."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from headjax.core.errors import CheckpointError, DamagedError
+from headjax.storage.files import write_file
+from headjax.storage.paths import files_below
+
+RECORD = "checksums.json"
+
+AT_ONCE = 2**20
+"""Bytes that are read at once."""
+
+THREADS = 4
+
+
+class Entry(NamedTuple):
+    """Size in bytes and CRC-32 of a file."""
+
+    bytes: int
+    crc32: str
+
+
+def write_checksums(folder: Path) -> None:
+    """Record every file below a folder that is complete.
+
+    Raises:
+        HeadjaxError: the record cannot be written.
+    """
+    names = [name for name in files_below(folder) if name != RECORD]
+    with ThreadPoolExecutor(THREADS) as pool:
+        entries = pool.map(lambda name: entry_of(folder / name)._asdict(), names)
+        record = dict(zip(names, entries, strict=True))
+    write_file(folder / RECORD, (json.dumps(record, indent=1) + "\n").encode())
+
+
+def entry_of(file: Path) -> Entry:
+    """Return size and checksum of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    size = crc = 0
+    with file.open("rb") as opened:
+        while data := opened.read(AT_ONCE):
+            size, crc = size + len(data), zlib.crc32(data, crc)
+    return Entry(size, f"{crc:08x}")
+
+
+def read_checksums(folder: Path) -> dict[str, Entry]:
+    """Return the record of a folder by the paths of its files; empty for a folder without one.
+
+    Raises:
+        DamagedError: the record cannot be read.
+    """
+    file = folder / RECORD
+    if not file.is_file():
+        return {}
+    try:
+        return {name: Entry(**entry) for name, entry in json.loads(file.read_bytes()).items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        raise DamagedError(f"{file}: damaged, it is no record of files") from None
+
+
+def check(folder: Path) -> None:
+    """Compare a folder with its record; without a record nothing is known and nothing is compared.
+
+    Raises:
+        DamagedError: a file is missing or has other bytes; the message starts with it.
+    """
+    with ThreadPoolExecutor(THREADS) as pool:
+        record = read_checksums(folder)
+        list(pool.map(lambda name: _compare(folder / name, record[name]), record))
+
+
+def read_document(folder: Path, name: str) -> str:
+    """Return the text of one file of a folder, compared with the folder's record.
+
+    Raises:
+        DamagedError: it is not as it was written.
+        CheckpointError: it is missing or is no text.
+    """
+    file, entry = folder / name, read_checksums(folder).get(name)
+    if entry is not None:
+        _compare(file, entry)
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file}: cannot be read ({error})") from None
+
+
+def _compare(file: Path, entry: Entry) -> None:
+    try:
+        found = entry_of(file)
+    except FileNotFoundError:
+        raise DamagedError(f"{file}: missing") from None
+    except OSError as error:
+        raise DamagedError(f"{file}: cannot be read ({error})") from None
+    if found.bytes != entry.bytes:
+        raise DamagedError(f"{file}: has {found.bytes} bytes instead of {entry.bytes}; truncated?")
+    if found != entry:
+        raise DamagedError(f"{file}: damaged, its bytes differ from their checksum in {RECORD}")
