@@ -30,6 +30,16 @@ from headjax.sites.reconstruction import ModuleReconstruction, reconstruct_modul
 from headjax.sites.scoring import score_module
 from headjax.sites.trials import ablate_module, learn_module_gates
 
+OWN_LOSS = "a headjax model brings its own; this argument is for other models"
+FOR_OWN = "for headjax models alone"
+
+
+def _refuse(why: str, **given: bool) -> None:
+    """Raise `HeadjaxError` for an argument that the given kind of model cannot use."""
+    for name, there in given.items():
+        if there:
+            raise HeadjaxError(f"{name}: {why}")
+
 
 def score_heads(
     model: Model | nnx.Module | Applied,
@@ -77,8 +87,11 @@ def score_heads(
             (`attention_sites`), or there is no loss.
     """
     if isinstance(model, Model):
+        _refuse(OWN_LOSS, loss=loss is not None)
         options: dict[str, Any] = {"gates": gates, "statistics": statistics, "compute": compute, "progress": progress}
         return checked(scores.score_heads)(model, batches, **options)
+    other = {"statistics": tuple(statistics) != tuple(STATISTICS), "compute": compute != Compute(attention="einsum")}
+    _refuse(FOR_OWN, **other)
     return score_module(model, batches, loss, gates=gates, progress=progress)
 
 
@@ -122,9 +135,11 @@ def ablate(
             model that is not headjax's is not finite, or as for `score_heads`.
     """
     if isinstance(model, Model):
+        _refuse(OWN_LOSS, loss=loss is not None)
         named = None if heads is None else [HeadId.parse(head) if isinstance(head, str) else head for head in heads]
         options: dict[str, Any] = {"metrics": metrics, "heads": named, "gates": gates, "budget": budget}
         return checked(ablation.ablate)(model, batches, mode, **options, compute=compute, progress=progress)
+    _refuse(FOR_OWN, budget=budget != DEFAULT_BUDGET, compute=compute != Compute())
     return ablate_module(model, batches, mode, loss, metrics=metrics, heads=heads, gates=gates, progress=progress)
 
 
@@ -165,7 +180,9 @@ def learn_gates(
     """
     options: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "seed": seed, "progress": progress}
     if isinstance(model, Model):
+        _refuse(OWN_LOSS, loss=loss is not None)
         return checked(learned_gates.learn_gates)(model, batches, distribution, **options, compute=compute)
+    _refuse(FOR_OWN, compute=compute != Compute())
     return learn_module_gates(model, batches, distribution, loss, **options)
 
 
@@ -198,7 +215,9 @@ def order_heads(
     """
     config = OrderConfig(by=by) if isinstance(by, str) else by
     if isinstance(model, Model):
+        _refuse(OWN_LOSS, loss=loss is not None)
         return checked(named_orders.order_heads)(model, batches, config, progress=progress)(count)
+    _refuse(FOR_OWN, stacks=bool(config.stacks), whole_groups=config.whole_groups)
     if config.by == "ablation":
         return by_ablation(ablate_module(model, batches, "each", loss, progress=progress))
     if config.by in LEARNED:
@@ -318,11 +337,11 @@ def reconstruct(
         ConfigError: A batch does not divide over the mesh.
     """
     if isinstance(model, Model):
+        _refuse(OWN_LOSS, loss=loss is not None)
         options: dict[str, Any] = {"feed_forward": feed_forward, "units": units, "converted": converted}
         options |= {"ridges": ridges, "compute": compute, "progress": progress}
         return checked(reconstruction.reconstruct)(model, batches, removed, **options)
-    if units or converted is not None:
-        raise HeadjaxError("units: and converted are for headjax models")
+    _refuse(FOR_OWN, units=bool(units), converted=converted is not None, compute=compute != Compute())
     return reconstruct_module(
         model, batches, removed, loss, feed_forward=feed_forward, ridges=ridges, progress=progress
     )
