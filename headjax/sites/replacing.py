@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from headjax.attention import AttentionModule, GroupedAttention, RotaryHalves
 from headjax.core.errors import HeadjaxError
 from headjax.core.norms import RMSNorm
 from headjax.sites.discovery import attention_sites
-from headjax.sites.site import AttentionSite, at_path, put_at
+from headjax.sites.site import AttentionSite, at_path, parameters, put_at
 
 NO_CACHE = "cache: a layer of headjax fills no cache of the layer that it replaces; call it with whole texts"
 
@@ -58,10 +59,14 @@ class FlaxSignature(Adapter):
             raise HeadjaxError(NO_CACHE)
         if inputs_v is not None and inputs_v is not inputs_k:
             raise HeadjaxError("inputs_v: a layer of headjax takes keys and values from the same inputs")
-        rngs = self.rngs if rngs is None else rngs
-        if (self.deterministic if deterministic is None else deterministic) or rngs is None:
-            drawn = None
-        else:
+        unknown = next((name for name, value in options.items() if value is not None and value is not False), None)
+        if unknown is not None:
+            raise HeadjaxError(f"{unknown}: a layer of headjax takes no such argument")
+        rngs, drawn = self.rngs if rngs is None else rngs, None
+        drops = not (self.deterministic if deterministic is None else deterministic)
+        if drops and self.inner.options.dropout_rate > 0.0:
+            if rngs is None:
+                raise HeadjaxError("rngs: needed for dropout, which deterministic=True turns off")
             drawn = rngs if isinstance(rngs, nnx.Rngs) else nnx.Rngs(dropout=rngs())
         found: jax.Array = self.inner(inputs_q, inputs_k, mask=mask, is_causal=is_causal, rngs=drawn)
         return found
@@ -109,8 +114,10 @@ def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Itera
     layer.keep_heads([0, 1, 2])` leaves unequal groups). The model runs on whole texts and trains; its decoding cache,
     which it cannot fill, is refused. The model handed in stays as it is.
 
-    There are adapters for `nnx.MultiHeadAttention`, and for the attention of Tunix's Llama 3, Qwen 2 and Qwen 3. The
-    new layers lie at `inner` within the adapter, so that their heads are named `layers.3.attn.inner/5`.
+    There are adapters for `nnx.MultiHeadAttention`, and for the attention of Tunix's Llama 3, Qwen 2 and Qwen 3. Layers
+    that compute something else (an `attention_fn` of their own, such as one with rotary embeddings, `normalize_qk`, more
+    weights) are refused. Dropout keeps its rate, and is drawn for every example. The new layers lie at `inner` within
+    the adapter, so that their heads are named `layers.3.attn.inner/5`.
 
         >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
         >>> model = headjax.replace_attention(nnx.List([layer]), "grouped:kv_heads=2")
@@ -123,7 +130,8 @@ def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Itera
         layers: Paths of the layers to replace; None is all.
 
     Raises:
-        HeadjaxError: There is no adapter for a layer's class, no layer at a path, or a layer cannot become the target.
+        HeadjaxError: There is no adapter for a layer's class, a layer has something that the new one would leave out,
+            there is no layer at a path, or a layer cannot become the target.
     """
     sites = {site.path: site for site in attention_sites(model)}
     chosen = list(sites) if layers is None else list(layers)
@@ -147,21 +155,23 @@ def _own_layer(layer: Any, site: AttentionSite) -> tuple[AttentionModule, type[A
         HeadjaxError: the layer's class has no adapter.
     """
     named = re.fullmatch(r"tunix\.models\.(llama3|qwen2|qwen3)\.model", type(layer).__module__)
-    if site.layers is None and isinstance(layer, nnx.MultiHeadAttention) and not layer.normalize_qk:
-        params = {name: _array(layer, f"{name}.kernel") for name in ("query", "key", "value")}
-        params |= {f"{name}_bias": _array(layer, f"{name}.bias") for name in ("query", "key", "value")}
-        params |= {"output": _array(layer, "out.kernel"), "output_bias": _array(layer, "out.bias")}
-        return _module(site, params, dropout_rate=layer.dropout_rate), FlaxSignature
-    if named is None:
+    if site.layers is None and isinstance(layer, nnx.MultiHeadAttention):
+        _require_plain(layer, site)
+        paths = {name: f"{name}.kernel" for name in ("query", "key", "value")} | {"output": "out.kernel"}
+        paths |= {f"{name}_bias": path.replace("kernel", "bias") for name, path in paths.items()}
+        params = _taken(layer, site, paths)
+        return _module(site, params, dropout_rate=layer.dropout_rate, dtype=layer.dtype), FlaxSignature
+    if site.layers is not None or named is None:
         raise HeadjaxError(
             f"{site.path}: there is no adapter for {type(layer).__qualname__}; there are ones for layers one by one of "
-            "nnx.MultiHeadAttention without normalize_qk, and of Tunix's Llama 3, Qwen 2 and Qwen 3"
+            "nnx.MultiHeadAttention, and of Tunix's Llama 3, Qwen 2 and Qwen 3"
         )
     names = {"query": "q", "key": "k", "value": "v", "output": "o"}
-    params = {name: _array(layer, f"{letter}_proj.w") for name, letter in names.items()}
-    params |= {f"{name}_bias": _array(layer, f"{letter}_bias") for name, letter in list(names.items())[:3]}
+    paths = {name: f"{letter}_proj.w" for name, letter in names.items()}
+    paths |= {f"{name}_bias": f"{letter}_bias" for name, letter in list(names.items())[:3]}
     norms = {f"{name}_norm": getattr(layer, f"{name[0]}_norm", None) for name in ("query", "key")}
-    params |= {name: {"scale": norm.w[...]} for name, norm in norms.items() if norm is not None}
+    params = _taken(layer, site, paths | {name: f"{name[0]}_norm.w" for name in norms})
+    params |= {name: {"scale": params[name]} for name in norms if name in params}
     fields = {name: RMSNorm(norm.norm_eps) for name, norm in norms.items() if norm is not None}
     # Llama 3 and Qwen 3 of Tunix 0.1.7 turn by a base of their own, whatever their config says.
     base = float(layer.config.rope_theta) if named[1] == "qwen2" else 1e6
@@ -169,19 +179,45 @@ def _own_layer(layer: Any, site: AttentionSite) -> tuple[AttentionModule, type[A
     return own, TurnedSignature if named[1] == "qwen2" else TunixSignature
 
 
-def _array(layer: Any, path: str) -> Any:
-    """Return the array at a path, None without one."""
-    try:
-        variable = at_path(layer, path)
-    except KeyError:
-        return None
-    return None if variable is None else variable[...]
+COMPUTED = (
+    "attention_fn", "normalize_qk", "precision", "qkv_promote_dtype", "out_promote_dtype", "qkv_dot_general",
+    "out_dot_general", "qkv_dot_general_cls", "out_dot_general_cls",
+)  # fmt: skip
+"""Arguments of `nnx.MultiHeadAttention` that change what it computes, and which a layer of headjax does not know."""
+
+
+def _require_plain(layer: Any, site: AttentionSite) -> None:
+    """Raise `HeadjaxError` where a `nnx.MultiHeadAttention` computes what a layer of headjax would leave out."""
+    known = inspect.signature(nnx.MultiHeadAttention.__init__).parameters
+    other = [f"its {name}" for name in COMPUTED if name in known and getattr(layer, name) != known[name].default]
+    other += [] if type(layer).__call__ is nnx.MultiHeadAttention.__call__ else [f"{type(layer).__qualname__}.__call__"]
+    for name in ("query", "key", "value", "out"):
+        cls = type(getattr(layer, name))
+        other += [] if cls is nnx.LinearGeneral else [f"its {name}, a {cls.__qualname__}"]
+    other += [] if layer.out_features == layer.in_features else ["its out_features, other than in_features"]
+    if other:
+        raise HeadjaxError(f"{site.path}: {other[0]}: a layer of headjax cannot take its place, and would leave it out")
+
+
+def _taken(layer: nnx.Module, site: AttentionSite, paths: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arrays at these paths by the names of headjax, those that there are.
+
+    Raises:
+        HeadjaxError: the layer has another parameter.
+    """
+    held = {path: variable for path, variable in parameters(layer) if isinstance(variable, nnx.Param)}
+    other = next((path for path in held if path not in paths.values()), None)
+    if other is not None:
+        raise HeadjaxError(
+            f"{site.path}: its {other}: a layer of headjax has no such parameter, and would leave it out"
+        )
+    return {name: held[path][...] for name, path in paths.items() if path in held}
 
 
 def _module(site: AttentionSite, params: dict[str, Any], **fields: Any) -> AttentionModule:
     """Return the grouped attention that has these arrays."""
     sizes: dict[str, Any] = {"num_heads": site.heads, "kv_heads": site.kv_heads, "head_dim": site.head_dim}
-    held = {name: array for name, array in params.items() if array is not None}
+    held = dict(params)
     for name, heads in (("query_bias", site.heads), ("key_bias", site.kv_heads), ("value_bias", site.kv_heads)):
         if name in held:
             held[name] = held[name].reshape(heads, site.head_dim)

@@ -93,6 +93,91 @@ def test_what_cannot_be_replaced_is_one_line(name, options, message):
         headjax.replace_attention(HOUSES[name](), **({"to": "grouped:kv_heads=1"} | options))
 
 
+def rotary(query, key, value, **options):
+    """Flax's way to rotary embeddings."""
+    turn = jnp.exp(1j * jnp.arange(query.shape[-3])[:, None, None])
+    query, key = ((array * turn).real for array in (query, key))
+    return nnx.dot_product_attention(query, key, value, **options)
+
+
+class Turned(nnx.MultiHeadAttention):
+    """Attention with a call of its own."""
+
+    def __call__(self, inputs_q, **options):
+        return super().__call__(jnp.flip(inputs_q, axis=-2), **options)
+
+
+class Sink(nnx.MultiHeadAttention):
+    """Attention with a weight of its own."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.sink = nnx.Param(jnp.zeros(HEADS))
+
+
+class Clipped(nnx.LinearGeneral):
+    """A projection that does more than its kernel."""
+
+    def __call__(self, inputs, **options):
+        return jnp.clip(super().__call__(inputs, **options), -1.0, 1.0)
+
+
+def clipped(rngs):
+    layer = houses.flax_attention(rngs)
+    layer.query = Clipped(WIDTH, (HEADS, SIZE), rngs=rngs)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "make, named",
+    [
+        (lambda rngs: houses.flax_attention(rngs, attention_fn=rotary), "attention_fn"),
+        (lambda rngs: houses.flax_attention(rngs, precision="highest"), "precision"),
+        (lambda rngs: houses.flax_attention(rngs, qkv_promote_dtype=lambda x, dtype=None: x), "qkv_promote_dtype"),
+        (lambda rngs: houses.flax_attention(rngs, normalize_qk=True), "normalize_qk"),
+        (lambda rngs: houses.flax_attention(rngs, out_features=2 * WIDTH), "out_features"),
+        (lambda rngs: Turned(HEADS, WIDTH, decode=False, rngs=rngs), "__call__"),
+        (lambda rngs: Sink(HEADS, WIDTH, decode=False, rngs=rngs), "sink"),
+        (clipped, "query"),
+    ],
+)
+def test_what_a_new_layer_would_leave_out_is_refused_by_name(make, named):
+    layer = make(nnx.Rngs(0))
+    with pytest.raises(HeadjaxError, match=rf"^\.: .*{named}") as caught:
+        headjax.replace_attention(layer, lambda own: own)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", [{"sow_weights": True}, {"out_sharding": "data"}, {"window": 3}])
+def test_an_argument_that_a_new_layer_does_not_know_is_refused_by_name(option):
+    replaced = headjax.replace_attention(houses.flax_attention(nnx.Rngs(0), dropout_rate=0.0), lambda own: own)
+    x = BATCH["x"]
+    with pytest.raises(HeadjaxError, match=f"^{next(iter(option))}: "):
+        replaced(x, **option)
+    assert_close(replaced(x, sow_weights=False, out_sharding=None), replaced(x), sums=1)
+
+
+def test_dropout_without_random_numbers_is_refused_as_in_the_replaced_layer():
+    layer = houses.flax_attention(nnx.Rngs(0), dropout_rate=0.5, keep_rngs=False)
+    replaced = headjax.replace_attention(layer, lambda own: own)
+    for one in (layer, replaced):
+        with pytest.raises(ValueError, match="rngs"):
+            one(BATCH["x"], deterministic=False)
+    assert_close(replaced(BATCH["x"], deterministic=True), layer(BATCH["x"], deterministic=True), sums=SUMS)
+
+
+@pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
+@pytest.mark.parametrize("param_dtype", [jnp.float32, jnp.bfloat16])
+def test_a_new_layer_computes_in_the_type_of_the_replaced_one(dtype, param_dtype):
+    layer = houses.flax_attention(nnx.Rngs(0), dropout_rate=0.0, dtype=dtype, param_dtype=param_dtype)
+    replaced = headjax.replace_attention(layer, lambda own: own)
+    for x in (BATCH["x"], jnp.asarray(BATCH["x"], jnp.bfloat16)):
+        found, expected = replaced(x), layer(x)
+        assert found.dtype == expected.dtype
+        kind = jnp.bfloat16 if jnp.bfloat16 in (dtype, param_dtype, x.dtype) else np.float32
+        assert_close(found, expected, sums=SUMS, dtype=kind)
+
+
 @pytest.mark.whole
 def test_dropout_is_that_of_the_layer():
     model = houses.flax_attention(nnx.Rngs(0), dropout_rate=0.5)
