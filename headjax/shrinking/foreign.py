@@ -14,7 +14,8 @@ from headjax.core.errors import HeadjaxError, require
 from headjax.core.progress import Progress, silent
 from headjax.heads.head_id import HeadId
 from headjax.shrinking.choice import QUANTITIES, Choice, Option, Table, choose
-from headjax.sites.program import Loss, Program, prepare
+from headjax.sites.missed import missed, parameters_of
+from headjax.sites.program import Loss, Program, arrays_of, prepare
 from headjax.sites.pruning import prune_module
 from headjax.sites.reconstruction import reconstruct_module
 from headjax.sites.scoring import score_module
@@ -46,6 +47,7 @@ def shrink_heads(
     loss: Loss,
     uniform: bool = False,
     reconstruct: bool = True,
+    strict: bool = False,
     progress: Progress = silent,
 ) -> ShrunkHeads:
     """Return any Flax model with fewer heads, as many in each layer as cost the least loss within a budget.
@@ -69,10 +71,12 @@ def shrink_heads(
     Args:
         model: Any module, as for `headjax.prune`.
         batches: Examples to score, measure and solve on.
-        parameters: Greatest number of parameters of the attention layers: a share up to 1, or a number above 1.
+        parameters: Greatest number of parameters of the attention layers, those included that are not recognised and
+            stay as they are: a share up to 1, or a number above 1.
         loss: Function of a model and a batch, as for `headjax.score_heads`.
         uniform: Whether all layers keep the same number of heads.
         reconstruct: Whether output projections are refitted.
+        strict: Whether attention layers that are not recognised are an error; else a warning names them.
         progress: Shows how far it is.
 
     Raises:
@@ -85,12 +89,15 @@ def shrink_heads(
         raise HeadjaxError(
             "model: layers of headjax within another model do not shrink; replace_attention resizes them"
         )
-    importance = score_module(model, batches, loss).score("importance")
+    importance = score_module(model, batches, loss, strict=strict).score("importance")
     removals = {
         site.path: _removals(site, np.array([importance[head] for head in site.head_ids()])) for site in program.sites
     }
     with progress("measuring", sum(map(len, removals.values())), "removal") as bar:
         table = _measured(program, state, model, batches, removals, bar)
+    others = missed(program, state, arrays_of(batches[0]))
+    rest = parameters_of(model, others, [site.path for site in program.sites])
+    table = table._replace(rest={**table.rest, "parameters": float(rest)})
     limit = parameters * (table.whole("parameters") if parameters <= 1.0 else 1.0)
     choice = choose(table, {"parameters": limit}, uniform=uniform)
     gone = tuple(

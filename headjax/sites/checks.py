@@ -40,8 +40,6 @@ def layers_in_front(layer: nnx.Module, site: AttentionSite) -> int | None:
     Raises:
         HeadjaxError: the site does not name W_O, or W_O has other axes.
     """
-    if not site.output:
-        return None
     shape = parameter(layer, site.kernel).shape
     axis = dict(site.query).get(site.kernel)
     if axis is None:
@@ -77,8 +75,7 @@ def check_projection(layer: nnx.Module, site: AttentionSite) -> None:
         return
     with jax.ensure_compile_time_eval():
         projection = _first(at_path(layer, site.output), site)
-        own = output_matrix(site, kernel if site.layers is None else kernel[:1])
-        matrix = np.asarray(own, np.float64).reshape(site.heads, site.head_dim, -1)
+        matrix = np.asarray(output_matrix(site, projection), np.float64)
         contexts = np.random.default_rng(0).normal(size=(1, 2, site.heads, site.head_dim))
         shape = (1, 2, -1) if dict(site.query)[site.kernel] == -2 else contexts.shape
         inputs = jnp.asarray(contexts.reshape(shape), kernel.dtype)
@@ -106,7 +103,7 @@ def check_alone(layer: nnx.Module, site: AttentionSite) -> None:
         try:
             alone, closed, nothing = (
                 _called(_masked(layer, site, paths, query & shown, key), site)
-                for paths, shown in (([site.kernel], True), (every, True), ([site.kernel], False))
+                for paths, shown in ((site.rows, True), (every, True), (site.rows, False))
             )
         except Exception as error:
             if site.fused:
@@ -136,7 +133,7 @@ def check_pruned(layer: nnx.Module, pruned: nnx.Module, site: AttentionSite, que
     with jax.ensure_compile_time_eval():
         try:
             gated, nothing = (
-                _called(_masked(layer, site, [site.kernel], kept, np.ones(site.kv_heads, bool)), site)
+                _called(_masked(layer, site, site.rows, kept, np.ones(site.kv_heads, bool)), site)
                 for kept in (query, np.zeros_like(query))
             )
         except Exception:

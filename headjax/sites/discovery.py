@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flax import nnx
 
-from headjax.attention.module import AttentionModule
+from headjax.attention.module import AttentionModule, NoHeadsAttention
 from headjax.core.errors import HeadjaxError
 from headjax.core.modules import declared
 from headjax.core.tensors import flatten
 from headjax.models.model import Model
 from headjax.sites.checks import check_alone, check_arrays, check_projection, layers_in_front
-from headjax.sites.site import ROOT, AttentionSite, Sites, View, at_path, parameters
+from headjax.sites.site import ROOT, AttentionSite, Sites, View, at_path, is_within, parameters
 
 HEADS = ("num_heads", "num_query_heads", "num_attention_heads", "n_heads", "n_head", "heads")
 """Names by which attention layers say how many query heads they have."""
@@ -53,6 +54,11 @@ LOOKED_FOR = (
     "[heads, head_dim, width], and flat kernels, apart or as one c_attn, beside a num_heads"
 )
 
+SHOWN = 8
+"""Most layers that a message names."""
+
+REGISTER = "say where its heads lie: headjax.register_attention(cls, view)"
+
 _REGISTRY: dict[type[nnx.Module], View] = {}
 
 
@@ -85,7 +91,7 @@ def register_attention(cls: type[nnx.Module], view: View) -> None:
     _REGISTRY[cls] = view
 
 
-def attention_sites(model: nnx.Module) -> Sites:
+def attention_sites(model: nnx.Module, *, strict: bool = False) -> Sites:
     """Return the attention layers of any `nnx.Module`, in the order of their paths.
 
     A layer is found as a module of headjax, by `register_attention`, or by its projections. Those have einsum strings,
@@ -99,13 +105,24 @@ def attention_sites(model: nnx.Module) -> Sites:
         >>> [(site.path, site.heads, site.head_dim) for site in sites]
         [('.', 4, 4)]
 
+    A warning names layers that are not recognised: further ones of the same classes, and those with projections under
+    usual names. `score_heads` sees any attention that its loss computes.
+
     Args:
         model: Any module; it is not changed.
+        strict: Whether layers that are not recognised are an error.
 
     Raises:
         HeadjaxError: there is no attention layer, or what was found in one contradicts itself; the message names the
             layer and says how to register its class.
     """
+    sites = find_sites(model)
+    report_missed({path: type(at_path(model, path)).__qualname__ for path in not_recognised(model, sites)}, strict)
+    return sites
+
+
+def find_sites(model: nnx.Module) -> Sites:
+    """Return the attention layers that are recognised, see `attention_sites`."""
     if isinstance(model, Model):
         raise HeadjaxError(
             "model: a headjax model names its heads by head stack and layer: headjax.all_heads(model.config)"
@@ -119,11 +136,41 @@ def attention_sites(model: nnx.Module) -> Sites:
     return sites
 
 
+def not_recognised(model: nnx.Module, sites: Sites) -> Iterator[str]:
+    """Yield the paths of modules that look like attention layers, and that no site has to do with."""
+    known = [site.path for site in sites]
+    classes = {type(at_path(model, path)) for path in known}
+    for parts, module in nnx.iter_modules(model, graph=True):
+        path = ".".join(map(str, parts)) or ROOT
+        held = {name for name, entry in vars(module).items() if isinstance(entry, nnx.Module | nnx.Variable)}
+        kinds = {kinds for kinds, names in FLAT.items() if held & {*names} - {"in_proj"}}  # Mamba's, too
+        looks = type(module) in classes or any(kinds.issuperset(form) for form in FORMS)
+        if looks and not any(path == one or is_within(path, one) or is_within(one, path) for one in known):
+            yield path
+
+
+def report_missed(layers: Mapping[str, str], strict: bool, way: str = REGISTER) -> None:
+    """Warn of attention layers that are not recognised: paths, and what is known of them.
+
+    Raises:
+        HeadjaxError: there are some, and `strict` is set.
+    """
+    if not layers:
+        return
+    named = [f"{path} ({about})" if about else path for path, about in layers.items()]
+    more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+    text = f"model: attention in {', '.join(named[:SHOWN])}{more} is not recognised, and is left out; {way}"
+    if strict:
+        raise HeadjaxError(text)
+    warnings.warn(text, stacklevel=3)
+
+
 def _found(model: nnx.Module) -> Iterator[AttentionSite]:
     modules = dict(nnx.iter_modules(model, graph=True))
     for parts, layer in modules.items():
-        if parts and isinstance(modules.get(parts[:-1]), AttentionModule):
-            continue  # the formulation inside another one
+        inner = parts and isinstance(modules.get(parts[:-1]), AttentionModule)  # the formulation inside another one
+        if inner or isinstance(layer, NoHeadsAttention):
+            continue
         path = ".".join(map(str, parts)) or ROOT
         view = _view_of(layer)
         try:
@@ -244,7 +291,7 @@ def _projection(name: str, child: Any) -> Projection | None:
     weight = _weight(child)
     if weight is None:
         return None
-    path, shape = f"{name}.{weight}", getattr(child, weight)[...].shape
+    path, shape = f"{name}.{weight}", at_path(child, weight)[...].shape
     read = re.fullmatch(
         r"([a-zA-Z.]+),([a-zA-Z]+)->([a-zA-Z.]+)", str(getattr(child, "einsum_str", "")).replace(" ", "")
     )
@@ -275,9 +322,12 @@ def _projection(name: str, child: Any) -> Projection | None:
 
 
 def _weight(child: Any) -> str | None:
-    """Return the name of a projection's weight; None for any other attribute."""
+    """Return the path of a projection's weight, within the one that a `nnx.LoRA` is around; None elsewhere."""
     if not isinstance(child, nnx.Module):
         return None
+    if isinstance(child, nnx.LoRA):
+        inner = _weight(child.base_module)
+        return None if inner is None else f"base_module.{inner}"
     return next((name for name in KERNELS if isinstance(vars(child).get(name), nnx.Variable)), None)
 
 
@@ -319,7 +369,7 @@ def _flat(layer: nnx.Module, kinds: str, names: Sequence[str]) -> Projection | N
         child = vars(layer).get(name)
         weight = _weight(child)
         if weight is not None and isinstance(getattr(child, "in_features", 0), int):
-            shape = getattr(child, weight)[...].shape[-2:]
+            shape = at_path(child, weight)[...].shape[-2:]
             return Projection(name, f"{name}.{weight}", shape, kinds == "o", -2 if kinds == "o" else -1)
     return None
 
@@ -332,13 +382,13 @@ def _with_rest(layer: nnx.Module, numbers: tuple[int, int, int], output: Project
     """Return the site with the biases of its projections, biases of the layer itself and a cache in its attributes."""
     site = _site(numbers, output, held)
     weights = {path.rpartition(".")[0]: path for path in held}
-    rest: Held = {}
+    rest: Held = {one: own for path, own in held.items() for one in _low_rank(layer, path, own[0])}
     for path, variable in parameters(layer):
         holder, _, name = path.rpartition(".")
         own = holder == "" and re.fullmatch("(q|k|v|query|key|value)_?bias", name) is not None
         if holder == "" and name in ("cached_key", "cached_value"):
             rest[path] = (-2, "k")
-        elif path not in held and holder != output.name and (own or holder in weights):
+        elif path not in held and holder.partition(".")[0] != output.name and (own or holder in weights):
             axis, kinds = (-1, name[0]) if own else held[weights[holder]]
             last = site.head_dim if axis == -1 else at_path(layer, weights[holder])[...].shape[-1]
             number, shape = site.count(kinds), variable[...].shape
@@ -346,6 +396,14 @@ def _with_rest(layer: nnx.Module, numbers: tuple[int, int, int], output: Project
             place = next((axis for axis, end in ends if shape[axis:] == end), None)
             rest |= {} if place is None else {path: (place, kinds)}
     return _site(numbers, output, held | rest)
+
+
+def _low_rank(layer: nnx.Module, weight: str, axis: int) -> Iterator[str]:
+    """Yield the factors of low-rank matrices (`nnx.LoRA`) beside a flat weight that hold its heads along an axis."""
+    projection, factor = weight.partition(".")[0], "lora_a" if axis == -2 else "lora_b"
+    for parts, module in nnx.iter_modules(at_path(layer, projection), graph=True):
+        if isinstance(module, nnx.LoRA):
+            yield ".".join(map(str, (projection, *parts, factor)))
 
 
 def _site(numbers: tuple[int, int, int], output: Projection, held: Held) -> AttentionSite:

@@ -49,6 +49,7 @@ def score_heads(
     gates: Mapping[str, Any] | None = None,
     statistics: Sequence[str] = tuple(STATISTICS),
     compute: Compute = Compute(attention="einsum"),
+    strict: bool = False,
     progress: Update | None = None,
 ) -> Scores:
     """Score every head by `headjax.heads.scores.DESCRIPTIONS`, with one forward and backward pass per batch.
@@ -79,6 +80,7 @@ def score_heads(
             other models. None is all ones.
         statistics: Names of the forward scores to take of a headjax model.
         compute: Precision and kernels of a headjax model's forward pass.
+        strict: Whether attention that the loss computes and that no site holds is an error; else a warning names it.
         progress: Called after every batch with the number of batches done.
 
     Raises:
@@ -92,7 +94,7 @@ def score_heads(
         return checked(scores.score_heads)(model, batches, **options)
     other = {"statistics": tuple(statistics) != tuple(STATISTICS), "compute": compute != Compute(attention="einsum")}
     _refuse(FOR_OWN, **other)
-    return score_module(model, batches, loss, gates=gates, progress=progress)
+    return score_module(model, batches, loss, gates=gates, strict=strict, progress=progress)
 
 
 def ablate(
@@ -106,6 +108,7 @@ def ablate(
     gates: Mapping[str, Any] | None = None,
     budget: int = DEFAULT_BUDGET,
     compute: Compute = Compute(),
+    strict: bool = False,
     progress: Update | None = None,
 ) -> Ablation:
     """Remove every head alone (`each`), all heads of a layer but one (`all-but-one`), or a whole group (`group`).
@@ -121,7 +124,7 @@ def ablate(
         (2, 2)
 
     Args:
-        model, batches, loss, gates, compute: As for `score_heads`.
+        model, batches, loss, gates, compute, strict: As for `score_heads`.
         mode: Heads to remove: the head itself, all others of its layer, or all that read its KV head.
         metrics: Metrics besides the loss, by name: functions of a headjax model's output and the batch, or of another
             model and the batch, that return one value per example, higher for better.
@@ -140,7 +143,8 @@ def ablate(
         options: dict[str, Any] = {"metrics": metrics, "heads": named, "gates": gates, "budget": budget}
         return checked(ablation.ablate)(model, batches, mode, **options, compute=compute, progress=progress)
     _refuse(FOR_OWN, budget=budget != DEFAULT_BUDGET, compute=compute != Compute())
-    return ablate_module(model, batches, mode, loss, metrics=metrics, heads=heads, gates=gates, progress=progress)
+    given: dict[str, Any] = {"metrics": metrics, "heads": heads, "gates": gates, "strict": strict}
+    return ablate_module(model, batches, mode, loss, **given, progress=progress)
 
 
 def learn_gates(
@@ -153,6 +157,7 @@ def learn_gates(
     loss: Loss | None = None,
     seed: int = 0,
     compute: Compute = Compute(),
+    strict: bool = False,
     progress: Update | None = None,
 ) -> LearnedGates:
     """Train the logits of a gate distribution with Adam; the model's parameters stay as they are.
@@ -167,7 +172,7 @@ def learn_gates(
         8
 
     Args:
-        model, batches, loss, compute: As for `score_heads`.
+        model, batches, loss, compute, strict: As for `score_heads`.
         distribution: `HardConcrete` or `Subset` of `headjax.heads.learned_gates`.
         steps: Number of steps.
         learning_rate: Learning rate of Adam.
@@ -183,7 +188,7 @@ def learn_gates(
         _refuse(OWN_LOSS, loss=loss is not None)
         return checked(learned_gates.learn_gates)(model, batches, distribution, **options, compute=compute)
     _refuse(FOR_OWN, compute=compute != Compute())
-    return learn_module_gates(model, batches, distribution, loss, **options)
+    return learn_module_gates(model, batches, distribution, loss, **options, strict=strict)
 
 
 def order_heads(
@@ -193,6 +198,7 @@ def order_heads(
     *,
     count: int = 0,
     loss: Loss | None = None,
+    strict: bool = False,
     progress: Update | None = None,
 ) -> Order:
     """Return all heads in the order of their removal, the most dispensable first.
@@ -204,7 +210,7 @@ def order_heads(
         (32, 'decoder/1/6')
 
     Args:
-        model, batches, loss: As for `score_heads`.
+        model, batches, loss, strict: As for `score_heads`.
         by: Name of an order (`headjax.heads.named_orders.ORDERS`): a score, `ablation`, `hard_concrete`, `subset`, ...
         count: Number of heads to remove, for the orders that choose them together (`subset`).
         progress: Called with the number of batches or steps done.
@@ -219,10 +225,10 @@ def order_heads(
         return checked(named_orders.order_heads)(model, batches, config, progress=progress)(count)
     _refuse(FOR_OWN, stacks=bool(config.stacks), whole_groups=config.whole_groups)
     if config.by == "ablation":
-        return by_ablation(ablate_module(model, batches, "each", loss, progress=progress))
+        return by_ablation(ablate_module(model, batches, "each", loss, strict=strict, progress=progress))
     if config.by in LEARNED:
-        return _by_learned_gates(model, batches, config, count, loss, progress)
-    found = score_module(model, batches, loss, progress=progress)
+        return _by_learned_gates(model, batches, config, count, loss, strict, progress)
+    found = score_module(model, batches, loss, strict=strict, progress=progress)
     known = [*found.values, *RAW, "ablation", *LEARNED]
     if config.by not in known:
         raise HeadjaxError(f"by: {unknown_name('order of such a model', config.by, known)}")
@@ -230,11 +236,18 @@ def order_heads(
 
 
 def _by_learned_gates(
-    model: Any, batches: Sequence[Any], config: OrderConfig, count: int, loss: Loss | None, progress: Update | None
+    model: Any,
+    batches: Sequence[Any],
+    config: OrderConfig,
+    count: int,
+    loss: Loss | None,
+    strict: bool,
+    progress: Update | None,
 ) -> Order:
     heads = sum(len(site.head_ids()) for site in prepare(model, loss)[0].sites)
     distribution = LEARNED[config.by](config, max(heads - count, 1))
     options: dict[str, Any] = {"steps": config.gate_steps, "learning_rate": config.gate_rate, "seed": config.seed}
+    options["strict"] = strict
     return by_score(learn_module_gates(model, batches, distribution, loss, **options, progress=progress).logits)
 
 

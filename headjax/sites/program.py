@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.sites.discovery import attention_sites
+from headjax.sites.discovery import find_sites
 from headjax.sites.seam import Read, attach, recording
 from headjax.sites.site import AttentionSite, Gates, Sites
 
@@ -93,11 +93,15 @@ class ModuleProgram(Program):
     def value(
         self, state: Any, gates: Gates, batch: Any, reads: Gates | None = None, read: Read | None = None
     ) -> jax.Array:
+        return jnp.asarray(self.loss(self.gated(state, gates, reads, read), batch), jnp.float32)
+
+    def gated(self, state: Any, gates: Gates, reads: Gates | None = None, read: Read | None = None) -> nnx.Module:
+        """Return a copy of the module with these gates."""
         # New variables: the copy shares none with the model, whatever its forward pass changes.
-        model = nnx.merge(self.graph, jax.tree.map(lambda array: array, state))
+        model: nnx.Module = nnx.merge(self.graph, jax.tree.map(lambda array: array, state))
         model.eval()
         attach(model, self.sites, gates, reads, read)
-        return jnp.asarray(self.loss(model, batch), jnp.float32)
+        return model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +153,7 @@ def prepare(model: nnx.Module | Applied, loss: Loss | None) -> tuple[Program, An
         )
     if isinstance(model, nnx.Module):
         graph, state = nnx.split(model, graph=True)
-        return ModuleProgram(attention_sites(model), loss, graph), state
+        return ModuleProgram(find_sites(model), loss, graph), state
     apply, params, places = model
     shapes = {_path_of(path): array.shape for path, array in jax.tree_util.tree_leaves_with_path(params)}
     sites = tuple(_tree_site(name, shapes, *place) for name, place in places.items())

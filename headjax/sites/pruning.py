@@ -13,14 +13,14 @@ from flax import nnx
 from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId
 from headjax.sites.checks import check_pruned
-from headjax.sites.discovery import attention_sites
+from headjax.sites.discovery import find_sites
 from headjax.sites.site import AttentionSite, Sites, at_path, kept_along, parameters, put_at, require_heads, without
 from headjax.sites.sizes import Numbers, resize_layer, resize_module, resize_projection
 
 
 def prune_module(model: nnx.Module, heads: Iterable[HeadId | str], *, uniform: bool = False) -> nnx.Module:
     """Return a model of the same class without heads, see `headjax.sites.functions.prune`."""
-    sites = attention_sites(model)
+    sites = find_sites(model)
     removed = tuple(dict.fromkeys(require_heads(sites, heads)))
     removed = uniform_part(sites, removed) if uniform else removed
     gates = without(sites, removed)
@@ -67,6 +67,10 @@ def _plan(site: AttentionSite, kept: np.ndarray) -> _Plan:
     for name, row in zip(names, layers, strict=True):
         if not row.any():
             raise HeadjaxError(f"{name}: all its heads are to be removed; the code of its class needs one")
+    if not site.output and site.layers is not None:
+        raise HeadjaxError(
+            f"{site.path}: layers of headjax that lie along one axis lose no heads; hold them one by one"
+        )
     if not site.output:
         return _Plan(layers, np.zeros((1, 0), bool), Numbers.of(site)._replace(heads=kept.sum()))
     groups = layers.reshape(len(layers), site.kv_heads, -1).sum(axis=-1)
@@ -116,6 +120,10 @@ def _taken(array: jax.Array, index: Sequence[np.ndarray], axis: int, stacked: bo
 def _require_known(layer: nnx.Module, site: AttentionSite) -> None:
     """Raise `HeadjaxError` for a parameter that may hold heads, and of which the site does not say so."""
     known = {path for path, _, _ in site.held()}
+    for path, variable in parameters(layer):
+        beside = not isinstance(at_path(layer, path.rpartition(".")[0]), nnx.LoRA)
+        if isinstance(variable, nnx.LoRAParam) and path not in known and beside:
+            raise HeadjaxError(f"{site.path}: {path}: a low-rank matrix that is no nnx.LoRA, whose heads are not known")
     width = at_path(layer, site.kernel)[...].shape[-1]
     if site.heads in (1, site.head_dim, width, site.layers):
         return  # an axis of this length says nothing
@@ -131,7 +139,7 @@ def _float_properties(layer: Any) -> dict[str, float]:
     """Return the properties of a layer that are fractions, such as the scale of its logits."""
     found = {}
     for name in dir(type(layer)):
-        if isinstance(getattr(type(layer), name, None), property):
+        if not name.startswith("_") and isinstance(getattr(type(layer), name, None), property):
             try:
                 value = getattr(layer, name)
             except Exception:
@@ -160,7 +168,7 @@ def _resize_rest(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) ->
 
 def _verify(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) -> None:
     """Raise `HeadjaxError` unless the pruned layers are found with the numbers of heads that they should have."""
-    found = {site.path: site for site in attention_sites(model)}
+    found = {site.path: site for site in find_sites(model)}
     for site in sites:
         if site.output and Numbers.of(found.get(site.path, site)) != plans[site.path].numbers:
             raise HeadjaxError(f"{site.path}: after the removal it is found with {found[site.path].heads} heads")

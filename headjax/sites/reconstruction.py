@@ -21,7 +21,7 @@ from headjax.heads.refit import RIDGES, RefitSums, refit
 from headjax.heads.statistics import sum_over
 from headjax.sites.program import Loss, Program, arrays_of, examples_in, prepare
 from headjax.sites.pruning import prune_module
-from headjax.sites.site import AttentionSite, Gates, Sites, at_path, ones, require_heads, without
+from headjax.sites.site import AttentionSite, Gates, Sites, at_path, ones, output_matrix, require_heads, without
 
 SECOND_MAPS = ("down_proj", "fc2", "linear2", "dense2", "w2", "wo", "linear_out", "fc_out", "c_proj", "down")
 """Names of a feed-forward's second map."""
@@ -121,8 +121,8 @@ def _through(
             apart |= not kept.all()
             if not apart or not kept.any():
                 continue
-            variable = at_path(at_path(repaired, path), site.kernel)
-            matrix = variable[...].reshape(-1, site.heads * site.head_dim, variable[...].shape[-1])[layer]
+            own = output_matrix(site, at_path(at_path(repaired, path), site.output))
+            matrix = own.reshape(-1, site.heads * site.head_dim, own.shape[-1])[layer]
             features = np.repeat(kept, site.head_dim)
             now = nnx.split(repaired, graph=True)[1]
             found = (

@@ -13,7 +13,7 @@ from flax import nnx
 from headjax.attention import AttentionModule, GroupedAttention, RotaryHalves
 from headjax.core.errors import HeadjaxError
 from headjax.core.norms import RMSNorm
-from headjax.sites.discovery import attention_sites
+from headjax.sites.discovery import find_sites
 from headjax.sites.site import AttentionSite, at_path, parameters, put_at
 
 NO_CACHE = "cache: a layer of headjax fills no cache of the layer that it replaces; call it with whole texts"
@@ -115,9 +115,9 @@ def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Itera
     which it cannot fill, is refused. The model handed in stays as it is.
 
     There are adapters for `nnx.MultiHeadAttention`, and for the attention of Tunix's Llama 3, Qwen 2 and Qwen 3. Layers
-    that compute something else (an `attention_fn` of their own, such as one with rotary embeddings, `normalize_qk`, more
-    weights) are refused. Dropout keeps its rate, and is drawn for every example. The new layers lie at `inner` within
-    the adapter, so that their heads are named `layers.3.attn.inner/5`.
+    that compute something else (an `attention_fn` of their own, as for rotary embeddings, `normalize_qk`, more weights)
+    are refused. Dropout keeps its rate, and is drawn for every example. The new layers lie at `inner` within the
+    adapter, so that their heads are named `layers.3.attn.inner/5`.
 
         >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
         >>> model = headjax.replace_attention(nnx.List([layer]), "grouped:kv_heads=2")
@@ -133,7 +133,7 @@ def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Itera
         HeadjaxError: There is no adapter for a layer's class, a layer has something that the new one would leave out,
             there is no layer at a path, or a layer cannot become the target.
     """
-    sites = {site.path: site for site in attention_sites(model)}
+    sites = {site.path: site for site in find_sites(model)}
     chosen = list(sites) if layers is None else list(layers)
     copy: Any = nnx.clone(model, graph=True)
     for path in chosen:

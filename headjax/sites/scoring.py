@@ -15,7 +15,8 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Update
 from headjax.heads.scores import NO_TARGET, Scores, means, require_finite
 from headjax.heads.statistics import sum_over
-from headjax.sites.program import Applied, Loss, Program, arrays_of, each_example, examples_in, prepare
+from headjax.sites.missed import checked
+from headjax.sites.program import Applied, Loss, Program, each_example, examples_in, prepare
 from headjax.sites.site import AttentionSite, Gates, filled, to_values
 
 
@@ -25,6 +26,7 @@ def score_module(
     loss: Loss | None,
     *,
     gates: Mapping[str, Any] | None = None,
+    strict: bool = False,
     progress: Update | None = None,
 ) -> Scores:
     """Score every head of a model that is not headjax's, see `headjax.sites.functions.score_heads`."""
@@ -37,7 +39,7 @@ def score_module(
         if progress is not None:
             progress(number + 1, {})
 
-    sums = (_batch_sums(program, state, at, arrays_of(batch)) for batch in batches)
+    sums = (_batch_sums(program, state, at, batch) for batch in checked(program, state, batches, strict))
     total: _Sums = sum_over(sums, check, NO_TARGET)
     values = means(total.heads, total.examples, total.counted, by_head)
     seconds = time.perf_counter() - started

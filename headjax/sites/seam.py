@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError
-from headjax.sites.site import AttentionSite, Sites, at_path
+from headjax.sites.site import AttentionSite, Sites, at_path, output_matrix
 
 Read = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """Function of contexts `[..., heads, head_dim]`, W_O `[heads, head_dim, width]` and counted positions `[...]`."""
@@ -100,9 +100,9 @@ def _through(projection: Any, contexts: jax.Array) -> jax.Array:
     _record(site, lead)
     gates = projection.head_gate[...]
     gates = gates.reshape((1,) * (len(lead) + 1 - gates.ndim) + gates.shape)
-    kernel = jax.lax.stop_gradient(at_path(projection, site.kernel.removeprefix(f"{site.output}."))[...])
+    matrix = jax.lax.stop_gradient(output_matrix(site, projection))
     argument = None if projection.head_read is None else projection.head_read[...]
-    gated = _gate(read, contexts.reshape(*lead, *heads), gates, kernel.reshape(*heads, -1), argument)
+    gated = _gate(read, contexts.reshape(*lead, *heads), gates, matrix, argument)
     return gated.reshape(contexts.shape)
 
 

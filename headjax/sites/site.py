@@ -76,6 +76,11 @@ class AttentionSite:
             object.__setattr__(self, name, tuple(pairs.items()) if isinstance(pairs, Mapping) else tuple(pairs))
 
     @property
+    def rows(self) -> tuple[str, ...]:
+        """Parameters of the output projection that hold the rows of query heads: W_O, and factors of its `nnx.LoRA`."""
+        return tuple(path for path, _ in self.query if path == self.kernel or path.startswith(f"{self.output}."))
+
+    @property
     def places(self) -> tuple[tuple[str, int], ...]:
         """Head stack and layer of every layer of the site: one, or as many as lie along the axis in front."""
         if self.layers is None:
@@ -184,6 +189,11 @@ def at_path(root: Any, path: str) -> Any:
     return found
 
 
+def is_within(path: str, outer: str) -> bool:
+    """Return whether a path leads to something within what another one leads to."""
+    return path != outer and (outer == ROOT or path.startswith(f"{outer}."))
+
+
 def put_at(root: Any, path: str, new: Any) -> None:
     """Put a module in the place of the one at a path that is not the root."""
     parent, _, last = path.rpartition(".")
@@ -223,10 +233,15 @@ def kept_along(
     return np.repeat(np.concatenate([query if kind == "q" else key for kind in kinds]), entries)
 
 
-def output_matrix(site: AttentionSite, kernel: jax.Array) -> jax.Array:
-    """Return W_O as `[heads, head_dim, width]`, with an axis of layers in front where the site has one."""
-    front = kernel.shape[:1] if site.layers is not None else ()
-    return kernel.reshape(*front, site.heads, site.head_dim, -1)
+def output_matrix(site: AttentionSite, projection: Any) -> jax.Array:
+    """Return W_O of an output projection as `[..., heads, head_dim, width]`, low-rank matrices (`nnx.LoRA`) added."""
+    kernel = at_path(projection, site.kernel.removeprefix(f"{site.output}."))[...]
+    front = kernel.shape[: kernel.ndim + dict(site.query)[site.kernel]]
+    matrix: jax.Array = kernel.reshape(*front, site.heads * site.head_dim, -1)
+    for _, module in nnx.iter_modules(projection, graph=True):
+        if isinstance(module, nnx.LoRA):
+            matrix = matrix + module.lora_a[...] @ module.lora_b[...]
+    return matrix.reshape(*front, site.heads, site.head_dim, -1)
 
 
 def parameters(layer: Any) -> Iterator[tuple[str, nnx.Variable]]:

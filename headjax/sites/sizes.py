@@ -89,6 +89,10 @@ def _resized_config(config: Any, before: Numbers, after: Numbers) -> Any:
 
 def resize_projection(module: nnx.Module, old: tuple[int, ...], new: tuple[int, ...]) -> None:
     """Set the static shapes of a module one of whose parameters has another shape now."""
+    if isinstance(module, nnx.LoRA):  # a parameter is a factor of what the module says the shape of
+        module.in_features += new[0] - old[0]
+        module.out_features += new[-1] - old[-1]
+        return
     for name, value in list(vars(module).items()):
         if isinstance(value, tuple) and value == old:
             setattr(module, name, new)

@@ -20,6 +20,7 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import GateDistribution, LearnedGates, closed, descend
 from headjax.heads.statistics import one_behind
 from headjax.mesh.distributed import fetch
+from headjax.sites.missed import checked
 from headjax.sites.program import Applied, Loss, Program, arrays_of, prepare
 from headjax.sites.site import AttentionSite, Gates, filled, find_heads, require_heads, to_values
 
@@ -35,6 +36,7 @@ def ablate_module(
     metrics: Mapping[str, Callable[..., Any]] | None = None,
     heads: Iterable[HeadId | str] | None = None,
     gates: Mapping[str, Any] | None = None,
+    strict: bool = False,
     progress: Update | None = None,
 ) -> Ablation:
     """Remove heads of a model that is not headjax's, see `headjax.sites.functions.ablate`."""
@@ -47,7 +49,7 @@ def ablate_module(
     extra: Metrics = tuple((metrics or {}).items())
     baseline: list[Measured] = []
     ablated: dict[HeadId, list[Measured]] = {head: [] for head in chosen}
-    for number, batch in enumerate(map(arrays_of, batches)):
+    for number, batch in enumerate(checked(program, state, batches, strict)):
         baseline.append(_finite(fetch(_measure(program, extra, state, at, batch)), "the model", number))
         for head, measured in one_behind(
             (one, _measure(program, extra, state, variants[one], batch)) for one in chosen
@@ -110,6 +112,7 @@ def learn_module_gates(
     steps: int,
     learning_rate: float,
     seed: int = 0,
+    strict: bool = False,
     progress: Update | None = None,
 ) -> LearnedGates:
     """Learn gates of a model that is not headjax's, see `headjax.sites.functions.learn_gates`."""
@@ -118,7 +121,7 @@ def learn_module_gates(
     program, state = prepare(model, loss)
     distribution.check(len(find_heads(program.sites)))
     logits = {site.path: jnp.full(site.shape, distribution.initial) for site in program.sites}
-    arrays = map(arrays_of, itertools.cycle(batches))
+    arrays = checked(program, state, itertools.cycle(batches), strict)
     objective = _MeanLoss(program)
     logits, losses = descend(objective, distribution, logits, state, arrays, steps, learning_rate, seed, progress)
     gates = distribution.final(logits)

@@ -15,6 +15,7 @@ from headjax.sites.site import without
 from tests.closeness import assert_close
 from tests.selected import first
 from tests.sites.houses import HOUSES, SUMS, batches, mean_loss, scaled, snapshot
+from tests.sites.test_missed import Raw
 
 BATCHES = batches(2)
 
@@ -57,6 +58,21 @@ def test_damages_are_rises_of_the_loss_with_the_least_important_heads_gone():
     for copy in copies:
         copy.eval()
     assert (copies[0](BATCHES[0]["x"]) == copies[1](BATCHES[0]["x"])).all()
+
+
+def test_layers_that_are_not_recognised_count_and_stay_as_they_are():
+    model = HOUSES["flax"]()
+    model.layers[1].attn = Raw(nnx.Rngs(1))
+    whole = attention_parameters(model)
+    with pytest.warns(UserWarning, match=r"layers\.1\.attn") as caught:
+        found = headjax.shrink_heads(model, BATCHES, 0.8, loss=mean_loss)
+    assert len(caught) == 1
+    assert found.table.whole("parameters") == whole
+    assert attention_parameters(found.model) == found.choice.costs["parameters"] <= 0.8 * whole
+    with pytest.raises(HeadjaxError, match=r"layers\.1\.attn"):
+        headjax.shrink_heads(model, BATCHES, 0.8, loss=mean_loss, strict=True)
+    with pytest.warns(UserWarning, match="attn"), pytest.raises(HeadjaxError, match="parameters"):
+        headjax.shrink_heads(model, BATCHES, 0.3, loss=mean_loss)
 
 
 def test_uniform_layers_keep_equal_numbers():

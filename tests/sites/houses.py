@@ -168,6 +168,7 @@ HOUSES: dict[str, Callable[[], Classifier]] = {
     "shared": lambda: Shared(FlatAttention),
     "bf16": lambda: Classifier(bf16_attention),
     "own": lambda: Classifier(own_attention),
+    "scanned_own": lambda: Scanned(own_attention),
 }
 
 

@@ -30,6 +30,7 @@ def registry(monkeypatch):
         ("scanned", ["layers.attn"], (4, 2, 3), "o_proj", {"q_proj.w": -2}, {"kv_einsum.w": -3}),
         ("shared", ["layers.0.attn"], (4, 2, 3), "wo", {"wo.kernel": -2}, {"wv.kernel": -1}),
         ("own", ["layers.0.attn", "layers.1.attn"], (4, 2, 3), "", {"output": -3}, {"key": -2}),
+        ("scanned_own", ["layers.attn"], (4, 2, 3), "", {"output": -3}, {"key": -2}),
     ],
 )
 def test_attention_layers_are_found(name, paths, numbers, output, query, key):
@@ -40,7 +41,7 @@ def test_attention_layers_are_found(name, paths, numbers, output, query, key):
         assert site.output == output
         assert query.items() <= dict(site.query).items()
         assert key.items() <= dict(site.key).items()
-        assert site.layers == (3 if name == "scanned" else None)
+        assert site.layers == (3 if name.startswith("scanned") else None)
 
 
 def test_layers_are_in_the_order_of_their_numbers_and_a_layer_alone_has_a_name():
@@ -49,6 +50,12 @@ def test_layers_are_in_the_order_of_their_numbers_and_a_layer_alone_has_a_name()
     (alone,) = headjax.attention_sites(houses.flax_attention(nnx.Rngs(0)))
     assert str(alone.head_ids()[2]) == "./2"
     assert headjax.HeadId.parse("./2") == alone.head_ids()[2]
+
+
+def test_a_layer_of_headjax_without_heads_is_passed_over():
+    model = HOUSES["own"]()
+    model.layers[0].attn = model.layers[0].attn.keep_heads([])
+    assert [site.path for site in headjax.attention_sites(model, strict=True)] == ["layers.1.attn"]
 
 
 class Odd(nnx.Module):

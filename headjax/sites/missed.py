@@ -1,0 +1,225 @@
+"""Attention that a loss computes and that no site gates: in layers that are not recognised.
+
+It is seen in the trace of the loss, whatever its code looks like: logits are a product of two arrays that depend on the
+batch, weights their exponentials (or sigmoids), contexts a product of weights with an array that depends on the batch.
+Contexts of a site meet its gates before they enter such a product again; others never do.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from flax import nnx
+
+from headjax.sites.discovery import REGISTER, not_recognised, report_missed
+from headjax.sites.program import ModuleProgram, Program, arrays_of
+from headjax.sites.site import ROOT, Gates, at_path, is_within, ones, parameters
+
+SCOPE = "module "
+"""Beginning of the names of scopes that are paths of modules."""
+
+
+def checked(program: Program, state: Any, batches: Iterable[Any], strict: bool) -> Iterator[Any]:
+    """Yield batches as JAX arrays, and say on the first one which attention layers are left out."""
+    for number, batch in enumerate(map(arrays_of, batches)):
+        if number == 0:
+            check_recognised(program, state, batch, strict)
+        yield batch
+
+
+def check_recognised(program: Program, state: Any, batch: Any, strict: bool) -> tuple[str, ...]:
+    """Return the paths of the attention layers of a loss that are no sites, and warn of them.
+
+    Raises:
+        HeadjaxError: there are some, and `strict` is set.
+    """
+    found = missed(program, state, batch)
+    report_missed(found, strict, REGISTER if isinstance(program, ModuleProgram) else "give its W_O among the sites")
+    return tuple(found)
+
+
+def missed(program: Program, state: Any, batch: Any) -> dict[str, str]:
+    """Return the attention layers of a loss that are no sites, by path, with their classes."""
+    places = _without_gates(_value, program, state, batch)
+    if not isinstance(program, ModuleProgram):
+        return {"/".join(name for name in place if "->" not in name) or "the function": "" for place in places}
+    model = nnx.merge(program.graph, state)
+    paths = set(not_recognised(model, program.sites))
+    if places:
+        named = _without_gates(_scoped_value, program, state, batch)
+        called = ([name for name in place if name.startswith(SCOPE)] for place in named)
+        paths |= {_with_parameters(model, within[-1].removeprefix(SCOPE) if within else ROOT) for within in called}
+    inner = [path for path in paths if not any(is_within(other, path) for other in paths)]
+    return {path: type(at_path(model, path)).__qualname__ for path in sorted(inner, key=_in_order)}
+
+
+def _in_order(path: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in path.split(".")]
+
+
+def parameters_of(model: nnx.Module, paths: Iterable[str], besides: Iterable[str]) -> int:
+    """Return the number of parameters within modules at some paths and not within those at others."""
+    own, others = (
+        {id(variable): variable for path in some for _, variable in parameters(at_path(model, path))}
+        for some in (paths, besides)
+    )
+    held = (variable for key, variable in own.items() if key not in others and isinstance(variable, nnx.Param))
+    return sum(variable[...].size for variable in held)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _value(program: Program, state: Any, gates: Gates, batch: Any) -> jax.Array:
+    return program.value(state, gates, batch)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _scoped_value(program: ModuleProgram, state: Any, gates: Gates, batch: Any) -> jax.Array:
+    """Return the loss, computed under scopes that are named by the paths of the modules."""
+    model = program.gated(state, gates)
+    modules: list[Any] = list(nnx.iter_modules(model, graph=True))
+    for parts, module in modules:
+        if callable(module):
+            cls: Any = type(module)
+            module.__class__ = _scoped_class(cls)
+            module.head_scope = SCOPE + (".".join(map(str, parts)) or ROOT)
+    loss: jax.Array = program.loss(model, batch)
+    return loss
+
+
+@functools.cache
+def _scoped_class(cls: Any) -> Any:
+    """Return the subclass of a module's class whose calls have a scope."""
+
+    def scoped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with jax.named_scope(self.head_scope):
+            return cls.__call__(self, *args, **kwargs)
+
+    body = {"__call__": scoped, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls.__name__, (cls,), body)
+
+
+def _with_parameters(model: nnx.Module, path: str) -> str:
+    """Return the path of the innermost module with parameters around a path."""
+    while path != ROOT and next(parameters(at_path(model, path)), None) is None:
+        path = path.rpartition(".")[0] or ROOT
+    return path
+
+
+Place = tuple[str, ...]
+"""Names of the scopes of an operation, from the outermost one."""
+
+BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+"""Parameters of operations that hold a trace."""
+
+
+class _Fact(NamedTuple):
+    """What is known of an array in a trace.
+
+    Attributes:
+        batch: It depends on the batch.
+        gated: It depends on gates, and not on the batch.
+        logits: It is made of a product of two arrays that depend on the batch.
+        weights: It is made of exponentials of logits.
+        contexts: Operations whose contexts it is made of, since the last product of two arrays of the batch.
+    """
+
+    batch: bool = False
+    gated: bool = False
+    logits: bool = False
+    weights: bool = False
+    contexts: frozenset[tuple[int, ...]] = frozenset()
+
+
+def _joined(facts: Iterable[_Fact]) -> _Fact:
+    facts = list(facts)
+    batch, gated, logits, weights = (any(fact[index] for fact in facts) for index in range(4))
+    return _Fact(batch, gated and not batch, logits, weights, frozenset().union(*(fact.contexts for fact in facts)))
+
+
+def _without_gates(value: Any, program: Program, state: Any, batch: Any) -> list[Place]:
+    """Return the places of the contexts that meet no gates in the trace of a loss."""
+    closed = value.trace(program, state, ones(program.sites), batch).jaxpr
+    numbers = len(jax.tree.leaves(state)), len(program.sites), len(jax.tree.leaves(batch))
+    kinds = _Fact(), _Fact(gated=True), _Fact(batch=True)
+    walk = _Walk()
+    walk.run(closed.jaxpr, [fact for fact, number in zip(kinds, numbers, strict=True) for _ in range(number)], (), ())
+    return [place for operation, place in walk.places.items() if operation not in walk.met]
+
+
+class _Walk:
+    """A way through a trace, and through those within it, that carries facts from operation to operation.
+
+    Attributes:
+        places: Scopes of every operation that makes contexts.
+        met: Operations whose contexts have met gates.
+    """
+
+    def __init__(self) -> None:
+        self.places: dict[tuple[int, ...], Place] = {}
+        self.met: set[tuple[int, ...]] = set()
+
+    def run(self, jaxpr: Any, inputs: Sequence[_Fact], calls: tuple[int, ...], place: Place) -> list[_Fact]:
+        """Return the facts of the outputs of a trace that is within some calls, and in a place."""
+        facts = dict(zip(jaxpr.invars, inputs, strict=True))
+
+        def of(variable: Any) -> _Fact:
+            return _Fact() if hasattr(variable, "val") else facts.get(variable, _Fact())
+
+        for eqn in jaxpr.eqns:
+            scopes = (entry.name for entry in eqn.source_info.name_stack.stack if hasattr(entry, "name"))
+            taken, where = [of(variable) for variable in eqn.invars], (*place, *scopes)
+            facts.update(zip(eqn.outvars, self._made(eqn, taken, (*calls, id(eqn)), where), strict=True))
+        return [of(variable) for variable in jaxpr.outvars]
+
+    def _made(self, eqn: Any, taken: list[_Fact], calls: tuple[int, ...], place: Place) -> list[_Fact]:
+        """Return the facts of an operation's outputs."""
+        name, params = eqn.primitive.name, eqn.params
+        if name == "scan":
+            return self._looped(params["jaxpr"], params["num_consts"], params["num_carry"], taken, calls, place)
+        if name == "while":
+            first, own = params["cond_nconsts"], params["body_nconsts"]
+            count = len(taken) - first - own
+            return self._looped(params["body_jaxpr"], own, count, taken[first:], calls, place)
+        if name == "cond":
+            ways = [self.run(branch.jaxpr, taken[1:], calls, place) for branch in params["branches"]]
+            return [_joined(facts) for facts in zip(*ways, strict=True)]
+        inner = next((params[key] for key in BODIES if key in params), None)
+        inner = getattr(inner, "jaxpr", inner)
+        if name != "pallas_call" and inner is not None and len(inner.invars) == len(taken):
+            return self.run(inner, taken, calls, place)
+        return [self._fact(f"{name} {params.get('name', '')}", taken, calls, place)] * len(eqn.outvars)
+
+    def _looped(
+        self, body: Any, constants: int, carried: int, taken: list[_Fact], calls: tuple[int, ...], place: Place
+    ) -> list[_Fact]:
+        """Return the facts of a loop's outputs, once what is carried from turn to turn says nothing new."""
+        before, carry, rest = taken[:constants], taken[constants : constants + carried], taken[constants + carried :]
+        while True:
+            made = self.run(body.jaxpr, [*before, *carry, *rest], calls, place)
+            after = [_joined(pair) for pair in zip(carry, made[:carried], strict=True)]
+            if after == carry:
+                return made
+            carry = after
+
+    def _fact(self, name: str, taken: list[_Fact], calls: tuple[int, ...], place: Place) -> _Fact:
+        """Return the fact of what an operation without a trace of its own makes."""
+        fact = _joined(taken)
+        if any(one.gated for one in taken):
+            self.met |= fact.contexts
+        if fact.batch and re.search("attention|splash|flash", name):  # a kernel
+            self.places[calls] = place
+            return _Fact(batch=True, contexts=frozenset({calls}))
+        if name.startswith(("exp ", "exp2 ", "logistic ")):
+            return fact._replace(weights=fact.weights or fact.logits)
+        if not name.startswith(("dot_general ", "conv_general_dilated ")):
+            return fact
+        if not all(one.batch for one in taken):
+            return fact._replace(logits=False, weights=False)  # a projection
+        if not fact.weights:
+            return _Fact(batch=True, logits=True)
+        self.places[calls] = place
+        return _Fact(batch=True, contexts=frozenset({calls}))
