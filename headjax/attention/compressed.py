@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call, apply_gates
-from headjax.attention.formulation import KeyValues, Step, Wrapping
+from headjax.attention.formulation import KeyValues, Wrapping
 from headjax.attention.module import Rngs, WrappingAttention
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.operands import Attended
@@ -37,10 +37,9 @@ class Compressed(Wrapping):
     layer can be written so exactly, rotary embeddings and normalised keys included.
 
     A decoding cache holds c and the positions. The price is that each step rebuilds the keys of all tokens; `Latent`
-    attends to c itself where keys do not turn. At short contexts the cache holds rebuilt keys and values, see
-    `keeps_rebuilt`, so that each is computed once. Values need no rebuilding where few queries meet many keys, as in
-    decoding, since sum_j p_j v_j = (sum_j p_j c_j) W_V + b_V: heads of multi-head and grouped attention then take the
-    mean of c, and map it by W_V^g. Of both evaluations, equal up to rounding, the one with fewer FLOPs is taken.
+    attends to c itself where keys do not turn. Values need no rebuilding for a single query, as in decoding, since
+    sum_j p_j v_j = (sum_j p_j c_j) W_V + b_V: heads of multi-head and grouped attention then take the mean of c,
+    and map it by W_V^g.
 
     Attributes:
         inner: the formulation; num_heads and head_ids are its own.
@@ -55,35 +54,21 @@ class Compressed(Wrapping):
     def module(self, width: int, memory_width: int) -> CompressedAttention:
         return CompressedAttention(width, memory_width=memory_width, config=self)
 
-    def step(self, width: int, memory_width: int, length: int) -> Step:
-        known = 2 * (length - 1) * memory_width * self.rank
-        moved = self.cache_size(width, memory_width) + 2 * self.rebuilt_size(1, length)
-        return Step(self.flops(width, memory_width, 1, length) - known, length * moved)
-
-    def rebuilt_step(self, width: int, memory_width: int, length: int) -> Step:
-        inner = self.inner.step(width, self.rank, length)
-        return inner._replace(flops=inner.flops + 2 * memory_width * self.rank)
-
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         compressed = 2 * key_length * memory_width * self.rank
-        rebuilt = self.inner.flops(width, self.rank, query_length, key_length)
-        return compressed + rebuilt - max(0, self.saved(query_length, key_length))
+        inner = self.inner.flops(width, self.rank, query_length, key_length)
+        if not self.averages(query_length):
+            return compressed + inner
+        heads, size = self.num_heads, self.inner.values  # type: ignore[attr-defined]
+        rebuilding = key_length * (self.rank * len(set(self.groups)) + heads) * size
+        return compressed + inner - 2 * (rebuilding - heads * self.rank * (size + key_length))
 
-    def rebuilt_size(self, query_length: int, key_length: int) -> int:
-        """Return the number of scalars that are rebuilt from the latent of a token."""
-        every = self.inner.cache_size(self.rank, self.rank)
-        if not isinstance(self.inner, MultiHead | Grouped) or self.saved(query_length, key_length) <= 0:
-            return every
-        return every - len(set(self.groups)) * self.inner.values
+    def step_flops(self, width: int, memory_width: int, length: int) -> int:
+        return self.flops(width, memory_width, 1, length) - 2 * (length - 1) * memory_width * self.rank
 
-    def saved(self, query_length: int, key_length: int) -> int:
-        """Return the FLOPs that heads save by attending to c, and not to values rebuilt from it."""
-        if not isinstance(self.inner, MultiHead | Grouped):
-            return 0
-        heads, size, pairs = self.num_heads, self.inner.values, query_length * key_length
-        rebuilding = key_length * self.rank * len(set(self.groups)) * size
-        mapping = query_length * heads * self.rank * size
-        return 2 * (rebuilding + pairs * heads * size - mapping - pairs * heads * self.rank)
+    def averages(self, query_length: int) -> bool:
+        """Return whether heads take the mean of c, and not that of values rebuilt from it."""
+        return query_length == 1 and isinstance(self.inner, MultiHead | Grouped)
 
 
 READING = ("key", "value", "content_bias", "latent", "rotary_key")
@@ -120,11 +105,9 @@ class CompressedAttention(WrappingAttention):
 
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         inner = self.inner
-        if "latent" not in key_values:
-            return inner.attend(inputs, key_values, call)
         latent, rebuilt = key_values["latent"], self.rebuilt(key_values)
         # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
-        if self.config.saved(inputs.shape[1], latent.shape[1]) <= 0 or call.dropout.active:
+        if not self.config.averages(inputs.shape[1]) or call.dropout.active:
             return inner.attend(inputs, rebuilt, call)
         read = inner.attend(inputs, rebuilt | {"value": latent[:, :, None]}, call._replace(gates=None))
         groups = jnp.asarray(self.config.groups)
@@ -134,4 +117,5 @@ class CompressedAttention(WrappingAttention):
         return apply_gates(read._replace(context=context), call.gates)
 
     def rebuilt(self, key_values: KeyValues) -> KeyValues:
+        """Return the keys and values of the formulation inside, computed from the latents."""
         return self.inner.key_values(key_values["latent"], key_values["position"])

@@ -6,41 +6,17 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from headjax.core.errors import require
 from headjax.core.fields import Listed, check_fields
-from headjax.core.modules import Spec, declared
-from headjax.core.tensors import count
+from headjax.core.modules import Spec
 
 KeyValues = dict[str, jax.Array]
 """Arrays `[batch, key, ...]` that a formulation computes from the attended sequence; a decoding cache holds them."""
-
-FLOPS_A_NUMBER = 16
-"""Floating-point operations that a processor does at least in the time in which it reads a number from memory."""
-
-ROOM = 4
-"""Times that rebuilt keys and values may be as large as the weights of their attention: about a whole layer's."""
-
-
-class Step(NamedTuple):
-    """Cost of one query that meets the tokens in a cache.
-
-    Attributes:
-        flops: floating-point operations, two a multiply-add.
-        numbers: scalars that are read or written for the tokens in the cache; weights are not counted.
-    """
-
-    flops: int
-    numbers: int
-
-    @property
-    def time(self) -> float:
-        """The longer of both, in the time of one number."""
-        return max(self.numbers, self.flops / FLOPS_A_NUMBER)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,32 +72,11 @@ class Attention(Spec, abc.ABC):
 
     def cache_size(self, width: int, memory_width: int) -> int:
         """Return the number of scalars that a decoding cache holds per token: the size of the module's `key_values`."""
-        return _sizes(self, width, memory_width).cache
+        return _cache_size(self, width, memory_width)
 
-    def step(self, width: int, memory_width: int, length: int) -> Step:
-        """Return the cost of a query where a cache holds the `key_values` of `length` tokens, the last one new."""
-        flops = self.flops(width, memory_width, 1, length) - self.flops(width, memory_width, 0, length - 1)
-        return Step(flops, length * self.cache_size(width, memory_width))
-
-    def rebuilt_step(self, width: int, memory_width: int, length: int) -> Step:
-        """Return the same for a cache of `rebuilt` keys and values."""
-        return self.step(width, memory_width, length)
-
-    def keeps_rebuilt(self, width: int, memory_width: int, length: int, batch: int = 1) -> bool:
-        """Return whether caches of a batch of this length hold `rebuilt` keys and values.
-
-        Rebuilding is taken where it makes a step faster, and the caches are no larger than `ROOM` times this layer's
-        weights.
-        """
-        kept = self.rebuilt_step(width, memory_width, length)
-        weights = _sizes(self, width, memory_width).weights
-        return batch * kept.numbers <= ROOM * weights and kept.time < self.step(width, memory_width, length).time
-
-    def decoding_step(self, width: int, memory_width: int, length: int, batch: int = 1) -> Step:
-        """Return the cost of a query of each example in a batch, by the cheaper of both forms."""
-        rebuilt = self.keeps_rebuilt(width, memory_width, length, batch)
-        one = (self.rebuilt_step if rebuilt else self.step)(width, memory_width, length)
-        return Step(batch * one.flops, batch * one.numbers)
+    def step_flops(self, width: int, memory_width: int, length: int) -> int:
+        """Count the FLOPs of one query where a cache holds the `key_values` of `length` tokens, the last one new."""
+        return self.flops(width, memory_width, 1, length) - self.flops(width, memory_width, 0, length - 1)
 
     def with_heads(self, heads: Sequence[int]) -> Attention:
         """Return the config of the layer with only the heads at these positions."""
@@ -174,18 +129,10 @@ def structure(attention: Any) -> Any:
     return attention.structure() if isinstance(attention, Attention) else attention
 
 
-class _Sizes(NamedTuple):
-    """Numbers of weights of a module, and of scalars that a decoding cache holds per token."""
-
-    weights: int
-    cache: int
-
-
 @functools.lru_cache(maxsize=1024)
-def _sizes(attention: Attention, width: int, memory_width: int) -> _Sizes:
-    module = attention.module(width, memory_width)
-    kept = key_value_shapes(module, 1, 1, jnp.float32)
-    return _Sizes(count(declared(module)), sum(array.size for array in jax.tree.leaves(kept)))
+def _cache_size(attention: Attention, width: int, memory_width: int) -> int:
+    kept = key_value_shapes(attention.module(width, memory_width), 1, 1, jnp.float32)
+    return sum(array.size for array in jax.tree.leaves(kept))
 
 
 def key_value_shapes(module: Any, batch: int, length: int, dtype: Any) -> dict[str, jax.ShapeDtypeStruct]:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call, expand_gates
-from headjax.attention.formulation import KeyValues, Step, Wrapping
+from headjax.attention.formulation import KeyValues, Wrapping
 from headjax.attention.module import Rngs, WrappingAttention
 from headjax.attention.operands import Attended
 from headjax.attention.projections import into_heads
@@ -44,13 +44,8 @@ class Gated(Wrapping):
     def module(self, width: int, memory_width: int) -> GatedAttention:
         return GatedAttention(width, memory_width=memory_width, config=self)
 
-    def step(self, width: int, memory_width: int, length: int) -> Step:
-        inner = self.inner.step(width, memory_width, length)
-        return inner._replace(flops=inner.flops + 2 * width * self.num_heads)
-
-    def rebuilt_step(self, width: int, memory_width: int, length: int) -> Step:
-        inner = self.inner.rebuilt_step(width, memory_width, length)
-        return inner._replace(flops=inner.flops + 2 * width * self.num_heads)
+    def step_flops(self, width: int, memory_width: int, length: int) -> int:
+        return self.inner.step_flops(width, memory_width, length) + 2 * width * self.num_heads
 
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         inner = self.inner.flops(width, memory_width, query_length, key_length)
@@ -85,6 +80,3 @@ class GatedAttention(WrappingAttention):
         if call.gates is not None:
             gates = gates * jnp.squeeze(expand_gates(call.gates), axis=-1).astype(gates.dtype)
         return self.inner.attend(inputs, key_values, call._replace(gates=gates))
-
-    def rebuilt(self, key_values: KeyValues) -> KeyValues:
-        return self.inner.rebuilt(key_values)

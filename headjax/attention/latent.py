@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call, apply_gates, default_scale
-from headjax.attention.formulation import Attention, KeyValues, Step
+from headjax.attention.formulation import Attention, KeyValues
 from headjax.attention.module import AttentionModule, Rngs
 from headjax.attention.operands import Attended
 from headjax.attention.projections import bias_weight, into_heads
@@ -35,9 +35,8 @@ class Latent(Attention):
     There is no key bias: it would add the same to every logit of a row.
 
     Because q_h k_h^T = (q_h W_UK^hT) c^T, heads can also attend to c itself (multi-query attention with one KV head of
-    size rank) and be mapped by W_UV^h afterwards. Of the two evaluations, equal up to rounding, the one
-    with fewer FLOPs is taken: the second when few queries meet many keys, as in decoding. At short contexts a
-    cache may hold k_h and v_h instead, see `keeps_rebuilt`.
+    size rank) and be mapped by W_UV^h afterwards. A single query, as in decoding, does so; both are
+    equal up to rounding.
 
     Attributes:
         rank: size of the latent c.
@@ -93,35 +92,23 @@ class Latent(Attention):
     def module(self, width: int, memory_width: int) -> LatentAttention:
         return LatentAttention(width, memory_width=memory_width, config=self)
 
-    def rebuilt_step(self, width: int, memory_width: int, length: int) -> Step:
-        size = self.num_heads * (self.query_size + self.values)
-        fixed = self.flops(width, memory_width, 1, 0) + 2 * memory_width * (self.rank + self.rotary_dim)
-        built = 2 * self.rank * self.num_heads * (self.head_dim + self.values)
-        return Step(fixed + built + 2 * length * size, length * size)
-
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         if self.query_rank is None:
             queries = width * self.num_heads * self.query_size
         else:
             queries = self.query_rank * (width + self.num_heads * self.query_size)
         compressed = memory_width * (self.rank + self.rotary_dim)
-        heads = min(self._cost_of_heads(query_length, key_length), self._cost_of_latent(query_length, key_length))
+        parts = self.head_dim + self.values
+        if query_length <= 1:
+            heads = query_length * (self.rank * parts + key_length * (2 * self.rank + self.rotary_dim))
+        else:
+            heads = key_length * (self.rank * parts + query_length * (self.query_size + self.values))
         outputs = self.num_heads * self.values * width
-        return 2 * (query_length * (queries + outputs) + key_length * compressed + heads)
+        return 2 * (query_length * (queries + outputs) + key_length * compressed + self.num_heads * heads)
 
-    def absorbs(self, query_length: int, key_length: int) -> bool:
+    def absorbs(self, query_length: int) -> bool:
         """Return whether heads attend to c itself."""
-        return self._cost_of_latent(query_length, key_length) < self._cost_of_heads(query_length, key_length)
-
-    def _cost_of_heads(self, query_length: int, key_length: int) -> int:
-        projections = key_length * self.rank * (self.head_dim + self.values)
-        pairs = query_length * key_length * (self.query_size + self.values)
-        return self.num_heads * (projections + pairs)
-
-    def _cost_of_latent(self, query_length: int, key_length: int) -> int:
-        projections = query_length * self.rank * (self.head_dim + self.values)
-        pairs = query_length * key_length * (2 * self.rank + self.rotary_dim)
-        return self.num_heads * (projections + pairs)
+        return query_length == 1
 
 
 class LatentAttention(AttentionModule):
@@ -166,11 +153,10 @@ class LatentAttention(AttentionModule):
 
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         query, turned = self._queries(inputs, call)
-        if "latent" in key_values:
-            # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
-            if self.config.absorbs(inputs.shape[1], key_values["latent"].shape[1]) and not call.dropout.active:
-                return self._attend_to_latent(query, turned, key_values, call)
-            key_values = self.rebuilt(key_values)
+        # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
+        if self.config.absorbs(inputs.shape[1]) and not call.dropout.active:
+            return self._attend_to_latent(query, turned, key_values, call)
+        key_values = self.rebuilt(key_values)
         query = query if turned is None else jnp.concatenate([query, turned], axis=-1)
         return call(query, key_values["key"], key_values["value"], scale=self.config.logit_scale)
 
@@ -188,6 +174,7 @@ class LatentAttention(AttentionModule):
         return query[..., :size], rotary(query[..., size:], positions)
 
     def rebuilt(self, key_values: KeyValues) -> KeyValues:
+        """Return k_h and v_h `[batch, key, heads, ...]` of the latents."""
         key = into_heads(key_values["latent"], self.key)  # [batch, key, heads, head_dim]
         if self.config.rotary is not None:
             shape = (*key.shape[:3], self.config.rotary_dim)

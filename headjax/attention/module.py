@@ -172,10 +172,6 @@ class AttentionModule(nnx.Module, abc.ABC):
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         """Return the gated contexts `[batch, query, heads, value_dim]` of queries `inputs [batch, query, width]`."""
 
-    def rebuilt(self, key_values: KeyValues) -> KeyValues:
-        """Return `attend`'s results of `key_values` alone, to take their place; by default the same."""
-        return key_values
-
     def combine(self, context: jax.Array) -> jax.Array:
         """Return sum_h context_h W_O^h + b_O: `[batch, query, heads, value_dim]` to `[batch, query, width]`."""
         return out_of_heads(context, self.output, self.output_bias)

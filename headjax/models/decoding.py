@@ -104,10 +104,7 @@ def _empty_group(
 def _empty_layer(
     layer: TransformerLayer, example: jax.Array, capacity: int, encoder_output: jax.Array | None
 ) -> LayerCache:
-    attention, width = layer.attention, example.shape[-1]
-    one = attention.key_values(example, jnp.zeros((1, 1), jnp.int32))
-    if layer.config.attention.keeps_rebuilt(width, width, capacity, example.shape[0]):
-        one = attention.rebuilt(one)
+    one = layer.attention.key_values(example, jnp.zeros((1, 1), jnp.int32))
     room = {name: jnp.zeros((a.shape[0], capacity, *a.shape[2:]), a.dtype) for name, a in one.items()}
     empty = {name: stored(array) for name, array in room.items()}
     if layer.config.cross_attention is None or encoder_output is None:

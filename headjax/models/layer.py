@@ -200,8 +200,6 @@ class _LayerRun:
         key_values = attention.key_values(inputs, call.attention.positions)
         if call.cache is not None:
             before = call.cache.attention
-            if before.keys() != key_values.keys():
-                key_values = attention.rebuilt(key_values)
             held = {name: append(before[name], array, call.used) for name, array in key_values.items()}
             self.reports[CACHE] = held
             if not is_empty(call.used):

@@ -89,11 +89,9 @@ def test_decoding_with_compressed_attention_rebuilds_no_values():
     module = compressed.bind(random_params(compressed), WIDTH, WIDTH)
     stored = {"latent": jnp.zeros((1, 100, 5)), "position": jnp.zeros((1, 100), jnp.int32)}
     program = jax.jit(lambda x: module.attend(x, stored, Call()).context).lower(jnp.zeros((1, 1, WIDTH))).compile()
-    values = 2 * 100 * 5 * 2 * 3
-    assert compressed.saved(1, 100) == values + 2 * 100 * 6 * 3 - 2 * 6 * 5 * 3 - 2 * 100 * 6 * 5
-    assert (compressed.rebuilt_size(1, 100), compressed.rebuilt_size(100, 100)) == (2 * 4, 2 * (4 + 3))
     assert program.cost_analysis()["flops"] < compressed.inner.flops(WIDTH, 5, 1, 100)
-    assert compressed.saved(100, 100) < 0
+    step = compressed.step_flops(WIDTH, WIDTH, 100)
+    assert compressed.flops(WIDTH, WIDTH, 1, 100) - step == 2 * 99 * WIDTH * 5, "latents of earlier tokens are known"
 
 
 def test_the_latent_counts_in_the_operations():

@@ -51,7 +51,8 @@ def test_weighing_keys_by_their_logits_beats_plain_factors_and_the_error_falls(n
     def logits(attention, weights):
         grouped = attention.inner if isinstance(attention, Compressed) else attention
         module = attention.bind(weights, WIDTH, WIDTH)
-        kept = module.rebuilt(module.key_values(inputs, None))
+        kept = module.key_values(inputs, None)
+        kept = module.rebuilt(kept) if isinstance(attention, Compressed) else kept
         query = jnp.einsum("bqw,whd->bqhd", inputs, params["query"])
         if grouped.query_norm is not None:
             query = grouped.query_norm.bind(params["query_norm"], grouped.head_dim)(query)
