@@ -3,7 +3,6 @@
 from headjax.attention.attend import Call, attend
 from headjax.attention.collaborative import Collaborative, CollaborativeAttention, Concatenate
 from headjax.attention.compressed import Compressed, CompressedAttention
-from headjax.attention.explain import explain
 from headjax.attention.formulation import Attention, KeyValues
 from headjax.attention.gated import Gated, GatedAttention
 from headjax.attention.latent import Latent, LatentAttention
@@ -43,5 +42,4 @@ __all__ = [
     "RotaryInterleaved",
     "YarnScaling",
     "attend",
-    "explain",
 ]

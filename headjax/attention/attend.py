@@ -13,14 +13,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.kernels.choose import KERNELS, REFERENCE, KernelChoice, choose, current_target, facts_of
+from headjax.attention.kernels.choose import KERNELS, OURS, REFERENCE, choose, current_target
 from headjax.attention.kernels.stock import spread
 from headjax.attention.operands import Attended, Dropout, Mask, Operands
 from headjax.core.derivatives import softmax
 from headjax.core.errors import KernelError
 from headjax.mesh.mesh import current_mesh
 
-_watched: contextvars.ContextVar[list[KernelChoice] | None] = contextvars.ContextVar("watched", default=None)
+_choosing: contextvars.ContextVar[bool] = contextvars.ContextVar("choosing", default=False)
 
 
 def attend(
@@ -60,25 +60,23 @@ def attend(
         mixing: `[heads, qk_dim]`, for one query shared by all heads: the query of head h is query * mixing_h
             (collaborative attention), which a kernel may compute block by block.
         probabilities: whether the caller may read the probabilities; `auto` then takes a kernel that returns them.
-        implementation: a name in `headjax.attention.kernels.KERNELS`, or `auto`; see `headjax.attention.explain`.
+        implementation: a name in `headjax.attention.kernels.KERNELS`, or `auto`.
 
     Raises:
         KernelError: the named implementation is unknown or cannot compute this call; the message says why.
     """
     operands = Operands(query, key, value, scale, mask, bias, dropout, mixing)
     machine, mesh = current_target(), current_mesh()
-    facts = facts_of(operands, machine if mesh is None else machine._replace(devices=1), probabilities)
     _check_groups(operands)
-    choice = choose(implementation, facts)
-    if (watched := _watched.get()) is not None:
-        watched.append(choice)
+    alone = machine if mesh is None else machine._replace(devices=1)
+    name = choose(implementation, operands, alone, probabilities)
+    if _choosing.get():
         return _zeros(operands)
-    kernel = KERNELS[choice.implementation]
-    if mixing is not None and not kernel.can.needs_mixing:
+    if mixing is not None and name != OURS:
         operands = operands._replace(query=query * mixing[None, None], mixing=None)
-    compute = _loaded(choice.implementation, machine.platform)
-    if mesh is not None and not kernel.can.partitioned:
-        compute = spread(compute, mesh, facts)
+    compute = _loaded(name, machine.platform)
+    if mesh is not None and not KERNELS[name].partitioned:
+        compute = spread(compute, mesh)
     return apply_gates(compute(operands), gates)
 
 
@@ -97,9 +95,10 @@ def _check_groups(operands: Operands) -> None:
 
 def _loaded(implementation: str, platform: str) -> Callable[[Operands], Attended]:
     """Return the function of a kernel; Pallas interprets those of its own on a CPU."""
-    kernel = KERNELS[implementation]
-    compute: Callable[..., Attended] = einsum_attention if implementation == REFERENCE else kernel.load()
-    return functools.partial(compute, interpret=platform == "cpu") if kernel.can.needs_mixing else compute
+    if implementation == REFERENCE:
+        return einsum_attention
+    compute = KERNELS[implementation].load()
+    return functools.partial(compute, interpret=platform == "cpu") if implementation == OURS else compute
 
 
 def einsum_attention(operands: Operands) -> Attended:
@@ -220,11 +219,10 @@ class Call(NamedTuple):
 
 
 @contextlib.contextmanager
-def watch_choices() -> Iterator[list[KernelChoice]]:
-    """Record the kernels that `attend` chooses; within the context it computes nothing and returns zeros."""
-    choices: list[KernelChoice] = []
-    token = _watched.set(choices)
+def choosing_only() -> Iterator[None]:
+    """Let `attend` choose kernels, or refuse them, and return zeros; for traces whose result is not computed."""
+    token = _choosing.set(True)
     try:
-        yield choices
+        yield
     finally:
-        _watched.reset(token)
+        _choosing.reset(token)

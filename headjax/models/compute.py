@@ -47,7 +47,7 @@ class Compute(Checked):
             return
         known = [*KERNELS, "auto"]
         require(self.attention in known, "attention", unknown_name("attention kernel", self.attention, known))
-        dtypes = KERNELS[self.attention].can.dtypes
+        dtypes = KERNELS[self.attention].dtypes
         takes = " and ".join(dtypes)
         require(self.dtype in dtypes, "attention", f"{self.attention} computes in {takes}, and dtype is {self.dtype}")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from headjax.attention import Attention, explain
-from headjax.attention.kernels import KERNELS
+import jax
+
+from headjax.attention import Attention, Call, Dropout
+from headjax.attention.attend import choosing_only
+from headjax.attention.kernels import KERNELS, target
 from headjax.core import tensors as declared
 from headjax.core.errors import ConfigError, KernelError
 from headjax.core.serialize import kind_of, to_data
@@ -156,16 +158,13 @@ def check_kernels(model: ModelConfig, compute: Compute, *, training: bool) -> No
 
 
 def _refusal(attention: Attention, compute: Compute, dropout: float) -> str | None:
-    can = KERNELS[compute.attention].can
+    """Return why a kernel cannot compute a layer of 128 tokens; None when it can."""
+    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, compute.type), attention.module(1, 1))
+    x = jax.ShapeDtypeStruct((1, 128, 1), compute.type)
+    call = Call(dropout=Dropout(dropout, jax.random.key(0)), implementation=compute.attention)
     try:
-        explain(
-            attention,
-            query_length=math.lcm(128, can.length_multiple),
-            dtype=compute.dtype,
-            dropout=dropout,
-            implementation=compute.attention,
-            platform=can.platforms[0],
-        )
+        with target(KERNELS[compute.attention].platforms[0]), choosing_only():
+            jax.eval_shape(lambda module, x: module.attend(x, module.key_values(x, None), call).context, shapes, x)
     except KernelError as error:
         return error.reason
     return None

@@ -51,8 +51,8 @@ def test_encoders_have_no_cache_and_shared_layers_say_so():
 @pytest.mark.parametrize(
     "layer, attention, dtype, message",
     [
-        (tiny.multi_head(1, 768), "cudnn", "bfloat16", r"\(multi_head\): qk_dim is 768, and its largest is 128"),
-        (tiny.multi_head(), "collaborative_pallas", "float32", r"\(multi_head\): it needs one shared query"),
+        (tiny.multi_head(1, 768), "cudnn", "bfloat16", r"\(multi_head\): .*at most 128"),
+        (tiny.multi_head(), "collaborative_pallas", "float32", r"\(multi_head\): needs one query"),
     ],
     ids=["cudnn", "collaborative_pallas"],
 )
@@ -69,7 +69,7 @@ def test_the_layer_that_does_not_fit_is_named(layer, attention, dtype, message):
 def test_dropout_counts_in_training_only():
     config = tiny.decoder_config(tiny.layer(attention_dropout=0.1))
     check_kernels(config, Compute(attention="xla"), training=False)
-    with pytest.raises(ConfigError, match=r"xla cannot compute decoder.layers\[0\].attention .* no dropout"):
+    with pytest.raises(ConfigError, match=r"xla cannot compute decoder.layers\[0\].attention .*dropout"):
         check_kernels(config, Compute(attention="xla"), training=True)
 
 

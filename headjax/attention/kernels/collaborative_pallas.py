@@ -1,5 +1,7 @@
 """Our Pallas kernel for collaborative attention: flash attention with one key and queries mixed per head inside.
 
+It compiles for TPUs and is tested by Pallas's interpreter; no TPU has run it.
+
 A stock kernel needs every head's own query, `[batch, heads, query, shared_dim]`, and a key per value head, so its
 memory grows with heads x shared_dim x length. Here the shared query and the one key are read block by block and mixed
 as they are used, forward and backward; beside the context, one number per head and query is kept for the backward pass.
@@ -13,23 +15,25 @@ G_h = P_h * (dO_h v_h^T - D_h):
     ds = sum_h (G_h k) diag(m_h),   dm_h = sum over queries of s * (G_h k).
 
 The online softmax and the recomputation are those of Dao et al. (2022, FlashAttention).
+
+In a block, rows are queries and columns are keys. The numbers of each query (log-sum-exp, D) travel as a row
+`[1, block]` and are turned into a column where they are used; the bias of each key stays a row. Sums are float32.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
-from headjax.attention.kernels import collaborative_blocks as blocks
 from headjax.attention.kernels.choose import BLOCK
-from headjax.attention.kernels.collaborative_blocks import Inputs, Segments
 from headjax.attention.kernels.stock import pad_axis, round_up, segment_ids
 from headjax.attention.operands import Attended, Mask, Operands
-from headjax.core.errors import KernelError
 
 
 def collaborative_attention(operands: Operands, block: int | None = None, interpret: bool = False) -> Attended:
@@ -41,13 +45,9 @@ def collaborative_attention(operands: Operands, block: int | None = None, interp
         operands: with `mixing`, and without dropout, as the capabilities say.
         block: side of the blocks; None is 128, or 256 for long sequences.
         interpret: whether the kernel runs step by step instead of being compiled for a TPU.
-
-    Raises:
-        KernelError: the operands have no mixing.
     """
     query, key, value, scale, mask, bias, _, mixing = operands
-    if mixing is None:
-        raise KernelError("mixing: collaborative_pallas needs one shared query that heads mix")
+    assert mixing is not None  # `refusal` lets no other call through
     batch, queries, _, _ = query.shape
     keys = key.shape[1]
     side = block or (2 * BLOCK if min(queries, keys) >= 8 * BLOCK else BLOCK)
@@ -59,7 +59,7 @@ def collaborative_attention(operands: Operands, block: int | None = None, interp
     of_keys = jnp.where(present, pad_axis(of_keys, 1, long_keys), -1)
     key_bias = jnp.zeros((batch, mixing.shape[0], 1, keys), jnp.float32) if bias is None else bias.astype(jnp.float32)
     key_bias = jnp.broadcast_to(key_bias, (batch, mixing.shape[0], 1, keys))
-    blocking = blocks.Blocking(side=side, causal=mask.causal, interpret=interpret, window=mask.window)
+    blocking = Blocking(side=side, causal=mask.causal, interpret=interpret, window=mask.window)
     context = _context(
         blocking,
         Inputs(
@@ -75,22 +75,22 @@ def collaborative_attention(operands: Operands, block: int | None = None, interp
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _context(blocking: blocks.Blocking, inputs: Inputs, segments: Segments) -> jax.Array:
+def _context(blocking: Blocking, inputs: Inputs, segments: Segments) -> jax.Array:
     """`[batch, heads, query, value_dim]`."""
-    return blocks.forward(blocking, inputs, segments)[0]
+    return forward(blocking, inputs, segments)[0]
 
 
-def _context_forward(blocking: blocks.Blocking, inputs: Inputs, segments: Segments) -> tuple[jax.Array, Any]:
-    context, logsumexp = blocks.forward(blocking, inputs, segments)
+def _context_forward(blocking: Blocking, inputs: Inputs, segments: Segments) -> tuple[jax.Array, Any]:
+    context, logsumexp = forward(blocking, inputs, segments)
     return context, (inputs, segments, context, logsumexp)
 
 
-def _context_backward(blocking: blocks.Blocking, kept: Any, slope: jax.Array) -> tuple[Inputs, Segments]:
+def _context_backward(blocking: Blocking, kept: Any, slope: jax.Array) -> tuple[Inputs, Segments]:
     inputs, segments, context, logsumexp = kept
     products = jnp.einsum("bhqv,bhqv->bhq", slope.astype(jnp.float32), context.astype(jnp.float32))[:, :, None, :]
     saved = (slope.astype(context.dtype), logsumexp, products)
-    query, mixing = blocks.backward_queries(blocking, inputs, segments, saved)
-    key, value, bias = blocks.backward_keys(blocking, inputs, segments, saved)
+    query, mixing = backward_queries(blocking, inputs, segments, saved)
+    key, value, bias = backward_keys(blocking, inputs, segments, saved)
     gradients = Inputs(query=query, key=key, value=value, mixing=mixing.sum(axis=0)[:, None, :], bias=bias)
     cast = jax.tree.map(lambda gradient, array: gradient.astype(array.dtype), gradients, inputs)
     return cast, Segments(*(_no_gradient(array) for array in segments))
@@ -101,3 +101,337 @@ def _no_gradient(integers: jax.Array) -> Any:
 
 
 _context.defvjp(_context_forward, _context_backward)
+
+
+class Inputs(NamedTuple):
+    """Differentiable inputs, lengths padded to whole blocks.
+
+    Attributes:
+        query: `[batch, query, shared_dim]`, shared by the heads.
+        key: `[batch, key, shared_dim]`.
+        value: `[batch, heads, key, value_dim]`.
+        mixing: `[heads, 1, shared_dim]` float32, the scale included.
+        bias: `[batch, heads, 1, key]` float32.
+    """
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    mixing: jax.Array
+    bias: jax.Array
+
+
+class Segments(NamedTuple):
+    """Who may attend to whom: equal numbers. `[batch, 1, query]` and `[batch, 1, key]`."""
+
+    query: jax.Array
+    key: jax.Array
+
+
+_MASKED = -1e30
+"""Logit of a forbidden pair: finite, so that a row of nothing else has no NaN."""
+
+
+class Blocking(NamedTuple):
+    """Division of a call into blocks.
+
+    Attributes:
+        side: length of a block, in queries and in keys.
+        causal: whether keys after the query are forbidden; blocks of such keys alone are skipped.
+        interpret: whether Pallas interprets the kernel instead of compiling it.
+        window: distance from which on keys are forbidden, blocks of such keys alone skipped; None forbids none.
+    """
+
+    side: int
+    causal: bool
+    interpret: bool
+    window: int | None = None
+
+
+class _Tile(NamedTuple):
+    """References to the blocks that logits are computed from."""
+
+    query: Any
+    key: Any
+    mixing: Any
+    bias: Any
+    query_segments: Any
+    key_segments: Any
+
+
+def forward(blocking: Blocking, inputs: Inputs, segments: Segments) -> tuple[jax.Array, jax.Array]:
+    """Contexts `[batch, heads, query, value_dim]` and log-sum-exps `[batch, heads, 1, query]` of the logits."""
+    size = _Sizes.of(blocking, inputs)
+    layout = _Layout(blocking.side, size, query=2, key=3, head=1)
+    return pl.pallas_call(
+        functools.partial(_forward_block, blocking, size.key_blocks),
+        grid=(size.batch, size.heads, size.query_blocks, size.key_blocks),
+        in_specs=[*layout.logits(), layout.per_key_and_head(size.value_dim)],
+        out_specs=[layout.per_query_and_head(size.value_dim), layout.row_per_query()],
+        out_shape=[
+            jax.ShapeDtypeStruct((size.batch, size.heads, size.queries, size.value_dim), inputs.value.dtype),
+            jax.ShapeDtypeStruct((size.batch, size.heads, 1, size.queries), jnp.float32),
+        ],
+        scratch_shapes=[
+            pltpu.VMEM((blocking.side, 1), jnp.float32),
+            pltpu.VMEM((blocking.side, 1), jnp.float32),
+            pltpu.VMEM((blocking.side, size.value_dim), jnp.float32),
+        ],
+        compiler_params=_semantics("parallel", "parallel", "parallel", "arbitrary"),
+        interpret=blocking.interpret,
+        name="collaborative_forward",
+    )(*_logit_inputs(inputs, segments), inputs.value)
+
+
+def backward_queries(blocking: Blocking, inputs: Inputs, segments: Segments, saved: Any) -> tuple[jax.Array, jax.Array]:
+    """Gradients of the shared query `[batch, query, shared_dim]` and of the mixing `[batch, heads, shared_dim]`."""
+    size = _Sizes.of(blocking, inputs)
+    layout = _Layout(blocking.side, size, query=1, key=3, head=2)
+    return pl.pallas_call(
+        functools.partial(_backward_queries_block, blocking, size),
+        grid=(size.batch, size.query_blocks, size.heads, size.key_blocks),
+        in_specs=[*layout.logits(), layout.per_key_and_head(size.value_dim), *layout.saved()],
+        out_specs=[
+            layout.per_query(size.shared_dim),
+            pl.BlockSpec((1, size.heads, size.shared_dim), lambda batch, *_: (batch, 0, 0)),
+        ],
+        out_shape=[
+            jax.ShapeDtypeStruct((size.batch, size.queries, size.shared_dim), jnp.float32),
+            jax.ShapeDtypeStruct((size.batch, size.heads, size.shared_dim), jnp.float32),
+        ],
+        scratch_shapes=[pltpu.VMEM((blocking.side, size.shared_dim), jnp.float32)],
+        # The mixing's gradient stays in place while all queries of an example pass.
+        compiler_params=_semantics("parallel", "arbitrary", "arbitrary", "arbitrary"),
+        interpret=blocking.interpret,
+        name="collaborative_backward_queries",
+    )(*_logit_inputs(inputs, segments), inputs.value, *saved)
+
+
+def backward_keys(
+    blocking: Blocking, inputs: Inputs, segments: Segments, saved: Any
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Gradients of the key `[batch, key, shared_dim]`, values `[batch, heads, key, value_dim]` and the bias."""
+    size = _Sizes.of(blocking, inputs)
+    layout = _Layout(blocking.side, size, query=3, key=1, head=2)
+    return pl.pallas_call(
+        functools.partial(_backward_keys_block, blocking),
+        grid=(size.batch, size.key_blocks, size.heads, size.query_blocks),
+        in_specs=[*layout.logits(), layout.per_key_and_head(size.value_dim), *layout.saved()],
+        out_specs=[
+            layout.per_key(size.shared_dim),
+            layout.per_key_and_head(size.value_dim),
+            layout.row_per_key_and_head(),
+        ],
+        out_shape=[
+            jax.ShapeDtypeStruct((size.batch, size.keys, size.shared_dim), jnp.float32),
+            jax.ShapeDtypeStruct((size.batch, size.heads, size.keys, size.value_dim), jnp.float32),
+            jax.ShapeDtypeStruct((size.batch, size.heads, 1, size.keys), jnp.float32),
+        ],
+        compiler_params=_semantics("parallel", "parallel", "arbitrary", "arbitrary"),
+        interpret=blocking.interpret,
+        name="collaborative_backward_keys",
+    )(*_logit_inputs(inputs, segments), inputs.value, *saved)
+
+
+def _forward_block(blocking: Blocking, key_blocks: int, *refs: Any) -> None:
+    tile, (value, context, logsumexp, highest, total, weighted) = _Tile(*refs[:6]), refs[6:]
+    query_block, key_block = pl.program_id(2), pl.program_id(3)
+
+    @pl.when(key_block == 0)
+    def start() -> None:
+        highest[...] = jnp.full(highest.shape, _MASKED, jnp.float32)
+        total[...] = jnp.zeros(total.shape, jnp.float32)
+        weighted[...] = jnp.zeros(weighted.shape, jnp.float32)
+
+    @pl.when(_is_visible(blocking, query_block, key_block))
+    def accumulate() -> None:
+        logits, _, _ = _logits(blocking, tile, query_block, key_block)
+        now = jnp.maximum(highest[...], logits.max(axis=1, keepdims=True))
+        shrink, weights = jnp.exp(highest[...] - now), jnp.exp(logits - now)
+        highest[...] = now
+        total[...] = shrink * total[...] + weights.sum(axis=1, keepdims=True)
+        weighted[...] = shrink * weighted[...] + _dot(weights.astype(value.dtype), value[0, 0], 1, 0)
+
+    @pl.when(key_block == key_blocks - 1)
+    def finish() -> None:
+        context[0, 0] = (weighted[...] / total[...]).astype(context.dtype)
+        logsumexp[0, 0] = _row(highest[...] + jnp.log(total[...]), blocking.side)
+
+
+def _backward_queries_block(blocking: Blocking, size: _Sizes, *refs: Any) -> None:
+    tile, value, saved = _Tile(*refs[:6]), refs[6], refs[7:10]
+    query_slope, mixing_slope, mixed_slope = refs[10:]
+    query_block, head, key_block = pl.program_id(1), pl.program_id(2), pl.program_id(3)
+
+    @pl.when((query_block == 0) & (head == 0) & (key_block == 0))
+    def start_mixing() -> None:
+        mixing_slope[...] = jnp.zeros(mixing_slope.shape, jnp.float32)
+
+    @pl.when((head == 0) & (key_block == 0))
+    def start_query() -> None:
+        query_slope[...] = jnp.zeros(query_slope.shape, jnp.float32)
+
+    @pl.when(key_block == 0)
+    def start_mixed() -> None:
+        mixed_slope[...] = jnp.zeros(mixed_slope.shape, jnp.float32)
+
+    @pl.when(_is_visible(blocking, query_block, key_block))
+    def accumulate() -> None:
+        _, _, slope = _slopes(blocking, tile, value, saved, query_block, key_block)
+        mixed_slope[...] += _dot(slope.astype(tile.key.dtype), tile.key[0], 1, 0)
+
+    @pl.when(key_block == size.key_blocks - 1)
+    def finish() -> None:
+        query_slope[0] += mixed_slope[...] * tile.mixing[0]
+        of_mixing = jnp.sum(mixed_slope[...] * tile.query[0].astype(jnp.float32), axis=0, keepdims=True)
+        mixing_slope[0, pl.ds(head, 1)] += of_mixing
+
+
+def _backward_keys_block(blocking: Blocking, *refs: Any) -> None:
+    tile, value, saved = _Tile(*refs[:6]), refs[6], refs[7:10]
+    key_slope, value_slope, bias_slope = refs[10:]
+    key_block, head, query_block = pl.program_id(1), pl.program_id(2), pl.program_id(3)
+
+    @pl.when((head == 0) & (query_block == 0))
+    def start_key() -> None:
+        key_slope[...] = jnp.zeros(key_slope.shape, jnp.float32)
+
+    @pl.when(query_block == 0)
+    def start_head() -> None:
+        value_slope[...] = jnp.zeros(value_slope.shape, jnp.float32)
+        bias_slope[...] = jnp.zeros(bias_slope.shape, jnp.float32)
+
+    @pl.when(_is_visible(blocking, query_block, key_block))
+    def accumulate() -> None:
+        mixed, weights, slope = _slopes(blocking, tile, value, saved, query_block, key_block)
+        context_slope = saved[0]
+        key_slope[0] += _dot(slope.astype(mixed.dtype), mixed, 0, 0)
+        value_slope[0, 0] += _dot(weights.astype(context_slope.dtype), context_slope[0, 0], 0, 0)
+        bias_slope[0, 0] += slope.sum(axis=0, keepdims=True)
+
+
+def _logits(
+    blocking: Blocking, tile: _Tile, query_block: jax.Array, key_block: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A block of one head's logits, its mixed queries `[query, shared_dim]`, and which of its pairs may attend."""
+    mixed = (tile.query[0].astype(jnp.float32) * tile.mixing[0]).astype(tile.query.dtype)
+    logits = _dot(mixed, tile.key[0], 1, 1) + tile.bias[0, 0]
+    allowed = _allowed(blocking, tile, query_block, key_block)
+    return jnp.where(allowed, logits, _MASKED), mixed, allowed
+
+
+def _allowed(blocking: Blocking, tile: _Tile, query_block: jax.Array, key_block: jax.Array) -> jax.Array:
+    """Return the pairs of a block that may attend, `[query, key]` bool."""
+    allowed = _column(tile.query_segments[0], blocking.side) == tile.key_segments[0]
+    rows = query_block * blocking.side + jax.lax.broadcasted_iota(jnp.int32, allowed.shape, 0)
+    columns = key_block * blocking.side + jax.lax.broadcasted_iota(jnp.int32, allowed.shape, 1)
+    if blocking.causal:
+        allowed &= columns <= rows
+    if blocking.window is not None:
+        allowed &= jnp.abs(rows - columns) < blocking.window
+    return allowed
+
+
+def _slopes(
+    blocking: Blocking, tile: _Tile, value: Any, saved: Any, query_block: jax.Array, key_block: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A block's mixed queries, its probabilities P and its gradient G with respect to the logits."""
+    context_slope, logsumexp, products = saved
+    logits, mixed, allowed = _logits(blocking, tile, query_block, key_block)
+    weights = jnp.exp(logits - _column(logsumexp[0, 0], blocking.side))
+    weights_slope = _dot(context_slope[0, 0], value[0, 0], 1, 1)
+    slope = weights * (weights_slope - _column(products[0, 0], blocking.side))
+    return mixed, weights, jnp.where(allowed, slope, 0.0)
+
+
+def _column(row: jax.Array, side: int) -> jax.Array:
+    """`[1, side]` as a column, repeated to `[side, side]`: whole tiles transpose on every TPU, single rows do not."""
+    return jnp.transpose(jnp.broadcast_to(row, (side, side)))
+
+
+def _row(column: jax.Array, side: int) -> jax.Array:
+    """The inverse: `[side, 1]` as `[1, side]`."""
+    return jnp.transpose(jnp.broadcast_to(column, (side, side)))[:1]
+
+
+def _is_visible(blocking: Blocking, query_block: jax.Array, key_block: jax.Array) -> Any:
+    """Whether any pair of the block may attend, as far as causality and the window say."""
+    visible: Any = key_block <= query_block if blocking.causal else True
+    if blocking.window is None:
+        return visible
+    # The nearest query and key of two blocks are (blocks - 1) * side + 1 apart.
+    apart = (jnp.abs(query_block - key_block) - 1) * blocking.side + 1
+    return visible & (apart < blocking.window)
+
+
+def _dot(left: jax.Array, right: jax.Array, left_axis: int, right_axis: int) -> jax.Array:
+    """The float32 product of two matrices over one axis of each; float32 inputs are multiplied in full precision."""
+    precision = jax.lax.Precision.HIGHEST if left.dtype == jnp.float32 else None
+    dimensions = (((left_axis,), (right_axis,)), ((), ()))
+    return jax.lax.dot_general(left, right, dimensions, precision=precision, preferred_element_type=jnp.float32)
+
+
+class _Sizes(NamedTuple):
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    shared_dim: int
+    value_dim: int
+    query_blocks: int
+    key_blocks: int
+
+    @classmethod
+    def of(cls, blocking: Blocking, inputs: Inputs) -> _Sizes:
+        batch, heads, keys, value_dim = inputs.value.shape
+        _, queries, shared_dim = inputs.query.shape
+        return cls(batch, heads, queries, keys, shared_dim, value_dim, queries // blocking.side, keys // blocking.side)
+
+
+class _Layout:
+    """Blocks of the arrays that a grid step reads or writes; the grid is (batch, ...) with the given axis order."""
+
+    def __init__(self, side: int, size: _Sizes, *, query: int, key: int, head: int) -> None:
+        self.side, self.size = side, size
+        self.query, self.key, self.head = query, key, head
+
+    def logits(self) -> list[pl.BlockSpec]:
+        """Return the blocks of the arrays that `_Tile` names."""
+        return [
+            self.per_query(self.size.shared_dim),
+            self.per_key(self.size.shared_dim),
+            pl.BlockSpec((1, 1, self.size.shared_dim), lambda *at: (at[self.head], 0, 0)),
+            self.row_per_key_and_head(),
+            pl.BlockSpec((1, 1, self.side), lambda *at: (at[0], 0, at[self.query])),
+            pl.BlockSpec((1, 1, self.side), lambda *at: (at[0], 0, at[self.key])),
+        ]
+
+    def saved(self) -> list[pl.BlockSpec]:
+        """Of the context's gradient, the log-sum-exps and D."""
+        return [self.per_query_and_head(self.size.value_dim), self.row_per_query(), self.row_per_query()]
+
+    def per_query(self, width: int) -> pl.BlockSpec:
+        return pl.BlockSpec((1, self.side, width), lambda *at: (at[0], at[self.query], 0))
+
+    def per_key(self, width: int) -> pl.BlockSpec:
+        return pl.BlockSpec((1, self.side, width), lambda *at: (at[0], at[self.key], 0))
+
+    def per_query_and_head(self, width: int) -> pl.BlockSpec:
+        return pl.BlockSpec((1, 1, self.side, width), lambda *at: (at[0], at[self.head], at[self.query], 0))
+
+    def per_key_and_head(self, width: int) -> pl.BlockSpec:
+        return pl.BlockSpec((1, 1, self.side, width), lambda *at: (at[0], at[self.head], at[self.key], 0))
+
+    def row_per_query(self) -> pl.BlockSpec:
+        return pl.BlockSpec((1, 1, 1, self.side), lambda *at: (at[0], at[self.head], 0, at[self.query]))
+
+    def row_per_key_and_head(self) -> pl.BlockSpec:
+        return pl.BlockSpec((1, 1, 1, self.side), lambda *at: (at[0], at[self.head], 0, at[self.key]))
+
+
+def _logit_inputs(inputs: Inputs, segments: Segments) -> tuple[jax.Array, ...]:
+    return inputs.query, inputs.key, inputs.mixing, inputs.bias, segments.query, segments.key
+
+
+def _semantics(*axes: Literal["parallel", "arbitrary"]) -> pltpu.CompilerParams:
+    return pltpu.CompilerParams(dimension_semantics=axes)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from headjax.attention.kernels.choose import BLOCK, CallFacts, mask_conditions
+from headjax.attention.kernels.choose import BLOCK
 from headjax.attention.operands import Attended, Mask, Operands
 from headjax.core.tensors import RULES
 from headjax.mesh.mesh import BATCH_AXES, axes_of, parts_along
@@ -58,19 +58,18 @@ def segment_ids(mask: Mask, batch: int, queries: int, keys: int) -> tuple[jax.Ar
     return of_queries, of_keys
 
 
-def spread(compute: Callable[..., Attended], mesh: Any, facts: CallFacts) -> Callable[..., Attended]:
+def spread(compute: Callable[..., Attended], mesh: Any) -> Callable[..., Attended]:
     """Return the kernel as a function of whole arrays, of which every device of the mesh computes its part.
 
     This is for kernels that XLA cannot partition; batch and heads are independent. Examples are spread over the mesh's
     batch axes, heads over the axis that shards heads, each where the numbers divide. Otherwise every device computes
     all of them.
     """
-    head_axis = RULES["heads"]
-    counts = {facts.heads, *({facts.key_heads, facts.value_heads} - {1})}
-    divides = head_axis in mesh.shape and all(count % mesh.shape[head_axis] == 0 for count in counts)
-    axes = axes_of(mesh, BATCH_AXES)
+    head_axis, axes = RULES["heads"], axes_of(mesh, BATCH_AXES)
 
-    def spec(array: jax.Array, head_dimension: int | None, batch_dimension: int | None = 0) -> PartitionSpec:
+    def spec(
+        array: jax.Array, head_dimension: int | None, divides: bool, batch_dimension: int | None = 0
+    ) -> PartitionSpec:
         parts: list[Any] = [None] * array.ndim
         if batch_dimension is not None and array.shape[batch_dimension] % parts_along(mesh, axes) == 0:
             parts[batch_dimension] = axes
@@ -81,13 +80,17 @@ def spread(compute: Callable[..., Attended], mesh: Any, facts: CallFacts) -> Cal
     def computed(operands: Operands) -> Attended:
         names = ("query", "key", "value", "mask", "bias", "mixing")
         arrays = {name: getattr(operands, name) for name in names if getattr(operands, name) is not None}
-        specs = {name: spec(arrays[name], 2) for name in ("query", "key", "value")}
+        counts = {operands.heads, *({operands.key.shape[2], operands.value.shape[2]} - {1})}
+        divides = head_axis in mesh.shape and all(count % mesh.shape[head_axis] == 0 for count in counts)
+        specs = {name: spec(arrays[name], 2, divides) for name in ("query", "key", "value")}
         if "mask" in arrays:
-            specs["mask"] = jax.tree.map(lambda array: spec(array, None, 0 if array.ndim else None), arrays["mask"])
+            specs["mask"] = jax.tree.map(
+                lambda array: spec(array, None, divides, 0 if array.ndim else None), arrays["mask"]
+            )
         if "bias" in arrays:
-            specs["bias"] = spec(arrays["bias"], 1)
+            specs["bias"] = spec(arrays["bias"], 1, divides)
         if "mixing" in arrays:
-            specs["mixing"] = spec(arrays["mixing"], 0, None)
+            specs["mixing"] = spec(arrays["mixing"], 0, divides, None)
 
         def part(parts: dict[str, Any]) -> jax.Array:
             return compute(operands._replace(**parts)).context
@@ -111,7 +114,7 @@ def _dot_product_attention(operands: Operands, implementation: Literal["xla", "c
     key, value = equal_kv_heads(operands.key, operands.value)
     size = round_up(max(query.shape[-1], value.shape[-1]), _DIM_MULTIPLE[implementation])
     # A causal mask alone is passed as such, so that the kernel may skip what it forbids.
-    causal = mask_conditions(mask) == {"causal"}
+    causal = mask is not None and mask.causal and mask.window is None and not jax.tree.leaves(mask)
     allowed = None if mask is None or causal else mask.array(query.shape[1], key.shape[1])
     if bias is not None:
         dtype = query.dtype if implementation == "cudnn" else jnp.float32

@@ -2,120 +2,83 @@
 
 from __future__ import annotations
 
-import logging
-
+import jax
+import jax.numpy as jnp
 import pytest
 
-from headjax.attention import Grouped, MultiHead, NoHeads, explain
-from headjax.attention.kernels import KERNELS, CallFacts, choose, refusal, target
-from headjax.attention.kernels.choose import _say_once
+from headjax.attention import Dropout, Mask
+from headjax.attention.kernels.choose import Machine, choose, current_target, target
+from headjax.attention.operands import Operands
 from headjax.core.errors import KernelError
-from tests.attention.formulations import FORMULATIONS
 
-MULTI_HEAD = MultiHead(num_heads=4, head_dim=64)
 
-ASKED = CallFacts(
-    platform="tpu",
-    devices=1,
-    dtype="bfloat16",
-    queries=256,
-    keys=256,
-    heads=4,
-    key_heads=4,
-    value_heads=4,
-    qk_dim=64,
-    value_dim=64,
-    masks=frozenset({"causal"}),
-    bias="none",
-    dropout=False,
-    mixing=False,
-    probabilities=False,
-)
+def call(lengths=(256, 256), dtype="bfloat16", size=64, shared=False, causal=True, offset=False, **more) -> Operands:
+    """Operands of four heads, or of four that share a query and a key."""
+    one = 1 if shared else 4
+    query, key, value = (
+        jax.ShapeDtypeStruct((2, length, heads, size), dtype)
+        for length, heads in zip((*lengths, lengths[1]), (one, one, 4), strict=True)
+    )
+    mask = Mask(causal=causal, query_offset=jnp.asarray(3) if offset else None)
+    mixing = jax.ShapeDtypeStruct((4, size), dtype) if shared else None
+    return Operands(query, key, value, 0.1, mask, mixing=mixing, **more)
+
+
+BIAS = jax.ShapeDtypeStruct((1, 4, 256, 256), "float32")
+CONTENT = jax.ShapeDtypeStruct((1, 4, 1, 256), "float32")
+DROPOUT = Dropout(0.1, jax.random.key(0))
 
 
 @pytest.mark.parametrize(
-    "platform, changes, taken, because",
+    ("machine", "changes", "taken"),
     [
-        ("cpu", {}, "einsum", "no kernel is preferred on cpu"),
-        ("tpu", {}, "splash", "preferred on tpu; not collaborative_pallas: it needs one shared query"),
-        ("tpu", {"mixing": True, "key_heads": 1}, "collaborative_pallas", "preferred on tpu"),
-        ("tpu", {"queries": 100}, "einsum", "not splash: the query length is 100, and it needs multiples of 128"),
-        ("tpu", {"bias": "full"}, "einsum", "not splash: it adds no bias to the logits, and this call has one"),
-        ("tpu", {"masks": frozenset({"causal", "offset"})}, "einsum", "not splash: it knows no offset mask"),
-        ("tpu", {"devices": 4}, "einsum", "not splash: XLA does not spread it over 4 devices by itself"),
-        ("tpu", {"generation": 3}, "einsum", "not splash: it computes in bfloat16 from TPU v4 on, and this is v3"),
-        ("tpu", {"generation": 3, "dtype": "float32"}, "splash", "preferred on tpu"),
-        ("tpu", {"generation": 5}, "splash", "preferred on tpu"),
-        ("tpu", {"probabilities": True}, "einsum", "not splash: it returns no probabilities, and a probe may look"),
-        ("gpu", {}, "cudnn", "preferred on gpu"),
-        ("gpu", {"dtype": "float32"}, "einsum", "not cudnn: it computes in bfloat16 and float16, and the inputs are"),
-        ("gpu", {"qk_dim": 768}, "einsum", "not cudnn: qk_dim is 768, and its largest is 128"),
-        ("gpu", {"dropout": True}, "einsum", "not cudnn: it has no dropout of attention probabilities"),
+        (Machine("cpu"), {}, "einsum"),
+        (Machine("tpu"), {}, "splash"),
+        (Machine("tpu"), {"shared": True}, "collaborative_pallas"),
+        (Machine("tpu"), {"shared": True, "bias": CONTENT, "lengths": (9, 256)}, "collaborative_pallas"),
+        (Machine("tpu"), {"shared": True, "bias": BIAS}, "einsum"),
+        (Machine("tpu"), {"lengths": (100, 256)}, "einsum"),
+        (Machine("tpu"), {"bias": BIAS}, "einsum"),
+        (Machine("tpu"), {"offset": True}, "einsum"),
+        (Machine("tpu"), {"offset": True, "causal": False}, "splash"),
+        (Machine("tpu"), {"dropout": DROPOUT}, "einsum"),
+        (Machine("tpu", devices=4), {}, "einsum"),
+        (Machine("tpu", generation=3), {}, "einsum"),
+        (Machine("tpu", generation=3), {"dtype": "float32"}, "splash"),
+        (Machine("tpu", generation=5), {}, "splash"),
+        (Machine("gpu"), {}, "cudnn"),
+        (Machine("gpu"), {"bias": BIAS}, "cudnn"),
+        (Machine("gpu"), {"dtype": "float32"}, "einsum"),
+        (Machine("gpu"), {"size": 768}, "einsum"),
+        (Machine("gpu"), {"lengths": (255, 256)}, "einsum"),
+        (Machine("gpu"), {"dropout": DROPOUT}, "einsum"),
     ],
 )
-def test_auto_takes_the_best_that_can_and_says_why(platform, changes, taken, because):
-    choice = choose("auto", ASKED._replace(platform=platform, **changes))
-    assert choice.implementation == taken
-    assert because in choice.reason
+def test_auto_takes_the_best_that_can(machine, changes, taken):
+    assert choose("auto", call(**changes), machine) == taken
+    assert choose("auto", call(**changes), machine, probabilities=True) == "einsum"
+    assert choose("einsum", call(**changes), machine) == "einsum"
 
 
-def test_a_named_kernel_is_taken_or_refused_never_replaced():
-    assert choose("xla", ASKED).implementation == "xla"
-    message = (
-        "attention implementation: splash cannot compute this: the key length is 200, and it needs multiples of 128; "
-        "einsum and xla can"
-    )
-    with pytest.raises(KernelError) as error:
-        choose("splash", ASKED._replace(keys=200))
-    assert str(error.value).startswith(message)
-    with pytest.raises(KernelError, match="unknown name 'splas'; did you mean 'splash'"):
-        choose("splas", ASKED)
-
-
-def test_the_reference_can_do_everything():
-    hard = {"dropout": True, "bias": "full", "qk_dim": 768, "queries": 7, "dtype": "float16"}
-    assert refusal(KERNELS["einsum"].can, ASKED._replace(**hard)) is None
-
-
-def test_the_choice_is_logged_once(caplog):
-    _say_once.cache_clear()
-    with caplog.at_level(logging.INFO, logger="headjax.attention"):
-        for _ in range(3):
-            choose("auto", ASKED)
-    assert [record.getMessage().split(" (")[0] for record in caplog.records] == ["attention on tpu: splash"]
+@pytest.mark.parametrize(
+    ("name", "machine", "changes", "reason"),
+    [
+        ("splash", Machine("tpu"), {"lengths": (256, 200)}, "multiples of 128"),
+        ("splash", Machine("cpu"), {}, "runs on tpu"),
+        ("cudnn", Machine("gpu"), {"dtype": "float32"}, "float32"),
+        ("cudnn", Machine("gpu"), {"size": 768}, "at most 128"),
+        ("xla", Machine("cpu"), {"dropout": DROPOUT}, "dropout"),
+        ("collaborative_pallas", Machine("cpu"), {}, "share"),
+        ("splas", Machine("tpu"), {}, "did you mean 'splash'"),
+    ],
+)
+def test_a_named_kernel_is_taken_or_refused_never_replaced(name, machine, changes, reason):
+    with pytest.raises(KernelError, match=f"^attention implementation: .*{reason}"):
+        choose(name, call(**changes), machine)
+    assert choose("xla", call(), machine) == "xla"
 
 
 def test_a_target_holds_only_within():
-    with target("tpu"):
-        assert explain(Grouped(num_heads=4, kv_heads=2, head_dim=8), query_length=128).implementation == "splash"
-    assert explain(Grouped(num_heads=4, kv_heads=2, head_dim=8), query_length=128).implementation == "einsum"
-
-
-@pytest.mark.parametrize(
-    ("attention", "machine", "answer"),
-    [
-        (MULTI_HEAD, {"query_length": 100}, "einsum"),
-        (MULTI_HEAD, {"query_length": 256, "causal": True, "padding": True, "platform": "tpu"}, "splash"),
-        (MULTI_HEAD, {"query_length": 256, "platform": "tpu", "devices": 8}, "einsum"),
-        (MULTI_HEAD, {"query_length": 10, "dtype": "bfloat16", "bias": True, "platform": "gpu"}, "cudnn"),
-        (FORMULATIONS["collaborative"], {"query_length": 9, "platform": "tpu"}, "collaborative_pallas"),
-        (NoHeads(), {"query_length": 9}, "none"),
-        (
-            MultiHead(num_heads=1, head_dim=768),
-            {"query_length": 128, "dtype": "bfloat16", "implementation": "cudnn", "platform": "gpu"},
-            KernelError("qk_dim is 768, and its largest is 128"),
-        ),
-        (MULTI_HEAD, {"query_length": 128, "dropout": 0.1, "implementation": "xla"}, KernelError("no dropout")),
-        (
-            MULTI_HEAD,
-            {"query_length": 128, "segments": True, "bias": True, "implementation": "splash", "platform": "tpu"},
-            KernelError("it adds no bias to the logits"),
-        ),
-    ],
-)
-def test_explain_answers_for_any_machine(attention, machine, answer):
-    if isinstance(answer, KernelError):
-        with pytest.raises(KernelError, match=str(answer)):
-            explain(attention, **machine)
-    else:
-        assert explain(attention, **machine).implementation == answer
+    with target("tpu", generation=5):
+        assert current_target() == Machine("tpu", 1, 5)
+    assert current_target().platform == jax.default_backend()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention.kernels import collaborative_blocks as blocks
+from headjax.attention.kernels import collaborative_pallas as blocks
 from tests.closeness import assert_close
 
 BATCH, LENGTH, HEADS, SHARED, VALUES = 2, 16, 3, 4, 5

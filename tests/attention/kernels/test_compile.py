@@ -44,7 +44,7 @@ def test_splash_compiles_for_every_formulation_that_can_take_it(generation, comp
     """Not where a bias is added to the logits."""
     found = compiled[f"every formulation {generation}"]
     assert found["refused"] == ["collaborative"]
-    assert found["layers"] == 12
+    assert found["layers"] == 13
     # Forward, and backward for queries and for keys or for both at once.
     assert found["calls"] >= 2 * found["layers"]
 
