@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from headjax.data.augmentation import Augmentation
 from headjax.data.corpus import reference_topics
 from headjax.data.files import search, source_of
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, TranslationForm
+from headjax.data.forms.preprocessing import Preprocessing
 from headjax.data.forms.pretraining import sentences
 from headjax.data.image_rows import ImageRows, cifar_rows, find_cifar, folder_rows, is_mnist, mnist_rows
 from headjax.data.labelled_text import LabelledText, TextClassification, TextSimilarity
@@ -138,6 +139,7 @@ class ImageFiles(DataConfig):
         flip: whether training mirrors images.
         mean, deviation: per channel, of pixels scaled to [0, 1]; empty takes CIFAR's or ImageNet's.
         augmentation: random changes of training images, in place of the squares and mirroring.
+        preprocessing: what the model's files say of images; the fields above count before it.
     """
 
     path: str
@@ -146,6 +148,10 @@ class ImageFiles(DataConfig):
     mean: tuple[float, ...] = ()
     deviation: tuple[Positive, ...] = ()
     augmentation: Augmentation | None = None
+    preprocessing: Preprocessing | None = None
+
+    def for_files(self, files: Mapping[str, bytes]) -> ImageFiles:
+        return dataclasses.replace(self, preprocessing=self.preprocessing or Preprocessing.of(files))
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         folder = source_of(self.path)
@@ -166,6 +172,7 @@ class ImageFiles(DataConfig):
             usual: the form of the task with such images.
             classes: the classes' names.
         """
+        usual = usual.preprocessed(self.preprocessing)
         size = self.size or usual.size
         return dataclasses.replace(
             usual,

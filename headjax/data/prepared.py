@@ -22,6 +22,8 @@ from headjax.core.serialize import dumps, from_data, kind, to_data
 from headjax.data.augmentation import Augmentation
 from headjax.data.files import search, source_of
 from headjax.data.forms.form import Form
+from headjax.data.forms.images import ImageForm
+from headjax.data.forms.preprocessing import Preprocessing
 from headjax.data.loading import Reading, Stored, task_data, totals
 from headjax.data.rows import SPLITS, Split
 from headjax.data.shards import Shard, ShardRecords, read_sizes
@@ -222,6 +224,7 @@ class PreparedData(DataConfig):
         size: side of an image in pixels; if not 0, the folder must have been prepared with it.
         buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.
         augmentation: random changes of training images; None for the task's usual ones.
+        preprocessing: what the model's files say of images; their size is that of the shards.
     """
 
     task: str = ""
@@ -230,6 +233,10 @@ class PreparedData(DataConfig):
     size: Count = 0
     buckets: tuple[Size, ...] = ()
     augmentation: Augmentation | None = None
+    preprocessing: Preprocessing | None = None
+
+    def for_files(self, files: Mapping[str, bytes]) -> PreparedData:
+        return dataclasses.replace(self, preprocessing=self.preprocessing or Preprocessing.of(files))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -253,7 +260,10 @@ class PreparedData(DataConfig):
         }
         threads = READ_AHEAD if is_bucket(folder) else 0
         reading = Reading(metrics_of(manifest.task), self.buckets, self.augmentation, threads)
-        return task_data(manifest.form, own, manifest.stored(folder), info, reading)
+        form = manifest.form
+        if isinstance(form, ImageForm):
+            form = form.preprocessed(self.preprocessing, stored=True)
+        return task_data(form, own, manifest.stored(folder), info, reading)
 
     def open(self) -> tuple[Path, Manifest]:
         """Return the folder and its manifest.

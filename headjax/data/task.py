@@ -59,6 +59,10 @@ class DataConfig(Checked, abc.ABC):
         """
         return self
 
+    def for_files(self, files: Mapping[str, bytes]) -> DataConfig:
+        """Return the same data, read as the files that came with a model say (`Model.files`)."""
+        return self
+
     @abc.abstractmethod
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         """Read and encode the data.

@@ -267,7 +267,7 @@ def translation_parts(text: str) -> tuple[str, str, str]:
 
 
 def _prepared(asked: Request) -> Task:
-    config = PreparedData(path=asked.path, length=asked.asked_length)
+    config = PreparedData(path=asked.path, length=asked.asked_length).for_files(asked.model.files)
     data = config.load(asked.model.tokenizer)
     return _task(str(data.info["task"]), data)
 
@@ -277,9 +277,10 @@ def _mnist(asked: Request) -> Task:
 
 
 def _images(asked: Request) -> Task:
-    """Read a folder of images, `validation/CLASS/*.jpg`, or CIFAR's binary files."""
+    """Read a folder of images, `validation/CLASS/*.jpg`, or CIFAR's binary files, as the model's files say."""
     patches: Any = getattr(asked.model.config, "patches", None)
-    return _measured(asked.path, ImageFiles(path=asked.path, size=getattr(patches, "image_size", 0)), None)
+    config = ImageFiles(path=asked.path, size=getattr(patches, "image_size", 0)).for_files(asked.model.files)
+    return _measured(asked.path, config, None)
 
 
 def _measured(name: str, config: DataConfig, tokenizer: Tokenizer | None) -> Task:

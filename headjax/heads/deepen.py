@@ -64,8 +64,8 @@ class Deep(Recipe):
         start = self.of.start(seed)
         if start.params is None:
             return Start(self._fresh(start.config))
-        model = deepen(Model(start.config, start.params, start.history, start.tokenizer), self.heads)
-        return Start(model.config, model.params, model.tokenizer, model.history)
+        model = deepen(Model(start.config, start.params, start.history, start.tokenizer, start.files), self.heads)
+        return Start(model.config, model.params, model.tokenizer, model.history, model.files)
 
     def _fresh(self, config: ModelConfig) -> ModelConfig:
         """Return the architecture with heads numbered from 0 in every layer.

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import HeadjaxError
+from headjax.hub.companions import CARRIED
 from headjax.hub.family import Family
 from headjax.hub.importing import from_huggingface
 from headjax.hub.safetensors_files import SINGLE
@@ -22,18 +23,14 @@ from headjax.models.model import Model
 from headjax.models.prompts import prompt_batch
 from headjax.models.vision import VisionModel
 from headjax.storage.paths import path_of
-from headjax.tokenizers.files import CONFIG_FILE, write_tokenizer
-from headjax.tokenizers.tokenizer import SPECIAL_FILE, TARGET_FILE, VOCABULARY_FILE, Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import transformers
 
 ONNX = "model.onnx"
-EXPORTED = frozenset(
-    {"config.json", SINGLE, ONNX, f"{ONNX}.data", "inputs.json"}
-    | {VOCABULARY_FILE, TARGET_FILE, SPECIAL_FILE, CONFIG_FILE}
-)
-"""Names of the files that an export may have."""
+EXPORTED = frozenset({"config.json", SINGLE, ONNX, f"{ONNX}.data", "inputs.json", *CARRIED})
+"""Names of the files and folders that an export may have."""
 
 LENGTH = 16
 """Largest number of tokens of the sequences on which an export is checked."""
@@ -226,10 +223,3 @@ def longest(model: Model) -> int | None:
 
 def _tokens(generator: np.random.Generator, vocab_size: int, length: int) -> np.ndarray:
     return generator.integers(0, vocab_size, (2, length), dtype=np.int32)
-
-
-def write_own_tokenizer(model: Model, folder: Path) -> None:
-    """Write the model's tokenizer, if it has one, for `transformers`."""
-    if model.tokenizer is not None:
-        embeddings = getattr(model.config, "embeddings", None)
-        write_tokenizer(model.tokenizer, folder, longest(model), segments=getattr(embeddings, "segments", 0) > 1)

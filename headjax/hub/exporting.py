@@ -18,7 +18,8 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of, unknown_name
 from headjax.core.tensors import flatten
-from headjax.hub.checking import EXPORTED, Exported, Padding, longest, write_own_tokenizer
+from headjax.hub.checking import EXPORTED, Exported, Padding, longest
+from headjax.hub.companions import write_companions
 from headjax.hub.families import FAMILIES
 from headjax.hub.families.entries import label_names
 from headjax.hub.family import Family
@@ -93,7 +94,7 @@ def to_huggingface(
     def write(folder: Path) -> None:
         write_safetensors(folder / SINGLE, entries, _tensors(bound, params, progress))
         (folder / "config.json").write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        write_own_tokenizer(model, folder)
+        write_companions(model, folder)
 
     write_directory(path_of(directory), write, Layout(SINGLE, EXPORTED))
     size = (path_of(directory) / SINGLE).stat().st_size

@@ -20,6 +20,7 @@ from headjax.core.errors import ConfigError, ParameterError, require
 from headjax.core.limits import host_memory
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, Tensors, all_finite, flatten, map_tensors
+from headjax.hub.companions import read_companions
 from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
@@ -76,7 +77,7 @@ def from_huggingface(
     files = SafetensorsFiles(folder)
     fields = Fields.load(folder, files.entries)
     family = _named_family(fields, FAMILIES if family is None else (family,))
-    config = read_config(family, fields)
+    config, companions = read_config(family, fields), read_companions(folder)
     bound = match(family, config, files)
     pieces = _by_array(bound)
     kinds = {path: _kind(own, files, dtype) for path, own in pieces.items()}
@@ -93,7 +94,7 @@ def from_huggingface(
         tensors=len(bound),
         config=dict(fields.data),
     )
-    return Model(config, params, (entry,), read_tokenizer(folder))
+    return Model(config, params, (entry,), read_tokenizer(folder), companions)
 
 
 def _named_family(fields: Fields, families: Collection[Family]) -> Family:

@@ -12,7 +12,8 @@ import numpy as np
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import kind_of
-from headjax.hub.checking import EXPORTED, ONNX, Exported, example_batch, longest, write_own_tokenizer
+from headjax.hub.checking import EXPORTED, ONNX, Exported, example_batch, longest
+from headjax.hub.companions import write_companions
 from headjax.models.compute import Compute
 from headjax.models.config import Options
 from headjax.models.model import Model
@@ -77,7 +78,7 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
             name: {"shape": ["batch", *array.shape[1:]], "dtype": str(array.dtype)} for name, array in batch.items()
         }
         (folder / "inputs.json").write_text(json.dumps(described, indent=2) + "\n")
-        write_own_tokenizer(model, folder)
+        write_companions(model, folder)
 
     write_directory(path_of(directory), write, Layout(ONNX, EXPORTED))
     size = sum(file.stat().st_size for file in path_of(directory).glob(f"{ONNX}*"))

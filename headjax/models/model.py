@@ -1,6 +1,6 @@
 """A model as a `flax.nnx` module: its forward pass and its directory.
 
-A model directory holds `config.json`, `params/` (Orbax), `tokenizer/`, `history.json` and the record of their
+A model directory holds `config.json`, `params/` (Orbax), `tokenizer/`, `files/`, `history.json` and the record of their
 checksums, `checksums.json` (see `headjax.storage.checksums`), with which they are compared whenever they are read.
 """
 
@@ -45,10 +45,11 @@ class Record:
     Attributes:
         history: changes made to the model, oldest first.
         tokenizer: its tokenizer, or None.
+        files: other files that came with it, by name.
     """
 
-    def __init__(self, history: tuple[Mapping[str, Any], ...], tokenizer: Any) -> None:
-        self.history, self.tokenizer = history, tokenizer
+    def __init__(self, history: tuple[Mapping[str, Any], ...], tokenizer: Any, files: Mapping[str, bytes]) -> None:
+        self.history, self.tokenizer, self.files = history, tokenizer, files
 
     def __hash__(self) -> int:
         return hash(Record)
@@ -89,6 +90,7 @@ class Model(Network):
         params: Mapping[str, Any] | None = None,
         history: tuple[Mapping[str, Any], ...] = (),
         tokenizer: Any = None,
+        files: Mapping[str, bytes] | None = None,
         *,
         rngs: nnx.Rngs | None = None,
     ) -> None:
@@ -99,6 +101,7 @@ class Model(Network):
             params: nested dict of arrays, as `config.tensors()` declares them; what is missing is left out.
             history: changes made to it, oldest first.
             tokenizer: its tokenizer, if it has one.
+            files: other files of the Hugging Face directory that it came from, by name (`README.md`).
             rngs: draws parameters where none are given, each by its path from one key of the stream `params`.
 
         Raises:
@@ -108,7 +111,7 @@ class Model(Network):
             if rngs is None:
                 raise HeadjaxError("rngs: a model needs `params`, or `rngs` to draw them, such as nnx.Rngs(0)")
             params = config.initialize(rngs.params())
-        self.record = Record(tuple(history), tokenizer)
+        self.record = Record(tuple(history), tokenizer, dict(files or {}))
         self.config = config
         parts = config.bind(params)
         for name in params:
@@ -128,6 +131,11 @@ class Model(Network):
     def tokenizer(self) -> Any:
         """The model's tokenizer, or None."""
         return self.record.tokenizer
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """Files that came with the model, which an export gives back: its model card, how it reads images and chats."""
+        return self.record.files
 
     @checked
     def __call__(
@@ -201,9 +209,9 @@ class Model(Network):
         return declared.count(self.config.tensors())
 
     def replace(self, **changes: Any) -> Model:
-        """Return a model of the same arrays with another `config`, `params`, `history` or `tokenizer`."""
+        """Return a model of the same arrays with another `config`, `params`, `history`, `tokenizer` or `files`."""
         fields = {"config": self.config, "params": None, "history": self.history, "tokenizer": self.tokenizer}
-        fields |= changes
+        fields |= {"files": self.files} | changes
         if fields["params"] is None:
             fields["params"] = self.params
         return Model(**fields)
@@ -247,7 +255,11 @@ def _forward(
     return config.apply(params, batch, Options(gates, key, probe, compute))
 
 
-LAYOUT = Layout("history.json", frozenset({"config.json", "history.json", "params", "tokenizer", checksums.RECORD}))
+FILES = "files"
+"""Folder of the files that came with a model."""
+
+_NAMES = frozenset({"config.json", "history.json", "params", "tokenizer", FILES, checksums.RECORD})
+LAYOUT = Layout("history.json", _NAMES)
 """Content of a model directory."""
 
 
@@ -259,7 +271,7 @@ def save(model: Model, path: str | Path, progress: Progress = silent) -> None:
 
         >>> headjax.save(headjax.demo_model(), folder / "model")
         >>> sorted(path.name for path in (folder / "model").iterdir())
-        ['checksums.json', 'config.json', 'history.json', 'params', 'tokenizer']
+        ['checksums.json', 'config.json', 'files', 'history.json', 'params', 'tokenizer']
 
     Raises:
         CheckpointError: the path exists and is not a model directory, or holds files that headjax did not write.
@@ -278,6 +290,9 @@ def save(model: Model, path: str | Path, progress: Progress = silent) -> None:
         (folder / "history.json").write_text(json_text(list(model.history), indent=2) + "\n")
         if model.tokenizer is not None:
             model.tokenizer.save(folder / "tokenizer")
+        for name, data in model.files.items():
+            (folder / FILES / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / FILES / name).write_bytes(data)
         write_params(model.params, folder / "params", progress)
         checksums.write_checksums(folder)
 
@@ -317,7 +332,13 @@ class ModelFolder:
         checksums.check(self.path)
         place = self.path / "tokenizer"
         tokenizer = Tokenizer.load(place) if place.is_dir() else None
-        return Model(config, read_params(config.tensors(), self.path / "params", mesh), tuple(past), tokenizer)
+        params = read_params(config.tensors(), self.path / "params", mesh)
+        return Model(config, params, tuple(past), tokenizer, self._files())
+
+    def _files(self) -> dict[str, bytes]:
+        place = self.path / FILES
+        files = [file for file in sorted(place.rglob("*")) if file.is_file()] if place.is_dir() else []
+        return {file.relative_to(place).as_posix(): file.read_bytes() for file in files}
 
     def _json(self, name: str) -> Any:
         """Return the value of a document that is as it was written."""

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -35,12 +36,14 @@ class Start(NamedTuple):
         params: trained parameters, or None for fresh ones.
         tokenizer: the tokenizer that goes with trained parameters.
         history: changes made to them so far.
+        files: other files that came with them, see `Model.files`.
     """
 
     config: ModelConfig
     params: Params | None = None
     tokenizer: Any = None
     history: tuple[Mapping[str, Any], ...] = ()
+    files: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Recipe(Checked, abc.ABC):
@@ -129,7 +132,7 @@ def with_task(model: Model, output: TaskOutput, *, seed: int = 0) -> Model:
     tensors = changed.tensors()
     fresh = declared.initialize({name: tensors[name] for name in changes}, jax.random.key(seed), config.initializer)
     entry = history.entry("task", output=to_data(output))
-    return Model(changed, {**model.params, **fresh}, (*model.history, entry), model.tokenizer)
+    return Model(changed, {**model.params, **fresh}, (*model.history, entry), model.tokenizer, model.files)
 
 
 @kind("directory")
@@ -154,7 +157,7 @@ class Directory(Recipe):
         with self._reading():
             model = self._folder.model()
         model = model if self.task is None else with_task(model, self.task, seed=seed)
-        return Start(model.config, model.params, model.tokenizer, model.history)
+        return Start(model.config, model.params, model.tokenizer, model.history, model.files)
 
     @functools.cached_property
     def _folder(self) -> ModelFolder:

@@ -195,7 +195,7 @@ def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple
     check_kernels(model, config.compute, training=True)
     check_workdir(workdir, config)  # before data is loaded; again once no other run can write to it
     if data is None:
-        data = config.data.for_classes(class_names(model)).load(start.tokenizer)
+        data = config.data.for_classes(class_names(model)).for_files(start.files).load(start.tokenizer)
     model = with_class_names(model, data.info.get("labels", ()))
     start = start._replace(config=model)
     check_vocabulary(model, data)
@@ -203,7 +203,7 @@ def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple
         check_batch("config.batch_size", config.batch_size, data.validation[0], model.width, there, config.accumulate)
     optimizer = _optimizer(config.optimizer, model, config.steps)
     evaluate = validation(config, model, mesh, data)
-    return Training(config, model, mesh, data, optimizer, evaluate), start
+    return Training(config, model, mesh, data, optimizer, evaluate, start.files), start
 
 
 @functools.lru_cache(maxsize=2)

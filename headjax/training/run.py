@@ -37,6 +37,7 @@ class Training:
         data: the examples.
         optimizer: the optimizer, with its schedule.
         evaluate: the evaluation of parameters.
+        files: files that came with the model, see `Model.files`.
     """
 
     config: TrainConfig
@@ -45,6 +46,7 @@ class Training:
     data: TaskData
     optimizer: optax.GradientTransformation
     evaluate: Validation
+    files: Mapping[str, bytes]
 
     def target(self) -> TrainState:
         """Return shapes, types and places of the state, onto which checkpoints are restored."""
@@ -146,4 +148,4 @@ def trained(
 ) -> Model:
     """Return the model after a number of steps, with the run in its history."""
     entry = history.entry("train", steps=steps, data=dict(run.data.info), metrics=dict(metrics))
-    return Model(run.model, on_this_process(params, run.mesh), (*past, entry), run.data.tokenizer)
+    return Model(run.model, on_this_process(params, run.mesh), (*past, entry), run.data.tokenizer, run.files)

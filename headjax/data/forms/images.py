@@ -17,6 +17,7 @@ from headjax.data.augmentation import Augmentation, Flip, RandomSquare
 from headjax.data.examples import Mapped, RandomSource, Record, Records, Source
 from headjax.data.forms.form import Encoded, Form, Seed
 from headjax.data.forms.labelled import class_label, class_measure
+from headjax.data.forms.preprocessing import Preprocessing
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -28,17 +29,19 @@ class ImageForm(Form):
     """`image`, uint8 `[height, width, channels]` or grey `[height, width]`, and `label`, a class's number or name.
 
     Images are stored as squares of `stored` pixels a side: scaled so that the shorter side is that long, the middle cut
-    out. Evaluation reads the middle square of `size`. Training reads a random square of the stored image, framed by a
-    black margin and, with `flip`, mirrored half of the time; or the stored image changed by an `Augmentation`. Examples
-    hold `pixel_values` float32 `[channels, size, size]`, (pixel / 255 - mean) / deviation, and `labels`.
+    out, or `stretched` to both sides. Evaluation reads the middle square of `size`. Training reads a random square of
+    the stored image, framed by a black margin and, with `flip`, mirrored half of the time; or the stored image changed
+    by an `Augmentation`. Examples hold `pixel_values` float32 `[channels, size, size]`,
+    (pixel / divisor - mean) / deviation, and `labels`.
 
     Attributes:
         size: side of the model's input in pixels.
         stored: side of the stored image in pixels.
         margin: width of the margin in pixels.
         flip: whether training mirrors images.
-        mean, deviation: per channel, of pixels scaled to [0, 1].
+        mean, deviation: per channel, of pixels divided by `divisor`.
         classes: names in the order of the class numbers.
+        stretched, resample, divisor: see `Preprocessing`.
     """
 
     fields: ClassVar = {"image": "image", "label": "label"}
@@ -51,6 +54,9 @@ class ImageForm(Form):
     classes: tuple[str, ...]
     margin: Count = 0
     flip: bool = False
+    stretched: bool = False
+    resample: Count = 3
+    divisor: Positive = 255.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,8 +86,22 @@ class ImageForm(Form):
             found = f"{pixels.dtype} {list(pixels.shape)}"
             raise DataError(f"{row.place}: expected an image uint8 [height, width, {channels}], got {found}")
         if pixels.shape[:2] != (self.stored, self.stored):
-            pixels = _scaled(pixels, self.stored)
+            pixels = _scaled(pixels, self.stored, self.resample, self.stretched)
         return np.ascontiguousarray(pixels)
+
+    def preprocessed(self, by: Preprocessing | None, *, stored: bool = False) -> ImageForm:
+        """Return the form whose images are as a model's files say; those `stored` already keep their size."""
+        if by is None:
+            return self
+        channels = len(self.mean)
+        fields: dict[str, Any] = {
+            "divisor": by.divisor,
+            "mean": by.mean * channels if len(by.mean) == 1 else by.mean[:channels],
+            "deviation": by.deviation * channels if len(by.deviation) == 1 else by.deviation[:channels],
+        }
+        if not stored:
+            fields |= {name: getattr(by, name) for name in ("size", "stored", "stretched", "resample")}
+        return dataclasses.replace(self, **fields)
 
     @property
     def usual(self) -> Augmentation:
@@ -110,7 +130,7 @@ class ImageForm(Form):
     def values(self, square: np.ndarray) -> np.ndarray:
         """Return the model's input of a square uint8 `[size, size, channels]`."""
         mean, deviation = (np.asarray(numbers, np.float32) for numbers in (self.mean, self.deviation))
-        return ((square.astype(np.float32) / 255.0 - mean) / deviation).transpose(2, 0, 1)
+        return ((square.astype(np.float32) / np.float32(self.divisor) - mean) / deviation).transpose(2, 0, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,14 +186,14 @@ def augmented(source: Source, augmentation: Augmentation | None) -> Source:
     return dataclasses.replace(source, augmentation=augmentation)
 
 
-def _scaled(pixels: np.ndarray, side: int) -> np.ndarray:
-    """Return the middle square of an image scaled so that its shorter side has `side` pixels."""
+def _scaled(pixels: np.ndarray, side: int, resample: int, stretched: bool) -> np.ndarray:
+    """Return a square of an image: all of it, stretched, or the middle of one whose shorter side has `side` pixels."""
     from PIL import Image
 
     height, width = pixels.shape[:2]
-    scale = side / min(height, width)
-    wide, high = max(side, round(width * scale)), max(side, round(height * scale))
+    shorter = min(height, width)
+    wide, high = (side, side) if stretched else (width * side // shorter, height * side // shorter)
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-    image = image.resize((wide, high), Image.Resampling.BICUBIC)
+    image = image.resize((wide, high), Image.Resampling(resample))
     left, top = (wide - side) // 2, (high - side) // 2
     return np.asarray(image.crop((left, top, left + side, top + side))).reshape(side, side, -1)

@@ -1,0 +1,86 @@
+"""Images become numbers as a model's `preprocessor_config.json` says."""
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+
+from headjax.core.errors import ConfigError
+from headjax.data.forms.preprocessing import FILE, Preprocessing
+from headjax.data.known_data import ImageFiles
+from tests.closeness import assert_close
+
+VIT = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}, "resample": 2}
+DEIT = {"image_processor_type": "DeiTImageProcessor", "size": {"height": 20, "width": 20}, "do_center_crop": True}
+DEIT |= {"crop_size": {"height": 16, "width": 16}, "image_mean": [0.485, 0.456, 0.406], "image_std": [0.2, 0.3, 0.4]}
+SETTINGS = {
+    "plain": VIT,
+    "mean": VIT | {"image_mean": [0.0, 0.25, 0.5], "image_std": [1.0, 0.5, 0.25]},
+    "old": {"feature_extractor_type": "ViTFeatureExtractor", "size": 16, "resample": 3, "do_resize": True},
+    "not normalized": VIT | {"do_normalize": False},
+    "not rescaled": VIT | {"do_rescale": False, "image_mean": [100.0] * 3, "image_std": [50.0] * 3},
+    "rescaled otherwise": VIT | {"rescale_factor": 1 / 127.5, "image_mean": [1.0] * 3, "image_std": [1.0] * 3},
+    "DeiT": DEIT,
+    "shortest edge": DEIT | {"size": {"shortest_edge": 20}, "resample": 3},
+}
+
+
+@pytest.fixture
+def images(tmp_path):
+    """A folder of images of several shapes."""
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    for split in ("train", "validation"):
+        for name, shape in (("a", (16, 16, 3)), ("b", (40, 30, 3)), ("c", (20, 33, 3))):
+            (tmp_path / split / name).mkdir(parents=True)
+            pixels = generator.integers(0, 256, shape, dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / split / name / "0.png")
+    return tmp_path
+
+
+def examples(folder, settings):
+    data = ImageFiles(path=str(folder)).for_files({FILE: json.dumps(settings).encode()}).load()
+    return np.stack([data.validation[index]["pixel_values"] for index in range(3)])
+
+
+@pytest.mark.parity
+@pytest.mark.filterwarnings("default")
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs the parity extra")
+@pytest.mark.parametrize("name", SETTINGS)
+def test_images_are_read_as_transformers_reads_them(images, tmp_path, name):
+    import transformers
+    from PIL import Image
+
+    (tmp_path / FILE).write_text(json.dumps(SETTINGS[name]))
+    theirs = transformers.AutoImageProcessor.from_pretrained(tmp_path)
+    files = sorted((images / "validation").glob("*/*.png"))
+    expected = theirs([Image.open(file) for file in files], return_tensors="np")["pixel_values"]
+    assert_close(examples(images, SETTINGS[name]), expected, sums=8)
+
+
+def test_mean_deviation_and_divisor(images):
+    plain = examples(images, VIT | {"do_normalize": False, "do_rescale": False})
+    assert plain.max() > 200
+    found = examples(images, SETTINGS["mean"])
+    expected = (plain / 255 - np.reshape([0.0, 0.25, 0.5], (3, 1, 1))) / np.reshape([1.0, 0.5, 0.25], (3, 1, 1))
+    assert_close(found, expected.astype(np.float32), sums=8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"size": {"height": 16, "width": 20}}, "size"),
+        ({"size": {"shortest_edge": 16}}, "size"),
+        ({"size": 16, "image_mean": ["red"]}, "image_mean"),
+        ({"size": 16, "image_std": [0.0] * 3}, "image_std"),
+    ],
+)
+def test_what_is_not_supported_is_named(settings, field):
+    with pytest.raises(ConfigError, match=rf"{field}: "):
+        Preprocessing.of({FILE: json.dumps(settings).encode()})
+
+
+def test_no_file_leaves_the_form_as_it_is():
+    assert Preprocessing.of({}) is None

@@ -1,0 +1,110 @@
+"""Files beside config and weights: carried through everything that is done with a model, and given back unchanged."""
+
+import json
+
+import pytest
+
+import headjax
+from headjax.core.errors import ConfigError
+from headjax.heads.pruning import prune
+from headjax.hub import from_huggingface, to_huggingface
+from headjax.models.recipe import Directory, with_task
+from headjax.models.tasks import Classification
+from headjax.tokenizers.learned import byte_tokenizer
+from tests.hub.directories import BERT, CONFIGS, model_of
+from tests.tokenizers.test_settings import wordpieces
+
+COMPANIONS = {
+    "README.md": "# A model\n",
+    "LICENSE": "Do what you like.\n",
+    "generation_config.json": '{"eos_token_id": [1, 5], "repetition_penalty": 1.2}',
+    "chat_template.jinja": "{% for m in messages %}{{ m['content'] }}{% endfor %}",
+    "additional_chat_templates/tools.jinja": "{{ tools }}",
+    "preprocessor_config.json": '{"image_mean": [0.1, 0.2, 0.3]}',
+    "added_tokens.json": '{"[ENT]": 15}',
+}
+WEIGHTS = {"1_Pooling/pytorch_model.bin": "weights", "notes.txt": "mine"}
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    """A Hugging Face directory with a vocabulary and other files."""
+    folder = tmp_path / "theirs"
+    to_huggingface(model_of(BERT), folder)
+    config = json.loads((folder / "config.json").read_text())
+    wordpieces(folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    for name, text in (COMPANIONS | WEIGHTS).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def contents(folder):
+    names = ("config.json", "model.safetensors")
+    return {
+        file.relative_to(folder).as_posix(): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file() and file.name not in names
+    }
+
+
+def test_they_come_back_unchanged(theirs, tmp_path):
+    expected = {name: data for name, data in contents(theirs).items() if name not in WEIGHTS}
+    assert {"vocab.txt", "tokenizer_config.json", *COMPANIONS} == expected.keys()
+    prune(from_huggingface(theirs), ["encoder/0/1"]).save(tmp_path / "model")
+    loaded = headjax.load(tmp_path / "model")
+    to_huggingface(with_task(loaded, Classification(classes=2)), tmp_path / "back")
+    assert contents(tmp_path / "back") == expected
+    assert Directory(path=str(tmp_path / "model")).start().files == loaded.files
+    assert from_huggingface(tmp_path / "back").tokenizer == loaded.tokenizer
+
+
+def test_another_tokenizer_replaces_the_files_of_the_first(theirs, tmp_path):
+    model = from_huggingface(theirs)
+    for changed in (model.replace(tokenizer=byte_tokenizer()), model):
+        to_huggingface(changed, tmp_path / "out")  # an earlier export is replaced
+        assert from_huggingface(tmp_path / "out").tokenizer == changed.tokenizer
+        assert (tmp_path / "out" / "vocab.txt").exists() == (changed is model)
+        assert (tmp_path / "out" / "README.md").read_text() == COMPANIONS["README.md"]
+    to_huggingface(model.replace(tokenizer=None), tmp_path / "out")
+    assert not (tmp_path / "out" / "vocab.txt").exists()
+
+
+PIPELINE = [
+    {"type": "sentence_transformers.models.Transformer", "path": ""},
+    {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+    {"type": "sentence_transformers.models.Normalize", "path": "2_Normalize"},
+]
+DENSE = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
+COSINE = "config_sentence_transformers.json"
+REFUSED = [
+    ({"1_Pooling/config.json": {"pooling_mode": "cls"}}, "1_Pooling/config.json: pooling by cls"),
+    ({"1_Pooling/config.json": {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}}, "pooling by cls"),
+    ({"1_Pooling/config.json": {"pooling_mode": ["mean", "max"]}}, "pooling by mean and max"),
+    ({"modules.json": [*PIPELINE, DENSE]}, "modules.json: the module Dense"),
+    ({COSINE: {"prompts": {"query": "query: "}, "default_prompt_name": "query"}}, "default_prompt_name"),
+    ({COSINE: {"similarity_fn_name": "euclidean"}}, "similarity_fn_name"),
+    ({"sentence_bert_config.json": {"do_lower_case": True}}, "do_lower_case"),
+]
+
+
+def pipeline(folder, files):
+    to_huggingface(model_of(CONFIGS["bert"]), folder)
+    mean = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False, "word_embedding_dimension": 8}
+    for name, data in ({"modules.json": PIPELINE, "1_Pooling/config.json": mean} | files).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize(("files", "said"), REFUSED)
+def test_a_pipeline_that_computes_something_else_is_refused(files, said, tmp_path):
+    pipeline(tmp_path / "st", files)
+    with pytest.raises(ConfigError, match=said):
+        from_huggingface(tmp_path / "st")
+
+
+def test_a_pipeline_of_means_is_carried(tmp_path):
+    pipeline(tmp_path / "st", {COSINE: {"similarity_fn_name": "dot", "prompts": {"query": "query: "}}})
+    to_huggingface(from_huggingface(tmp_path / "st"), tmp_path / "out")
+    assert contents(tmp_path / "out") == contents(tmp_path / "st")
