@@ -11,7 +11,7 @@ from typing import Any
 
 from headjax.core.errors import ConfigError
 from headjax.models.model import Model
-from headjax.storage.files import check_links, document_bytes
+from headjax.storage.files import check_links
 from headjax.tokenizers.files import FILES, MODEL_FILE, read_tokenizer, write_tokenizer
 from headjax.tokenizers.tokenizer import TARGET_FILE
 
@@ -36,11 +36,11 @@ def read_companions(folder: Path) -> dict[str, bytes]:
         ConfigError: it is a pipeline of `sentence-transformers` that computes something else than this package.
     """
     check_links(folder, sorted(CARRIED))
-    found = {}
+    found: dict[str, bytes] = {}
     for name in sorted(CARRIED):
         place = folder / name
         files = sorted(file for file in place.glob("*.j*") if place.is_dir()) or [place]
-        found |= {file.relative_to(folder).as_posix(): document_bytes(file) for file in files if file.is_file()}
+        found |= {file.relative_to(folder).as_posix(): file.read_bytes() for file in files if file.is_file()}
     if MODULES in found:
         _check_pipeline(folder, found)
     return found

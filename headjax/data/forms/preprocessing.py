@@ -58,7 +58,8 @@ class Preprocessing(Checked):
         size = _side(data, "crop_size", 224)[0] if cropped else stored
         if not stretched and not cropped:
             raise ConfigError(f"{FILE}: size: {data['size']!r} without do_center_crop gives images that are not square")
-        mean, deviation = ((0.0,), (1.0,))
+        mean: tuple[float, ...] = (0.0,)
+        deviation: tuple[float, ...] = (1.0,)
         if data.get("do_normalize", True):
             mean, deviation = (_numbers(data, field) for field in ("image_mean", "image_std"))
         factor = data.get("rescale_factor", 1 / 255) if data.get("do_rescale", True) else 1.0
