@@ -67,7 +67,7 @@ class DeepNorm(Initialization):
     def draw(self, config: ModelConfig, key: jax.Array) -> Params:
         scales = deep_norm_scales(config)
 
-        def factor(name: str, _: int, path: str) -> float:
+        def factor(name: str, path: str) -> float:
             return scales[name].beta if adds_to_stream(path) else 1.0
 
         return scale_weights(config, config.initialize(key), factor)

@@ -118,23 +118,20 @@ def num_sub_layers(stack: Stack) -> int:
     return sum(len(layer.residual_slots) for layer in stack.layers)
 
 
-def scale_weights(config: ModelConfig, params: Params, factor: Callable[[str, int, str], float]) -> Params:
+def scale_weights(config: ModelConfig, params: Params, factor: Callable[[str, str], float]) -> Params:
     """Multiply every weight of every layer by a factor; biases and norms (`decay` is False) stay.
 
     Args:
         config: the architecture.
         params: its parameters.
-        factor: from stack, layer and the weight's path within the layer (`attention/query`) to its factor.
+        factor: from the name of the stack and the weight's path within the layer (`attention/query`) to its factor.
     """
     network = config.bind(params)
     for name, stack in config.stacks().items():
         for group in stack.groups:
             for path, weight in flatten(declared(getattr(getattr(network, name), group.name))).items():
                 if weight.decay:
-                    array = weight.get_raw_value()
-                    by_layer = [factor(name, layer, path) for layer in range(group.start, group.stop)]
-                    factors = np.asarray(by_layer, array.dtype)
-                    weight.set_raw_value(array * factors.reshape(-1, *(1,) * (array.ndim - 1)))
+                    weight.set_raw_value(weight.get_raw_value() * factor(name, path))
     return arrays(network)
 
 
