@@ -35,10 +35,10 @@ from headjax.models.sublayers import FeedForward
 class DecoderModel(GenerativeModel):
     """A causal language model: p(x_t | x_<t) = softmax(output(stack(embeddings(x))))_(t-1).
 
-    Batches hold `input_ids [batch, length]` and optionally `attention_mask` (0 at padding), `position_ids`,
-    `segment_ids` of packed examples, and `labels`, which are the `input_ids` unshifted (the model shifts), -100 where
-    no loss is wanted; without labels every token that is not padding is one. The first token of an example, and one
-    after padding, is never predicted.
+    Batches hold `input_ids [batch, length]` and optionally `attention_mask` (0 at padding), `segment_ids` of packed
+    examples, `position_ids` (by default counted from 0 in each example, without padding), and `labels`, which are the
+    `input_ids` unshifted (the model shifts), -100 where no loss is wanted; without labels every token that is not
+    padding is one. The first token of an example, and one after padding, is never predicted.
 
         >>> from headjax.attention import MultiHead
         >>> from headjax.models import LanguageModel

@@ -41,14 +41,9 @@ class Positions(Checked, abc.ABC):
         """The positions that a batch may give itself, under this name; empty where there is no limit."""
         return {}
 
-    def count(self, length: int, present: jax.Array | None) -> jax.Array:
-        """The positions of a sequence's tokens, `[batch or 1, length]`, from 0.
-
-        Args:
-            length: number of tokens, padding included.
-            present: `[batch, length]` bool, False at padding, or None.
-        """
-        return jnp.arange(length)[None, :]
+    def count(self, tokens: jax.Array) -> jax.Array:
+        """The positions of an encoder's tokens `[batch, length]`, `[batch or 1, length]`, from 0."""
+        return jnp.arange(tokens.shape[1])[None, :]
 
 
 @kind("learned")
@@ -81,10 +76,10 @@ class Learned(Positions):
 @kind("learned_present")
 @dataclasses.dataclass(frozen=True)
 class LearnedPresent(Learned):
-    """One learned vector per position, counting only tokens that are no padding (RoBERTa, with an offset of 2).
+    """One learned vector per position, counting only tokens that are not the padding token (RoBERTa).
 
-    Padding tokens before or between others do not move the positions of later tokens; they all have the position
-    offset - 1 themselves.
+    The padding token's id is offset - 1, as in fairseq and `transformers`, and so is its own row of the table. Padding
+    before or between other tokens does not move them, whatever the attention mask shows.
     """
 
     offset: Count = 2
@@ -93,9 +88,8 @@ class LearnedPresent(Learned):
         super().__post_init__()
         require(self.offset >= 1, "offset", "must be at least 1, row offset - 1 is that of padding")
 
-    def count(self, length: int, present: jax.Array | None) -> jax.Array:
-        if present is None:
-            return super().count(length, present)
+    def count(self, tokens: jax.Array) -> jax.Array:
+        present = tokens != self.offset - 1
         return jnp.cumsum(present, axis=1) * present - 1
 
 

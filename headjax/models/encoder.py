@@ -187,7 +187,7 @@ class DistilBert(Bert):
 @kind("roberta")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Roberta(Bert):
-    """RoBERTa (Liu et al. 2019): BERT with one segment, and positions that skip padding."""
+    """RoBERTa (Liu et al. 2019): BERT with one segment, and positions that skip the padding token, which has id 1."""
 
     vocab_size: Size = 50265
     segments: Count = 1

@@ -40,8 +40,9 @@ class EncoderDecoderModel(GenerativeModel):
     Batches hold the source `input_ids [batch, length]` with its `attention_mask` (0 at padding), and either
     `decoder_input_ids [batch, target length]` or the `labels` they are made of (shifted right by one, after the start
     token); `decoder_attention_mask` may mark padding among them. `labels` are the target tokens, -100 where no loss is
-    wanted. Packed pairs are kept apart by `segment_ids` and `decoder_segment_ids`, with `position_ids` and
-    `decoder_position_ids` that start at 0 for each; made of labels, each target then has the start token before it.
+    wanted. Packed pairs are kept apart by `segment_ids` and `decoder_segment_ids`; made of labels, each target then has
+    the start token before it. `position_ids` and `decoder_position_ids`, where they are not given, count from 0 in each
+    packed sequence; the target's leave out padding.
 
         >>> from headjax.attention import MultiHead
         >>> from headjax.models import Translation
@@ -116,7 +117,8 @@ class EncoderDecoderModel(GenerativeModel):
     def forward(self, model: Any, batch: Batch, options: Options) -> Output:
         tokens = self.decoder_inputs(batch)
         present = batch_present(batch, tokens, "decoder_attention_mask")
-        positions = batch_positions(batch, self.target_embeddings.positions, tokens, present, "decoder_position_ids")
+        counting = self.target_embeddings.positions
+        positions = batch_positions(batch, counting, tokens, present, causal=True, side="decoder_")
         source = embedded("encoder", model, batch, options)
         encoded, reports = model.encoder(*source)  # [batch, source length, width]
         table = self._token_table(model)

@@ -87,15 +87,33 @@ def counted_at(mask: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
 
 
 def batch_positions(
-    batch: Batch, positions: Positions, tokens: jax.Array, present: jax.Array | None, name: str = "position_ids"
+    batch: Batch, positions: Positions, tokens: jax.Array, present: jax.Array | None, *, causal: bool, side: str = ""
 ) -> jax.Array:
-    """`[batch or 1, length]` positions of the tokens: the batch's own, or as the model's `Positions` count them.
+    """`[batch or 1, length]` positions of the tokens: the batch's own, or counted.
+
+    Decoders count what the mask shows and begin again in every packed example, so that a text has the same positions
+    with padding on either side, among others, and in generation. Encoders count as `positions` says.
 
     Raises:
         DataError: the tokens are more than the positions reach.
     """
     positions.check_length(tokens.shape[1])
-    return jnp.asarray(batch[name]) if name in batch else positions.count(tokens.shape[1], present)
+    own, segments = batch.get(f"{side}position_ids"), batch.get(f"{side}segment_ids")
+    if own is not None:
+        return jnp.asarray(own)
+    if segments is None and not (causal and present is not None):
+        return positions.count(tokens)
+    return _counted(jnp.ones(tokens.shape, bool) if present is None else present, segments)
+
+
+def _counted(present: jax.Array, segments: Any) -> jax.Array:
+    """Count tokens `[batch, length]` from 0 in every segment; padding has the position of the token before it."""
+    count = jnp.cumsum(present, axis=1)
+    if segments is not None:
+        segments = jnp.asarray(segments)
+        begins = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)))
+        count = count - jax.lax.cummax(jnp.where(begins, count - present, 0), axis=1)
+    return jnp.maximum(count - 1, 0)
 
 
 class StackInput(NamedTuple):
@@ -133,7 +151,7 @@ def embedded(
     """
     tokens = batch_tokens(batch)
     present = batch_present(batch, tokens)
-    positions = batch_positions(batch, model.embeddings.config.positions, tokens, present)
+    positions = batch_positions(batch, model.embeddings.config.positions, tokens, present, causal=causal)
     x = model.embeddings(tokens, positions=positions, segments=segments, key=fold(options.key, 0))
     packed = batch.get("segment_ids")
     mask = Mask(causal=causal, keys=present, query_segments=packed, key_segments=packed)

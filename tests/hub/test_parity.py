@@ -311,6 +311,24 @@ def test_a_pruned_model_loads_there(case, layout, tmp_path):
 DECODERS = [name for name in CASES if "ForCausalLM" in name or name == "GPT2LMHeadModel"]
 
 
+ENCODERS = ["BertModel", "DistilBertModel", "AlbertModel", "RobertaModel", "T5ForConditionalGeneration", "BartModel"]
+
+
+@pytest.mark.parametrize("case", ENCODERS, indirect=True)
+def test_positions_in_encoders_behind_left_padding(case):
+    """BERT's count padding; RoBERTa's count tokens that are not the padding token, masked or not, or without a mask."""
+    theirs, folder = case
+    model, inputs = from_huggingface(folder), batch(theirs.config)
+    shown = inputs["attention_mask"][:, ::-1].copy()
+    ids = inputs["input_ids"][:, ::-1].copy()
+    hidden = shown.copy()
+    hidden[:, 4] = 0  # a token that is not padding
+    rest = {name: array for name, array in inputs.items() if name.startswith("decoder_")}
+    for mask in ({"attention_mask": shown}, {"attention_mask": hidden}, {}):
+        given = {"input_ids": ids} | mask | rest
+        assert_same(model(given), outputs(theirs, given), {"attention_mask": shown} | given)
+
+
 @pytest.mark.parametrize("case", DECODERS, indirect=True)
 def test_with_and_without_a_cache_behind_left_padding(case):
     """A prompt and then token by token, as far as three windows: the logits of each step, and of one forward."""
@@ -323,10 +341,10 @@ def test_with_and_without_a_cache_behind_left_padding(case):
     mask = np.ones_like(ids)
     mask[1, :3] = 0
     seen = mask == 1
-    # Positions of their own: without them, learned ones would count padding there.
+    # Positions of their own, as `generate` there makes them: without them, theirs count padding.
     positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
-    inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
-    whole = outputs(theirs, inputs)["logits"]
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    whole = outputs(theirs, inputs | {"position_ids": positions})["logits"]
     assert_close(np.asarray(model(inputs).logits)[seen], whole[seen], sums=tiny.SUMS)
 
     decode = jax.jit(lambda *state: config.decode(model.params, *state, options))

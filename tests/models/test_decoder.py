@@ -12,9 +12,12 @@ import pytest
 
 from headjax.attention import NoHeads, RotaryHalves
 from headjax.core.tensors import flatten
+from headjax.evaluation.task import evaluate
+from headjax.heads.scores import score_heads
 from headjax.models import Compute, DecoderModel, Options
-from headjax.models.embeddings import Embeddings, Learned, NoPositions
+from headjax.models.embeddings import Embeddings, Learned, NoPositions, RelativeBuckets, Sinusoidal
 from headjax.models.outputs import Untied
+from headjax.models.stack import Stack
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_close
 from tests.selected import first
@@ -84,7 +87,7 @@ def position_gradients(config: DecoderModel, params: Any, batch: Any) -> Any:
 
 
 def test_causality_and_padding_by_gradient(mixed):
-    batch = padded_batch()
+    batch = padded_batch() | {"position_ids": np.arange(LENGTH)[None]}  # the table's row tells the place
     depends = np.asarray(position_gradients(MIXED, mixed.params, batch)) > 1e-6
     causal = np.tril(np.ones((LENGTH, LENGTH), bool))
     present = batch["attention_mask"].astype(bool)
@@ -182,28 +185,58 @@ def test_loss_is_the_cross_entropy_of_the_next_token(mixed):
     assert float(nothing.mean()) == 0.0
 
 
-def test_padding_on_either_side_leaves_the_loss_as_it_is():
-    """With positions that are relative alone; the first token behind padding is not predicted from it."""
-    attention = tiny.multi_head(4, rotary=RotaryHalves())
-    config = tiny.decoder_config(tiny.layer(attention, window=3), embeddings=UNPLACED)
-    model, rows = tiny.model(config), tiny.tokens(2, 6)["input_ids"]
-    alone = config.loss(model({"input_ids": rows}), {"input_ids": rows})
-    for before, after in ((0, 3), (3, 0)):
-        shape = ((0, 0), (before, after))
-        batch = {"input_ids": np.pad(rows, shape), "attention_mask": np.pad(np.ones_like(rows), shape)}
-        padded = config.loss(model(batch), batch)
-        assert_close(padded.total, alone.total, sums=tiny.SUMS)
-        np.testing.assert_array_equal(padded.weight, alone.weight)
+ROTARY = tiny.multi_head(rotary=RotaryHalves())
+RELATIVE = RelativeBuckets(num_heads=4, buckets=8, max_distance=12, bidirectional=False)
+PLACED = {
+    "learned": tiny.decoder_config(),
+    "sinusoidal": tiny.decoder_config(embeddings=Embeddings(vocab_size=tiny.VOCABULARY, positions=Sinusoidal())),
+    "rotary": tiny.decoder_config(tiny.layer(ROTARY), embeddings=UNPLACED),
+    "relative": tiny.decoder_config(
+        embeddings=UNPLACED, decoder=Stack(layers=(tiny.layer(),) * 2, position_bias=RELATIVE)
+    ),
+    "window": tiny.decoder_config(tiny.layer(ROTARY, window=3), embeddings=UNPLACED),
+}
+"""Decoders by how their tokens have places."""
 
 
-def test_packed_examples_do_not_see_each_other(mixed):
-    """Two examples in one row, told apart by segment and position ids, compute as two rows."""
+@pytest.mark.parametrize("kind", PLACED)
+def test_positions_do_not_count_padding(kind):
+    """On either side or between tokens; the first token behind padding is not predicted from it."""
+    config, rows = PLACED[kind], tiny.tokens(2, 6)["input_ids"]
+    model = tiny.model(config)
+    alone = model({"input_ids": rows})
+    for places in ([0, 1, 2, 3, 4, 5], [3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 6, 7]):
+        if kind == "window" and places[-1] - places[0] > 5:
+            continue  # windows count padding between tokens
+        batch = {"input_ids": np.full((2, 9), 7), "attention_mask": np.zeros((2, 9), np.int32)}
+        batch["input_ids"][:, places], batch["attention_mask"][:, places] = rows, 1
+        padded = model(batch)
+        assert_close(padded.logits[:, np.asarray(places)], alone.logits, sums=tiny.SUMS)
+        if places[-1] - places[0] == 5:
+            losses = config.loss(padded, batch), config.loss(alone, {"input_ids": rows})
+            assert_close(losses[0].total, losses[1].total, sums=tiny.SUMS)
+            np.testing.assert_array_equal(losses[0].weight, losses[1].weight)
+
+
+def test_scores_do_not_depend_on_the_side_of_padding():
+    """Gradients, ablation and metrics read the same forward."""
+    model, rows = tiny.model(PLACED["learned"]), tiny.tokens(2, 6)["input_ids"]
+    sides = [
+        [{"input_ids": np.pad(rows, shape), "attention_mask": np.pad(np.ones_like(rows), shape)}]
+        for shape in (((0, 0), (0, 3)), ((0, 0), (3, 0)))
+    ]
+    right, left = (score_heads(model, side).score("importance") for side in sides)
+    assert_close([*left.values()], [*right.values()], sums=2 * tiny.SUMS)
+    right, left = (evaluate(model, side)["loss"] for side in sides)
+    assert_close(left, right, sums=tiny.SUMS)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_packed_examples_do_not_see_each_other(mixed, given):
+    """Two examples in one row, told apart by segments, compute as two rows; each has positions from 0."""
     rows = tiny.tokens(2, 5)["input_ids"]
-    packed = {
-        "input_ids": rows.reshape(1, 10),
-        "segment_ids": np.repeat([[1, 2]], 5, axis=1),
-        "position_ids": np.tile(np.arange(5), 2)[None],
-    }
+    packed = {"input_ids": rows.reshape(1, 10), "segment_ids": np.repeat([[1, 2]], 5, axis=1)}
+    packed |= {"position_ids": np.tile(np.arange(5), 2)[None]} if given else {}
     apart = mixed({"input_ids": rows}).logits
     assert_close(mixed(packed).logits.reshape(apart.shape), apart, sums=tiny.SUMS)
     together, each = (MIXED.loss(mixed(batch), batch) for batch in (packed, {"input_ids": rows}))

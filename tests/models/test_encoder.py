@@ -38,16 +38,16 @@ def test_segments_matter_to_bert_and_not_to_distilbert():
         assert (difference > 1e-3) == matter
 
 
-def test_roberta_counts_only_tokens_that_are_present():
-    """Padding before the text leaves its hidden states as they are; with plain positions it would not."""
-    left = {"input_ids": np.array([[0, 0, 5, 6, 7]]), "attention_mask": np.array([[0, 0, 1, 1, 1]])}
-    right = {"input_ids": np.array([[5, 6, 7, 0, 0]]), "attention_mask": np.array([[1, 1, 1, 0, 0]])}
+def test_encoders_count_positions_as_transformers_does():
+    """RoBERTa's family counts tokens other than the padding token, which has id 1; others count padding."""
+    left, right = ({"input_ids": np.array([row])} for row in ([1, 1, 5, 6, 7], [5, 6, 7, 1, 1]))
+    left, right = (batch | {"attention_mask": batch["input_ids"] != 1} for batch in (left, right))
     roberta, bert = tiny.model(config("roberta")), tiny.model(config("bert"))
     assert_close(roberta(left).hidden[:, 2:], roberta(right).hidden[:, :3], sums=tiny.SUMS)
     assert np.abs(bert(left).hidden[:, 2:] - bert(right).hidden[:, :3]).max() > 0.1
-    # Hugging Face's table indices: padding 1, the first token 2.
+    # Rows of the table: padding has 1, the first token 2, whatever the mask shows.
     positions = LearnedPresent(5)
-    np.testing.assert_array_equal(positions.count(5, jnp.asarray([[0, 1, 1, 0, 1]], bool)) + 2, [[1, 2, 3, 1, 4]])
+    np.testing.assert_array_equal(positions.count(jnp.asarray([[1, 9, 0, 1, 4]])) + 2, [[1, 2, 3, 1, 4]])
     assert positions.table(3).shape == (7, 3)
 
 

@@ -106,6 +106,18 @@ def test_packed_pairs_do_not_see_each_other(model):
     assert_close(packed, np.concatenate(alone), sums=tiny.SUMS)
 
 
+def test_target_positions_do_not_count_padding(model):
+    """Targets padded before their tokens, as prompts are; and packed ones without positions of their own."""
+    source, target = {"input_ids": BATCH["input_ids"]}, LABELS[:, :5]
+    alone = model(source | {"decoder_input_ids": target}).logits
+    mask = np.pad(np.ones_like(target), ((0, 0), (3, 0)))
+    padded = {"decoder_input_ids": np.pad(target, ((0, 0), (3, 0))), "decoder_attention_mask": mask}
+    assert_close(model(source | padded).logits[:, 3:], alone, sums=tiny.SUMS)
+    pairs = {"segment_ids": np.ones((2, 10), int), "decoder_segment_ids": np.array([[0] * 3 + [1] * 5] * 2)}
+    packed = pairs | {"decoder_input_ids": padded["decoder_input_ids"]}
+    assert_close(model(source | packed).logits[:, 3:], alone, sums=tiny.SUMS)
+
+
 def test_head_stacks_and_their_gates(model):
     shapes = dict.fromkeys(("encoder", "decoder", "cross"), (2, 4))
     assert model.config.gate_shapes() == shapes

@@ -68,11 +68,13 @@ def continued(model, tokens, places, **source):
     return tokens[-NEW:], total
 
 
-@pytest.mark.parametrize("kind", ["learned", "windows"])
-def test_greedy_is_a_forward_per_token(kind):
+@pytest.mark.parametrize(("kind", "side"), [("learned", "right"), ("learned", "left"), ("windows", "right")])
+def test_greedy_is_a_forward_per_token(kind, side):
     """Windows measure distances between tokens: the padding behind a prompt is not between them."""
-    model = tiny.model(MODELS[kind])
-    generated = generate(model, PROMPTS, max_new_tokens=NEW)
+    model, prompts = tiny.model(MODELS[kind]), PROMPTS
+    if side == "left":
+        prompts = {name: np.stack([array[0], np.roll(array[1], 2)]) for name, array in PROMPTS.items()}
+    generated = generate(model, prompts, max_new_tokens=NEW)
     for row, prompt in enumerate(([5, 6, 7, 8, 9], [11, 12, 13])):
         tokens, total = continued(model, prompt, range(len(prompt)))
         np.testing.assert_array_equal(generated.tokens[row], tokens)
