@@ -30,7 +30,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.fields import check_value
 from headjax.storage.directories import check_own
 from headjax.storage.files import is_stream
-from headjax.storage.paths import check_file, check_folder, is_bucket, path_of
+from headjax.storage.paths import check_file, check_folder, is_bucket, matches, path_of
 
 Written = Literal["", "new", "folder", "result", "page", "plot", "predictions"]
 """Output of a command under the path of an option, see `check_places`."""
@@ -315,7 +315,8 @@ def _paths_read(options: CommandOptions, field: dataclasses.Field[object]) -> It
         parts = text.split(":")
         for start, end in itertools.product((0, 1), range(1, len(parts) + 1)):
             word = os.path.expanduser(":".join(parts[start:end]))
-            yield from map(os.path.realpath, glob.iglob(word) if glob.has_magic(word) else filter(None, [word]))
+            is_pattern = glob.has_magic(word) and not os.path.lexists(word)
+            yield from map(os.path.realpath, matches(Path(word)) if is_pattern else filter(None, [word]))
 
 
 def _check_writable(value: str, place: Path, kind: str) -> None:

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.storage.files import first_line, opened, reading
-from headjax.storage.paths import path_of
+from headjax.storage.paths import matches, path_of
 
 ROOT = "HEADJAX_DATA"
 """Environment variable that names the folder in which data sets are looked for."""
@@ -108,7 +108,7 @@ def visible(folder: Path) -> Iterator[Path]:
 
 def _matches(pattern: Path) -> Iterator[Path]:
     if isinstance(pattern, Path):
-        return (Path(match) for match in glob.glob(str(pattern), recursive=True))
+        return matches(pattern)
     folder = next(parent for parent in pattern.parents if not glob.has_magic(str(parent)))
     return folder.glob(pattern.relative_to(folder).as_posix())
 

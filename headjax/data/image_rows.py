@@ -118,8 +118,8 @@ def read_idx(path: str | Path) -> np.ndarray:
 def folder_rows(root: Path) -> ImageRows:
     """Return the images of `train/CLASS/*.png` and `validation/CLASS/*.png` (or JPEG, or BMP), as ImageNet is unpacked.
 
-    Classes are numbered in the order of their names: as numbers if they all are, else as text. An image is read with
-    its row.
+    A folder with `validation` alone is one to judge on. Classes are numbered in the order of their names: as numbers if
+    they all are, else as text. An image is read with its row.
 
     Raises:
         DataError: a folder that is missing, has no images, or has other classes than the training folder.
@@ -128,6 +128,8 @@ def folder_rows(root: Path) -> ImageRows:
     files: dict[Split, list[tuple[Path, int]]] = {}
     for split, names in FOLDERS.items():
         folder = next((root / name for name in names if (root / name).is_dir()), None)
+        if folder is None and split == "train" and any((root / name).is_dir() for name in FOLDERS["validation"]):
+            continue
         if folder is None:
             raise DataError(f"{root}: no folder {' or '.join(names)} in it")
         found = sorted_names([child.name for child in _shown(folder) if child.is_dir()])
@@ -137,7 +139,7 @@ def folder_rows(root: Path) -> ImageRows:
         files[split] = [(file, number) for number, name in enumerate(classes) for file in _images(folder / name)]
         if not files[split]:
             raise DataError(f"{folder}: no images in its folders")
-    listed = [(str(file.relative_to(root)), file.stat().st_size, number) for file, number in files["train"]]
+    listed = [(str(file.relative_to(root)), file.stat().st_size, number) for file, number in files.get("train", ())]
     return ImageRows(
         {split: RowSource.by_number(functools.partial(_file_row, found), len(found)) for split, found in files.items()},
         classes,

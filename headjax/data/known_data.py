@@ -130,6 +130,8 @@ class Mnist(DataConfig):
 class ImageFiles(DataConfig):
     """CIFAR-10 or CIFAR-100 in their binary files, or folders `train/CLASS/*.jpg` and `validation/CLASS/*.jpg`.
 
+    To judge a model `validation` is enough; its folders are all of the model's classes.
+
     Images of folders are decoded each time they are read; `headjax prepare imagenet` decodes them once. Training cuts
     out random squares and mirrors half of them, see `ImageForm`.
 

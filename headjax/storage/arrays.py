@@ -19,7 +19,7 @@ from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
 from headjax.storage.files import first_line
-from headjax.storage.paths import absolute, is_bucket
+from headjax.storage.paths import absolute, is_bucket, is_plain
 
 
 def write_params(params: Params, path: Path, progress: Progress = silent) -> None:
@@ -52,7 +52,9 @@ def _save(params: Params, path: Path, processes: Any, **options: Any) -> None:
     """Write a tree of arrays. Trained weights hardly compress, so that they are written as they are."""
     import orbax.checkpoint as ocp
 
-    handler = ocp.PyTreeCheckpointHandler(use_compression=False, multiprocessing_options=processes, **options)
+    handler = ocp.PyTreeCheckpointHandler(
+        use_compression=False, use_ocdbt=is_plain(path), multiprocessing_options=processes, **options
+    )
     with ocp.Checkpointer(handler, multiprocessing_options=processes) as checkpointer:
         checkpointer.save(absolute(path), args=ocp.args.PyTreeSave(params))
 

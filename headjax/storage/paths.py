@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -53,6 +55,21 @@ def path_of(path: str | os.PathLike[str]) -> Path:
         # Other processes and TensorStore write to a bucket, too: a remembered listing would be wrong.
         fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
     return cast(Path, gpath.PosixGPath(text))
+
+
+def is_plain(path: Path) -> bool:
+    """Return whether a path is its own only match as a pattern (`[`, `*`, `?`).
+
+    Orbax 0.12 looks for the parts of its merged arrays (OCDBT) by `glob(path)`; elsewhere each array has its own files.
+    """
+    return is_bucket(path) or not glob.has_magic(str(path.absolute()))
+
+
+def matches(pattern: Path) -> Iterator[Path]:
+    """Yield the files and folders that match a pattern; of its folders those that exist are taken by their names."""
+    folder = next(parent for parent in pattern.parents if parent.exists())
+    found = glob.glob(str(pattern.relative_to(folder)), root_dir=folder, recursive=True)
+    return (folder / name for name in found)
 
 
 def is_bucket(path: object) -> bool:

@@ -10,7 +10,7 @@ import jax
 from headjax.core.errors import CheckpointError
 from headjax.storage.failures import writing
 from headjax.storage.files import first_line
-from headjax.storage.paths import absolute
+from headjax.storage.paths import absolute, is_plain
 from headjax.training.state import TrainState
 
 FOLDER = "checkpoints"
@@ -56,7 +56,7 @@ class Checkpoints:
                     async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
                 ),
                 item_handlers={
-                    "state": ocp.PyTreeCheckpointHandler(type_handler_registry=registry),
+                    "state": ocp.PyTreeCheckpointHandler(use_ocdbt=is_plain(self.path), type_handler_registry=registry),
                     "position": ocp.JsonCheckpointHandler(),
                 },
             )

@@ -29,6 +29,11 @@ def test_files_are_found_in_a_folder_by_name_and_by_pattern(tmp_path):
     assert [document.text for document in text_files(tmp_path / "code.py")] == ["not text"]
     found = text_files([f"{tmp_path}/*.txt", tmp_path / "b.txt", f"{tmp_path}/**/c.*"])  # none twice
     assert [document.text for document in found] == ["bee", "one\ntwo\n"]
+    odd = tmp_path / "set [1] *?" / "d[2].txt"
+    odd.parent.mkdir()
+    odd.write_text("odd")
+    for path in (odd, odd.parent, odd.parent / "*.txt", odd.parent / "d[[]2].t*", tmp_path / "set*" / "d*"):
+        assert [document.text for document in text_files(path)] == ["odd"]
 
 
 def test_lines_are_those_of_the_whole_text(tmp_path):

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import shutil
 import struct
 import zlib
 
@@ -207,13 +208,17 @@ def test_training_cuts_and_mirrors_at_random(folder):
     assert (edges(False)[1] < 0).all()
 
 
-def test_top1_and_top5(folder):
+def test_top1_and_top5(folder, tmp_path):
     recipe = Vit(
         attention=multi_head(), feed_forward=Dense(16), patches=Patches(image_size=14, patch_size=7, channels=3),
         width=16, num_layers=1, task=Classification(classes=6),
     )  # fmt: skip
     vision = model(recipe.build())
     found = measure_task(vision, load_task(f"images:{folder}", vision), batch_size=4)
+    alone = shutil.copytree(folder / "val", tmp_path / "validation").parent
+    assert measure_task(vision, load_task(f"images:{alone}", vision), batch_size=4).metrics == found.metrics
+    with pytest.raises(DataError, match="one split only"):
+        load_task(f"images:{alone}", vision, split="train")
     assert found.examples == 6
     assert set(found.metrics) == {"loss", "accuracy", "macro_f1", "matthews", "top5_accuracy"}
     assert found.metrics["top5_accuracy"] == pytest.approx(5 / 6)  # equal images but for their brightness

@@ -43,6 +43,18 @@ def test_deferred_arrays_are_written_as_held_ones_are_one_at_a_time(model, tmp_p
     assert seen == [("writing", done, count, "arrays") for done in range(1, count + 1)]
 
 
+@pytest.mark.parametrize("name", ["m[1]", "m*?", "modèle 1"])
+def test_the_name_of_a_directory_is_no_pattern(model, name, tmp_path):
+    """Orbax takes it for one; held arrays and deferred ones, and a directory that was renamed."""
+    model.save(tmp_path / name / name)
+    assert_trees_equal(load(tmp_path / name / name).params, model.params)
+    save(Alive().model(model), tmp_path / name / "deferred")
+    (tmp_path / name / "deferred").rename(tmp_path / "plain")
+    assert_trees_equal(load(tmp_path / "plain").params, model.params)
+    (tmp_path / "plain").rename(tmp_path / f"2 {name}")
+    assert_trees_equal(load(tmp_path / f"2 {name}").params, model.params)
+
+
 def test_arrays_are_made_in_the_order_of_their_source(model, tmp_path):
     flat, made = flatten(model.params), []
     orders = {name: -place for place, name in enumerate(flat)}

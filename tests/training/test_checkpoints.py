@@ -52,6 +52,15 @@ def three(state, tmp_path):
     return tmp_path
 
 
+def test_the_name_of_a_workdir_is_no_pattern(state, tmp_path):
+    """Arrays are found, and not those of a folder that the name matches."""
+    for name in ("run", "ru[n]", "r*n?", "rün 1"):
+        with Checkpoints(tmp_path / name, keep=1) as checkpoints:
+            save(checkpoints, state, 1)
+        with Checkpoints(tmp_path / name, keep=1) as checkpoints:
+            jax.tree.map(np.testing.assert_array_equal, checkpoints.restore(1, state)[0], state)
+
+
 def test_a_checkpoint_that_cannot_begin_fails_at_once_and_leaves_no_thread(state, tmp_path):
     """Threads that waited for its folder would hold up the end of the process for minutes."""
     before = set(threading.enumerate())
