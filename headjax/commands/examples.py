@@ -48,7 +48,7 @@ class ReadingOptions(BatchOptions):
     task: str = option(help=TASK, metavar="TASK", reads=True)
     limit: Count = option(0, "use the first N examples; 0 is all")
     length: Size | None = option(
-        None, "cut texts to N tokens (default: the model's positions, at most 512; windows of squad 384)"
+        None, "cut texts, or both sentences of a similarity, to N tokens (default: all positions, up to 512; squad 384)"
     )
 
 

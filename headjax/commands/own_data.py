@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any, NamedTuple
 
 from headjax.core.class_names import find_class, tell_nothing
@@ -15,7 +16,7 @@ from headjax.data.local_files import HELD_OUT
 from headjax.data.tables import header, is_table, table_rows
 from headjax.data.task import DataConfig
 from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering
-from headjax.evaluation.specs import LENGTH, SQUAD_LENGTH, Request, read_labels, table_columns
+from headjax.evaluation.specs import LENGTH, SQUAD_LENGTH, Labels, Request, read_labels, table_columns
 from headjax.models.decoder import DecoderModel
 from headjax.models.encoder import EncoderModel
 from headjax.models.encoder_decoder import EncoderDecoderModel
@@ -163,13 +164,10 @@ def _labelled(model: Model, files: OwnFiles) -> Lesson:
         )
     columns = _columns(files)
     labels = read_labels(files.train, columns["label"])
-    task = files.task or _task(model, labels.real, columns)
+    task = files.task or _task(model, labels, columns, files.train)
     if task in ("pairs", "similarity") and "second" not in columns:
         raise DataError(f"{files.train}: {task} need a column of second texts; name it: --columns TEXT,SECOND,LABEL")
     fields = {"path": files.train, **_reading(model, files), **columns}
-    if task == "similarity":  # an example holds two texts
-        length = fields["max_length"] // 2
-        fields |= {"max_length": length, "buckets": _buckets(length)}
     division = _division(files, "rows, by the hash of their first text")
     if task == "regression":
         kept = isinstance(_output(model), Regression) and _output(model).outputs == 1
@@ -201,15 +199,20 @@ def _columns(files: OwnFiles) -> dict[str, str]:
     return {"text": text, **({"second": second[0]} if second else {}), "label": label}
 
 
-def _task(model: Model, real: bool, columns: dict[str, str]) -> OwnTask:
-    """Return the task by the labels: numbers with a decimal point (`real`), or scores of pairs, are no classes."""
+def _task(model: Model, labels: Labels, columns: dict[str, str], path: str) -> OwnTask:
+    """Return the task by the labels: numbers with a decimal point, or scores of pairs, are no classes."""
     output = _output(model)
+    classes: OwnTask = "pairs" if "second" in columns else "classification"
     embeds = isinstance(output, NoTask | SentenceSimilarity)
-    if "second" in columns and embeds and (real or columns["label"] == "score"):
-        return "similarity"
-    if real or isinstance(output, Regression):
-        return "regression"
-    return "pairs" if "second" in columns else "classification"
+    scored = columns["label"] == "score" or isinstance(output, Regression)
+    task: OwnTask = "regression" if labels.real or isinstance(output, Regression) else classes
+    if "second" in columns and embeds and (labels.real or columns["label"] == "score"):
+        task = "similarity"
+    if labels.real and labels.whole and not scored:
+        told = f"{path}: the labels are whole numbers with a decimal point, up to {labels.largest:.1f}, taken as {task}"
+        asked = f"--task {classes} makes them classes, --task regression numbers"
+        warnings.warn(f"{told}: {asked}", UserWarning, stacklevel=2)
+    return task
 
 
 def _has_classes(model: Model, labels: tuple[str, ...]) -> bool:

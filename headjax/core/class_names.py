@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Sequence
 
-MISSING = frozenset({"", "nan", "null"})
-"""Labels in lower case that mean an absent label, unless a class has that very name."""
+_MISSING = frozenset({"", "-", "nan", "null"})
+"""Labels in lower case that mean an absent label: blank, as MNLI's files have it (`-`), or as a program wrote it."""
 
+_WHOLE = re.compile(r"(\d+)\.0+")
 _NUMBERED = re.compile(r"(?:label_)?(\d+)", re.IGNORECASE)
 _SYNSET = re.compile(r"n\d{8}")
 _IMAGENET = 1000
+
+
+def is_missing(label: object, *, numbers: bool = False) -> bool:
+    """Return whether a label means that there is none; for a class also -1, as `datasets` writes it, and infinity.
+
+    Args:
+        label: text or a number.
+        numbers: whether labels are numbers to predict, of which -1 may be one.
+    """
+    text = str(label).strip().casefold()
+    if text in _MISSING or numbers:
+        return text in _MISSING
+    try:
+        number = float(text)
+    except ValueError:
+        return False
+    return number == -1.0 or not math.isfinite(number)
+
+
+def label_name(label: str) -> str:
+    """Return the name of a label's class: the text without blanks around it, of `3.0` the whole number `3`."""
+    found = _WHOLE.fullmatch(label.strip())
+    return label.strip() if found is None else found[1]
 
 
 def class_numbers(count: int) -> tuple[str, ...]:

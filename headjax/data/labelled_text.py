@@ -10,13 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from headjax.core.class_names import MISSING, ClassIndex, class_numbers, reorder, sorted_names, tell_nothing
+from headjax.core.class_names import (
+    ClassIndex,
+    class_numbers,
+    is_missing,
+    label_name,
+    reorder,
+    sorted_names,
+    tell_nothing,
+)
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Fraction, Positive, Size
 from headjax.core.serialize import kind, unknown_name
 from headjax.data.files import find_files
 from headjax.data.forms import Form, LabelledForm, SimilarityForm
-from headjax.data.forms.labelled import finite
+from headjax.data.forms.labelled import NO_CLASS, finite
 from headjax.data.loading import Reading, load_rows
 from headjax.data.rows import Row, Split, divided
 from headjax.data.tables import Rules, table_rows
@@ -97,7 +105,7 @@ class LabelledText(DataConfig):
         return data._replace(info={**data.info, **noted})
 
     def numbered(self, table: Table) -> dict[Split, list[Row]]:
-        """Return the rows with their labels as class numbers or numbers.
+        """Return the rows with their labels as class numbers or numbers, where there is none `NO_CLASS` or NaN.
 
         Raises:
             DataError: a label that cannot be used; the message names file and line.
@@ -167,11 +175,13 @@ class TextClassification(LabelledText):
         invented = ClassIndex([] if has_names else [f"LABEL_{number}" for number in range(len(classes))])
 
         def number(row: Row) -> float:
-            label = row.values["label"].strip()
-            found = index.find(label)
+            label = label_name(row.values["label"])
+            found = index.find(row.values["label"].strip())
+            found = index.find(label) if found is None else found
             found = invented.find(label) if found is None else found
             if found is None:
-                _require_label(row.place, label)
+                if is_missing(label):
+                    return NO_CLASS
                 wrong = unknown_name("label", label, classes) if has_names else _no_class(label, len(classes))
                 raise DataError(f"{row.place}: {wrong}")
             return found
@@ -182,17 +192,19 @@ class TextClassification(LabelledText):
         """Return the labels as they stand in the files, in the order of the class numbers.
 
         Raises:
-            DataError: a row without a label; the message names file and line.
+            DataError: no row has a label.
         """
         if self.classes:
             return self.classes
-        rows = table["train"] or table["validation"]
-        for row in rows:
-            _require_label(row.place, row.values["label"])
-        return sorted_names({row.values["label"].strip() for row in rows})
+        found = {label_name(row.values["label"]) for row in table["train"] or table["validation"]}
+        found = found if found == {"+", "-"} else {label for label in found if not is_missing(label)}
+        if not found:
+            raise DataError(f"{self.path or self.validation}: no row has a label in the column {self.label}")
+        return sorted_names(found)
 
     def notes(self, rows: Sequence[Row]) -> Mapping[str, Any]:
-        return {"classes": np.bincount(np.asarray([row.values["label"] for row in rows], int)).tolist()}
+        labels = np.asarray([row.values["label"] for row in rows], int)
+        return {"classes": np.bincount(labels[labels != NO_CLASS]).tolist()}
 
 
 @kind("text_regression")
@@ -210,7 +222,15 @@ class TextRegression(LabelledText):
         return LabelledForm(length=self.max_length, pairs=bool(self.second))
 
     def numbering(self, table: Table) -> Callable[[Row], float]:
-        return lambda row: finite(row.place, row.values["label"]) / self.scale
+        def number(row: Row) -> float:
+            label = row.values["label"]
+            return math.nan if self.is_missing(label) else finite(row.place, label) / self.scale
+
+        return number
+
+    def is_missing(self, label: str) -> bool:
+        """Return whether a label means that there is none."""
+        return is_missing(label, numbers=True)
 
 
 @kind("text_similarity")
@@ -226,20 +246,12 @@ class TextSimilarity(TextRegression):
 
     second: str = "second"
 
+    def is_missing(self, label: str) -> bool:
+        return is_missing(label, numbers=self.scale == 1.0)  # no score from 0 to a scale of 5 is -1
+
     def form(self, table: Table) -> Form:
         return SimilarityForm(length=self.max_length)
 
 
 def _no_class(label: str, count: int) -> str:
     return f"unknown label {label!r}; the classes have no names, so labels are class numbers from 0 to {count - 1}"
-
-
-def _require_label(place: str, label: str) -> None:
-    """Raise `DataError` for a label that stands for none: a word for it, or a number that is not finite."""
-    text = label.strip().casefold()
-    try:
-        is_finite = math.isfinite(float(text))
-    except ValueError:  # a name
-        is_finite = True
-    if text in MISSING or not is_finite:
-        raise DataError(f"{place}: no label, found {label!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 from headjax.core.errors import DataError
 from headjax.data.augmentation import Augmentation
 from headjax.data.examples import Padded, Record, Records, Source
-from headjax.data.forms.form import Form, Seed
+from headjax.data.forms.form import MISSING, Form, Seed
 from headjax.data.forms.images import augmented
 from headjax.data.rows import Row, Rows, RowSource, Split, fingerprint
 from headjax.data.stream import LengthBuckets
@@ -104,6 +105,11 @@ def task_data(
     Raises:
         DataError: an augmentation of examples that are not images, or buckets of examples of one length.
     """
+    missing = {split: found.counts[MISSING] for split, found in splits.items() if MISSING in found.counts}
+    if missing:
+        some = (f"{count:,} of {count + len(splits[split].records):,} in {split}" for split, count in missing.items())
+        told = f"rows without a label (blank, null, - or -1) are left out, {', '.join(some)}"
+        warnings.warn(f"{info.get('text', info.get('task', ''))}: {told}", UserWarning, stacklevel=2)
     sources = {
         split: form.examples(tokenizer, found.records, found.sizes, split) if len(found.records) else ()
         for split, found in splits.items()

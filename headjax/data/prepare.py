@@ -144,8 +144,9 @@ def prepare(
                     while len(waiting) > 2 * (processes - 1):
                         shards.append(waiting.popleft().result())
                 shards += [one.result() for one in waiting]
-            if not read or (host.count == 1 and not sum(one.examples for one in shards if one.split == split)):
-                raise DataError(f"{source or name}: the split {split} has no examples")
+            own = [one for one in shards if one.split == split]
+            if not read or (host.count == 1 and not sum(one.examples for one in own)):
+                raise DataError(form.nothing(split, own[0].counts if own else {}, source or name))
         write_host(folder, host, shards, digest.hexdigest()[:16])
     everyones, others = finished_shards(folder)
     return Prepared(dataclasses.replace(wanted, shards=everyones), written, others)

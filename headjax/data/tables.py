@@ -54,7 +54,8 @@ def table_rows(path: str | Path, columns: Columns, rules: Rules = Rules()) -> It
 
     Raises:
         DataError: a file that cannot be read, a missing column, a row with another number of columns, a value that is
-            missing or neither text nor a finite number; the message starts with the file and, where known, the line.
+            missing (but for a `label`, which is then blank) or neither text nor a finite number; the message starts
+            with the file and, where known, the line.
     """
     file = source_of(path)
     suffix = _suffix(file)
@@ -221,7 +222,10 @@ def _named(file: Path, columns: Columns) -> Iterator[Row]:
         for column in columns.values():
             if column not in entry:
                 raise DataError(f"{place}: {unknown_name('key', column, entry)}")
-        yield Row(place, {field: _as_text(entry[column], f"{place}: {column}") for field, column in columns.items()})
+        cells = {field: entry[column] for field, column in columns.items()}
+        if "label" in cells and (cells["label"] is None or cells["label"] != cells["label"]):
+            cells["label"] = ""  # no label: null, or NaN among numbers
+        yield Row(place, {field: _as_text(cell, f"{place}: {columns[field]}") for field, cell in cells.items()})
 
 
 def _objects(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from headjax.core.class_names import is_missing
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.serialize import unknown_name
@@ -88,8 +89,8 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
             folder that `headjax prepare` wrote; or text, divided as training on it (`LanguageConfig.path`) divides it.
             `all:FILE` is a whole text as a single split, `heldout:FILE` always the held-out part.
         model: the model to evaluate; only its config and tokenizer are read.
-        length: number of tokens of an example; 0 is `LENGTH` (`SQUAD_LENGTH`), or the model's positions if they are
-            fewer.
+        length: number of tokens of an example, of similarities of each sentence; 0 is `LENGTH` (`SQUAD_LENGTH`), or
+            the model's positions if they are fewer.
         split: examples that `batches` gives: `validation`; `train`, the training examples in a seeded random order (a
             task with a single split has none, and `headjax.split_task` divides it); `all`, for evaluation without a
             choice of heads, which is the same as `validation` except that texts are whole.
@@ -146,8 +147,7 @@ def _similarity(asked: Request) -> Task:
     if asked.path and is_table(asked.path):
         columns = table_columns(asked.path)
         return _similarity_table(asked, columns, read_labels(asked.path, columns["label"]))
-    # An example holds two sentences of this length.
-    config = Glue(name="stsb", path=asked.path, max_length=asked.length() // 2, similarity=True)
+    config = Glue(name="stsb", path=asked.path, max_length=asked.length(), similarity=True)
     return _measured(SIMILARITY, config, asked.tokenizer())
 
 
@@ -155,8 +155,7 @@ def _similarity_table(asked: Request, columns: Mapping[str, str], labels: Labels
     if "second" not in columns:
         raise DataError(f"{asked.path}: similarities need the columns sentence1, sentence2 and score")
     fields: dict[str, Any] = {"validation": asked.path, "scale": max(labels.largest, 1.0), **columns}
-    config = TextSimilarity(**fields, max_length=asked.length() // 2)  # an example holds two sentences
-    return _measured(asked.path, config, asked.tokenizer())
+    return _measured(asked.path, TextSimilarity(**fields, max_length=asked.length()), asked.tokenizer())
 
 
 COLUMNS = {
@@ -308,22 +307,26 @@ class Labels(NamedTuple):
     Attributes:
         real: whether all are numbers and one has a decimal point; integers may be class numbers.
         largest: the largest finite number among them; 0 without any.
+        whole: whether all are whole numbers from 0 on, as class numbers are.
     """
 
     real: bool
     largest: float
+    whole: bool
 
 
 def read_labels(path: str, column: str) -> Labels:
-    """Return the labels in a column of a table.
+    """Return the labels in a column of a table, without missing ones.
 
     Raises:
         DataError: a file that cannot be read, or without that column.
     """
-    labels = {row.values["label"] for row in table_rows(path, {"label": column})}
+    found = {row.values["label"] for row in table_rows(path, {"label": column})}
+    labels = {label for label in found if not is_missing(label, numbers=True)}
     numbers = [number for label in labels if (number := _number(label)) is not None]
     real = len(numbers) == len(labels) and any("." in label for label in labels)
-    return Labels(real, max(filter(math.isfinite, numbers), default=0.0))
+    whole = len(numbers) == len(labels) and all(number >= 0.0 and number.is_integer() for number in numbers)
+    return Labels(real, max(filter(math.isfinite, numbers), default=0.0), whole)
 
 
 def _number(label: str) -> float | None:

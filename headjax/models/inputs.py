@@ -95,14 +95,15 @@ def batch_positions(
     with padding on either side, among others, and in generation. Encoders count as `positions` says.
 
     Raises:
-        DataError: the tokens are more than the positions reach.
+        DataError: the tokens of an example that is not packed are more than the positions reach.
     """
-    positions.check_length(tokens.shape[1])
     own, segments = batch.get(f"{side}position_ids"), batch.get(f"{side}segment_ids")
     if own is not None:
         return jnp.asarray(own)
-    if segments is None and not (causal and present is not None):
-        return positions.count(tokens)
+    if segments is None:
+        positions.check_length(tokens.shape[1])
+        if not causal or present is None:
+            return positions.count(tokens)
     return _counted(jnp.ones(tokens.shape, bool) if present is None else present, segments)
 
 

@@ -69,12 +69,39 @@ def test_a_model_keeps_the_output_that_it_has_for_the_labels(tmp_path):
     assert lesson(plain, bare_encoder(Regression())).task == "regression"
 
 
+def test_missing_labels_are_no_class(tmp_path):
+    path = write_lines(tmp_path / "a.tsv", "text\tlabel", "x\t-1", "y\t0", "z\t1", "w\t")
+    found = lesson(path)
+    assert (found.task, found.output) == ("classification", Classification(classes=2))
+    scores = write_lines(tmp_path / "b.tsv", "text\tlabel", "x\t0.5", "y\t", "z\t1.5")
+    assert lesson(scores).task == "regression"
+    write_lines(path, "text\tlabel", "x\t-1", "y\t1")
+    with pytest.raises(DataError, match=r"a\.tsv: .*'1'"):
+        lesson(path)
+    write_lines(path, "text\tlabel", "x\t-1", "y\t")
+    with pytest.raises(DataError, match=r"a\.tsv: no row has a label"):
+        lesson(path)
+
+
+def test_whole_numbers_with_a_point_are_asked_about(tmp_path):
+    """Ratings, or classes that a program wrote beside missing ones; the option answers."""
+    path = write_lines(tmp_path / "a.tsv", "text\tlabel", "x\t0.0", "y\t5.0", "z\t1.0")
+    with pytest.warns(UserWarning, match=r"a\.tsv: .* regression: --task classification .*--task regression"):
+        assert lesson(path).task == "regression"
+    assert lesson(path, task="regression").task == "regression"
+    assert lesson(path, task="classification").output == Classification(classes=3, names=("0", "1", "5"))
+    pairs = write_lines(tmp_path / "b.tsv", "text1\ttext2\tlabel", "x\ty\t2.0", "x\tz\t0.0")
+    with pytest.warns(UserWarning, match=r"b\.tsv: .* similarity: --task pairs"):
+        assert lesson(pairs).task == "similarity"
+    assert lesson(path, bare_encoder(Regression())).task == "regression"
+
+
 def test_scores_of_pairs_are_similarities_divided_by_the_largest(tmp_path):
     path = write_lines(tmp_path / "a.tsv", "text1\ttext2\tscore", "x\ty\t2", "x\tz\t5")
     found = lesson(path)
     assert (found.task, found.output) == ("similarity", SentenceSimilarity())
     assert isinstance(found.data, TextSimilarity)
-    assert (found.data.scale, found.data.max_length) == (5.0, 32)
+    assert (found.data.scale, found.data.max_length) == (5.0, 64)
     assert lesson(path, bare_encoder(SentenceSimilarity())).output is None
     assert lesson(path, task="regression").output == Regression()
     assert lesson(path, task="pairs").task == "pairs"

@@ -56,10 +56,57 @@ def test_classes_in_a_given_order_and_numbers_in_their_own(tables, tmp_path, wor
     write_lines(path, "sentence\tlabel", "film\tgood", "dull\tbad ", "fun\tgood ")
     data = TextClassification(validation=str(path)).load(wordpiece)
     assert (data.info["labels"], data.validation.values("labels").tolist()) == (["bad", "good"], [1, 0, 1])
-    for label in ("-Infinity", "1e400", "nan", ""):  # which are no number and no class
-        write_lines(path, "sentence\tlabel", "film\t0", f"dull\t{label}")
-        with pytest.raises(DataError, match=r"a.tsv: line 3: no label"):
-            TextClassification(validation=str(path)).load(wordpiece)
+
+
+@pytest.mark.parametrize("label", ["-1", "-1.0", "", " ", "nan", "NULL", "-", "-Infinity", "1e400"])
+def test_rows_without_a_label_are_left_out_and_counted(tmp_path, wordpiece, label):
+    """-1 as `datasets` has it, blank, as MNLI's files have it, or as a program wrote it: never a class."""
+    path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", "film\t1", f"dull\t{label}", "fun\t0", f"bad\t{label}")
+    for classes in ((), ("0", "1")):
+        with pytest.warns(UserWarning, match=r"a\.tsv: .*label.* 2 of 4 in validation"):
+            data = TextClassification(validation=str(path), classes=classes).load(wordpiece)
+        assert (data.info["labels"], data.validation.values("labels").tolist()) == (["0", "1"], [1, 0])
+        assert data.info["validation"]["classes"] == [1, 1]
+    # Where a class has that name, it is one.
+    named = TextClassification(validation=str(path), classes=(label.strip(), "0", "1"))
+    assert named.load(wordpiece).validation.values("labels").tolist() == [2, 0, 1, 0]
+    write_lines(path, "sentence\tlabel", f"dull\t{label}")
+    for classes in ((), ("0", "1")):
+        with pytest.raises(DataError, match=r"a\.tsv: .*label"):
+            TextClassification(validation=str(path), classes=classes).load(wordpiece)
+
+
+def test_numbers_may_be_missing_and_scores_too(tmp_path, wordpiece):
+    """-1 is a number; but among scores from 0 to 5 it is none."""
+    path = write_lines(tmp_path / "a.csv", "a,b,2.5", "a,b,-1", "a,b,", "a,b,nan")
+    fields = {"validation": str(path), "text": "0", "second": "1", "label": "2"}
+    for config, labels in (
+        (TextRegression(**fields), [2.5, -1.0]),
+        (TextSimilarity(**fields), [2.5, -1.0]),
+        (TextSimilarity(**fields, scale=5.0), [0.5]),
+    ):
+        with pytest.warns(UserWarning, match=rf"a\.csv: .* {4 - len(labels)} of 4 "):
+            assert config.load(wordpiece).validation.values("labels").tolist() == labels
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_labels_of_typed_tables_may_be_missing(tmp_path, wordpiece, suffix):
+    """Null, NaN (pandas makes numbers of integers beside it) and -1; whole numbers with a point are class numbers."""
+    rows = [{"sentence": f"film {i}", "label": label} for i, label in enumerate([1.0, None, float("nan"), -1.0, 10.0])]
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        table = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(table.Table.from_pylist(rows), path)
+    with pytest.warns(UserWarning, match=r"label.* 3 of 5 "):
+        data = TextClassification(validation=str(path)).load(wordpiece)
+    assert (data.info["labels"], data.validation.values("labels").tolist()) == (["1", "10"], [0, 1])
+
+
+def test_plus_and_minus_are_classes(tmp_path, wordpiece):
+    path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", "film\t+", "dull\t-")
+    assert TextClassification(validation=str(path)).load(wordpiece).validation.values("labels").tolist() == [0, 1]
 
 
 def test_many_classes_take_no_longer(tmp_path, wordpiece):
@@ -109,7 +156,7 @@ def test_regression_and_its_padding(tmp_path, wordpiece):
     np.testing.assert_array_equal(batch["attention_mask"][2], 0)
     pairs = TextSimilarity(validation=str(path), text="0", second="1", label="2").load(wordpiece).validation
     assert pairs[0]["segment_ids"].tolist() == [1, 1, 1, 1, 2, 2, 2, 0]
-    for text in ("x", "nan"):
+    for text in ("x", "inf"):
         write_lines(path, "good,fun,1", f"bad,dull,{text}")
         with pytest.raises(DataError, match=rf"a.csv: line 2: the label '{text}'"):
             TextRegression(validation=str(path), text="0", second="1", label="2").load(wordpiece)

@@ -79,8 +79,8 @@ def test_words_are_the_models_classes(tmp_path, names):
 @pytest.mark.parametrize(
     "names, labels",
     [
-        (("positive", "negative"), ("neutral", "1", "positiv", "", "nan", "null")),
-        (None, ("5", "good", "-1")),
+        (("positive", "negative"), ("neutral", "1", "positiv")),
+        (None, ("5", "good", "-2")),
         (("LABEL_0", "LABEL_1"), ("2",)),
     ],
 )
@@ -90,9 +90,15 @@ def test_other_labels_are_refused(tmp_path, names, labels):
         path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", f"good\t{good}", f"bad\t{label}")
         with pytest.raises(DataError, match=rf"a\.tsv: line 3: .*'{label}'"):
             load_task(str(path), model)
-    good, null = (json.dumps({"sentence": "fun", "label": label}) for label in (good, None))
-    with pytest.raises(DataError, match=r"a\.jsonl: line 2: label: "):
-        load_task(str(write_lines(tmp_path / "a.jsonl", good, null)), model)
+    rows = [json.dumps({"sentence": "fun", "label": label}) for label in (good, None, -1)]
+    with pytest.warns(UserWarning, match=r"a\.jsonl: .* 2 of 3 "):
+        assert load_task(str(write_lines(tmp_path / "a.jsonl", *rows)), model).count() == 1
+    rows = ("sentence1\tsentence2\tgold_label", "good\tbad\tneutral", "good\tbad\t-")
+    (tmp_path / "MNLI").mkdir(exist_ok=True)
+    for name in ("train", "dev_matched"):
+        write_lines(tmp_path / "MNLI" / f"{name}.tsv", *rows)
+    with pytest.warns(UserWarning, match=r"label.* 1 of 2 in train, 1 of 2 in validation"):
+        assert load_task(f"mnli:{tmp_path}/MNLI", imported(tmp_path, labels=3)).count() == 1
 
 
 def glue(folder, name, *rows):
@@ -226,6 +232,20 @@ def test_any_table_of_pairs_with_a_score_has_similarities(tmp_path, tokenizer, c
     numbers = load_task(str(path), tiny.text_encoder(Regression(), tokenizer))
     assert isinstance(numbers.measure, Numbers)
     np.testing.assert_array_equal(numbers.data.validation.values("labels"), np.float32([4.0, 0.0, 3.5]))
+
+
+def test_length_is_that_of_each_sentence_of_a_pair(tmp_path, tokenizer):
+    """Of a table and of STS-B's folder; a pair may be longer than the model's positions, which begin again."""
+    text = " ".join(TEXT[:6])
+    path = write_lines(tmp_path / "pairs.tsv", "sentence1\tsentence2\tscore", f"{text}\t{text}\t4", f"{text}\tgood\t1")
+    folder = glue(tmp_path, "STS-B", "sentence1\tsentence2\tscore", f"{text}\t{text}\t4", f"{text}\tgood\t1")
+    model = tiny.text_encoder(NoTask(), tokenizer, max_length=6)
+    for spec in (str(path), f"sentence_similarity:{path}", f"sentence_similarity:{folder}"):
+        for length in (0, 5):
+            task = load_task(spec, model, length)
+            held = task.data.validation[0]
+            assert [(held["segment_ids"] == number).sum() for number in (1, 2)] == [length or 6] * 2
+            assert evaluate_task(model, task)["pearson"] <= 1.0
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ from headjax.tokenizers.tokenizer import Tokenizer
 
 Seed = tuple[int, ...]
 
+MISSING = "missing_labels"
+"""Name of the count of rows without a label, which are left out; counts without it have none."""
+
 
 class Encoded(NamedTuple):
     """Rows as records.
@@ -117,7 +120,7 @@ class Form(Checked, abc.ABC):
 
     def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:
         """Return the error message for rows, starting at a place, that gave no record."""
-        return f"{place}: the split {split} has no examples"
+        return f"{place}: the split {split} has no {'labels' if MISSING in counts else 'examples'}"
 
 
 @dataclasses.dataclass(frozen=True)
