@@ -65,7 +65,7 @@ def attend(
     Raises:
         KernelError: the named implementation is unknown or cannot compute this call; the message says why.
     """
-    operands = Operands(query, key, value, scale, mask, bias, dropout, mixing)
+    operands = Operands(query, key, value, scale, mask, _four_axes(bias, key.shape[1]), dropout, mixing)
     machine, mesh = current_target(), current_mesh()
     _check_groups(operands)
     alone = machine if mesh is None else machine._replace(devices=1)
@@ -78,6 +78,13 @@ def attend(
     if mesh is not None and not KERNELS[name].partitioned:
         compute = spread(compute, mesh)
     return apply_gates(compute(operands), gates)
+
+
+def _four_axes(bias: jax.Array | None, keys: int) -> jax.Array | None:
+    """Return a bias that broadcasts to `[batch, heads, query, key]` with all four axes, and an entry for each key."""
+    if bias is None or (bias.ndim == 4 and bias.shape[3] == keys):
+        return bias
+    return jnp.broadcast_to(bias, (*(1,) * (4 - bias.ndim), *bias.shape[:-1], keys))
 
 
 def _zeros(operands: Operands) -> Attended:

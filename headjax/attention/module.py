@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from headjax.attention.attend import Call
+from headjax.attention.calling import AttentionCache, ModuleCall, check_call, conditions, one_batch_axis
 from headjax.attention.formulation import Attention, KeyValues, key_value_shapes
 from headjax.attention.operands import Attended, Dropout, Mask
 from headjax.attention.projections import bias_weight, out_of_heads
@@ -22,6 +23,7 @@ from headjax.core.fields import check_fields
 from headjax.core.modules import arrays, bind, declared
 from headjax.core.serialize import kind, unknown_name
 from headjax.core.tensors import RULES, Initializer, Normal, Params
+from headjax.mesh.explicit import spread_by_compiler, take
 
 Rules = Mapping[str, str | None]
 """Mesh axis of every logical axis, as in `headjax.mesh.rules.RULES`."""
@@ -29,18 +31,6 @@ Rules = Mapping[str, str | None]
 
 Rngs = nnx.Rngs | None
 """Streams of random numbers, or None."""
-
-
-class AttentionCache(NamedTuple):
-    """Keys and values (or the arrays they are computed from) of the tokens that a layer has seen.
-
-    Attributes:
-        entries: `[batch, capacity, ...]` each.
-        used: number of tokens in the cache, a scalar.
-    """
-
-    entries: KeyValues
-    used: jax.Array
 
 
 class Options(NamedTuple):
@@ -65,8 +55,10 @@ class AttentionModule(nnx.Module, abc.ABC):
         width: size of the residual stream.
         memory_width: size of the vectors that are attended to.
         options: how it is drawn, computed and spread over a mesh.
+        deterministic: whether calls drop nothing, whatever `rngs` they are given; `eval()` and `train()` set it.
     """
 
+    deterministic: bool
     formulation: ClassVar[type[Attention]]
     config: Any
     output: nnx.Param[Any]
@@ -120,6 +112,7 @@ class AttentionModule(nnx.Module, abc.ABC):
         self.memory_width = width if memory_width is None else memory_width
         dtype, own = None if dtype is None else jnp.dtype(dtype), () if rules is RULES else tuple(rules.items())
         self.options = Options(initializer, dropout_rate, dtype, implementation, own)
+        self.deterministic = False
 
     def fill(self, rngs: nnx.Rngs | None, params: Params | None) -> None:
         """Draw the declared weights from `rngs`, or hold the arrays of `params`; without both leave them declared."""
@@ -192,55 +185,88 @@ class AttentionModule(nnx.Module, abc.ABC):
         positions: jax.Array | None = None,
         cache: AttentionCache | None = None,
         rngs: nnx.Rngs | None = None,
+        deterministic: bool | None = None,
     ) -> Any:
         """sum_h xi_h softmax(scale Q_h K_h^T + bias_h) V_h W_O^h + b_O, with the formulation's own Q, K and V.
+
+        `batch` stands for any number of axes, none included. On a mesh with explicit axes (`jax.make_mesh`) outputs lie
+        as the inputs do, and the compiler spreads what lies between.
 
         Args:
             inputs: `[batch, query, width]`, from which queries are computed.
             attended_to: `[batch, key, memory_width]`, from which keys and values are computed; None is `inputs`.
             mask: which keys a query may see: conditions, or an array broadcastable to `[batch, heads, query, key]` that
-                is not zero where it may. With a cache, `Mask(causal=True, query_offset=cache.used)` is the default, and
-                holds beside an array.
+                is not zero where it may. With a cache, `key` is its capacity, and queries count from `cache.used`;
+                `Mask(causal=True)` is the default, and holds beside an array.
             is_causal: whether a query sees only the keys up to its own place, beside the mask.
             bias: added to the scaled logits, broadcastable to `[batch, heads, query, key]`.
             gates: head gates xi, `[heads]`, `[batch, heads]` or `[batch, query, heads]`; None is all ones.
-            positions: `[batch or 1, query]` for rotary embeddings; None counts from 0, or from `cache.used`.
+            positions: broadcastable to `[batch, query]`, for rotary embeddings; None counts from 0, or from
+                `cache.used`.
             cache: keys and values of earlier calls; those of the inputs are appended.
             rngs: its stream `dropout` draws the dropout of probabilities; None drops nothing.
+            deterministic: whether nothing is dropped; None is the attribute, which `eval()` and `train()` set.
 
         Returns:
             `[batch, query, width]`; with a cache, that and the new cache.
+
+        Raises:
+            ArgumentError: an array has a shape that does not fit, or the cache has no room for the inputs.
         """
-        module, options = self, self.options
-        if options.dtype is not None:
-            module, inputs, attended_to = jax.tree.map(lambda x: x.astype(options.dtype), (self, inputs, attended_to))
-        if mask is not None and not isinstance(mask, Mask):
-            hidden = jnp.where(jnp.asarray(mask).astype(bool), 0.0, jnp.finfo(jnp.float32).min)
-            mask, bias = None, hidden if bias is None else bias + hidden
-        if cache is not None and positions is None:
-            positions = cache.used + jnp.arange(inputs.shape[1])[None, :]
-        key_values = module.key_values(inputs if attended_to is None else attended_to, positions)
-        if cache is not None:
-            key_values = {name: _append(cache.entries[name], new, cache.used) for name, new in key_values.items()}
-            mask = Mask(causal=True, query_offset=cache.used) if mask is None else mask
-        if is_causal:
-            mask = dataclasses.replace(Mask() if mask is None else mask, causal=True)
-        key = rngs.dropout() if rngs is not None and options.dropout_rate > 0.0 else None
-        call = Call(
-            mask=mask,
+        drops = self.options.dropout_rate > 0.0 and not (self.deterministic if deterministic is None else deterministic)
+        call = ModuleCall(
+            inputs=inputs,
+            attended_to=attended_to,
+            mask=conditions(mask if isinstance(mask, Mask) else None, is_causal, cache),
+            allowed=None if isinstance(mask, Mask) else mask,
             bias=bias,
             gates=gates,
             positions=positions,
-            dropout=Dropout(options.dropout_rate, key),
+            cache=cache,
+            dropout=rngs.dropout() if rngs is not None and drops else None,
+        )
+        call = jax.tree.map(jnp.asarray, call)
+        check_call(call, self.width, self.memory_width, self.config.num_heads)
+        like = call.inputs if cache is None else (call.inputs, call.cache)
+        return spread_by_compiler(type(self)._computed, like, self, call)
+
+    def _computed(self, call: ModuleCall) -> Any:
+        """Return the results of `__call__`."""
+        module, options, batch = self, self.options, call.batch
+        call = one_batch_axis(call)
+        inputs, cache = call.inputs, call.cache
+        if options.dtype is not None:
+            module, inputs, memory = jax.tree.map(lambda x: x.astype(options.dtype), (self, inputs, call.attended_to))
+            call = call._replace(attended_to=memory)
+        key_values = module.key_values(inputs if call.attended_to is None else call.attended_to, call.positions)
+        if cache is not None:
+            key_values = {name: _append(cache.entries[name], new, cache.used) for name, new in key_values.items()}
+        context = Call(
+            mask=call.mask,
+            bias=call.bias,
+            gates=call.gates,
+            positions=call.positions,
+            dropout=Dropout(options.dropout_rate, call.dropout),
             implementation=options.implementation,
         )
-        outputs = module.combine(module.attend(inputs, key_values, call).context)  # [batch, query, width]
-        return outputs if cache is None else (outputs, AttentionCache(key_values, cache.used + inputs.shape[1]))
+        outputs = module.combine(module.attend(inputs, key_values, context).context)
+        outputs = outputs.reshape(*batch, *outputs.shape[1:])  # [batch, query, width]
+        if cache is None:
+            return outputs
+        entries = {name: array.reshape(*batch, *array.shape[1:]) for name, array in key_values.items()}
+        return outputs, AttentionCache(entries, cache.used + inputs.shape[1])
 
-    def empty_cache(self, batch: int, capacity: int, dtype: Any = None) -> AttentionCache:
-        """A cache with room for this many tokens of each example, in the type to compute in or another."""
-        shapes = key_value_shapes(self, batch, capacity, dtype or self.options.dtype or jnp.float32)
-        entries = {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}
+    def empty_cache(self, batch: int | Sequence[int], capacity: int, dtype: Any = None) -> AttentionCache:
+        """A cache with room for this many tokens of each example, in the type to compute in or another.
+
+        Args:
+            batch: number of examples, or the sizes of their axes.
+            capacity: number of tokens.
+            dtype: type of its arrays.
+        """
+        axes = (batch,) if isinstance(batch, int) else tuple(batch)
+        shapes = key_value_shapes(self, 1, capacity, dtype or self.options.dtype or jnp.float32)
+        entries = {name: jnp.zeros((*axes, *shape.shape[1:]), shape.dtype) for name, shape in shapes.items()}
         return AttentionCache(entries, jnp.zeros((), jnp.int32))
 
     def keep_heads(self, heads: Sequence[int]) -> AttentionModule:
@@ -250,17 +276,17 @@ class AttentionModule(nnx.Module, abc.ABC):
             heads: positions (not original numbers) of the heads to keep; none gives a `NoHeadsAttention`.
         """
         if not heads:
-            kept = {} if self.output_bias is None else {"output_bias": self.output_bias.get_raw_value()}
-            return self.like(self.left(heads), kept)
-        index = {axis: jnp.asarray(kept, jnp.int32) for axis, kept in self.config.kept(heads).items()}
+            bias = {} if self.output_bias is None else {"output_bias": self.output_bias.get_raw_value()}
+            return self.like(self.left(heads), bias)
+        index = {axis: jnp.asarray(places, jnp.int32) for axis, places in self.config.kept(heads).items()}
 
-        def take(path: str, weight: nnx.Param[Any]) -> Any:
+        def kept(path: str, weight: nnx.Param[Any]) -> Any:
             array = weight.get_raw_value()
             for dimension, axis in enumerate(weight.out_sharding):
-                array = jnp.take(array, index[axis], axis=dimension) if axis in index else array
+                array = take(array, index[axis], dimension, axis) if axis in index else array
             return array
 
-        return self.like(self.left(heads), declared_tensors.map_tensors(take, declared(self)))
+        return self.like(self.left(heads), declared_tensors.map_tensors(kept, declared(self)))
 
     def left(self, heads: Sequence[int]) -> Attention:
         """Return the formulation that `keep_heads` returns; abstract weights suffice."""
@@ -283,7 +309,7 @@ class AttentionModule(nnx.Module, abc.ABC):
     def like(self, config: Attention, params: Params) -> AttentionModule:
         """Return a module of another formulation with this one's sizes and options."""
         module: AttentionModule = config.module(self.width, self.memory_width)
-        module.options = self.options
+        module.options, module.deterministic = self.options, self.deterministic
         module.fill(None, params)
         return module
 

@@ -30,6 +30,7 @@ from headjax.core.errors import ConfigError
 from headjax.heads import reconstruction
 from headjax.heads.agreement import agreements
 from headjax.heads.surgery import LayerModule, map_attention
+from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.config import Batch
 from headjax.models.model import Model
 
@@ -46,6 +47,7 @@ class Conversion(NamedTuple):
     errors: tuple[LayerError, ...]
 
 
+@on_automatic_axes
 def convert(
     model: Model,
     to: Target | Restructuring | str | Mapping[HeadLayer, Target | str],
@@ -154,6 +156,7 @@ def _build(
     return map_attention(model, put), errors
 
 
+@on_automatic_axes
 def convert_layer(module: AttentionModule, to: Target | str, seed: int = 0) -> AttentionModule:
     """Return one layer as another formulation, converted from its weights alone.
 

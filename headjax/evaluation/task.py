@@ -31,6 +31,7 @@ from headjax.evaluation.measures import (
     Similarities,
 )
 from headjax.evaluation.spans import Spans
+from headjax.mesh.explicit import on_automatic_axes
 from headjax.mesh.mesh import replicated
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, Loss, ModelConfig, Options
@@ -213,6 +214,7 @@ class Evaluation(NamedTuple):
     outcomes: Outcomes
 
 
+@on_automatic_axes
 def evaluate(
     model: Model, batches: Iterable[Batch], *, gates: Gates | None = None, compute: Compute = Compute()
 ) -> Mapping[str, float]:
@@ -242,6 +244,7 @@ def evaluate(
     return reduce_batches(None, found).metrics
 
 
+@on_automatic_axes
 def evaluate_task(
     model: Model, task: Task, gates: Gates | None = None, limit: int = 0, **options: Any
 ) -> dict[str, float]:
@@ -255,6 +258,7 @@ def evaluate_task(
     return measure_task(model, task, gates, limit, **options).metrics
 
 
+@on_automatic_axes
 def measure_task(
     model: Model,
     task: Task,

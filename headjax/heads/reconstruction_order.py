@@ -25,6 +25,7 @@ from headjax.heads.refit import damped_inverse, without_features
 from headjax.heads.statistics import sum_over
 from headjax.heads.surgery import LayerModule, attention_layers, map_attention, output_map
 from headjax.mesh.distributed import fetch
+from headjax.mesh.explicit import on_automatic_axes
 from headjax.mesh.mesh import by_example
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig, Options
@@ -107,6 +108,7 @@ def layer_removals(moments: np.ndarray, output: np.ndarray, groups: Sequence[Pos
     return Removals(tuple(order), np.asarray(errors), outputs)
 
 
+@on_automatic_axes
 def reconstruction_order(
     model: Model,
     batches: Sequence[Batch],

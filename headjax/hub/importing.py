@@ -27,7 +27,6 @@ from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SafetensorsFiles, aligned_empty, copy_into, shorten
 from headjax.mesh.memory import check_arrays, memory_of
-from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
@@ -240,13 +239,12 @@ def _load_params(
         kinds: the type of each array, by its path.
         progress: shows what is read.
     """
-    mesh = MeshConfig().build(jax.devices()[:1]) if mesh is None else mesh
-    placed = flatten(shardings(tensors, mesh))
-    with progress("reading", len(placed), "arrays") as update:
+    placed = {} if mesh is None else flatten(shardings(tensors, mesh))
+    with progress("reading", len(pieces), "arrays") as update:
         numbers = itertools.count(1)
 
         def load(path: str, tensor: nnx.Param[Any]) -> jax.Array:
-            array = _load(tensor, pieces[path], files, placed[path], kinds[path])
+            array = _load(tensor, pieces[path], files, placed.get(path), kinds[path])
             update(next(numbers), {})
             return array
 
@@ -254,9 +252,15 @@ def _load_params(
 
 
 def _load(
-    tensor: nnx.Param[Any], pieces: Sequence[_Piece], files: SafetensorsFiles, sharding: NamedSharding, kind: np.dtype
+    tensor: nnx.Param[Any],
+    pieces: Sequence[_Piece],
+    files: SafetensorsFiles,
+    sharding: NamedSharding | None,
+    kind: np.dtype,
 ) -> jax.Array:
     everything = (slice(None),) * len(tensor.shape)
+    if sharding is None:  # arrays that belong to no mesh compute on any one that is set later
+        return jax.device_put(_read(tensor, pieces, files, kind, [everything])[0])
     places = {
         device: everything if index is None else index
         for device, index in sharding.addressable_devices_indices_map(tensor.shape).items()

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from headjax.core.errors import DataError
 from headjax.core.tensors import Params
+from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.cache import DecodingState
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, GenerativeModel, Options
@@ -37,6 +38,7 @@ class Beams(NamedTuple):
     scores: jax.Array
 
 
+@on_automatic_axes
 def beam_search(
     model: Model,
     batch: Batch,

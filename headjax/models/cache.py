@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import heads_first
+from headjax.attention.calling import require_room
 from headjax.attention.formulation import KeyValues
 
 
@@ -65,6 +66,7 @@ class Cache(NamedTuple):
 
     def admit(self, positions: jax.Array, present: jax.Array) -> Cache:
         """Return the cache with new tokens' `[batch, new]` positions and presence, before their keys are known."""
+        require_room(self.used, present.shape[1], self.present.shape[1])
         positions = jnp.broadcast_to(positions, present.shape)
         return self._replace(
             positions=write(self.positions, positions.astype(self.positions.dtype), self.used),

@@ -12,6 +12,7 @@ import numpy as np
 from headjax.core.errors import DataError
 from headjax.core.limits import check_memory
 from headjax.core.tensors import Params
+from headjax.mesh.explicit import on_automatic_axes
 from headjax.mesh.memory import memory_of
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, GenerativeModel, ModelConfig, Options
@@ -69,6 +70,7 @@ def generate(model: Model, batch: str, **choices: Unpack[Choices]) -> str: ...
 def generate(model: Model, batch: list[str] | tuple[str, ...], **choices: Unpack[Choices]) -> list[str]: ...
 
 
+@on_automatic_axes
 def generate(
     model: Model,
     batch: Batch | str | Sequence[str],

@@ -25,6 +25,7 @@ from headjax.core.modules import arrays
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
 from headjax.core.tensors import Params
+from headjax.mesh.explicit import spread_by_example
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig, Network, Options, Output
 from headjax.models.inputs import device_batch
@@ -82,6 +83,7 @@ class Model(Network):
 
     Attributes:
         config: the architecture.
+        deterministic: whether calls drop nothing, whatever `rngs` they are given; `eval()` and `train()` set it.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class Model(Network):
                 raise HeadjaxError("rngs: a model needs `params`, or `rngs` to draw them, such as nnx.Rngs(0)")
             params = config.initialize(rngs.params())
         self.record = Record(tuple(history), tokenizer, dict(files or {}))
-        self.config = config
+        self.config, self.deterministic = config, False
         parts = config.bind(params)
         for name in params:
             setattr(self, name, getattr(parts, name))
@@ -147,8 +149,11 @@ class Model(Network):
         probe: ProbeFunction | None = None,
         compute: Compute = Compute(),
         rngs: nnx.Rngs | None = None,
+        deterministic: bool | None = None,
     ) -> Output:
         """Compute the forward pass, jitted.
+
+        On a mesh with explicit axes (`jax.make_mesh`) the results lie by example as the batch does.
 
         Args:
             batch: arrays by Hugging Face's names.
@@ -157,8 +162,10 @@ class Model(Network):
             probe: a function of one attention call whose results are returned per layer.
             compute: how to compute.
             rngs: its stream `dropout` draws dropout; None drops nothing.
+            deterministic: whether nothing is dropped; None is the attribute, which `eval()` and `train()` set.
         """
-        key = None if rngs is None else rngs.dropout()
+        still = self.deterministic if deterministic is None else deterministic
+        key = None if rngs is None or still else rngs.dropout()
         options = Options(gates=gates, key=key, probe=probe, compute=compute)
         return forward(self.config, self.params, batch, options, attention=attention)
 
@@ -214,7 +221,9 @@ class Model(Network):
         fields |= {"files": self.files} | changes
         if fields["params"] is None:
             fields["params"] = self.params
-        return Model(**fields)
+        model = Model(**fields)
+        model.deterministic = self.deterministic
+        return model
 
     def save(self, path: str | Path) -> None:
         """Write a model directory, see `headjax.models.model`."""
@@ -252,7 +261,10 @@ def _forward(
     probe: ProbeFunction | None,
     compute: Compute,
 ) -> Output:
-    return config.apply(params, batch, Options(gates, key, probe, compute))
+    def computed(params: Params, batch: Any, gates: Any, key: Any) -> Output:
+        return config.apply(params, batch, Options(gates, key, probe, compute))
+
+    return spread_by_example(computed, next(iter(batch.values())), params, batch, gates, key)
 
 
 FILES = "files"

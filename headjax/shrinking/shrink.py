@@ -13,6 +13,7 @@ from headjax.core.fields import Checked
 from headjax.core.progress import Progress, silent
 from headjax.evaluation.task import Task
 from headjax.heads.agreement import agreement_kind
+from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.compute import Compute
 from headjax.models.config import Batch
 from headjax.models.model import Model
@@ -113,6 +114,7 @@ class Shrunk(NamedTuple):
     table: Table
 
 
+@on_automatic_axes
 def shrink(
     model: Model,
     examples: Task | Sequence[Batch],

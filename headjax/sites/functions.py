@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from flax import nnx
 
@@ -22,6 +22,7 @@ from headjax.heads.refit import RIDGES
 from headjax.heads.scores import Scores
 from headjax.heads.statistics import STATISTICS
 from headjax.heads.units import Place
+from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.compute import Compute
 from headjax.models.model import Model
 from headjax.sites.program import Applied, Loss, prepare
@@ -39,6 +40,14 @@ def _refuse(why: str, **given: bool) -> None:
     for name, there in given.items():
         if there:
             raise HeadjaxError(f"{name}: {why}")
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _own(function: F) -> F:
+    """Return a function of a headjax model with its arguments checked, for meshes of any axes."""
+    return on_automatic_axes(checked(function))
 
 
 def score_heads(
@@ -91,7 +100,7 @@ def score_heads(
     if isinstance(model, Model):
         _refuse(OWN_LOSS, loss=loss is not None)
         options: dict[str, Any] = {"gates": gates, "statistics": statistics, "compute": compute, "progress": progress}
-        return checked(scores.score_heads)(model, batches, **options)
+        return _own(scores.score_heads)(model, batches, **options)
     other = {"statistics": tuple(statistics) != tuple(STATISTICS), "compute": compute != Compute(attention="einsum")}
     _refuse(FOR_OWN, **other)
     return score_module(model, batches, loss, gates=gates, strict=strict, progress=progress)
@@ -141,7 +150,7 @@ def ablate(
         _refuse(OWN_LOSS, loss=loss is not None)
         named = None if heads is None else [HeadId.parse(head) if isinstance(head, str) else head for head in heads]
         options: dict[str, Any] = {"metrics": metrics, "heads": named, "gates": gates, "budget": budget}
-        return checked(ablation.ablate)(model, batches, mode, **options, compute=compute, progress=progress)
+        return _own(ablation.ablate)(model, batches, mode, **options, compute=compute, progress=progress)
     _refuse(FOR_OWN, budget=budget != DEFAULT_BUDGET, compute=compute != Compute())
     given: dict[str, Any] = {"metrics": metrics, "heads": heads, "gates": gates, "strict": strict}
     return ablate_module(model, batches, mode, loss, **given, progress=progress)
@@ -186,7 +195,7 @@ def learn_gates(
     options: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "seed": seed, "progress": progress}
     if isinstance(model, Model):
         _refuse(OWN_LOSS, loss=loss is not None)
-        return checked(learned_gates.learn_gates)(model, batches, distribution, **options, compute=compute)
+        return _own(learned_gates.learn_gates)(model, batches, distribution, **options, compute=compute)
     _refuse(FOR_OWN, compute=compute != Compute())
     return learn_module_gates(model, batches, distribution, loss, **options, strict=strict)
 
@@ -222,7 +231,7 @@ def order_heads(
     config = OrderConfig(by=by) if isinstance(by, str) else by
     if isinstance(model, Model):
         _refuse(OWN_LOSS, loss=loss is not None)
-        return checked(named_orders.order_heads)(model, batches, config, progress=progress)(count)
+        return _own(named_orders.order_heads)(model, batches, config, progress=progress)(count)
     _refuse(FOR_OWN, stacks=bool(config.stacks), whole_groups=config.whole_groups)
     if config.by == "ablation":
         return by_ablation(ablate_module(model, batches, "each", loss, strict=strict, progress=progress))
@@ -289,7 +298,7 @@ def prune(model: Model | nnx.Module, heads: Iterable[HeadId | str], *, uniform: 
     if isinstance(model, Model):
         if uniform:
             raise HeadjaxError("uniform: for Flax models; order the heads with headjax.heads.groups.uniform_steps")
-        return pruning.prune(model, heads)
+        return on_automatic_axes(pruning.prune)(model, heads)
     return prune_module(model, heads, uniform=uniform)
 
 
@@ -353,7 +362,7 @@ def reconstruct(
         _refuse(OWN_LOSS, loss=loss is not None)
         options: dict[str, Any] = {"feed_forward": feed_forward, "units": units, "converted": converted}
         options |= {"ridges": ridges, "compute": compute, "progress": progress}
-        return checked(reconstruction.reconstruct)(model, batches, removed, **options)
+        return _own(reconstruction.reconstruct)(model, batches, removed, **options)
     _refuse(FOR_OWN, units=bool(units), converted=converted is not None, compute=compute != Compute())
     return reconstruct_module(
         model, batches, removed, loss, feed_forward=feed_forward, ridges=ridges, progress=progress

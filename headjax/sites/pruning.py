@@ -12,6 +12,7 @@ from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId
+from headjax.mesh.explicit import take
 from headjax.sites.checks import check_pruned
 from headjax.sites.discovery import find_sites
 from headjax.sites.site import AttentionSite, Sites, at_path, kept_along, parameters, put_at, require_heads, without
@@ -99,7 +100,7 @@ def _remove(layer: nnx.Module, site: AttentionSite, plan: _Plan) -> None:
         variable, holder = at_path(layer, path), at_path(layer, path.rpartition(".")[0])
         old = variable[...]
         kept = [kept_along(site, path, old.shape, axis, kinds, *own) for own in zip(plan.query, plan.key, strict=True)]
-        new = _taken(old, [np.flatnonzero(entries) for entries in kept], axis, site.layers is not None)
+        new = _taken(site, old, [np.flatnonzero(entries) for entries in kept], axis)
         variable.set_value(new)
         front = 0 if site.layers is None else 1
         resize_projection(holder, old.shape[front:], new.shape[front:])
@@ -111,10 +112,11 @@ def _remove(layer: nnx.Module, site: AttentionSite, plan: _Plan) -> None:
             )
 
 
-def _taken(array: jax.Array, index: Sequence[np.ndarray], axis: int, stacked: bool) -> jax.Array:
-    if not stacked:
-        return jnp.take(array, index[0], axis=axis)
-    return jnp.stack([jnp.take(layer, own, axis=axis) for layer, own in zip(array, index, strict=True)])
+def _taken(site: AttentionSite, array: jax.Array, index: Sequence[np.ndarray], axis: int) -> jax.Array:
+    name = f"{site.path}, heads"
+    if site.layers is None:
+        return take(array, index[0], axis, name)
+    return jnp.stack([take(layer, own, axis, name) for layer, own in zip(array, index, strict=True)])
 
 
 def _require_known(layer: nnx.Module, site: AttentionSite) -> None:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import PartitionSpec
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
@@ -19,6 +20,7 @@ from headjax.heads.layer_sums import sums_by_half
 from headjax.heads.reconstruction import LayerRepair, warn_of_unknowns
 from headjax.heads.refit import RIDGES, RefitSums, refit
 from headjax.heads.statistics import sum_over
+from headjax.mesh.explicit import spread_by_compiler
 from headjax.sites.program import Loss, Program, arrays_of, examples_in, prepare
 from headjax.sites.pruning import prune_module
 from headjax.sites.site import AttentionSite, Gates, Sites, at_path, ones, output_matrix, require_heads, without
@@ -121,17 +123,19 @@ def _through(
             apart |= not kept.all()
             if not apart or not kept.any():
                 continue
-            own = output_matrix(site, at_path(at_path(repaired, path), site.output))
-            matrix = own.reshape(-1, site.heads * site.head_dim, own.shape[-1])[layer]
+            projection = at_path(at_path(repaired, path), site.output)
+            matrix = spread_by_compiler(functools.partial(_matrix, site, layer), PartitionSpec(), projection)
             features = np.repeat(kept, site.head_dim)
             now = nnx.split(repaired, graph=True)[1]
             found = (
-                _sums(
+                spread_by_compiler(
+                    _sums,
+                    PartitionSpec(),
                     _contexts(program, site, layer, state, whole, batch),
                     _contexts(program, site, layer, now, gates, batch),
                     matrix,
                     jnp.asarray(features),
-                    number % 2,
+                    jnp.asarray(number % 2),
                 )
                 for number, batch in enumerate(batches)
             )
@@ -157,9 +161,21 @@ def _repair(
         changes += [(bias, found.change.bias)] if has_bias else []
         for variable, change in changes:
             array = variable[...]
-            index = ... if site.layers is None else layer
-            variable.set_value(array.at[index].add(jnp.asarray(change.reshape(array[index].shape), array.dtype)))
+            changed = functools.partial(_added, None if site.layers is None else layer)
+            variable.set_value(spread_by_compiler(changed, array, array, jnp.asarray(change)))
     return LayerRepair(title, sums.tokens, found.unknowns, found.ridge, found.held_out, found.helps)
+
+
+def _matrix(site: AttentionSite, layer: int, projection: nnx.Module) -> jax.Array:
+    """Return the W_O of a layer of a site, `[heads * head_dim, width]`."""
+    own = output_matrix(site, projection)
+    return own.reshape(-1, site.heads * site.head_dim, own.shape[-1])[layer]
+
+
+def _added(layer: int | None, array: jax.Array, change: jax.Array) -> jax.Array:
+    """Return the array with a change added to it, or to the layer's part of it."""
+    index = ... if layer is None else layer
+    return array.at[index].add(change.reshape(array[index].shape).astype(array.dtype))
 
 
 def _contexts(program: Program, site: AttentionSite, layer: int, state: Any, gates: Gates, batch: Any) -> jax.Array:
@@ -188,7 +204,7 @@ def _read(contexts: jax.Array, matrix: jax.Array, counted: jax.Array) -> jax.Arr
 
 
 @jax.jit
-def _sums(whole: jax.Array, own: jax.Array, matrix: jax.Array, kept: jax.Array, shift: int) -> RefitSums:
+def _sums(whole: jax.Array, own: jax.Array, matrix: jax.Array, kept: jax.Array, shift: jax.Array) -> RefitSums:
     """Return the sums of products of one batch, for contexts of the original model and of the copy."""
     target, present = (array.reshape(array.shape[0], -1, array.shape[-1]) for array in (whole, own))
     counted = target[..., -1:]

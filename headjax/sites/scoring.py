@@ -107,7 +107,7 @@ def _derivatives(program: Program, state: Any, gates: Gates, batch: Any) -> _Der
     the gradient of the sum holds every example's gradient. Another one is taken on batches of one example, by a vmap.
     """
     together = program.calls(state, batch).per_example and program.by_position
-    example = batch if together else jax.eval_shape(lambda tree: jax.tree.map(_first, tree), batch)
+    example = batch if together else jax.tree.map(_first, batch)
     leads = {path: _common(calls) for path, calls in program.calls(state, example).leads.items()}
     missing = next((site for site in program.sites if site.path not in leads), None)
     if missing is not None and program.by_position:
@@ -142,8 +142,8 @@ def _positions(contexts: jax.Array, matrix: jax.Array, counted: jax.Array) -> ja
     return jnp.full(contexts.shape[-2], counted.sum())
 
 
-def _first(array: jax.Array) -> jax.Array:
-    return array[:1] if array.ndim else array
+def _first(array: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((1, *array.shape[1:])[: array.ndim], array.dtype)
 
 
 def _common(calls: list[tuple[int, ...]]) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError
+from headjax.mesh.explicit import placed_as, spread_by_compiler
 from headjax.sites.site import AttentionSite, Sites, at_path, output_matrix
 
 Read = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -79,7 +80,7 @@ def _gated_class(cls: Any, own: bool) -> Any:
         return cls.__call__(self, _through(self, contexts), *args, **kwargs)
 
     def attended(self: Any, inputs: jax.Array, *args: Any, gates: jax.Array | None = None, **kwargs: Any) -> Any:
-        _record(self.head_seam.site, inputs.shape[:2])
+        _record(self.head_seam.site, inputs.shape[:-1])
         own_gates = self.head_gate[...]
         return cls.__call__(self, inputs, *args, gates=own_gates if gates is None else gates * own_gates, **kwargs)
 
@@ -99,11 +100,11 @@ def _through(projection: Any, contexts: jax.Array) -> jax.Array:
     lead = contexts.shape[:-2] if contexts.shape[-2:] == heads else contexts.shape[:-1]
     _record(site, lead)
     gates = projection.head_gate[...]
-    gates = gates.reshape((1,) * (len(lead) + 1 - gates.ndim) + gates.shape)
+    by_head = contexts.reshape(*lead, *heads)
+    gates = placed_as(gates.reshape((1,) * (len(lead) + 1 - gates.ndim) + gates.shape), by_head, len(lead) + 1)
     matrix = jax.lax.stop_gradient(output_matrix(site, projection))
     argument = None if projection.head_read is None else projection.head_read[...]
-    gated = _gate(read, contexts.reshape(*lead, *heads), gates, matrix, argument)
-    return gated.reshape(contexts.shape)
+    return _gate(read, by_head, gates, matrix, argument).reshape(contexts.shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -118,17 +119,28 @@ def _forward(read: Read | None, contexts: Any, gates: Any, matrix: Any, argument
 
 
 def _backward(read: Read | None, kept: Any, cotangent: jax.Array) -> tuple[Any, ...]:
+    # On a mesh with explicit axes a gradient's type has the placement of what it belongs to.
     contexts, gates, matrix, argument = kept
+    of_contexts, of_gates = spread_by_compiler(_slopes, (contexts, gates), contexts, gates, cotangent)
+    of_argument = None
+    if argument is not None and read is not None:
+        of_argument = spread_by_compiler(functools.partial(_reading, read), argument, contexts, matrix, cotangent)
+        of_argument = of_argument.astype(argument.dtype)
+    return of_contexts, of_gates, jnp.zeros_like(matrix), of_argument
+
+
+def _slopes(contexts: jax.Array, gates: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the gradients of contexts and gates."""
     by_position = jnp.einsum("...nh,...nh->...n", contexts, cotangent, preferred_element_type=jnp.float32)
     over = tuple(axis for axis, size in enumerate(gates.shape) if size == 1 and by_position.shape[axis] > 1)
     of_gates = by_position.sum(axis=over, keepdims=True).astype(gates.dtype)
-    of_argument = None
-    if argument is not None and read is not None:
-        # Padding, and what no target sees, has no influence on the loss, and its cotangents are exactly 0.
-        counted = jnp.any(cotangent != 0, axis=(-2, -1)).astype(jnp.float32)
-        of_argument = read(contexts.astype(jnp.float32), matrix.astype(jnp.float32), counted).astype(argument.dtype)
-    of_contexts = cotangent * gates[..., None].astype(cotangent.dtype)
-    return of_contexts, of_gates, jnp.zeros_like(matrix), of_argument
+    return cotangent * gates[..., None].astype(cotangent.dtype), of_gates
+
+
+def _reading(read: Read, contexts: jax.Array, matrix: jax.Array, cotangent: jax.Array) -> jax.Array:
+    # Padding, and what no target sees, has no influence on the loss, and its cotangents are exactly 0.
+    counted = jnp.any(cotangent != 0, axis=(-2, -1)).astype(jnp.float32)
+    return read(contexts.astype(jnp.float32), matrix.astype(jnp.float32), counted)
 
 
 _gate.defvjp(_forward, _backward)

@@ -16,7 +16,6 @@ from headjax.core.errors import CheckpointError
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, Tensors, check, flatten, map_tensors, nested
 from headjax.mesh.memory import check_arrays, memory_of
-from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
 from headjax.storage.files import first_line
 from headjax.storage.paths import absolute, is_bucket, is_plain
@@ -110,10 +109,12 @@ def read_params(tensors: Tensors, path: Path, mesh: Mesh | None) -> Params:
         check(tensors, stored)
         flat = flatten(stored)
         check_arrays(str(path.parent), map(_bytes, flat.values()), memory_of(mesh))
-        places = flatten(shardings(tensors, mesh or MeshConfig().build(jax.local_devices()[:1])))
+        places = {} if mesh is None else flatten(shardings(tensors, mesh))
         shapes = jax.tree.map(lambda entry: jax.ShapeDtypeStruct(entry.shape, entry.dtype), stored)
 
-        def wanted(keys: Any, entry: jax.ShapeDtypeStruct) -> ocp.ArrayRestoreArgs:
+        def wanted(keys: Any, entry: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
+            if mesh is None:
+                return ocp.RestoreArgs(restore_type=np.ndarray, dtype=entry.dtype)
             place = places["/".join(str(key.key) for key in keys)]
             return ocp.ArrayRestoreArgs(sharding=place, dtype=entry.dtype, global_shape=entry.shape)
 
@@ -122,7 +123,8 @@ def read_params(tensors: Tensors, path: Path, mesh: Mesh | None) -> Params:
             restored = flatten(checkpointer.restore(folder, args=args))
         except Exception as error:
             raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
-    return map_tensors(lambda name, _: restored[name], tensors)
+    # Without a mesh they belong to none, and compute on any one that is set later.
+    return map_tensors(lambda name, _: jax.device_put(restored.pop(name)) if mesh is None else restored[name], tensors)
 
 
 def _bytes(entry: Any) -> int:

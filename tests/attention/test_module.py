@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ from flax.nnx import bridge
 from jax.sharding import NamedSharding, PartitionSpec
 
 import headjax
-from headjax.attention import AttentionModule, Mask
+from headjax.attention import AttentionModule, Mask, attend
 from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.core.tensors import flatten
 from headjax.mesh.mesh import MeshConfig
@@ -60,6 +62,118 @@ def test_multi_head_equals_flax():
     padding = nnx.make_attention_mask(jnp.ones((2, 6)), jnp.arange(6)[None] < jnp.array([[6], [3]]))
     both = nnx.combine_masks(causal, padding)
     assert float(jnp.abs(theirs(inputs, mask=both) - ours(inputs, mask=padding, is_causal=True)).max()) < 1e-6
+
+
+def shaped(causal: np.ndarray, name: str) -> tuple[str, Any]:
+    """A causal mask of six tokens in one of the shapes that broadcast, and the argument that takes it."""
+    bias = np.where(causal, 0.0, -1e30).astype(np.float32)
+    return {
+        "[query, key]": ("mask", causal),
+        "[1, query, key]": ("mask", causal[None]),
+        "[batch, heads, query, key]": ("mask", np.broadcast_to(causal, (2, 4, 6, 6))),
+        "bias [query, key]": ("bias", bias),
+        "bias [1, 1, query, key]": ("bias", bias[None, None]),
+    }[name]
+
+
+@pytest.mark.parametrize("layer", ["rotary_halves", "collaborative", "compressed"])
+@pytest.mark.parametrize("name", ["[query, key]", "[1, query, key]", "[batch, heads, query, key]", "bias [query, key]"])
+def test_masks_and_biases_broadcast(layer, name):
+    made, inputs = module(layer), random_inputs()
+    argument, array = shaped(np.tril(np.ones((6, 6), bool)), name)
+    assert_close(made(inputs, **{argument: array}), made(inputs, is_causal=True), sums=WIDTH)
+
+
+def test_a_mask_of_keys_alone_and_a_bias_beside_a_mask():
+    layer, inputs, keys = module("multi_head"), random_inputs(), np.arange(6) != 2
+    expected = layer(inputs, mask=Mask(keys=np.stack([keys, keys])))
+    assert_close(layer(inputs, mask=keys), expected, sums=WIDTH)
+    assert_close(layer(inputs, bias=np.where(keys, 0.0, -1e30)), expected, sums=WIDTH)
+    hidden = np.where(keys, 0.0, np.finfo(np.float32).min)
+    assert_close(layer(inputs, mask=keys, bias=hidden), expected, sums=WIDTH)
+    for wrong in ({"mask": keys[:5]}, {"bias": np.zeros((3, 6, 6))}, {"mask": Mask(keys=np.ones((2, 5), bool))}):
+        with pytest.raises(HeadjaxError, match=f"^{next(iter(wrong))}"):
+            layer(inputs, **wrong)
+
+
+def test_attend_takes_biases_that_broadcast():
+    q, k, v = (np.random.default_rng(seed).standard_normal((2, 6, 4, 3), np.float32) for seed in range(3))
+    bias = np.random.default_rng(3).standard_normal((6, 6), np.float32)
+    for implementation in ("einsum", "xla"):
+        options = {"scale": 0.5, "implementation": implementation}
+        expected = attend(q, k, v, bias=np.broadcast_to(bias, (2, 4, 6, 6)), **options).context
+        for given in (bias, bias[None]):
+            assert_close(attend(q, k, v, bias=given, **options).context, expected, sums=WIDTH)
+        # The same for every key of a query: the softmax takes no notice.
+        assert_close(attend(q, k, v, bias=bias[:, :1], **options).context, attend(q, k, v, **options).context, sums=99)
+
+
+DECODED = ["rotary_halves", "ragged_grouped", "collaborative", "latent_rotary", "compressed", "gated_grouped"]
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_masks_beside_a_cache_count_queries_from_its_tokens(name):
+    """Padding and windows, with and without `is_causal`, in steps of one and of two tokens."""
+    layer, inputs = module(name), random_inputs(length=5)
+    present = np.array([[True, True, True, True, True], [True, False, True, True, True]])
+    keys = np.concatenate([present, np.ones((2, 2), bool)], axis=1)  # [batch, capacity]
+    behind = np.arange(5)[:, None] - np.arange(5)
+    causal, near = behind >= 0, np.abs(behind) < 2
+    there = np.arange(5) < np.array([2, 2, 3, 5, 5])[:, None]  # tokens in the cache at each step
+    cases = [
+        ({"mask": Mask(window=2), "is_causal": True}, causal & near),
+        ({"mask": Mask(causal=True, window=2)}, causal & near),
+        ({"mask": Mask(keys=keys), "is_causal": True}, causal & present[:, None, None]),
+        ({"mask": keys[:, None, None]}, causal & present[:, None, None]),
+        ({"mask": Mask(window=2)}, near & there),
+    ]
+    step = nnx.jit(lambda layer, x, cache, mask, is_causal: layer(x, cache=cache, mask=mask, is_causal=is_causal),
+                   static_argnames="is_causal")  # fmt: skip
+    for options, allowed in cases:
+        expected = layer(inputs, mask=allowed)
+        cache, steps = layer.empty_cache(2, 7), []
+        for start, stop in ((0, 2), (2, 3), (3, 5)):
+            outputs, cache = step(layer, inputs[:, start:stop], cache, options["mask"], options.get("is_causal", False))
+            steps.append(outputs)
+        assert_close(np.concatenate(steps, axis=1), expected, sums=WIDTH, message=str(options))
+
+
+def test_a_cache_that_is_full_is_an_error():
+    layer, inputs = module("multi_head"), random_inputs(length=4)
+    _, cache = layer(inputs, cache=layer.empty_cache(2, 5))
+    with pytest.raises(HeadjaxError, match=r"^cache: holds 4 tokens of at most 5, and 2 more"):
+        layer(inputs[:, :2], cache=cache)
+    with pytest.raises(HeadjaxError, match=r"^cache: "):
+        nnx.jit(lambda layer, x, cache: layer(x, cache=cache))(layer, random_inputs(), cache)
+    assert int(layer(inputs[:, :1], cache=cache)[1].used) == 5
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_any_number_of_axes_of_examples(name):
+    layer, inputs = module(name), random_inputs(batch=6)
+    places, keys = np.broadcast_to(np.arange(6) + 1, (6, 6)), np.arange(6) < np.arange(1, 7)[:, None]
+    options = {"positions": places, "mask": Mask(keys=keys, causal=True), "gates": np.linspace(0, 1, 6)[:, None]}
+    options["gates"] = options["gates"] * np.ones(layer.config.num_heads)
+    expected = layer(inputs, **options)
+    options = jax.tree.map(lambda array: array.reshape(3, 2, *array.shape[1:]), options)
+    assert_close(layer(inputs.reshape(3, 2, 6, WIDTH), **options), expected.reshape(3, 2, 6, WIDTH), sums=WIDTH)
+    causal, both = layer(inputs, is_causal=True), np.tril(np.ones((3, 1, 1, 6, 6), bool))
+    assert_close(layer(inputs.reshape(3, 2, 6, WIDTH), mask=both), causal.reshape(3, 2, 6, WIDTH), sums=WIDTH)
+    alone, cache = layer(inputs[3], cache=layer.empty_cache((), 6))
+    assert_close(alone, causal[3], sums=WIDTH)
+    assert all(array.shape[0] == 6 for array in cache.entries.values())
+    two, _ = layer(inputs.reshape(3, 2, 6, WIDTH), cache=layer.empty_cache((3, 2), 8))
+    assert_close(two, causal.reshape(3, 2, 6, WIDTH), sums=WIDTH)
+
+
+def test_axes_of_examples_are_those_of_flax_and_wrong_shapes_are_named():
+    theirs, ours = flax_attention()
+    for inputs in (random_inputs()[0], np.stack([random_inputs(), random_inputs(seed=4)])):
+        assert float(jnp.abs(theirs(inputs) - ours(inputs)).max()) < 1e-6
+    x = random_inputs()
+    for given, field in (((x[0, 0],), "inputs"), ((x[..., :8],), "inputs"), ((x, x[0]), "attended_to")):
+        with pytest.raises(HeadjaxError, match=f"^{field}: shape"):
+            ours(*given)
 
 
 def test_sizes_are_derived_and_the_type_is_chosen_as_in_flax():
@@ -221,6 +335,19 @@ def test_dropout_draws_from_the_rngs_and_only_with_them():
     first, second = layer(inputs, rngs=rngs), layer(inputs, rngs=rngs)
     assert float(jnp.abs(first - second).max()) > 1e-4
     np.testing.assert_array_equal(layer(inputs, rngs=nnx.Rngs(dropout=1)), first)
+
+
+def test_deterministic_and_evaluation_mode_stop_dropout():
+    layer, rngs = module("gated_grouped", dropout_rate=0.5), nnx.Rngs(dropout=1)
+    inputs, expected = random_inputs(), module("gated_grouped")(random_inputs())
+    block = nnx.List([layer])
+    np.testing.assert_array_equal(layer(inputs, rngs=rngs, deterministic=True), expected)
+    block.eval()
+    np.testing.assert_array_equal(layer(inputs, rngs=rngs), expected)
+    np.testing.assert_array_equal(layer.keep_heads([0, 1, 2, 3])(inputs, rngs=rngs), expected)
+    assert float(jnp.abs(layer(inputs, rngs=rngs, deterministic=False) - expected).max()) > 1e-4
+    block.train()
+    assert float(jnp.abs(layer(inputs, rngs=rngs) - expected).max()) > 1e-4
 
 
 SEEDED = {"rngs": nnx.Rngs(0)}

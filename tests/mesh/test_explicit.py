@@ -1,0 +1,238 @@
+"""Meshes with explicit axes, as `jax.make_mesh` makes them, and with automatic ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+import headjax
+from headjax.attention import AttentionModule
+from headjax.core.tensors import flatten
+from headjax.heads.learned_gates import Subset
+from headjax.mesh.rules import shardings
+from tests import tiny
+from tests.attention.formulations import WIDTH, module, random_inputs
+from tests.closeness import assert_close
+from tests.sites import houses
+from tests.sites.houses import HOUSES, loss
+
+TYPES = {"explicit": AxisType.Explicit, "automatic": AxisType.Auto}
+MESHES = {
+    "data": ((8,), ("data",)),
+    "fsdp": ((2, 4), ("data", "fsdp")),
+    "model": ((2, 2, 2), ("data", "fsdp", "model")),
+}
+
+
+def mesh_of(name: str, kind: str = "explicit") -> Mesh:
+    sizes, axes = MESHES[name]
+    return jax.make_mesh(sizes, axes, axis_types=(TYPES[kind],) * len(axes))
+
+
+def examples_on(mesh: Mesh, tree: Any) -> Any:
+    """Arrays whose examples are spread over the mesh's axes of examples."""
+    axes = tuple(axis for axis in mesh.axis_names if axis != "model")
+    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(axes)))
+
+
+def placed(layer: AttentionModule, mesh: Mesh) -> AttentionModule:
+    """The layer with its weights where the rules place them."""
+    places = shardings(layer.config.tensors(WIDTH, WIDTH), mesh)
+    return layer.like(layer.config, jax.device_put(layer.params, places))
+
+
+LAYERS = ("multi_head", "grouped", "collaborative", "latent_rotary", "compressed", "gated_grouped")
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("name", ["data", "fsdp", "model"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_compute_and_train_on_a_mesh(layer, name, kind):
+    alone, inputs = module(layer), random_inputs(batch=8)
+    if name == "model" and alone.config.num_heads % 2:
+        pytest.skip("its heads do not divide")
+    mask = np.tril(np.ones((6, 6), bool))
+
+    def value(layer: AttentionModule, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        outputs = layer(inputs, mask=mask)
+        return jnp.square(outputs).sum(), outputs
+
+    (_, expected), slopes = nnx.value_and_grad(value, has_aux=True)(alone, inputs)
+    mesh = mesh_of(name, kind)
+    with jax.set_mesh(mesh):
+        x = examples_on(mesh, inputs)
+        (_, found), own = nnx.jit(nnx.value_and_grad(value, has_aux=True))(placed(alone, mesh), x)
+    assert_close(jax.device_get(found), expected, sums=10 * WIDTH)
+    assert found.sharding.is_equivalent_to(x.sharding, 3)
+    slopes, own = flatten(_arrays(slopes)), jax.device_get(flatten(_arrays(own)))
+    largest = max(float(np.abs(slope).max()) for slope in slopes.values())
+    for path, slope in slopes.items():
+        assert_close(own[path], slope, sums=100 * WIDTH, scale=largest, message=path)
+
+
+def _arrays(gradient: Any) -> dict[str, Any]:
+    return gradient.params if isinstance(gradient, AttentionModule) else nnx.to_pure_dict(gradient)
+
+
+def test_layers_need_no_mesh_set_and_stay_in_scans_and_maps():
+    layer, inputs, mesh = module("grouped"), random_inputs(batch=8), mesh_of("data")
+    x = examples_on(mesh, inputs)
+    assert_close(jax.device_get(layer(x)), layer(inputs), sums=WIDTH)
+    with jax.set_mesh(mesh):
+        twice, _ = jax.lax.scan(lambda x, _: (layer(x), None), x, length=2)
+        each = jax.vmap(lambda one: layer(one[None])[0])(x)
+        again = jax.checkpoint(layer)(x)
+    assert_close(jax.device_get(twice), layer(layer(inputs)), sums=2 * WIDTH)
+    assert_close(jax.device_get(each), layer(inputs), sums=WIDTH)
+    assert_close(jax.device_get(again), layer(inputs), sums=WIDTH)
+
+
+def test_a_layer_decodes_on_explicit_axes():
+    layer, inputs, mesh = module("rotary_halves"), random_inputs(batch=8), mesh_of("data")
+    expected = layer(inputs, is_causal=True)
+    with jax.set_mesh(mesh):
+        x, cache, steps = examples_on(mesh, inputs), layer.empty_cache(8, 6), []
+        for token in range(6):
+            outputs, cache = layer(x[:, token : token + 1], cache=cache)
+            steps.append(jax.device_get(outputs))
+    assert_close(np.concatenate(steps, axis=1), expected, sums=WIDTH)
+
+
+def test_dropout_on_explicit_axes_draws_what_it_draws_alone():
+    layer, inputs, mesh = module("multi_head", dropout_rate=0.5), random_inputs(batch=8), mesh_of("data")
+    expected = layer(inputs, rngs=nnx.Rngs(dropout=1))
+    with jax.set_mesh(mesh):
+        found = layer(examples_on(mesh, inputs), rngs=nnx.Rngs(dropout=1))
+    assert_close(jax.device_get(found), expected, sums=WIDTH)
+
+
+def test_heads_that_do_not_divide_are_named_or_whole_on_every_device():
+    layer, mesh = module("multi_head"), mesh_of("model")
+    places = shardings(layer.config.tensors(WIDTH, WIDTH), mesh)
+    with pytest.raises(headjax.HeadjaxError, match=r"^query: heads of size 3 .* mesh axis model=2"):
+        shardings(layer.left([0, 1, 2]).tensors(WIDTH, WIDTH), mesh)
+    spread = layer.like(layer.config, jax.device_put(layer.params, places))
+    with jax.set_mesh(mesh):
+        with pytest.warns(UserWarning, match=r"heads: 3 .* mesh axis model=2"):
+            kept = spread.keep_heads([0, 1, 3])
+        found = kept(examples_on(mesh, random_inputs(batch=8)))
+    assert kept.query[...].sharding.spec == PartitionSpec("fsdp", None, None)
+    assert spread.keep_heads([0, 3]).query[...].sharding.spec == PartitionSpec("fsdp", "model", None)
+    assert_close(jax.device_get(found), layer.keep_heads([0, 1, 3])(random_inputs(batch=8)), sums=WIDTH)
+
+
+@pytest.mark.parametrize("name", ["flax", "flax_grouped", "einsum", "flat_remat", "scanned", "own", "shared"])
+@pytest.mark.parametrize("given", [loss, houses.mean_loss])
+def test_heads_of_any_model_are_scored_on_explicit_axes(name, given):
+    model, (batch,) = HOUSES[name](), houses.batches(count=1, size=8)
+    alone = headjax.score_heads(model, [batch], loss=given)
+    mesh = mesh_of("data")
+    with jax.set_mesh(mesh):
+        found = headjax.score_heads(model, [examples_on(mesh, batch)], loss=given)
+    assert found.values.keys() == alone.values.keys()
+    for score, values in alone.values.items():
+        assert_close(list(found.values[score].values()), list(values.values()), sums=8 * houses.SUMS, message=score)
+
+
+def put(kernel: jax.Array, *spec: str | None) -> jax.Array:
+    return jax.device_put(kernel, NamedSharding(jax.sharding.get_mesh(), PartitionSpec(*spec)))
+
+
+class SaysWhere(houses.EinsumAttention):
+    """Attention whose heads lie along the mesh axis `model`, and which says so where types ask for it."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        q, k, v = self.q_proj(x), *(jnp.einsum("bsd,kdh->bskh", x, w) for w in self.kv_einsum.w[...])
+        weights = jax.nn.softmax(jnp.einsum("btnh,bsnh->bnts", q, k))
+        return self.o_proj(jnp.einsum("bnts,bsnh->btnh", weights, v))
+
+
+class SaidOutput(houses.Einsum):
+    """W_O of heads that lie along `model`."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        where = None if jax.sharding.get_abstract_mesh().empty else PartitionSpec(*jax.typeof(x).sharding.spec[:2])
+        return jnp.einsum(self.einsum_str, x, self.w[...], out_sharding=where)
+
+
+def says_where(rngs: nnx.Rngs) -> SaysWhere:
+    """Four heads, each with keys of its own."""
+    layer = SaysWhere(rngs, kv=4)
+    layer.o_proj.__class__ = SaidOutput
+    return layer
+
+
+def on_model_axis(model: nnx.Module) -> nnx.Module:
+    """The model with its heads along the mesh axis `model`."""
+    placed = nnx.clone(model)
+    for layer in placed.layers:
+        layer.attn.q_proj.w.set_value(put(layer.attn.q_proj.w[...], None, "model"))
+        layer.attn.kv_einsum.w.set_value(put(layer.attn.kv_einsum.w[...], None, "model"))
+        layer.attn.o_proj.w.set_value(put(layer.attn.o_proj.w[...], "model"))
+    return placed
+
+
+@pytest.mark.parametrize("name", ["flax", "scanned", "own", "says_where"])
+def test_heads_of_any_model_are_removed_and_reconstructed_on_explicit_axes(name):
+    model = houses.Classifier(says_where) if name == "says_where" else HOUSES[name]()
+    batches, mesh = houses.batches(size=8), jax.make_mesh((4, 2), ("data", "model"))
+    model.eval()
+    heads = [head for site in headjax.attention_sites(model) for head in site.head_ids() if head.head in (0, 2)]
+
+    def studied(model: nnx.Module, batches: list[Any]) -> list[np.ndarray]:
+        found = headjax.score_heads(model, batches, loss=loss).values["importance"]
+        ablated = headjax.ablate(model, batches, loss=loss, heads=heads).ablated["loss"]
+        order = headjax.order_heads(model, batches, "ablation", loss=loss)
+        gates = headjax.learn_gates(model, batches, Subset(count=6), steps=2, learning_rate=0.1, loss=loss)
+        pruned = headjax.prune(model, heads)
+        left = [np.asarray(jax.device_get(loss(pruned, batch))) for batch in batches]
+        if name != "own":
+            repaired = headjax.reconstruct(model, batches, heads, loss=loss)
+            left += [np.asarray(jax.device_get(loss(repaired.model, batch))) for batch in batches]
+        values = [np.array(list(each.values())) for each in (found, gates.logits)]
+        return [*values, ablated, np.array([head.head for head in order]), *left]
+
+    expected = studied(model, batches)
+    with jax.set_mesh(mesh):
+        spread = on_model_axis(model) if name == "says_where" else model
+        found = studied(spread, jax.device_put(batches, NamedSharding(mesh, PartitionSpec("data"))))
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one, other, sums=100 * houses.SUMS)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("name", ["data", "model"])
+def test_own_models_compute_are_scored_and_reconstructed_on_a_mesh(name, kind):
+    model, mesh = tiny.model(tiny.decoder_config()), mesh_of(name, kind)
+    batches = [tiny.tokens(batch=8, seed=seed) for seed in range(2)]
+    heads = ["decoder/0/0", "decoder/1/2"]
+
+    def studied(model: headjax.Model, batches: list[Any]) -> tuple[list[Any], list[str]]:
+        output = jax.device_get(model(batches[0]))
+        slope = nnx.jit(nnx.grad(lambda model, batch: model.config.loss(model(batch), batch).mean()))(model, batches[0])
+        scores = headjax.score_heads(model, iter(batches)).values["importance"]
+        ablated = headjax.ablate(model, batches, heads=heads).ablated["loss"]
+        order = [str(head) for by in ("ablation", "reconstruction") for head in headjax.order_heads(model, batches, by)]
+        found = headjax.reconstruct(model, batches, heads)
+        losses = headjax.evaluate(found.model, batches)["loss"]
+        converted = headjax.convert(model, "grouped:kv_heads=2")
+        tokens = headjax.generate(converted.model, batches[0], max_new_tokens=2).tokens
+        outputs = [jax.device_get(each(batches[0]).logits) for each in (found.model, converted.model)]
+        slope = jax.device_get(slope.decoder.layers_0_1.attention.query[...])
+        arrays = [output.logits, slope, list(scores.values()), ablated, losses, *outputs, jax.device_get(tokens)]
+        return arrays, order
+
+    expected, order = studied(model, batches)
+    with jax.set_mesh(mesh):
+        found, own_order = studied(model, [examples_on(mesh, batch) for batch in batches])
+        logits = model(examples_on(mesh, batches[0])).logits
+    assert logits.addressable_shards[0].data.shape[0] < 8, "every device has its own examples"
+    assert own_order == order
+    for one, other in zip(found, expected, strict=True):
+        assert_close(np.asarray(one), np.asarray(other), sums=100 * tiny.SUMS)
