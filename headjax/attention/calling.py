@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ class ModuleCall(NamedTuple):
         inputs: `[batch, query, width]`.
         attended_to: `[batch, key, memory_width]`; None is the inputs.
         mask: conditions, the cache's and `is_causal` among them.
-        allowed: mask that is an array.
+        allowed: a mask that is an array.
         bias, gates, positions, cache: as there.
         dropout: PRNG key, None where nothing is dropped.
     """
@@ -99,7 +99,7 @@ def check_call(call: ModuleCall, width: int, memory_width: int, heads: int) -> N
         require_room(call.cache.used, queries, keys)
 
 
-def require_room(used: jax.typing.ArrayLike, new: int, capacity: int) -> None:
+def require_room(used: jax.Array | int, new: int, capacity: int) -> None:
     """Raise `ArgumentError` where a cache is known to have no room for new tokens behind those used."""
     known = 0 if isinstance(used, jax.core.Tracer) else int(used)
     if known + new > capacity:
@@ -121,7 +121,7 @@ def one_batch_axis(call: ModuleCall) -> ModuleCall:
         hidden = float(np.finfo(np.float32).min)
         bias = jnp.where(call.allowed.astype(bool), 0.0 if bias is None else bias, hidden)
     if mask is not None:
-        fields = {name: _flat(getattr(mask, name), batch, 1) for name in LENGTHS if getattr(mask, name) is not None}
+        fields: dict[str, Any] = {name: _flat(getattr(mask, name), batch, 1) for name in LENGTHS}
         mask = dataclasses.replace(mask, **fields)
     positions = _flat(call.positions, batch, 1)
     if cache is not None:

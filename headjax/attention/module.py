@@ -218,7 +218,7 @@ class AttentionModule(nnx.Module, abc.ABC):
             inputs=inputs,
             attended_to=attended_to,
             mask=conditions(mask if isinstance(mask, Mask) else None, is_causal, cache),
-            allowed=None if isinstance(mask, Mask) else mask,
+            allowed=None if mask is None or isinstance(mask, Mask) else jnp.asarray(mask),
             bias=bias,
             gates=gates,
             positions=positions,

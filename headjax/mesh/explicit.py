@@ -131,8 +131,8 @@ def _concrete_mesh(*trees: Any) -> Mesh | None:
     if not jax.sharding.get_mesh().empty:
         return jax.sharding.get_mesh()
     places = [array.sharding for array in _arrays(trees)]
-    named = (place.mesh for place in places if isinstance(place, NamedSharding))
-    return next(mesh for mesh in named if AxisType.Explicit in mesh.axis_types)
+    meshes = [place.mesh for place in places if isinstance(place, NamedSharding)]
+    return next(mesh for mesh in meshes if isinstance(mesh, Mesh) and AxisType.Explicit in mesh.axis_types)
 
 
 def _moved(tree: Any, mesh: Mesh) -> Any:

@@ -236,3 +236,24 @@ def test_own_models_compute_are_scored_and_reconstructed_on_a_mesh(name, kind):
     assert own_order == order
     for one, other in zip(found, expected, strict=True):
         assert_close(np.asarray(one), np.asarray(other), sums=100 * tiny.SUMS)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_model_that_was_read_computes_under_any_mesh(kind, tmp_path):
+    """Its arrays belong to no mesh of their own."""
+    model, batch = tiny.model(tiny.decoder_config()), tiny.tokens(batch=8)
+    model.save(tmp_path / "model")
+    with jax.set_mesh(mesh_of("data", kind)):
+        found = headjax.load(tmp_path / "model")(batch).logits
+    assert_close(jax.device_get(found), model(batch).logits, sums=tiny.SUMS)
+
+
+def test_an_own_model_is_deterministic_in_evaluation_mode():
+    layer = tiny.layer(dropout=0.5)
+    model, batch, rngs = tiny.model(tiny.decoder_config(layer)), tiny.tokens(), nnx.Rngs(dropout=0)
+    expected = model(batch).logits
+    assert float(jnp.abs(model(batch, rngs=rngs).logits - expected).max()) > 1e-3
+    np.testing.assert_array_equal(model(batch, rngs=rngs, deterministic=True).logits, expected)
+    model.eval()
+    np.testing.assert_array_equal(model.replace(history=())(batch, rngs=rngs).logits, expected)
+    np.testing.assert_array_equal(model(batch, rngs=rngs).logits, expected)
