@@ -88,6 +88,8 @@ def check_call(call: ModuleCall, width: int, memory_width: int, heads: int) -> N
     other = None if call.attended_to is None else call.attended_to.shape
     if other is not None and (other[:-2] != batch or other[-1] != memory_width):
         raise ArgumentError(f"attended_to: shape {list(other)}; expected {[*batch, 'key', memory_width]}")
+    if heads == 0:
+        return  # whatever the keys, nothing is attended to, and a cache holds nothing
     queries, keys = call.queries, call.keys
     logits, per_length = (*batch, heads, queries, keys), {"query": (*batch, queries), "key": (*batch, keys)}
     _require_fit("mask", call.allowed, logits)
@@ -128,7 +130,7 @@ def one_batch_axis(call: ModuleCall) -> ModuleCall:
         cache = cache._replace(entries={name: _merged(array, batch) for name, array in cache.entries.items()})
         if positions is None:
             positions = cache.used + jnp.arange(call.queries)[None]
-        if mask is not None and not mask.causal:  # no query sees places that no token has filled
+        if mask is not None and not mask.causal and cache.entries:  # no query sees places that no token has filled
             filled = jnp.arange(call.keys)[None] < cache.used + call.queries
             mask = dataclasses.replace(mask, keys=filled if mask.keys is None else mask.keys.astype(bool) & filled)
     gates = call.gates
