@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import PartitionSpec
 
 from headjax.core.errors import HeadjaxError
 from headjax.mesh.explicit import placed_as, spread_by_compiler
@@ -102,7 +103,8 @@ def _through(projection: Any, contexts: jax.Array) -> jax.Array:
     gates = projection.head_gate[...]
     by_head = contexts.reshape(*lead, *heads)
     gates = placed_as(gates.reshape((1,) * (len(lead) + 1 - gates.ndim) + gates.shape), by_head, len(lead) + 1)
-    matrix = jax.lax.stop_gradient(output_matrix(site, projection))
+    whole = spread_by_compiler(functools.partial(output_matrix, site), PartitionSpec(), projection)
+    matrix = jax.lax.stop_gradient(whole)  # [heads, head_dim, width]
     argument = None if projection.head_read is None else projection.head_read[...]
     return _gate(read, by_head, gates, matrix, argument).reshape(contexts.shape)
 
