@@ -97,7 +97,7 @@ def to_huggingface(
         write_companions(model, folder)
 
     write_directory(path_of(directory), write, Layout(SINGLE, EXPORTED))
-    size = (path_of(directory) / SINGLE).stat().st_size
+    size = sum(entry.size * entry.dtype.itemsize for entry in entries.values())
     cost = padding_cost(model, written.model) if name == "padded" else None
     return Exported(chosen.model_type, name, len(entries), size, padding=cost, notes=_notes(model, chosen, imported))
 

@@ -25,7 +25,7 @@ from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, bind
-from headjax.hub.safetensors_files import SafetensorsFiles, aligned_empty, copy_into, shorten
+from headjax.hub.safetensors_files import SafetensorsFiles, shorten
 from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
@@ -293,15 +293,15 @@ def _read(
 
     if pieces[0].layer is None:
         value = load(pieces[0])
-        return [_finite(_whole(value[index], kind), pieces[0], files) for index in shards]
+        return [_finite(np.asarray(value[index], kind, order="C"), pieces[0], files) for index in shards]
     spans = [_span(index, tensor.shape) for index in shards]
-    buffers = [aligned_empty(tuple(stop - start for start, stop in span), kind) for span in spans]
+    buffers = [np.empty(tuple(stop - start for start, stop in span), kind) for span in spans]
     for piece in pieces:
         value, layer = load(piece), piece.layer or 0
         for buffer, index, (layers, *_) in zip(buffers, shards, spans, strict=True):
             if layers[0] <= layer < layers[1]:
                 own = buffer[layer - layers[0], ...]
-                copy_into(own, value[index[1:]])
+                own[...] = value[index[1:]]
                 _finite(own, piece, files)
         del value
     return buffers
@@ -319,15 +319,6 @@ def _finite(value: np.ndarray, piece: _Piece, files: SafetensorsFiles) -> np.nda
             f"{files.entries[name].file}: {name} holds values that are NaN or infinite as {value.dtype}"
         )
     return value
-
-
-def _whole(value: np.ndarray, kind: np.dtype) -> np.ndarray:
-    """Return the value in a separate buffer, which may be the value itself."""
-    if value.flags.c_contiguous and value.dtype == kind:
-        return value
-    buffer = aligned_empty(value.shape, kind)
-    copy_into(buffer, value)
-    return buffer
 
 
 def _span(index: Index, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import math
-import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from headjax.core.errors import CheckpointError, DataError, ParameterError
+from headjax.core.errors import CheckpointError, DataError
 from headjax.storage.files import check_links, read_document
 from headjax.storage.paths import is_bucket
 
@@ -34,35 +34,20 @@ DTYPES: Mapping[str, np.dtype] = {
 WRITTEN = ("F32", "BF16", "F16")
 """The types in the order in which the safetensors library writes their tensors."""
 
-LARGEST_HEADER = 10**8
-"""Bytes of a header that the safetensors library reads at most."""
-
-_ALIGNMENT = 64
-"""Alignment in bytes at which XLA takes over a host buffer without a copy."""
-
 
 class StoredTensor(NamedTuple):
-    """The place of a tensor's data.
-
-    Attributes:
-        file: the file.
-        dtype: type, as the format names it.
-        shape: shape.
-        start, stop: first byte in the file, and the byte behind the last.
-    """
+    """The file of a tensor, its type as the format names it, and its shape."""
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
-    start: int
-    stop: int
 
 
 class SafetensorsFiles:
-    """The tensors of a directory by name.
+    """The tensors of a directory by name, each read from a memory map when it is asked for.
 
-    Headers are read at once. `read` reads one tensor straight from the file and not through a memory map, so that no
-    pages of the file stay in memory beside the arrays.
+    A map is closed after each tensor, so that no pages of the file stay in memory beside the arrays. Files of a bucket
+    are copied to a temporary folder first.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -75,9 +60,10 @@ class SafetensorsFiles:
         check_links(directory, (SINGLE, INDEX))
         self.directory = directory
         self.entries: dict[str, StoredTensor] = {}
+        self._copies: dict[Path, Path] = {}
         if (directory / SINGLE).is_file():
             self.source = directory / SINGLE
-            self.entries = _header(self.source)
+            self.entries = self._header(self.source)
         elif (directory / INDEX).is_file():
             self.source = directory / INDEX
             self._read_index()
@@ -88,7 +74,7 @@ class SafetensorsFiles:
         names = _weight_map(self.source)
         for shard in sorted(set(names.values())):
             file = _inside(self.directory, shard, self.source)
-            header = _header(file)
+            header = self._header(file)
             claimed = {name for name, home in names.items() if home == shard}
             wrong = sorted(claimed.symmetric_difference(header))
             if wrong:
@@ -108,17 +94,42 @@ class SafetensorsFiles:
 
     def read(self, name: str) -> np.ndarray:
         """Return a tensor's data in a new array."""
-        entry = self.entries[name]
-        array = aligned_empty(entry.shape, self.dtype(name))
-        with entry.file.open("rb", buffering=0) as file:
-            file.seek(entry.start)
-            target = memoryview(array.reshape(-1).view(np.uint8).data)
-            while target:
-                count = file.readinto(target)
-                if not count:
-                    raise CheckpointError(f"{entry.file}: ends within {name}; truncated?")
-                target = target[count:]
-        return array
+        self.dtype(name)
+        with self._opened(self.entries[name].file) as file:
+            array: np.ndarray = file.get_tensor(name)
+            return array
+
+    def _header(self, file: Path) -> dict[str, StoredTensor]:
+        """Return the tensors of a file."""
+        with self._opened(file) as opened:
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+            return {name: StoredTensor(file, one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
+
+    @contextlib.contextmanager
+    def _opened(self, file: Path) -> Iterator[Any]:
+        """Open a file with the safetensors library, which checks its header and length."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(str(self._local(file)), framework="np") as opened:
+                yield opened
+        except FileNotFoundError:
+            raise CheckpointError(f"{file}: missing") from None
+        except (SafetensorError, OSError, ValueError) as error:
+            message = " ".join(str(error).split())
+            raise CheckpointError(f"{file}: not a readable safetensors file ({message})") from None
+
+    def _local(self, file: Path) -> Path:
+        """Return the file, or its copy on this machine where it lies in a bucket."""
+        if not is_bucket(file):
+            return file
+        if file not in self._copies:
+            folder = tempfile.mkdtemp(prefix="headjax-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._copies[file] = Path(folder, file.name)
+            with file.open("rb") as source, self._copies[file].open("wb") as target:
+                shutil.copyfileobj(source, target)
+        return self._copies[file]
 
 
 def write_safetensors(
@@ -144,61 +155,13 @@ def write_safetensors(
         header[name] = {"dtype": kinds[dtype], "shape": list(shape), "data_offsets": [places[name], end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb", buffering=0) as file:
-        _write_all(file, len(text).to_bytes(8, "little") + text)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
         for name, array in tensors:
-            file.seek(8 + len(text) + places.pop(name))
-            _write_all(file, _contiguous(array).reshape(-1).view(np.uint8).data)
+            file.seek(8 + len(text) + places[name])
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
             del array
         file.truncate(8 + len(text) + end)
-    if places:
-        raise ParameterError(f"{path}: no data of {shorten(places)}")
-
-
-def _write_all(file: io.FileIO, data: bytes | memoryview) -> None:
-    """Write bytes to a file, of which the system takes at most 2 GiB at once."""
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
-
-
-def _contiguous(array: np.ndarray) -> np.ndarray:
-    """Return the array with its numbers in row-major order."""
-    if array.flags.c_contiguous:
-        return array
-    buffer = np.empty(array.shape, array.dtype)
-    copy_into(buffer, array)
-    return buffer
-
-
-_BLOCK = 16
-"""Rows of a matrix that are transposed at once, of 8, 16, 32 and 64 the number that took the least processor time."""
-
-
-def copy_into(target: np.ndarray, source: np.ndarray) -> None:
-    """Copy an array into a contiguous one of its shape.
-
-    A transposed matrix, whose dimensions may each be split, goes block by block. NumPy would walk along the columns of
-    the whole matrix, and find hardly any number in the processor's cache.
-    """
-    count = source.ndim
-    for split in range(1, count):
-        turned = source.transpose(*range(split, count), *range(split))
-        if turned.flags.c_contiguous and not source.flags.c_contiguous:
-            rows = math.prod(source.shape[:split])
-            matrix, wanted = turned.reshape(-1, rows), target.reshape(rows, -1)
-            for start in range(0, len(matrix), _BLOCK):
-                wanted[:, start : start + _BLOCK] = matrix[start : start + _BLOCK].T
-            return
-    target[...] = source
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return an uninitialised array that XLA can take over without a copy."""
-    size = math.prod(shape) * dtype.itemsize
-    buffer = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -buffer.ctypes.data % _ALIGNMENT
-    return buffer[start : start + size].view(dtype).reshape(shape)
 
 
 def shorten(names: Iterable[str], most: int = 6) -> str:
@@ -206,62 +169,6 @@ def shorten(names: Iterable[str], most: int = 6) -> str:
     names = list(names)
     listed = ", ".join(names[:most])
     return listed if len(names) <= most else f"{listed} and {len(names) - most} more"
-
-
-def _header(file: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a file, after the safetensors library has checked its header and length."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with _of_this_size(file) as checked, safe_open(str(checked), framework="np"):
-            pass
-        with file.open("rb") as opened:
-            size = int.from_bytes(opened.read(8), "little")
-            header = json.loads(opened.read(size), object_pairs_hook=_without_twins)
-    except FileNotFoundError:
-        raise CheckpointError(f"{file}: missing") from None
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: not a readable safetensors file ({' '.join(str(error).split())})") from None
-    begin = 8 + size
-    return {
-        name: StoredTensor(
-            file, entry["dtype"], tuple(entry["shape"]), *(begin + offset for offset in entry["data_offsets"])
-        )
-        for name, entry in header.items()
-        if name != "__metadata__"
-    }
-
-
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object whose keys are all different, as the format demands; readers take either of two."""
-    entries: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in entries:
-            raise ValueError(f"{key!r} is there twice")
-        entries[key] = value
-    return entries
-
-
-@contextlib.contextmanager
-def _of_this_size(file: Path) -> Iterator[Path]:
-    """Yield a file of this machine with the header and the size of a file, which the library can check.
-
-    That of a bucket is one with a hole in place of the tensors.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    if not is_bucket(file):
-        yield file
-        return
-    with file.open("rb") as opened:
-        start = opened.read(8)
-        header = opened.read(min(int.from_bytes(start, "little"), LARGEST_HEADER))
-    with tempfile.TemporaryDirectory(prefix="headjax-") as folder:
-        hollow = Path(folder) / file.name
-        hollow.write_bytes(start + header)
-        os.truncate(hollow, file.stat().st_size)
-        yield hollow
 
 
 def _weight_map(index: Path) -> dict[str, str]:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from headjax.core.errors import CheckpointError, ParameterError
-from headjax.hub.safetensors_files import SafetensorsFiles, copy_into, write_safetensors
+from headjax.core.errors import CheckpointError
+from headjax.hub.safetensors_files import SafetensorsFiles, write_safetensors
 
 ARRAYS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -30,7 +30,6 @@ def test_reads_what_was_written(folder):
         read = files.read(name)
         assert read.dtype == array.dtype
         assert read.tobytes() == array.tobytes()
-        assert not array.size or read.ctypes.data % 64 == 0
 
 
 def test_a_file_is_that_of_the_library_in_any_order(tmp_path):
@@ -42,24 +41,6 @@ def test_a_file_is_that_of_the_library_in_any_order(tmp_path):
     for names in (arrays, reversed(arrays)):
         write_safetensors(tmp_path / "ours", arrays, ((name, arrays[name]) for name in names))
         assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
-
-
-def test_a_file_needs_every_tensor(tmp_path):
-    with pytest.raises(ParameterError, match=r"ours: no data of c, b$"):
-        write_safetensors(tmp_path / "ours", ARRAYS, [(name, ARRAYS[name]) for name in ("a", "none")])
-
-
-@pytest.mark.parametrize("shape", [(130, 70), (4, 33, 70), (130, 4, 9), (3, 4, 5, 6)])
-def test_transposed_matrices_are_copied_block_by_block(shape):
-    values = np.arange(np.prod(shape)).astype(np.int16)
-    for split in range(1, len(shape)):
-        order = (*range(split, len(shape)), *range(split))
-        source = values.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
-        target = np.empty(shape, np.int16)
-        copy_into(target, source)
-        np.testing.assert_array_equal(target, source)
-    copy_into(target := np.empty(shape, np.float32), values.reshape(shape))
-    np.testing.assert_array_equal(target, values.reshape(shape))
 
 
 def shard(folder, weight_map, **files):
@@ -119,7 +100,6 @@ BROKEN = [
     ),
     *((whole(lambda data, kept=kept: data[:kept]), UNREADABLE) for kept in (0, 5, 40, -1)),
     (whole(lambda data: data[:8] + b"[" + data[9:]), UNREADABLE),
-    (header(f'{{"a":{ENTRY},"b":{ENTRY},"a":{OTHER}}}'), "'a' is there twice"),  # readers differ in which they take
     (header(f'{{"a":{ENTRY},"b":{OTHER[:-1]},"shape":[1]}}}}'), UNREADABLE),
     (lambda folder: (folder / "pytorch_model.bin").write_bytes(b"anything"), "pickle"),
     (lambda folder: None, "has neither"),
