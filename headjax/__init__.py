@@ -1,13 +1,11 @@
 """headjax: how many attention heads does a Transformer need, how large, and what can they share?
 
-Names are imported on first use, so that `import headjax` stays fast. The functions compare their arguments with their
-annotations (`headjax.core.arguments`); those of the submodules do not.
+Names are imported on first use, so that `import headjax` stays fast.
 """
 
 from __future__ import annotations
 
 import importlib
-import types
 from typing import Any
 
 from headjax.version import __version__
@@ -87,10 +85,6 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'headjax' has no attribute {name!r}")
     found = getattr(importlib.import_module(_LAZY[name]), name)
-    if isinstance(found, types.FunctionType):
-        from headjax.core.arguments import checked
-
-        found = checked(found)
     globals()[name] = found
     return found
 

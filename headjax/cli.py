@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headjax.core.errors import CLOSED, FAILED, INTERRUPTED, HeadjaxError
-from headjax.core.terminal import printable, spelled_streams
+from headjax.core.terminal import printable
 from headjax.storage.failures import causes, in_one_line, told_once
 from headjax.storage.files import json_text, write_file
 from headjax.version import __version__
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0, one of those in `headjax.core.errors`, or the result's own."""
-    with spelled_streams(), told_once():
+    with told_once():
         code = _attempt(list(sys.argv[1:] if arguments is None else arguments))
         if code == FAILED:
             gc.collect()
@@ -87,7 +87,7 @@ def _attempt(words: list[str]) -> int:
 
 
 def _one_line(message: object) -> str:
-    """Return a message on one line: line ends, in names of files or text, are spelled."""
+    """Return a message on one line: line ends, in names of files or text, are escaped."""
     return printable(message, kept="")
 
 
@@ -107,8 +107,8 @@ def _run(words: list[str]) -> int:
     options = parse_options(command.Options, typed, Parser(prog=f"headjax {name}", description=text), **given)
 
     from headjax.commands.options import check_places
-    from headjax.core.console import Terminal
     from headjax.core.progress import shown_on
+    from headjax.core.terminal import Terminal
     from headjax.report.tables import print_table
     from headjax.training.config_file import import_modules
 

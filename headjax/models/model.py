@@ -18,7 +18,6 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from headjax.core import tensors as declared
-from headjax.core.arguments import checked
 from headjax.core.deferred import any_deferred
 from headjax.core.errors import ArgumentError, CheckpointError, ConfigError, DataError, HeadjaxError
 from headjax.core.modules import arrays
@@ -139,7 +138,6 @@ class Model(Network):
         """Files that came with the model, which an export gives back: its model card, how it reads images and chats."""
         return self.record.files
 
-    @checked
     def __call__(
         self,
         batch: Batch,

@@ -7,7 +7,6 @@ from typing import Any, TypeVar, overload
 
 from flax import nnx
 
-from headjax.core.arguments import checked
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
@@ -43,11 +42,6 @@ def _refuse(why: str, **given: bool) -> None:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _own(function: F) -> F:
-    """Return a function of a headjax model with its arguments checked, for meshes of any axes."""
-    return on_automatic_axes(checked(function))
 
 
 def score_heads(
@@ -100,7 +94,7 @@ def score_heads(
     if isinstance(model, Model):
         _refuse(OWN_LOSS, loss=loss is not None)
         options: dict[str, Any] = {"gates": gates, "statistics": statistics, "compute": compute, "progress": progress}
-        return _own(scores.score_heads)(model, batches, **options)
+        return on_automatic_axes(scores.score_heads)(model, batches, **options)
     other = {"statistics": tuple(statistics) != tuple(STATISTICS), "compute": compute != Compute(attention="einsum")}
     _refuse(FOR_OWN, **other)
     return score_module(model, batches, loss, gates=gates, strict=strict, progress=progress)
@@ -150,7 +144,7 @@ def ablate(
         _refuse(OWN_LOSS, loss=loss is not None)
         named = None if heads is None else [HeadId.parse(head) if isinstance(head, str) else head for head in heads]
         options: dict[str, Any] = {"metrics": metrics, "heads": named, "gates": gates, "budget": budget}
-        return _own(ablation.ablate)(model, batches, mode, **options, compute=compute, progress=progress)
+        return on_automatic_axes(ablation.ablate)(model, batches, mode, **options, compute=compute, progress=progress)
     _refuse(FOR_OWN, budget=budget != DEFAULT_BUDGET, compute=compute != Compute())
     given: dict[str, Any] = {"metrics": metrics, "heads": heads, "gates": gates, "strict": strict}
     return ablate_module(model, batches, mode, loss, **given, progress=progress)
@@ -195,7 +189,7 @@ def learn_gates(
     options: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "seed": seed, "progress": progress}
     if isinstance(model, Model):
         _refuse(OWN_LOSS, loss=loss is not None)
-        return _own(learned_gates.learn_gates)(model, batches, distribution, **options, compute=compute)
+        return on_automatic_axes(learned_gates.learn_gates)(model, batches, distribution, **options, compute=compute)
     _refuse(FOR_OWN, compute=compute != Compute())
     return learn_module_gates(model, batches, distribution, loss, **options, strict=strict)
 
@@ -231,7 +225,7 @@ def order_heads(
     config = OrderConfig(by=by) if isinstance(by, str) else by
     if isinstance(model, Model):
         _refuse(OWN_LOSS, loss=loss is not None)
-        return _own(named_orders.order_heads)(model, batches, config, progress=progress)(count)
+        return on_automatic_axes(named_orders.order_heads)(model, batches, config, progress=progress)(count)
     _refuse(FOR_OWN, stacks=bool(config.stacks), whole_groups=config.whole_groups)
     if config.by == "ablation":
         return by_ablation(ablate_module(model, batches, "each", loss, strict=strict, progress=progress))
@@ -362,7 +356,7 @@ def reconstruct(
         _refuse(OWN_LOSS, loss=loss is not None)
         options: dict[str, Any] = {"feed_forward": feed_forward, "units": units, "converted": converted}
         options |= {"ridges": ridges, "compute": compute, "progress": progress}
-        return _own(reconstruction.reconstruct)(model, batches, removed, **options)
+        return on_automatic_axes(reconstruction.reconstruct)(model, batches, removed, **options)
     _refuse(FOR_OWN, units=bool(units), converted=converted is not None, compute=compute != Compute())
     return reconstruct_module(
         model, batches, removed, loss, feed_forward=feed_forward, ridges=ridges, progress=progress

@@ -124,7 +124,7 @@ def test_a_dead_link_is_found(tmp_path):
 
 def test_every_guarantee_names_a_test_that_exists():
     named = set(re.findall(r"`([a-z_/]*test_\w+\.py)`", (ROOT / "RELIABILITY.md").read_text(encoding="utf-8")))
-    assert len(named) > 20
+    assert len(named) > 15
     assert [test for test in sorted(named) if not (ROOT / "tests" / test).is_file()] == []
 
 
