@@ -115,7 +115,7 @@ def _run(words: list[str]) -> int:
     check_places(options)
     import_modules(options.modules)
     with _clean_stdout(options.json == "-") as stdout:
-        shown = Terminal(sys.stdout)
+        shown = Terminal(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115  (closed by whoever calls)
         start = time.perf_counter()
         result: Result = command.run(options, shown_on(Terminal(sys.stderr)))
         for table in result.tables():

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,7 +36,7 @@ def in_one_line(error: BaseException) -> str | None:
             return f"{shown(os.fsdecode(each.filename))}: {reason}" if each.filename else reason
         if found := _IN_TEXT.search(str(each)):
             return os.strerror(int(found[1])).lower()
-        if "Unable to initialize backend" in str(each):
+        if [frame.name for frame in traceback.extract_tb(each.__traceback__)][-1:] == ["backends"]:
             return f"JAX_PLATFORMS: JAX has no backend {os.environ.get('JAX_PLATFORMS', '')!r} on this machine"
     return None
 
