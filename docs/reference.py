@@ -19,15 +19,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
+
 import headjax
 from headjax.cli import COMMANDS, main
-from headjax.commands import tasks
 from headjax.commands.results import OnExamples, fields_of
 from headjax.commands.surgery import Changed
 from headjax.commands.train import Run
 from headjax.core.fields import Bound, Checked
-from headjax.core.progress import silent
 from headjax.core.serialize import class_of_kind, kinds_of
+from headjax.data import metrics as formulas
+from headjax.data.forms.questions import QuestionForm, QuestionWindows
+from headjax.data.task_spec import TaskSpec
+from headjax.data.tasks import TASKS
+from headjax.evaluation.measures import Measure
+from headjax.evaluation.specs import NAMED
+from headjax.evaluation.task import MEASURES, Task
 from headjax.training.config import TrainConfig
 
 # Docstrings.
@@ -271,12 +278,88 @@ def _help(command: str) -> str:
 
 
 def tasks_page() -> str:
-    """Return the page of every task that has a name, which is the table of `headjax tasks`."""
-    (shown,) = tasks.run(tasks.Options(), silent).tables()
-    header = [column.title for column in shown.columns]
-    rows = [[escape(cell.text) for cell in row] for row in shown.cells()]
-    intro = "[Tasks, classes and examples](../tasks.md) explains how files become tasks and labels classes."
-    return "\n\n".join(("# Every task", intro, *map(escape, shown.notes), table(header, rows))) + "\n"
+    """Return the page of every task that has a name."""
+    rows = [
+        (
+            one.name,
+            ", ".join(name for name, taken in (("--task", one.evaluate), ("prepare", one.prepare)) if taken),
+            escape(one.needs),
+            escape(", ".join(one.columns)),
+            ", ".join(one.metrics),
+        )
+        for one in known_tasks()
+    ]
+    notes = (
+        "[Tasks, classes and examples](../tasks.md) explains how files become tasks and labels classes.",
+        "NAME:FOLDER says where a task's files are; without it they are looked for under the folder HEADJAX_DATA.",
+    )
+    header = ("Task", "Taken by", "Files", "Fields", "Metrics")
+    return "\n\n".join(("# Every task", *notes, table(header, rows))) + "\n"
+
+
+class KnownTask(NamedTuple):
+    """A task by name.
+
+    Attributes:
+        name: its name.
+        evaluate: whether `--task` takes it.
+        prepare: whether `headjax prepare` takes it.
+        needs: the files that it is read from.
+        columns: the columns or fields of a row.
+        metrics: names of its metrics, the headline first.
+        source: the formula of the headline, or the measure that defines it.
+    """
+
+    name: str
+    evaluate: bool
+    prepare: bool
+    needs: str
+    columns: tuple[str, ...]
+    metrics: tuple[str, ...]
+    source: str
+
+
+def known_tasks() -> list[KnownTask]:
+    """Return every task that `--task` or `headjax prepare` takes by name, in the order of their names."""
+    return [_known(name, TASKS.get(name), NAMED.get(name)) for name in sorted({*NAMED, *TASKS})]
+
+
+def _known(name: str, spec: TaskSpec | None, loader: Callable[..., Task] | None) -> KnownTask:
+    measure = None if spec is None else _measure(spec)
+    headline = "" if measure is None else measure.headline
+    metrics = tuple(getattr(measure, "chosen", ())) or ((headline,) if headline else ())
+    formula = getattr(formulas, headline, None) or (None if measure is None else type(measure))
+    return KnownTask(
+        name=name,
+        evaluate=loader is not None,
+        prepare=spec is not None,
+        needs=_first_line(loader).removeprefix("Read ").rstrip(".") if spec is None else _needs(spec),
+        columns=() if spec is None else tuple(spec.form.wanted),
+        metrics=metrics,
+        source="" if formula is None else _first_line(formula),
+    )
+
+
+def _first_line(documented: object) -> str:
+    return (documented.__doc__ or "").strip().splitlines()[0]
+
+
+def _measure(spec: TaskSpec) -> Measure | None:
+    """Return the measure of a task, without any examples."""
+    nothing = QuestionWindows((), np.zeros(0, np.int64), 1, lambda record, length: {}, ())
+    measured = spec.form.measured(spec.metrics, {}, nothing if isinstance(spec.form, QuestionForm) else ())
+    return None if measured is None else MEASURES[measured.measure](**measured.arguments)
+
+
+def _needs(spec: TaskSpec) -> str:
+    """Return the files that a task is read from."""
+    found = [spec.files] if spec.files else []
+    if spec.layouts:
+        layouts = (" and ".join(filter(None, layout[:2])) for layout in spec.layouts)
+        found = [f"{spec.folders[0]}: {' or '.join(layouts)}"]
+    for source in spec.sources:
+        found.append(f"TFDS {source.name} ({source.splits.get('train', '-')} / {source.splits['validation']})")
+    return "; ".join(found) or "a table or TFRecords of its columns"
 
 
 SHARED: Mapping[type, str] = {OnExamples: "examples", Changed: "changed model", Run: "run"}

@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from headjax.core.errors import CLOSED, FAILED, INTERRUPTED, HeadjaxError
 from headjax.core.terminal import printable
@@ -22,29 +22,93 @@ from headjax.version import __version__
 if TYPE_CHECKING:
     from headjax.commands.results import Result
 
-COMMANDS = {
-    "prepare": "a task as tokenised shards on disk, for train and evaluate",
-    "train": "train a model from a config file",
-    "finetune": "train a model on your own table or text",
-    "evaluate": "a model's metrics on a task",
-    "generate": "text from a decoder or an encoder-decoder",
-    "predict": "labels, numbers, answers, translations or embeddings of texts",
-    "compare": "two models side by side on a task: metrics, agreement, significance, size, speed",
-    "tasks": "every task by name: the files it needs, and its metrics",
-    "inspect": "layers, heads, sizes and costs of a model or config",
-    "score": "every head score in one pass over a task",
-    "ablate": "the effect of removing each head",
-    "prune": "remove heads for real",
-    "convert": "another formulation from the same weights",
-    "shrink": "choose heads, sizes, sharing and units of every layer for a budget",
-    "sharing": "how much heads could share: captured variance, budgets, context and content",
-    "report": "everything about a model's heads on one HTML page",
-    "import": "a model from a Hugging Face directory",
-    "export": "a Hugging Face directory from a model",
-    "tokenizer": "a vocabulary learned from text",
-    "plan": "compile the training step for a TPU slice without one: does it fit, how fast",
+
+class Command(NamedTuple):
+    """What a command does, and an example."""
+
+    purpose: str
+    example: str
+
+
+GROUPS: Mapping[str, Mapping[str, Command]] = {
+    "train": {
+        "train": Command(
+            "train a model from a config file",
+            "headjax train --config configs/quickstart.py:steps=400 --workdir runs/mine",
+        ),
+        "finetune": Command(
+            "train a model on your own table or text, or distil it from a teacher",
+            "headjax finetune model/ mine/ --train reviews.tsv --epochs 3",
+        ),
+        "prepare": Command(
+            "write a task as tokenised shards, for train and evaluate",
+            "headjax prepare lm1b --out data/ --source corpus/*.txt --vocab-size 8000",
+        ),
+        "plan": Command(
+            "compile the train step for a TPU slice without one: does it fit, how fast",
+            "headjax plan --config configs/papers/bert.py --topology v3-32",
+        ),
+    },
+    "use": {
+        "evaluate": Command(
+            "metrics on a task; of two models side by side, paired",
+            "headjax evaluate model/ pruned/ --task reviews.tsv",
+        ),
+        "predict": Command(
+            "labels, numbers, answers, translations or embeddings of texts",
+            "headjax predict model/ --task new.tsv --out labels.tsv",
+        ),
+        "generate": Command(
+            "text from a decoder or an encoder-decoder",
+            'headjax generate model/ --prompt "def read" --max-new-tokens 64',
+        ),
+    },
+    "look at heads": {
+        "inspect": Command(
+            "layers, heads, sizes and costs of a model or config",
+            "headjax inspect model/ --captured-variance",
+        ),
+        "score": Command(
+            "every head score in one pass over a task",
+            "headjax score model/ --task reviews.tsv --json scores.json",
+        ),
+        "ablate": Command(
+            "the effect of removing each head",
+            "headjax ablate model/ --task reviews.tsv --mode each,all-but-one",
+        ),
+        "report": Command(
+            "everything about a model's heads on one HTML page",
+            "headjax report model/ --task reviews.tsv --out heads.html",
+        ),
+    },
+    "make smaller": {
+        "prune": Command(
+            "prune heads: delete their weights",
+            "headjax prune model/ pruned/ --remove 40% --by reconstruction --reconstruct --task reviews.tsv",
+        ),
+        "convert": Command(
+            "rewrite attention in another formulation from the same weights",
+            "headjax convert model/ shared/ --to collaborative:shared_dim=384 --calibrate 512 --task reviews.tsv",
+        ),
+        "shrink": Command(
+            "choose heads, sizes, sharing and units of every layer for a budget",
+            "headjax shrink model/ small/ --task reviews.tsv --budget parameters=60%",
+        ),
+    },
+    "exchange": {
+        "import": Command(
+            "read a Hugging Face directory",
+            "headjax import bert-dir/ model/",
+        ),
+        "export": Command(
+            "write a Hugging Face directory",
+            "headjax export model/ bert-dir/ --check",
+        ),
+    },
 }
-"""Commands and their purposes; each is `Options` and `run` of the module `headjax.commands.<name>`."""
+"""Commands by group; each is `Options` and `run` of the module `headjax.commands.<name>`."""
+
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 
 class Parser(argparse.ArgumentParser):
@@ -102,9 +166,15 @@ def _run(words: list[str]) -> int:
     given = {"overrides": overrides} if "overrides" in command.Options.__dataclass_fields__ else {}
     if overrides and not given:
         raise HeadjaxError(f"{overrides[0]}: {name} takes no config")
-    text = COMMANDS[name][0].upper() + COMMANDS[name][1:] + "."
+    purpose, example = COMMANDS[name]
     typed = [word for word in words[1:] if word not in overrides]
-    options = parse_options(command.Options, typed, Parser(prog=f"headjax {name}", description=text), **given)
+    parser = Parser(
+        prog=f"headjax {name}",
+        description=f"{purpose[0].upper()}{purpose[1:]}.",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options = parse_options(command.Options, typed, parser, **given)
 
     from headjax.commands.options import check_places
     from headjax.core.progress import shown_on
@@ -129,11 +199,19 @@ def _run(words: list[str]) -> int:
 
 def _without_command(words: list[str]) -> int:
     """Print the commands or the version, or raise the error of an unknown command."""
-    parser = Parser(prog="headjax", description="How many attention heads, how large, and what can they share?")
+    listed = [
+        f"{group}:\n" + "\n".join(f"  {name:<10} {command.purpose}" for name, command in commands.items())
+        for group, commands in GROUPS.items()
+    ]
+    parser = Parser(
+        prog="headjax",
+        usage="headjax COMMAND [OPTIONS]",
+        description="How many attention heads, how large, and what can they share?",
+        epilog="\n\n".join((*listed, "headjax COMMAND --help shows a command's options and an example.")),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"headjax {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, text in COMMANDS.items():
-        commands.add_parser(name, help=text)
+    parser.add_argument("command", nargs="?", choices=COMMANDS, help=argparse.SUPPRESS, metavar="COMMAND")
     parser.parse_args(words)
     parser.print_help()
     return 0

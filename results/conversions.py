@@ -42,8 +42,8 @@ def trials(found: Opened) -> Iterator[dict[str, Any]]:
             converted = headjax.convert(model, target, batches=calibration, seed=options.seed)
             changed, errors = converted.model, [error.logit_error or 0.0 for error in converted.errors]
             if variant == "fine-tuned":
-                lessons = task.train_batches(options.batch_size, seed=options.seed)
-                changed = headjax.distill(changed, model, lessons, Distillation(steps=options.fine_tune)).model
+                examples = task.train_batches(options.batch_size, seed=options.seed)
+                changed = headjax.distill(changed, model, examples, Distillation(steps=options.fine_tune)).model
             evaluated = measure_task(changed, task, **sizes)
             yield {
                 "to": target,

@@ -147,7 +147,7 @@ def test_a_defect_keeps_its_traceback(inspect):
     [("headjax.cli", "| true; exit ${PIPESTATUS[0]}", 141), ("headjax.cli", ">&-", 0), ("headjax", ">/dev/null", 0)],
 )
 def test_a_reader_that_has_seen_enough_or_a_closed_stdout_is_no_failure(module, end, code):
-    command = f"{sys.executable} -m {module} tasks {end}"
+    command = f"{sys.executable} -m {module} --help {end}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (code, "")
 

@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import ExamplesOptions, open_model_and_examples
+from headjax.commands.examples import TaskOptions, open_model_and_task
 from headjax.commands.options import option
 from headjax.commands.results import OnExamples, found
 from headjax.commands.score import SHOWN, extremes
 from headjax.core.errors import HeadjaxError
-from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.core.serialize import unknown_name
 from headjax.report import numbers
@@ -25,30 +24,11 @@ if TYPE_CHECKING:
 MODES = ("each", "all-but-one")
 
 
-def size_in_bytes(text: str) -> int:
-    """Return `512MB` or `2GB` in bytes, in powers of 1000.
-
-    Raises:
-        ValueError: the text is no size above 0.
-    """
-    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
-    unit = next((unit for unit in units if text.upper().endswith(unit)), "")
-    try:
-        size = int(float(text[: len(text) - len(unit)]) * units.get(unit, 1))
-    except (ValueError, OverflowError):
-        raise ValueError(f"expected a size such as 512MB, got {text!r}") from None
-    if size < 1:
-        raise ValueError(f"must be positive, got {text!r}")
-    return size
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions):
+class Options(TaskOptions):
     """Options of `headjax ablate`."""
 
     mode: tuple[str, ...] = option(("each",), "each, all-but-one, or each,all-but-one", "MODES")
-    budget: int = option(10**9, "memory that temporaries may take", "SIZE", read=size_in_bytes, shown="1GB")
-    resamples: Size = option(1000, "resamples of the bootstrap")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,17 +54,25 @@ class Found(OnExamples):
 
 def run(options: Options, progress: Progress) -> Found:
     """The effect of removing each head, and of keeping only one of its layer, with paired tests."""
+    from headjax.evaluation.selection import describe, in_words
+
     modes = options.mode
     for mode in modes:
         if mode not in MODES:
             raise HeadjaxError(f"--mode: {unknown_name('mode', mode, MODES)}")
-    model, examples = open_model_and_examples(options)
-    task = examples.evaluation
+    model, task = open_model_and_task(options)
     model = task.fit(model)
     measured = {mode: _effects(model, task, mode, options, progress) for mode in modes}
     by_mode = {mode: _to_json(effects) for mode, effects in measured.items()}
-    described = examples.described(selection=False)
-    return Found(**by_mode[modes[0]], modes=by_mode, effects_by_mode=measured, **described)
+    described = describe(task, options.limit)
+    return Found(
+        **by_mode[modes[0]],
+        modes=by_mode,
+        effects_by_mode=measured,
+        selection=None,
+        evaluation=described,
+        about=in_words(None, described),
+    )
 
 
 def _effects(model: Model, task: Task, mode: Any, options: Options, progress: Progress) -> HeadEffects:
@@ -96,9 +84,9 @@ def _effects(model: Model, task: Task, mode: Any, options: Options, progress: Pr
     chosen: Any = {"limit": options.limit, "buckets": options.buckets}
     batches = task.batches(options.batch_size, **chosen)
     with progress(f"ablating {heads} heads, {mode}", task.count_batches(options.batch_size, **chosen), "batch") as bar:
-        ablation = ablate(model, batches, mode, metrics=task.measure.outcomes(), budget=options.budget, progress=bar)
+        ablation = ablate(model, batches, mode, metrics=task.measure.outcomes(), progress=bar)
     with progress("testing", heads, "head") as bar:
-        return head_effects(ablation, task.measure, resamples=options.resamples, progress=bar)
+        return head_effects(ablation, task.measure, progress=bar)
 
 
 def _to_json(effects: HeadEffects) -> dict[str, Any]:

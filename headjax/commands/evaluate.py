@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import TaskOptions, open_model_and_task, printed_metrics
-from headjax.commands.options import option
+from headjax.commands.options import argument, option
 from headjax.commands.results import ABSENT, Result, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count
@@ -18,19 +19,25 @@ from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from headjax.data.forms.language import Translations
+    from headjax.evaluation.paired import Compared
     from headjax.evaluation.task import Task
     from headjax.evaluation.translation import Bleu
+    from headjax.heads.significance import Comparison
     from headjax.models.model import Model
 
 BEAMS = 4
-"""Hypotheses of beam search, as Vaswani et al. 2017 have them."""
+"""Beam size, that of Vaswani et al. 2017."""
+
+REPEATS = 7
+"""Timed forward passes of each of two models."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(TaskOptions):
     """Options of `headjax evaluate`."""
 
-    beams: Count | None = option(None, f"translate with N hypotheses, for BLEU (default: {BEAMS}; 0: no BLEU)")
+    other: str = argument("OTHER", "another model directory, to compare with on the same examples", "", reads=True)
+    beams: Count | None = option(None, f"beam size of translations, for BLEU (default: {BEAMS}; 0: no BLEU)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,17 +59,56 @@ class Found(Result):
         "of wikitext2: `text`, `split`, `context`, `stride`, `begins_with`, `tokens`, `words`, `bytes`", default=ABSENT
     )
     bleu_signature: str = found("of translations", default=ABSENT)
+    other: Pair = found(
+        "with OTHER: its `metrics`; `parameters` and `seconds_per_batch` of both, `speed_up`; `agreement` and its "
+        "`measure`; the paired `test` and its `significance` (`difference`, `p_value`, `low`, `high`)",
+        default=ABSENT,
+    )
     printed: Mapping[str, float]
     notes: Sequence[str]
 
     def tables(self) -> Sequence[Table]:
-        columns = (Column(self.task), Column(f"{self.examples:,} examples", numbers.significant))
-        return [Table(columns, list(self.printed.items()), notes=self.notes)]
+        columns = [Column(self.task), Column(f"{self.examples:,} examples", numbers.significant)]
+        rows: list[Sequence[Any]] = list(self.printed.items())
+        if self.other is not ABSENT:
+            columns = [Column(self.task), Column("MODEL", numbers.number), Column("OTHER", numbers.number)]
+            rows = [(name, value, self.other.metrics[name]) for name, value in self.printed.items()]
+            rows += [
+                (name.replace("_", " "), *getattr(self.other, name)) for name in ("parameters", "seconds_per_batch")
+            ]
+        return [Table(columns, rows, notes=self.notes)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A second model beside the first: pairs have a value for each."""
+
+    metrics: Mapping[str, float]
+    parameters: tuple[int, int]
+    seconds_per_batch: tuple[float, float]
+    speed_up: float
+    agreement: float | None
+    measure: str
+    test: str
+    significance: Comparison | None
+
+    def notes(self, examples: int) -> list[str]:
+        """Return agreement and significance in words."""
+        agreement = "none" if self.agreement is None else numbers.significant(self.agreement)
+        notes = [f"{examples:,} examples. Agreement: {agreement} ({self.measure})."]
+        if self.significance is not None:
+            test = self.significance
+            notes.append(
+                f"{self.test[0].upper()}{self.test[1:]}: OTHER minus MODEL {test.difference:+.4g}, 95 % interval "
+                f"{test.low:+.4g} to {test.high:+.4g}, p = {test.p_value:.3g}."
+            )
+        return notes
 
 
 def run(options: Options, progress: Progress) -> Found:
-    """The model's loss and the task's metrics."""
+    """The model's loss and the task's metrics; beside another model also agreement, a paired test, and speed."""
     from headjax.data.forms.language import Translations
+    from headjax.evaluation.paired import compare
     from headjax.evaluation.selection import describe
     from headjax.evaluation.task import measure_task
 
@@ -70,20 +116,31 @@ def run(options: Options, progress: Progress) -> Found:
     pairs = task.data.validation
     if options.beams and not isinstance(pairs, Translations):
         raise HeadjaxError(f"--beams: {task.name} is not about translations")
-    chosen: Any = {"limit": options.limit, "buckets": options.buckets}
-    with progress("evaluating", task.count_batches(options.batch_size, **chosen), "batch") as bar:
-        measured = measure_task(model, task, batch_size=options.batch_size, progress=bar, **chosen)
-    metrics, notes, more = dict(measured.metrics), [], {}
+    chosen: Any = {"limit": options.limit, "batch_size": options.batch_size, "buckets": options.buckets}
+    notes: list[str] = []
+    more: dict[str, Any] = {}
+    if options.other:
+        other = _other(options)
+        with progress("comparing", 2, "model"):
+            compared = compare((model, other[0]), (task, other[1]), **chosen)
+        measured = compared.first
+        more["other"] = _pair((model, other[0]), (task, other[1]), compared, options, progress)
+        notes += more["other"].notes(measured.examples)
+    else:
+        batches = task.count_batches(options.batch_size, limit=options.limit, buckets=options.buckets)
+        with progress("evaluating", batches, "batch") as bar:
+            measured = measure_task(model, task, progress=bar, **chosen)
+    metrics = dict(measured.metrics)
     if task.data.info.get("protocol"):
         more["protocol"] = task.data.info["protocol"]
         notes.append("; ".join(f"{name}: {value}" for name, value in more["protocol"].items()) + ".")
-    if isinstance(pairs, Translations) and options.beams != 0:
+    if isinstance(pairs, Translations) and options.beams != 0 and not options.other:
         if options.beams is None and importlib.util.find_spec("sacrebleu") is None:
             notes.append("BLEU needs sacrebleu: pip install '.[translation]' from a checkout.")
         else:
             bleu = _bleu(model, task, pairs, options, progress)
             metrics["bleu"], more["bleu_signature"] = bleu.score, bleu.signature
-            notes.append(f"BLEU: {bleu.signature}, {options.beams or BEAMS} beams.")
+            notes.append(f"BLEU: {bleu.signature}, beam size {options.beams or BEAMS}.")
     return Found(
         metrics=metrics,
         examples=measured.examples,
@@ -94,6 +151,47 @@ def run(options: Options, progress: Progress) -> Found:
         printed=printed_metrics(metrics, task),
         notes=notes,
         **more,
+    )
+
+
+def _other(options: Options) -> tuple[Model, Task]:
+    """Return the other model and the task as it reads it; the error of one that does not fit names the model."""
+    from headjax.evaluation.specs import load_task
+    from headjax.models.model import load
+
+    model = load(options.other)
+    try:
+        return model, load_task(options.task, model, options.length or 0, split="all")
+    except HeadjaxError as error:
+        raise HeadjaxError(f"{options.other}: {error}") from None
+
+
+def _pair(
+    models: tuple[Model, Model], tasks: tuple[Task, Task], compared: Compared, options: Options, progress: Progress
+) -> Pair:
+    """Return the comparison of two models, with the median seconds of a forward pass over the first batch, in turns."""
+    from headjax.core.timing import time_in_turns
+
+    fitted = [task.fit(model) for model, task in zip(models, tasks, strict=True)]
+    batches = [
+        next(islice(task.batches(options.batch_size, limit=options.limit, buckets=options.buckets), 1))
+        for task in tasks
+    ]
+
+    def call(number: int) -> Any:
+        return lambda: fitted[number](batches[number]).hidden
+
+    timed = time_in_turns({"first": call(0), "other": call(1)}, repeats=REPEATS, progress=progress)
+    first, second = timed["first"].median, timed["other"].median
+    return Pair(
+        metrics=compared.second.metrics,
+        parameters=(models[0].num_parameters, models[1].num_parameters),
+        seconds_per_batch=(first, second),
+        speed_up=first / second,
+        agreement=compared.agreement,
+        measure=compared.measure,
+        test=compared.test,
+        significance=compared.significance,
     )
 
 

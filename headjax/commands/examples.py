@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from headjax.commands.options import CommandOptions, argument, option, option_name
+from headjax.commands.options import CommandOptions, argument, option
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Size
 
 if TYPE_CHECKING:
-    from headjax.evaluation.selection import Parts
     from headjax.evaluation.task import Task
     from headjax.models.config import Batch
     from headjax.models.model import Model, ModelFolder
@@ -20,6 +19,13 @@ if TYPE_CHECKING:
 
 TASK = "task name (python, sst2, ...) or a file"
 """Help of `--task`, also where a command can do without."""
+
+
+CALIBRATE = 512
+"""Default number of examples that choose."""
+
+LENGTHS = (32, 64, 128, 256)
+"""Lengths to which examples are padded where many are read and `--buckets` names none."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,6 +44,7 @@ class ConfigOptions(CommandOptions):
 class BatchOptions(CommandOptions):
     """Options of commands that compute in batches."""
 
+    title: ClassVar[str] = "examples"
     batch_size: Size = option(16, "examples (texts, prompts) per batch")
 
 
@@ -45,6 +52,7 @@ class BatchOptions(CommandOptions):
 class ReadingOptions(BatchOptions):
     """Options of commands that read the examples of a task."""
 
+    title: ClassVar[str] = "examples"
     task: str = option(help=TASK, metavar="TASK", reads=True)
     limit: Count = option(0, "use the first N examples; 0 is all")
     length: Size | None = option(
@@ -56,6 +64,7 @@ class ReadingOptions(BatchOptions):
 class BucketOptions(CommandOptions):
     """Options of commands that sort the examples of a task by length."""
 
+    title: ClassVar[str] = "examples"
     buckets: tuple[Size, ...] = option((), "pad texts to these lengths, such as 16,32,64 (default: the longest)", "L")
 
 
@@ -63,6 +72,7 @@ class BucketOptions(CommandOptions):
 class TaskOptions(ReadingOptions, BucketOptions):
     """Options of commands that evaluate a model on a task."""
 
+    title: ClassVar[str] = "examples"
     model: str = argument("MODEL", "model directory", reads=True)
 
     @functools.cached_property
@@ -75,19 +85,19 @@ class TaskOptions(ReadingOptions, BucketOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExamplesOptions(TaskOptions):
-    """Options of commands that choose heads on some examples of a task, by the policy of `evaluation.selection`."""
+    """Options of commands that choose on some examples of a task and measure on others (`evaluation.selection`)."""
 
-    train: str = option(
+    title: ClassVar[str] = "examples"
+    calibration: str = option(
         "",
-        "file or task to choose heads, to calibrate and to fine-tune on; metrics are then taken on all of --task "
-        "(default: the task's own training examples; a task with one split is divided in halves)",
+        "examples that choose: another file or task, or validation; metrics are then taken on all of --task (default: "
+        "the task's own training examples; a task with one split is divided in halves)",
         "FILE",
         reads=True,
     )
-    select: str = option(
-        "", "choose heads on other examples than --train: validation, or a file or task", "SPLIT|FILE", reads=True
+    calibrate: Count | None = option(
+        None, f"number of examples that choose; 0 is all (default: {CALIBRATE}, or --limit)"
     )
-    selected: Count | None = option(None, "choose on N of them, drawn at random; 0 is all (default: 1024, or --limit)")
 
 
 def open_model_and_task(options: TaskOptions, split: str = "validation") -> tuple[Model, Task]:
@@ -119,115 +129,79 @@ def printed_metrics(metrics: Mapping[str, float], task: Task) -> dict[str, float
     return {name: value for name, value in metrics.items() if name != "word_perplexity" or counts_words}
 
 
-@dataclasses.dataclass(frozen=True)
-class Examples:
+class Examples(NamedTuple):
     """A task's parts as the options ask for them.
 
     Attributes:
-        parts: the examples to choose heads on, and those to take metrics on.
-        selected: number of selection examples; 0 is all.
+        selection: the examples to choose on.
+        evaluation: the examples to take metrics on.
+        number: number of selection examples; 0 is all.
         options: the command's options.
-        train: the task that `--train` names; None without the option.
     """
 
-    parts: Parts
-    selected: int
+    selection: Task
+    evaluation: Task
+    number: int
     options: ExamplesOptions
-    train: Task | None = None
 
-    @property
-    def selection(self) -> Task:
-        """The examples to choose heads on."""
-        return self.parts.selection
-
-    @property
-    def evaluation(self) -> Task:
-        """The examples to take metrics on."""
-        return self.parts.evaluation
-
-    def selection_batches(self) -> list[Batch]:
-        """Return the batches to choose heads on."""
+    def scoring(self) -> list[Batch]:
+        """Return the batches to score heads on: every example counts once."""
         options = self.options
-        return list(self.selection.batches(options.batch_size, limit=self.selected, buckets=options.buckets))
+        return list(self.selection.batches(options.batch_size, limit=self.number, buckets=options.buckets))
 
-    def described(
-        self,
-        *,
-        selection: bool = True,
-        evaluation: bool = True,
-        training: bool = False,
-        selected: int | None = None,
-        purpose: str = "Selection",
-    ) -> dict[str, Any]:
-        """Return the fields of a result `OnExamples` about the examples that a command has read.
+    def calibrating(self, seed: int) -> list[Batch]:
+        """Return the batches to calibrate on, drawn by a seed; all are full."""
+        options, count = self.options, self.number or self.selection.count()
+        return list(self.selection.sample(count, options.batch_size, seed=seed, buckets=options.buckets or LENGTHS))
 
-        Args:
-            selection, evaluation, training: whether it has read them; `training` are those to fine-tune on.
-            selected: number of selection examples that it took, if others than asked for; 0 is all.
-            purpose: of the selection examples, for the notes.
-        """
-        from headjax.evaluation.selection import describe, describe_training, in_words
+    def with_own_output(self, model: Model, changed: Model) -> Model:
+        """Return a model that was changed with the task's output with the output that it came with."""
+        config: Any = changed.config
+        if hasattr(model.config, "output"):
+            config = dataclasses.replace(config, output=model.config.output)
+        return model.replace(config=config, params=changed.params, history=changed.history)
 
-        limit = self.selected if selected is None else selected
-        chosen = describe(self.selection, limit) if selection else None
+    def described(self, *, selection: bool = True, evaluation: bool = True) -> dict[str, Any]:
+        """Return the fields of a result `OnExamples` about the examples that a command has read."""
+        from headjax.evaluation.selection import describe, in_words
+
+        chosen = describe(self.selection, self.number) if selection else None
         judged = describe(self.evaluation, self.options.limit) if evaluation else None
-        trained = describe_training(self.evaluation, self.train) if training else None
-        fields = {
-            "selection": chosen,
-            "evaluation": judged,
-            "about": in_words(chosen, judged, trained, purpose=purpose),
-        }
-        return fields | ({"training": trained} if training else {})
+        return {"selection": chosen, "evaluation": judged, "about": in_words(chosen, judged)}
 
 
 def open_model_and_examples(options: ExamplesOptions) -> tuple[Model, Examples]:
     """Return the model directory that the options name and the parts of the task, which fits the model.
 
     Raises:
-        HeadjaxError: there is no such model, task or split, or the task or the examples do not fit the model.
+        HeadjaxError: there is no such model or task, or the task or the examples do not fit the model.
     """
-    # Beside training examples of its own a text is read whole.
-    model, task = open_model_and_task(options, split="all" if options.train else "validation")
-    return model, _examples(model, task, options)
+    from headjax.evaluation.selection import SPLITS, split_task
+    from headjax.evaluation.specs import load_task
+
+    other = options.calibration not in ("", *SPLITS)
+    # Beside calibration examples of their own, texts are read whole.
+    model, task = open_model_and_task(options, split="all" if other else "validation")
+    select: str | Task = options.calibration or SPLITS[0]
+    if other:
+        try:
+            select = load_task(options.calibration, model, options.length or 0)
+        except HeadjaxError as error:
+            raise HeadjaxError(f"--calibration: {error}") from None
+    parts = split_task(task, select)
+    number = options.calibrate if options.calibrate is not None else options.limit or CALIBRATE
+    return model, Examples(*parts, number, options)
 
 
 def open_model_and_examples_if_any(options: ExamplesOptions) -> tuple[Model, Examples | None]:
     """Return the same for a command that can do without a task.
-
-    Args:
-        options: name the model and maybe a task.
 
     Raises:
         HeadjaxError: as `open_model_and_examples`, or there are examples to choose on and no task.
     """
     if options.task:
         return open_model_and_examples(options)
-    for field in ("train", "select"):
-        if getattr(options, field):
-            raise HeadjaxError(f"{option_name(options, field)}: needs a task to measure on, name one with --task")
+    for name in ("calibration", "calibrate"):
+        if getattr(options, name):
+            raise HeadjaxError(f"--{name}: needs a task to measure on, name one with --task")
     return options.folder.model(), None
-
-
-def _examples(model: Model, task: Task, options: ExamplesOptions) -> Examples:
-    """Return the parts of a loaded task.
-
-    Raises:
-        HeadjaxError: there is no such split or file, or its examples do not fit the model.
-    """
-    from headjax.evaluation.selection import SELECTED, SPLITS, split_task
-    from headjax.evaluation.specs import load_task
-
-    def read(field: str, split: str) -> Task:
-        try:
-            return load_task(getattr(options, field), model, options.length or 0, split=split)
-        except HeadjaxError as error:
-            raise HeadjaxError(f"{option_name(options, field)}: {error}") from None
-
-    train = read("train", "all") if options.train else None
-    if options.select == "train" and train is None and not len(task.data.train):
-        name = option_name(options, "select")
-        raise HeadjaxError(f"{name}: {task.name} has no training examples; leave it out to divide the task in halves")
-    select = options.select or SPLITS[0]
-    parts = split_task(task, select if select in SPLITS else read("select", "validation"), train=train)
-    selected = options.selected if options.selected is not None else options.limit or SELECTED
-    return Examples(parts, selected, options, train)

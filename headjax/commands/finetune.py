@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,8 +21,12 @@ from headjax.storage.directories import replace_directory
 from headjax.storage.paths import path_of, remove_tree
 
 if TYPE_CHECKING:
-    from headjax.commands.own_data import Lesson
+    from headjax.commands.own_data import InferredTask
+    from headjax.data.task import TaskData
+    from headjax.models.config import Batch
+    from headjax.models.model import Model
     from headjax.training.config import TrainConfig
+    from headjax.training.loop import TrainResult
 
 CHECKPOINT_EVERY = 200
 """Steps between the checkpoints from which an interrupted run continues."""
@@ -50,6 +55,12 @@ class Options(CommandOptions):
     train: str = option(help="table, SQuAD's JSON, or text to train on", metavar="FILE", reads=True)
     validation: str = option(
         "", "file to evaluate on (default: some of the training file is held out)", "FILE", reads=True
+    )
+    teacher: str = option(
+        "",
+        "model directory to distil from: its logits (temperature 2) count as much as the labels",
+        "MODEL",
+        reads=True,
     )
     task: OwnTask | None = option(
         None, "what to train for (default: by the file's columns and the model)", "NAME", read=_task_name
@@ -100,13 +111,12 @@ class Found(Run):
 
 
 def run(options: Options, progress: Progress) -> Found:
-    """Trains a model on one's own files and writes it as a model directory; an interrupted run continues."""
-    from headjax.commands.own_data import OwnFiles, find_lesson
+    """Trains a model on your own files and writes it as a model directory; an interrupted run continues."""
+    from headjax.commands.own_data import OwnFiles, infer_task
     from headjax.evaluation.task import measure_of
-    from headjax.models.model import LAYOUT, load
+    from headjax.models.model import load
+    from headjax.models.recipe import with_task
     from headjax.models.tasks.classification import class_names, names_or_numbers
-    from headjax.training.loop import train
-    from headjax.training.recording import read_metrics
 
     model = load(options.model)
     files = OwnFiles(
@@ -116,17 +126,20 @@ def run(options: Options, progress: Progress) -> Found:
         columns=options.columns,
         length=options.length or 0,
     )
-    lesson = find_lesson(model, files)
-    data = lesson.data.load(model.tokenizer)
-    config = run_config(options, lesson, len(data.train))
+    inferred = infer_task(model, files)
+    data = inferred.data.load(model.tokenizer)
+    config = run_config(options, inferred, len(data.train))
     workdir = workdir_of(options.out)
+    curve: list[dict[str, float]] = []
     try:
-        result = train(config, workdir, data=data, progress=progress)
+        if options.teacher:
+            result = _distilled(
+                options, with_task(model, inferred.output) if inferred.output else model, data, config, progress
+            )
+        else:
+            result, curve = _trained(options, data, config, progress)
     except CheckpointError as error:
         raise HeadjaxError(f"{error} To start again, remove that folder.") from None
-    curve = learning_curve(read_metrics(workdir / "metrics.jsonl"), options.batch_size / len(data.train))
-    if result.path is not None:
-        replace_directory(result.path, path_of(options.out), LAYOUT)
     if result.finished or result.diverged is not None:
         remove_tree(workdir)
     measure = measure_of(data)
@@ -135,14 +148,64 @@ def run(options: Options, progress: Progress) -> Found:
         options.out,
         class_names(result.model.config) or names_or_numbers(result.model.config),
         config.steps,
-        task=lesson.task,
+        task=inferred.task,
         examples={"train": len(data.train), "validation": len(data.validation)},
-        validation=lesson.division,
+        validation=inferred.division,
         best=None if measure is None else best_point(curve, measure.headline, measure.higher_is_better),
         learning_curve=curve,
         learning_rate=options.learning_rate,
     )
     return made
+
+
+def _trained(
+    options: Options, data: TaskData, config: TrainConfig, progress: Progress
+) -> tuple[TrainResult, list[dict[str, float]]]:
+    """Train, move the model to OUT, and return the result with its learning curve."""
+    from headjax.models.model import LAYOUT
+    from headjax.training.loop import train
+    from headjax.training.recording import read_metrics
+
+    workdir = workdir_of(options.out)
+    result = train(config, workdir, data=data, progress=progress)
+    if result.path is not None:
+        replace_directory(result.path, path_of(options.out), LAYOUT)
+    return result, learning_curve(read_metrics(workdir / "metrics.jsonl"), options.batch_size / len(data.train))
+
+
+def _distilled(
+    options: Options, student: Model, data: TaskData, config: TrainConfig, progress: Progress
+) -> TrainResult:
+    """Train with the teacher's answers beside the labels, save the model to OUT, and return the result."""
+    from headjax.evaluation.measures import LanguageModelling
+    from headjax.evaluation.task import Task, evaluate_task, measure_of
+    from headjax.models.model import load, save
+    from headjax.training.checkpoints import Checkpoints
+    from headjax.training.distillation import distill
+    from headjax.training.loop import TrainResult
+    from headjax.training.objectives import Distillation
+
+    teacher = load(options.teacher)
+    task = Task(options.train, data, measure_of(data) or LanguageModelling())
+    settings = Distillation(steps=config.steps, optimizer=config.optimizer, seed=config.seed)
+    batches = task.train_batches(config.batch_size, seed=config.seed)
+    started, tokens = time.perf_counter(), 0
+
+    def counted() -> Iterator[Batch]:
+        nonlocal tokens
+        for batch in batches:
+            tokens += int(batch["attention_mask"].sum()) if "attention_mask" in batch else batch["input_ids"].size
+            yield batch
+
+    with (
+        Checkpoints(workdir_of(options.out), keep=1) as checkpoints,
+        progress("distilling", config.steps, "step") as bar,
+    ):
+        model = distill(student, teacher, counted(), settings, checkpoints=checkpoints, progress=bar).model
+    speed = tokens / (time.perf_counter() - started)
+    save(model, options.out, progress)
+    metrics = evaluate_task(model, task, batch_size=config.batch_size)
+    return TrainResult(model, path_of(options.out), config.steps, metrics, speed, finished=True, kept_step=config.steps)
 
 
 def workdir_of(out: str) -> Path:
@@ -151,12 +214,12 @@ def workdir_of(out: str) -> Path:
     return path.with_name(f".{path.name}.finetune")
 
 
-def run_config(options: Options, lesson: Lesson, examples: int) -> TrainConfig:
+def run_config(options: Options, inferred: InferredTask, examples: int) -> TrainConfig:
     """Return the training run that the options describe.
 
     Args:
         options: of the command.
-        lesson: the task on the user's files.
+        inferred: the task on the user's files.
         examples: number of training examples.
 
     Raises:
@@ -170,8 +233,8 @@ def run_config(options: Options, lesson: Lesson, examples: int) -> TrainConfig:
     many = f"{shown(options.epochs)} times {examples} examples are 2**31 steps of {options.batch_size} or more"
     require(steps < STEPS_END, "--epochs", many)
     return TrainConfig(
-        model=Directory(path=str(path_of(options.model).expanduser().absolute()), task=lesson.output),
-        data=lesson.data,
+        model=Directory(path=str(path_of(options.model).expanduser().absolute()), task=inferred.output),
+        data=inferred.data,
         batch_size=options.batch_size,
         steps=steps,
         optimizer=AdamW(schedule=LinearDecay(peak=options.learning_rate, warmup_steps=steps // 10), b2=0.999),

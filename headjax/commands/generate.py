@@ -35,17 +35,13 @@ class Options(BatchOptions):
     file: str = option("", "file with a prompt on each line, instead of --prompt", "FILE", reads=True)
     max_new_tokens: Size | None = option(None, "longest continuation (default: 64, or as the positions allow)")
     temperature: NotNegative | None = option(
-        None, "draw from softmax(logits / T); 0 takes the likeliest token (default: 0; 1 with --top-k or --top-p)", "T"
+        None, "sampling temperature; 0 is greedy decoding (default: 0; 1 with --top-k or --top-p)", "T"
     )
-    top_k: Count = option(0, "draw from the N likeliest tokens; 0 is all", shown="0")
-    top_p: float = option(1.0, "draw from the likeliest tokens whose probabilities sum to P", "P")
-    beams: Count = option(0, "search with N hypotheses instead of drawing; 0 is no search", shown="0")
-    seed: Count = option(0, "seed of the draws", shown="0")
-    stream: bool = option(False, "print each token as soon as it is chosen, one prompt after another")
-    cache: Size | None = option(
-        None, "room of the cache in tokens (default: as many as the longest prompt and its continuation need)"
-    )
-    plain: bool = option(False, "read special tokens such as <|user|> in prompts as text")
+    top_k: Count = option(0, "top-k sampling: from the N most probable tokens; 0 is all", shown="0")
+    top_p: float = option(1.0, "nucleus sampling: from the smallest set of tokens with total probability P", "P")
+    beams: Count = option(0, "beam search with beam size N; 0 is sampling or greedy decoding", shown="0")
+    seed: Count = option(0, "seed of sampling", shown="0")
+    stream: bool = option(False, "print tokens as they are generated, one prompt after another")
 
 
 class Written(NamedTuple):
@@ -71,7 +67,6 @@ class Found(Result):
     """Generated texts.
 
     Attributes:
-        room: where the cache's bytes go, in words.
         streamed: whether the texts have been printed.
     """
 
@@ -80,13 +75,8 @@ class Found(Result):
     tokens: int = found("generated")
     seconds: float = found("after compilation, as the speeds")
     tokens_per_second: float = found()
-    prompt_tokens: int = found("read")
     prefill_tokens_per_second: float | None = found("null with beams")
     decode_tokens_per_second: float | None = found("after the first token of each text; null with beams")
-    cache_bytes: int = found()
-    sampler: str = found()
-    model: str = found()
-    room: str
     streamed: bool
 
     def tables(self) -> Sequence[Table]:
@@ -104,9 +94,8 @@ class Found(Result):
         if self.prefill_tokens_per_second is not None:
             later = self.decode_tokens_per_second
             decoded = "" if later is None else f"; then {numbers.count(later)} tokens per second"
-            read = f"{numbers.count(self.prefill_tokens_per_second)} per second"
-            notes.append(f"Prompts of {self.prompt_tokens:,} tokens: {read}{decoded}.")
-        return [*notes, f"Cache: {numbers.size(self.cache_bytes)} for {self.room}."]
+            notes.append(f"Prompts: {numbers.count(self.prefill_tokens_per_second)} tokens per second{decoded}.")
+        return notes
 
 
 def run(options: Options, progress: Progress) -> Found:
@@ -126,20 +115,14 @@ def run(options: Options, progress: Progress) -> Found:
     texts = [text for part in parts for text in part.texts]
     tokens, read, prefill, decode = (sum(column) for column in list(zip(*parts, strict=True))[1:])
     later = tokens - len(texts)
-    batch = "a prompt" if request.size == 1 else f"{request.size} prompts"
     return Found(
         text=texts,
         prompts=prompts,
         tokens=tokens,
         seconds=prefill + decode,
         tokens_per_second=tokens / (prefill + decode),
-        prompt_tokens=read,
         prefill_tokens_per_second=read / prefill if prefill else None,
         decode_tokens_per_second=later / decode if prefill and later else None,
-        cache_bytes=request.cache_bytes,
-        sampler=f"beams {options.beams}" if options.beams else str(sampler),
-        model=options.model,
-        room=f"{batch}, {request.room} tokens each",
         streamed=options.stream,
     )
 
@@ -175,8 +158,6 @@ def sampler_of(options: Options) -> Sampler:
         raise HeadjaxError("--beams: beam search does not draw; leave out --temperature, --top-k and --top-p")
     if options.beams and options.stream:
         raise HeadjaxError("--stream: beams are compared until the end; leave out --beams")
-    if options.beams and options.cache:
-        raise HeadjaxError("--cache: beam search sizes its own; leave out --beams")
     if not 0.0 < options.top_p <= 1.0:
         raise HeadjaxError(f"--top-p: must be above 0 and at most 1, got {options.top_p}")
     if not draws or options.temperature == 0:
@@ -195,8 +176,6 @@ class _Request(NamedTuple):
         limit: greatest number of new tokens.
         end: the token that ends a text.
         sampler, options: how to choose tokens.
-        room: number of tokens that the cache has room for.
-        cache_bytes: bytes of its keys and values.
     """
 
     model: Model
@@ -206,8 +185,6 @@ class _Request(NamedTuple):
     end: int | None
     sampler: Sampler
     options: Options
-    room: int
-    cache_bytes: int
 
     def rows(self, start: int) -> Batch:
         """Return a batch of the prompts from a number on, the last one repeated to fill it."""
@@ -226,7 +203,6 @@ class _Request(NamedTuple):
             end_token=self.end,
             sampler=self.sampler,
             seed=self.options.seed + seed,
-            cache=self.options.cache,
         )
         return started.block_until_ready()
 
@@ -242,27 +218,21 @@ class _Request(NamedTuple):
 def _request(model: Model, prompts: list[str], sampler: Sampler, options: Options) -> _Request:
     """Return the settings of the prompts' generation, which is compiled before any clock runs."""
     from headjax.models.generation import check_generative, check_room, for_decoding
-    from headjax.models.prompts import end_of_text, new_tokens, prompt_batch, prompt_length, tokenizer_of
+    from headjax.models.prompts import end_of_text, new_tokens, prompt_batch, tokenizer_of
 
     config = check_generative(model.config, 1, None)
-    batch = prompt_batch(model, prompts, special=not options.plain)
+    batch = prompt_batch(model, prompts, special=True)
     limit = options.max_new_tokens or new_tokens(config, batch)
-    length = prompt_length(config, batch)
-    room = options.cache or length + limit
-    if length + limit > room:
-        need = f"the longest prompt ({length}) and its continuation ({limit}) need {length + limit}"
-        raise HeadjaxError(f"--cache: room for {room} tokens, but {need}")
     size = 1 if options.stream else min(options.batch_size, len(prompts))
     model = model.replace(params=for_decoding(config, model.params))
     end = end_of_text(tokenizer_of(model))
     if options.beams and end is None:
         raise HeadjaxError("--beams: the tokenizer has no end-of-text token, which beam search needs")
     rows = {name: array[:1] for name, array in batch.items()}
-    field = "--cache" if options.cache else "--max-new-tokens"
-    held = check_room(field, config, model.params, rows, size, room - length)
+    check_room("--max-new-tokens", config, model.params, rows, size, limit)
     if options.beams:
-        held = check_room("--beams", config, model.params, rows, size * options.beams, limit)
-    request = _Request(model, batch, size, limit, end, sampler, options, room, held)
+        check_room("--beams", config, model.params, rows, size * options.beams, limit)
+    request = _Request(model, batch, size, limit, end, sampler, options)
     if options.beams:
         _beams(request, 0, size)
     else:
@@ -297,7 +267,7 @@ def _batch(request: _Request, start: int, count: int, seed: int, show: Callable[
 
 
 def _beams(request: _Request, start: int, count: int) -> Written:
-    """Return the best hypotheses of the `count` prompts from `start` on."""
+    """Return the best sequences of the `count` prompts from `start` on."""
     import numpy as np
 
     from headjax.models.beam import beam_search

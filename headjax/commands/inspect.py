@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headjax.commands.examples import ConfigOptions
 from headjax.commands.options import argument, option
-from headjax.commands.results import Result, found
+from headjax.commands.results import ABSENT, Result, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
@@ -26,6 +26,9 @@ class Options(ConfigOptions):
     model: str = argument("MODEL", "model directory", "", reads=True)
     config: str = option("", "config file, instead of a model directory", "FILE[:ARGS]", reads=True)
     length: Size = option(128, "number of tokens that FLOPs are given for")
+    captured_variance: bool = option(
+        False, "also read the weights: the rank that captures 90, 95 and 99 % of queries, keys and their products"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,16 +46,56 @@ class Found(Result):
         "`stack`, `layer`, `kind`, `heads`, `sizes`, `parameters`, `flops`, `cache_bytes_per_token`, `tied_layers`"
     )
 
+    captured_variance: Mapping[str, Any] = found(
+        "with `--captured-variance`: ranks by layer, by `query`, `key`, `product` (of all heads together) and "
+        "`product_by_head` (mean of single heads), and by share of the squared norm",
+        default=ABSENT,
+    )
+
     def tables(self) -> Sequence[Table]:
-        return [self.summary(), _layers(self.layers)]
+        ranks = [] if self.captured_variance is ABSENT else [_rank_table(self.captured_variance)]
+        return [self.summary(), _layers(self.layers), *ranks]
 
 
 def run(options: Options, progress: Progress) -> Found:
-    """Counts parameters, heads, FLOPs and cache; no array is read or made."""
+    """Counts parameters, heads, FLOPs and cache from the config; captured variance from the weights."""
     if bool(options.model) == bool(options.config):
         raise HeadjaxError("inspect: give a model directory or --config, one of them")
+    if options.captured_variance and not options.model:
+        raise HeadjaxError("--captured-variance: needs a model directory")
     config = _from_directory(options.model) if options.model else _from_file(options)
-    return Found(**summarize(config, options.length)._asdict())
+    ranks = _ranks(options.model) if options.captured_variance else ABSENT
+    return Found(**summarize(config, options.length)._asdict(), captured_variance=ranks)
+
+
+SHARES = (0.9, 0.95, 0.99)
+"""Shares of the variance that ranks are given for."""
+
+PARTS = {"query": "W_Q", "key": "W_K", "product": "W_Q W_K^T", "product_by_head": "one head's product"}
+"""Decomposed matrices, and their names in the table."""
+
+
+def _ranks(model: str) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the ranks of every layer by part and share."""
+    from headjax.conversion.analysis import captured_variance, rank_for
+    from headjax.models.model import load
+
+    return {
+        f"{stack}/{layer}": {
+            part: {f"{share:.0%}": float(rank_for(getattr(curves, part), share).mean()) for share in SHARES}
+            for part in PARTS
+        }
+        for (stack, layer), curves in captured_variance(load(model)).items()
+    }
+
+
+def _rank_table(ranks: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
+    shares = [f"{share:.0%}" for share in SHARES]
+    columns = [Column("Layer")]
+    columns += [Column(f"{name} {share}", numbers.significant) for name in PARTS.values() for share in shares]
+    rows = [(layer, *(found[part][share] for part in PARTS for share in shares)) for layer, found in ranks.items()]
+    note = "Ranks that capture so much of the squared norm, of all heads together and of single heads (mean)."
+    return Table(columns, rows, notes=(note,))
 
 
 def _from_directory(path: str) -> ModelConfig:

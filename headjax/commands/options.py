@@ -8,8 +8,8 @@
 A field's type says how its text is read and which values it can have (`headjax.core.fields`); its default is shown in
 the help. Errors name the option as it was typed.
 
-A command writes to new places, or over an older output of the same kind. Its inputs, model directories and other files
-need `--overwrite`: `check_places` compares them before any work is done.
+Folders that exist, the command's inputs, and model directories are replaced with `--overwrite` alone: `check_places`
+looks at them before any work is done. Results (`.json`, `.html`) that exist are replaced, other files are not.
 """
 
 from __future__ import annotations
@@ -17,23 +17,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import glob
-import itertools
 import os
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import check_value
 from headjax.storage.directories import check_own
 from headjax.storage.files import is_stream
-from headjax.storage.paths import check_file, check_folder, is_bucket, matches, path_of
+from headjax.storage.paths import check_file, check_folder, is_bucket, path_of
 
-Written = Literal["", "new", "folder", "result", "page", "plot", "predictions"]
-"""Output of a command under the path of an option, see `check_places`."""
+Written = Literal["", "new", "folder", "file"]
+"""Output under the path of an option: a new folder, a folder that is continued, or a file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,8 +46,6 @@ class Declared:
             the text of its `ValueError` is the rest of the error's line.
         shown: the default as the help shows it.
         words: `many`: the option takes several words; `repeated`: it can be typed again. Both fill a tuple.
-        one_of: name of a group of options, of which exactly one must be typed.
-        requires: field of another option, which must be typed with this one; the help says so.
         name: the option's name where it is not the field's; of a group whose commands call it differently.
         reads: whether the value names files or folders that the command reads.
         writes: what the command writes under the path that the value is.
@@ -61,8 +57,6 @@ class Declared:
     read: Callable[[str], Any] | None = None
     shown: str = ""
     words: Literal["one", "many", "repeated"] = "one"
-    one_of: str = ""
-    requires: str = ""
     name: str = ""
     reads: bool = False
     writes: Written = ""
@@ -85,10 +79,14 @@ def argument(metavar: str, help: str, default: Any = dataclasses.MISSING, **more
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommandOptions:
-    """Options of every command."""
+    """Options of every command.
 
-    json: str | None = option(None, "write the result as JSON; - is stdout", "PATH", writes="result")
-    overwrite: bool = option(False, "replace a folder, or a file that is no older output of this kind")
+    A class with a `title` has its options under that heading in the help.
+    """
+
+    title: ClassVar[str] = "options of every command"
+    json: str | None = option(None, "write the result as JSON; - is stdout", "PATH", writes="file")
+    overwrite: bool = option(False, "replace a folder or a file that exists")
     modules: tuple[str, ...] = option(
         (),
         "import your own formulations before: a module, or a Python file; can be repeated",
@@ -116,26 +114,20 @@ def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.Ar
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = [field for field in dataclasses.fields(cls) if "option" in field.metadata]
     groups: dict[str, Any] = {"": parser}
+    for owner in cls.__mro__:
+        title = getattr(owner, "title", "")
+        if title and title not in groups:
+            groups[title] = parser.add_argument_group(title)
     for field in fields:
-        name = declared(field).one_of
-        if name not in groups:
-            groups[name] = parser.add_mutually_exclusive_group(required=True)
-        _add(groups[name], field, hints[field.name], _required(field, cls))
+        owner = next(each for each in cls.__mro__ if field.name in vars(each).get("__annotations__", {}))
+        group = parser if declared(field).positional else groups[owner.__dict__.get("title", "")]
+        _add(group, field, hints[field.name])
     # Words without names may stand anywhere between the options, also those that can be left out.
     found = vars(parser.parse_intermixed_args(list(words)))
     missing = [name_of(field) for field in fields if field.default is dataclasses.MISSING and field.name not in found]
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
-    for field in fields:
-        other = _required(field, cls)
-        if other is not None and field.name in found and other.name not in found:
-            raise HeadjaxError(f"{name_of(field)}: needs {name_of(other)}")
     return cls(**found, **given)
-
-
-def option_name(options: CommandOptions, field: str) -> str:
-    """Return the name of a field as it is typed, for errors."""
-    return name_of(next(each for each in dataclasses.fields(options) if each.name == field))
 
 
 def declared(field: dataclasses.Field[Any]) -> Declared:
@@ -150,16 +142,10 @@ def name_of(field: dataclasses.Field[Any]) -> str:
     return own.metavar if own.positional else own.name or f"--{field.name.replace('_', '-')}"
 
 
-def _required(field: dataclasses.Field[Any], cls: type[CommandOptions]) -> dataclasses.Field[Any] | None:
-    """Return the field that a field `requires`."""
-    name = declared(field).requires
-    return next(each for each in dataclasses.fields(cls) if each.name == name) if name else None
-
-
-def _add(parser: Any, field: dataclasses.Field[Any], hint: Any, other: dataclasses.Field[Any] | None) -> None:
-    """Add a field to a parser or to a group of it; argparse never sees a default."""
+def _add(parser: argparse._ActionsContainer, field: dataclasses.Field[Any], hint: Any) -> None:
+    """Add a field to a parser; argparse never sees a default."""
     own, name, required = declared(field), name_of(field), field.default is dataclasses.MISSING
-    common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(field, other)}
+    common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(field)}
     if hint is bool:
         parser.add_argument(name, dest=field.name, action="store_true", **common)
         return
@@ -176,13 +162,12 @@ def _add(parser: Any, field: dataclasses.Field[Any], hint: Any, other: dataclass
         parser.add_argument(name, dest=field.name, required=required, **common)
 
 
-def _help(field: dataclasses.Field[Any], other: dataclasses.Field[Any] | None) -> str:
+def _help(field: dataclasses.Field[Any]) -> str:
     own, default = declared(field), field.default
     unset = default is dataclasses.MISSING or default is None or default is False or default in ("", ())
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else "" if unset else str(default)
     shown = own.shown or shown
-    only = f"with {name_of(other)}: " if other else ""
-    return (only + own.help + (f" (default {shown})" if shown else "")).replace("%", "%%")
+    return (own.help + (f" (default {shown})" if shown else "")).replace("%", "%%")
 
 
 class _Fill(argparse.Action):
@@ -270,16 +255,8 @@ def _number(text: str) -> float:
         raise ValueError(f"expected a number, got {text!r}") from None
 
 
-ENDS = 4096
-"""Bytes at either end of a file by which its kind is known."""
-
-OWN: Mapping[str, Callable[[bytes, bytes], bool]] = {
-    "result": lambda head, tail: head.startswith(b"{") and b'"command_seconds"' in tail,
-    "page": lambda head, tail: b"<html" in head.lower() and b"headjax" in head,
-    "plot": lambda head, tail: head.startswith(b"\x89PNG") or b"<svg" in head,
-    "predictions": lambda head, tail: False,  # nothing tells them from a table of the user's
-}
-"""Whether a file is an older output of a kind, by its first and last bytes."""
+RESULTS = (".json", ".html")
+"""Endings of files that are replaced: nobody's data or texts have them."""
 
 
 def check_places(options: CommandOptions) -> None:
@@ -307,16 +284,13 @@ def check_places(options: CommandOptions) -> None:
 
 
 def _paths_read(options: CommandOptions, field: dataclasses.Field[object]) -> Iterator[str]:
-    """Yield the real paths of the files that a field names: of `squad:FILE` and `FILE:ARGS`, too, and of patterns."""
+    """Yield the real paths that a field may name: of `FILE`, `FILE:ARGS` and `squad:FILE`."""
     if not declared(field).reads:
         return
     value = getattr(options, field.name) or ()
     for text in (value,) if isinstance(value, str) else value:
-        parts = text.split(":")
-        for start, end in itertools.product((0, 1), range(1, len(parts) + 1)):
-            word = os.path.expanduser(":".join(parts[start:end]))
-            is_pattern = glob.has_magic(word) and not os.path.lexists(word)
-            yield from map(os.path.realpath, matches(Path(word)) if is_pattern else filter(None, [word]))
+        before, _, after = text.partition(":")
+        yield from (os.path.realpath(os.path.expanduser(word)) for word in (text, before, after) if word)
 
 
 def _check_writable(value: str, place: Path, kind: str) -> None:
@@ -339,13 +313,9 @@ def _danger(place: Path, kind: str, read: set[str]) -> str | None:
     above = None if is_bucket(place) else next(filter(_is_model, (place, *place.absolute().parents)), None)
     if above is not None:
         return f"in the model directory {above}" if above != place else "a model directory"
-    if kind in ("new", "folder") or not place.is_file():
-        return None
-    with place.open("rb") as file:
-        head = file.read(ENDS)
-        file.seek(max(file.seek(0, os.SEEK_END) - ENDS, 0))
-        tail = file.read(ENDS)
-    return None if not head or OWN[kind](head, tail) else "exists already and is no older output of this command"
+    if kind == "file" and place.is_file() and place.suffix not in RESULTS and place.stat().st_size:
+        return "exists already"
+    return None
 
 
 def _is_model(folder: Path) -> bool:

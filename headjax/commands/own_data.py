@@ -1,4 +1,4 @@
-"""One's own files to fine-tune on: the task that they are about, their data config, and the model's output for it."""
+"""The user's files to fine-tune on: the task that they are about, their data config, and the model's output for it."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class OwnFiles:
     length: int = 0
 
 
-class Lesson(NamedTuple):
-    """A model's task on one's own files.
+class InferredTask(NamedTuple):
+    """A model's task on the user's own files.
 
     Attributes:
         task: the task.
@@ -82,7 +82,7 @@ class Lesson(NamedTuple):
     division: str
 
 
-def find_lesson(model: Model, files: OwnFiles) -> Lesson:
+def infer_task(model: Model, files: OwnFiles) -> InferredTask:
     """Return the task of the files for a model.
 
     Raises:
@@ -113,15 +113,15 @@ def _buckets(length: int) -> tuple[int, ...]:
     return tuple(bound for bound in BUCKETS if bound < length)
 
 
-def _text(model: Model, files: OwnFiles) -> Lesson:
+def _text(model: Model, files: OwnFiles) -> InferredTask:
     if is_table(files.train):
         raise DataError(f"{files.train}: a decoder is fine-tuned on plain text, not on a table")
     length = Request("", model, files.length).length()
     data = LanguageConfig(path=files.train, validation=files.validation, length=length)
-    return Lesson("text", data, None, _division(files, "pieces of the text, by their hash", HELD_OUT))
+    return InferredTask("text", data, None, _division(files, "pieces of the text, by their hash", HELD_OUT))
 
 
-def _translation(model: Model, files: OwnFiles) -> Lesson:
+def _translation(model: Model, files: OwnFiles) -> InferredTask:
     columns = files.columns
     if not columns and is_table(files.train):
         names = header(files.train)
@@ -131,7 +131,7 @@ def _translation(model: Model, files: OwnFiles) -> Lesson:
         raise DataError(said)
     read = _reading(model, files, TRANSLATION_LENGTH)
     data = ParallelText(train=files.train, source=columns[0], target=columns[1], **read)
-    return Lesson("translation", data, None, _division(files, "pairs, by the hash of the source"))
+    return InferredTask("translation", data, None, _division(files, "pairs, by the hash of the source"))
 
 
 def _reading(model: Model, files: OwnFiles, usual: int = LENGTH) -> dict[str, Any]:
@@ -145,18 +145,18 @@ def _holds_questions(path: str) -> bool:
     return ".json" in file.suffixes and read_text(file).lstrip().startswith("{")
 
 
-def _questions(model: Model, files: OwnFiles) -> Lesson:
+def _questions(model: Model, files: OwnFiles) -> InferredTask:
     read = _reading(model, files, SQUAD_LENGTH)
     data = QuestionAnswering(train=files.train, stride=usual_stride(read["max_length"]), **read)
     output = None if isinstance(_output(model), Span) else Span()
-    return Lesson("questions", data, output, _division(files, "questions, by the hash of their paragraph"))
+    return InferredTask("questions", data, output, _division(files, "questions, by the hash of their paragraph"))
 
 
 def _output(model: Model) -> Any:
     return getattr(model.config, "output", None)
 
 
-def _labelled(model: Model, files: OwnFiles) -> Lesson:
+def _labelled(model: Model, files: OwnFiles) -> InferredTask:
     """Return the task of a table of labelled texts or pairs."""
     if not is_table(files.train):
         raise DataError(
@@ -171,12 +171,14 @@ def _labelled(model: Model, files: OwnFiles) -> Lesson:
     division = _division(files, "rows, by the hash of their first text")
     if task == "regression":
         kept = isinstance(_output(model), Regression) and _output(model).outputs == 1
-        return Lesson(task, TextRegression(**fields), None if kept else Regression(), division)
+        return InferredTask(task, TextRegression(**fields), None if kept else Regression(), division)
     if task == "similarity":
         others = [read_labels(files.validation, columns["label"])] if files.validation else []
         scale = max(1.0, *(each.largest for each in (labels, *others)))
         kept = isinstance(_output(model), SentenceSimilarity)
-        return Lesson(task, TextSimilarity(**fields, scale=scale), None if kept else SentenceSimilarity(), division)
+        return InferredTask(
+            task, TextSimilarity(**fields, scale=scale), None if kept else SentenceSimilarity(), division
+        )
     data = TextClassification(**fields)
     rows = list(table_rows(files.train, {"label": columns["label"]}))
     classes = data.labels({"train": rows, "validation": []})
@@ -186,7 +188,7 @@ def _labelled(model: Model, files: OwnFiles) -> Lesson:
     named = () if tell_nothing(classes) else classes
     output = None if known else Classification(classes=len(classes), names=named)
     names = names_or_numbers(model.config) if output is None else output.names or classes
-    return Lesson("pairs" if "second" in columns else "classification", data.for_classes(names), output, division)
+    return InferredTask("pairs" if "second" in columns else "classification", data.for_classes(names), output, division)
 
 
 def _columns(files: OwnFiles) -> dict[str, str]:

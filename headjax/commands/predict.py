@@ -33,9 +33,9 @@ class Options(ReadingOptions):
     )
     text: tuple[str, ...] = option((), "a text, instead of --task; can be repeated", "TEXT", words="repeated")
     out: str = option(
-        "", "write the predictions, as TSV or JSON lines by the ending", "FILE.tsv|FILE.jsonl", writes="predictions"
+        "", "write the predictions, as TSV or JSON lines by the ending", "FILE.tsv|FILE.jsonl", writes="file"
     )
-    beams: Size = option(4, "hypotheses of a translation")
+    beams: Size = option(4, "beam size of translations")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ def _host(text: str) -> tuple[int, int]:
 class Options(CommandOptions):
     """Options of `headjax prepare`."""
 
-    task: str = argument("TASK", "name of a task (lm1b, mnli, wmt14_ende, ...), see `headjax tasks`")
+    task: str = argument("TASK", "name of a task: lm1b, mnli, wmt14_ende, ...")
     out: str = option(help="folder of the shards", metavar="D", writes="folder")
     source: tuple[str, ...] = option(
         (), "your files, gs:// or hf://datasets/ (default: TFDS)", "PATH", words="many", reads=True

@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import Examples, open_model_and_examples_if_any
-from headjax.commands.goals import Goal, Heads, MaxDrop, goal_of, is_gradual, settled
+from headjax.commands.examples import TASK, Examples, ExamplesOptions, open_model_and_examples_if_any
 from headjax.commands.options import argument, option
-from headjax.commands.orderings import GoalOptions, Ordering
-from headjax.commands.repair import Repaired, reconstructed
-from headjax.commands.results import ABSENT, NO_EXAMPLES, found
-from headjax.commands.surgery import Changed, compared, evaluate_each, fine_tune, fine_tuning_of
+from headjax.commands.results import ABSENT, NO_EXAMPLES, found, table_of
+from headjax.commands.surgery import Changed, compared, evaluate_each
 from headjax.core.errors import HeadjaxError
-from headjax.core.progress import Progress, silent
+from headjax.core.fields import Count
+from headjax.core.progress import Progress
 from headjax.report import numbers
-from headjax.report.tables import Table
+from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
-    from headjax.heads.ordering import Order
+    from headjax.heads.ordering import Order, Steps
+    from headjax.models.config import ModelConfig
     from headjax.models.model import Model
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(GoalOptions):
+class Options(ExamplesOptions):
     """Options of `headjax prune`."""
 
     out: str = argument("OUT", "folder of the pruned model", writes="new")
-    no_metrics: bool = option(False, "take no metrics before and after: less time and memory")
+    remove: str = option(help="40%, a number of heads, or heads: encoder/3/7,...", metavar="WHAT")
+    by: str = option(
+        "importance",
+        "order of removal: importance, importance_raw, fisher, ablation, reconstruction (no labels; best with "
+        "--reconstruct), subset, hard_concrete, random",
+        "ORDER",
+    )
+    task: str = option("", TASK, "TASK", reads=True)
+    reconstruct: bool = option(
+        False, "refit the output projections of kept heads by least squares on the calibration examples; no labels"
+    )
+    uniform: bool = option(False, "leave every layer as many heads in as many groups")
+    stacks: tuple[str, ...] = option((), "remove heads of these stacks only: encoder,decoder,cross", "STACKS")
+    minimum: Count = option(0, "heads that every layer keeps")
+    seed: int = option(0, "seed of the calibration examples and of random orders")
+
+    @property
+    def named(self) -> bool:
+        """Whether the heads are named one by one."""
+        return "/" in self.remove
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,148 +55,133 @@ class Found(Changed):
     """A pruned model.
 
     Attributes:
-        repairs: tables about the repair.
+        notes: warnings of the reconstruction.
     """
 
     kept: Sequence[Any] = found("heads")
     removed: Sequence[Any] = found("heads")
-    gated_metric: float = found(
-        "with `--max-drop`: of the selection examples",
-        form=numbers.significant,
-        said="gated metric on the selection examples",
-        default=ABSENT,
+    layers: Sequence[Any] = found(
+        "with `--reconstruct`: `name`, `tokens`, `unknowns`, `ridge`, `held_out`, `kept`", default=ABSENT
     )
-    baseline: float = found(
-        "the same with all heads", form=numbers.significant, said="baseline on the selection examples", default=ABSENT
-    )
-    heads_per_layer: int = found("with `--uniform`", said="heads per layer", default=ABSENT)
-    groups_per_layer: int = found(said="groups per layer", default=ABSENT)
-    calibration: Mapping[str, Any] = found(
-        "with `--reconstruct`, as the keys that follow: `examples`, `tokens`, ...", default=ABSENT
-    )
-    layers: Sequence[Any] = found("`name`, `tokens`, `unknowns`, `ridge`, `held_out`, `kept`", default=ABSENT)
-    units_removed: Mapping[str, int] = found("by layer", default=ABSENT)
-    agreement: Mapping[str, Any] = found(
-        "with the original: `measure` (`kl`, `cosine`, `squared_difference`), `before`, `after`, `examples`",
-        default=ABSENT,
-    )
-    warnings: Sequence[str] = found(default=ABSENT)
-    repairs: Sequence[Table]
+    notes: Sequence[str] = ()
 
     def tables(self) -> Sequence[Table]:
-        return [self.comparison(), *self.repairs]
+        if self.layers is ABSENT:
+            return [self.comparison()]
+        columns = {
+            "name": Column("Refitted"),
+            "unknowns": Column("Unknowns", numbers.significant),
+            "ridge": Column("Ridge", numbers.significant),
+            "held_out": Column("Held-out error", numbers.significant, better="lower"),
+            "kept": Column("Kept", lambda kept: "yes" if kept else "no"),
+        }
+        title = "Squared error after refitting over that before, on held-out examples"
+        return [self.comparison(), table_of(columns, self.layers, title=title, notes=self.notes)]
 
 
 def run(options: Options, progress: Progress) -> Found:
-    """Removes heads for real and writes the smaller model; with a task, also its metrics before and after."""
+    """Deletes the weights of heads and writes the smaller model; with a task, also its metrics before and after."""
     from headjax.heads.head_id import all_heads
     from headjax.heads.pruning import prune
     from headjax.models.model import save
 
-    goal = goal_of(options)
-    _check(options, goal)
+    _check(options)
     model, examples = open_model_and_examples_if_any(options)
-    folder, options = options.folder, settled(model, options)
-    chosen = goal.choose(Ordering(model, examples, options, progress))
-    task = None if examples is None or options.no_metrics else examples.evaluation
-    read = chosen.read
-    if options.reconstruct or options.fine_tune:
-        heads = None if is_gradual(options) and not isinstance(goal, Heads) else chosen.heads
-        repaired, removed = _remove(model, examples, heads, chosen.number, options, progress)
-        metrics = evaluate_each((model, repaired.model), task, options, progress)
-    else:  # no two models are needed at once: the arrays of one leave the memory before those of the other come
-        removed, before = chosen.heads or (), evaluate_each((model,), task, options, progress)
-        model = model.replace(params={})
-        repaired = Repaired(prune(folder.model(), removed))
-        metrics = [*before, *evaluate_each((repaired.model,), task, options, progress)]
-    pruned = repaired.model
-    more: dict[str, Any] = dict(chosen.facts)
-    if options.uniform:
-        layer = next(iter(pruned.config.attentions().values()))[0]
-        more |= {"heads_per_layer": layer.num_heads, "groups_per_layer": len(set(layer.groups))}
-    described: Mapping[str, Any] = NO_EXAMPLES
+    removed = _chosen(model, examples, options, progress)
+    task = None if examples is None else examples.evaluation
+    more: dict[str, Any] = dict(NO_EXAMPLES)
     if examples is not None:
-        tuned = options.fine_tune > 0
-        described = examples.described(
-            selection=read is not None, selected=read, evaluation=not options.no_metrics, training=tuned
-        )
+        more = examples.described(selection=options.reconstruct or not (options.named or options.by == "random"))
+    if options.reconstruct and examples is not None:
+        pruned, repair = _reconstructed(model, examples, removed, options, progress)
+        more |= repair
+        metrics = evaluate_each((model, pruned), task, options, progress)
+    else:  # no two models are needed at once: the arrays of one leave the memory before those of the other come
+        before = evaluate_each((model,), task, options, progress)
+        model = model.replace(params={})
+        pruned = prune(options.folder.model(), removed)
+        metrics = [*before, *evaluate_each((pruned,), task, options, progress)]
     save(pruned, options.out, progress)
-    return Found(
-        kept=all_heads(pruned.config),
-        removed=removed,
-        model=str(options.out),
-        repairs=repaired.tables,
-        **compared(model, pruned, metrics, task),
-        **more,
-        **repaired.data,
-        **described,
-    )
+    kept = all_heads(pruned.config)
+    return Found(kept=kept, removed=removed, model=str(options.out), **compared(model, pruned, metrics, task), **more)
 
 
-def _check(options: Options, goal: Goal) -> None:
+def _check(options: Options) -> None:
     """Refuse options that exclude each other, and options that need a task without a task."""
     from headjax.core.serialize import unknown_name
     from headjax.heads.named_orders import ORDERS
+    from headjax.heads.ordering import amount_of
 
     if options.by not in ORDERS:
         raise HeadjaxError(f"--by: {unknown_name('order', options.by, ORDERS)}")
-    needs = {
-        f"order heads by {options.by}": not isinstance(goal, Heads) and options.by != "random",
-        "measure --max-drop on": isinstance(goal, MaxDrop),
-        "reconstruct layers on": options.reconstruct,
-    }
-    for what, needed in needs.items():
-        if needed and not options.task:
-            raise HeadjaxError(f"--task: needed to {what}")
-    fine_tuning_of(options)
-    if options.reconstruct and options.steps > 1 and options.fine_tune:
-        raise HeadjaxError("--reconstruct: fine-tuning between several steps leaves nothing to reconstruct")
+    if not options.named:
+        amount_of(options.remove)
+    for name in ("uniform", "stacks", "minimum") if options.named else ():
+        if getattr(options, name):
+            raise HeadjaxError(f"--{name}: an order chooses the heads, but --remove names them")
+    needed = "reconstruct layers on" if options.reconstruct else f"order heads by {options.by}"
+    if not options.task and (options.reconstruct or not (options.named or options.by == "random")):
+        raise HeadjaxError(f"--task: needed to {needed}")
 
 
-def _remove(
-    model: Model,
-    examples: Examples | None,
-    heads: Order | None,
-    number: int,
-    options: Options,
-    progress: Progress,
-) -> tuple[Repaired, Order]:
-    """Return the model without these heads, repaired and fine-tuned where asked for, and the heads that went.
+def _chosen(model: Model, examples: Examples | None, options: Options, progress: Progress) -> Order:
+    """Return the heads to remove."""
+    from headjax.heads.head_id import all_heads, require_stack
+    from headjax.heads.named_orders import OrderConfig, order_heads, units
+    from headjax.heads.ordering import explicit_heads, flat, requested_count
 
-    Without heads, `number` of them are chosen in rounds, with training between.
-    """
-    from headjax.heads.pruning import prune
-
-    if examples is not None and heads is None:
-        left, gone = _remove_gradually(model, examples, number, options, progress)
-        return Repaired(left), gone
-    removed, lessons = heads or (), fine_tuning_of(options)
-    repaired = Repaired(model)
-    if options.reconstruct and examples is not None:
-        repaired = reconstructed(model, examples, removed, options, progress)
-        pruned = repaired.model
-    else:
-        pruned = prune(model, removed)
-    if examples is not None and lessons is not None:
-        pruned = fine_tune(pruned, model, examples.evaluation, lessons, options, progress)
-    return repaired._replace(model=pruned), removed
+    if options.named:
+        return explicit_heads(model.config, options.remove) or ()
+    for stack in options.stacks:
+        require_stack(model.config, stack, "--stacks")
+    # A number that cannot be met is found before anything is scored.
+    count = requested_count(model.config, options.remove)
+    _whole_steps(_ways(model.config, all_heads(model.config, options.stacks or None), options), count, options)
+    batches = []
+    if examples is not None and options.by != "random":
+        batches = examples.calibrating(options.seed) if options.by == "reconstruction" else examples.scoring()
+    config = OrderConfig(by=options.by, seed=options.seed, stacks=options.stacks)
+    fitted = model if examples is None else examples.selection.fit(model)
+    with progress(f"ordering by {options.by}", *units(config, len(batches))) as bar:
+        order = order_heads(fitted, batches, config, progress=bar)(count)
+    return flat(_whole_steps(_ways(model.config, order, options), count, options))
 
 
-def _remove_gradually(
-    model: Model, examples: Examples, count: int, options: Options, progress: Progress
-) -> tuple[Model, Order]:
-    """Return the model without `count` heads, trained and ordered again after every round, and the removed heads."""
-    from headjax.heads.ordering import flat
-    from headjax.heads.pruning import prune_gradually
+def _ways(config: ModelConfig, order: Order, options: Options) -> list[Steps]:
+    """Return the removals that an order makes: heads; or one head of every group, or one group, of every layer."""
+    from headjax.heads.groups import removals, uniform_steps
+    from headjax.heads.ordering import steps_within_minimum
 
-    lessons = fine_tuning_of(options)
-    counts = Ordering(model, examples, options, silent).rounds(count)
+    ways = [removals(config, order)]
+    if options.uniform:
+        ways = [uniform_steps(config, order, whole_groups=whole) for whole in (False, True)]
+    return [steps_within_minimum(config, steps, options.minimum) for steps in ways]
 
-    def order(left: Model, wanted: int) -> Order:
-        return flat(Ordering(left, examples, options, progress).steps(wanted, rounds=1))
 
-    def tune(left: Model) -> Model:
-        return left if lessons is None else fine_tune(left, model, examples.evaluation, lessons, options, progress)
+def _whole_steps(ways: Sequence[Steps], count: int, options: Options) -> Steps:
+    """Return the removals that take `count` heads together; a percentage is rounded down to whole removals."""
+    from headjax.heads.ordering import amount_of, ends
 
-    gradual = prune_gradually(model, counts, order, tune)
-    return gradual.model, gradual.removed
+    steps = next((steps for steps in ways if count in ends(steps)), ways[0])
+    numbers = ends(steps)
+    whole = max(end for end in numbers if end <= count)
+    if whole < count and not (amount_of(options.remove).relative and count <= numbers[-1]):
+        possible = ", ".join(map(str, sorted({end for steps in ways for end in ends(steps)} - {0}))) or "none"
+        raise HeadjaxError(f"--remove: {options.remove} asks for {count} heads; possible numbers are {possible}")
+    return steps[: numbers.index(whole)]
+
+
+def _reconstructed(
+    model: Model, examples: Examples, removed: Order, options: Options, progress: Progress
+) -> tuple[Model, dict[str, Any]]:
+    """Return the model without these heads, its output projections refitted, and fields of the result about them."""
+    from headjax.heads.reconstruction import reconstruct
+
+    fitted = examples.selection.fit(model)
+    layers = sum(map(len, model.config.attentions().values()))
+    with progress("reconstructing", layers, "map") as bar, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        refit = reconstruct(fitted, examples.calibrating(options.seed), removed, progress=bar)
+    notes = [f"{refit.examples:,} calibration examples, {refit.tokens:,} tokens."]
+    notes += [f"{text[:1].upper()}{text[1:]}." for text in (str(warning.message) for warning in caught)]
+    return examples.with_own_output(model, refit.model), {"layers": refit.layers, "notes": notes}

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Options(ExamplesOptions):
     """Options of `headjax report`."""
 
-    selected: Count | None = option(256, "choose on N of them, drawn at random; 0 is all")
-    out: str = option("heads.html", "file of the page", "FILE.html", writes="page")
+    calibrate: Count | None = option(256, "number of examples that choose; 0 is all")
+    out: str = option("heads.html", "file of the page", "FILE.html", writes="file")
     orders: tuple[str, ...] = option((), "reconstruction+reconstruct,importance,random,...", "ORDERS")
     seeds: Listed = option(2, "repeats of every order")
     percentages: tuple[Size, ...] = option((25, 50, 75), "shares of the heads that are removed along the curves", "P")
@@ -58,7 +58,7 @@ class Found(OnExamples):
 
 def run(options: Options, progress: Progress) -> Found:
     """Prunes by gates, scores, ablates and shows the heads of a model; writes one HTML page."""
-    from headjax.commands.repair import LENGTHS
+    from headjax.commands.examples import LENGTHS
     from headjax.head_report.page import best_head_table, curve_table, tolerance, write_report
     from headjax.head_report.study import ORDERS, StudyConfig, study_heads
 
@@ -71,7 +71,7 @@ def run(options: Options, progress: Progress) -> Found:
         buckets=options.buckets or LENGTHS,
         orders=options.orders or ORDERS,
         seeds=options.seeds,
-        scored=examples.selected,
+        scored=examples.number,
         percentages=options.percentages,
     )
     study = study_heads(model, examples.evaluation, config, selection=examples.selection, progress=progress)

@@ -57,7 +57,7 @@ def run(options: Options, progress: Progress) -> Found:
 
     model, examples = open_model_and_examples(options)
     model = examples.selection.fit(model)
-    batches = examples.selection_batches()
+    batches = examples.scoring()
     with progress("scoring", len(batches), "batch") as bar:
         scores = score_heads(model, batches, progress=bar)
     return Found(

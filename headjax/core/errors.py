@@ -45,18 +45,6 @@ class HeadjaxError(ValueError):
         super().__init__(text)
 
 
-class StoppedError(HeadjaxError):
-    """A training run was interrupted and saved a checkpoint; the message names its folder."""
-
-    exit_code = INTERRUPTED
-
-
-class DivergedError(HeadjaxError):
-    """A training run diverged; the message names its folder and the reason."""
-
-    exit_code = DIVERGED
-
-
 class ConfigError(HeadjaxError):
     """A configuration field has a value that cannot be used; the message starts with the field's path."""
 

@@ -45,7 +45,7 @@ class LanguageConfig(DataConfig):
             which whole files are held out).
         length: number of tokens of an example.
         tokenizer: `bpe` (byte pairs) or `sentencepiece`, learned from the training text; `bytes`; or a folder with
-            the files of a tokenizer (`headjax tokenizer`).
+            the files of a tokenizer.
         vocab_size: number of tokens to learn; `bytes` always has 257.
         validation: the user's text to evaluate on, likewise; empty holds some of `path` out.
         validation_fraction: approximate share of the text that is held out.

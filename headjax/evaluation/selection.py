@@ -119,41 +119,24 @@ def describe(task: Task, limit: int = 0) -> dict[str, Any]:
     return described | ({"rule": RULE} if task.split in HALVES else {})
 
 
-def describe_training(evaluation: Task, train: Task | None = None) -> dict[str, Any]:
-    """Return the description of the examples to fine-tune on, as `describe` does.
-
-    Args:
-        evaluation: the second part of `split_task`, whose training examples they are.
-        train: the task that they come from, if it is another.
-    """
-    if train is not None:
-        return describe(selection_of(train))
-    split = HALVES[0] if evaluation.split == HALVES[1] else SPLITS[0]
-    return {"task": evaluation.name, "split": split, "examples": len(evaluation.data.train)}
-
-
 def in_words(
     selection: Mapping[str, Any] | None,
     evaluation: Mapping[str, Any] | None,
-    training: Mapping[str, Any] | None = None,
-    *,
-    purpose: str = "Selection",
 ) -> tuple[str, ...]:
     """Return the notes under a command's table about its examples.
 
     Args:
-        selection, evaluation, training: descriptions by `describe`; None for examples that the command did not read.
-        purpose: of the selection examples.
+        selection, evaluation: descriptions by `describe`; None for examples that the command did not read.
     """
     notes = []
-    for title, found in ((purpose, selection), ("Fine-tuning", training), ("Evaluation", evaluation)):
+    for title, found in (("Selection", selection), ("Evaluation", evaluation)):
         if found is not None:
             notes.append(f"{title}: {found['examples']:,} examples of {found['task']}, {found['split']}.")
     if any(found is not None and "rule" in found for found in (selection, evaluation)):
         notes.append(f"The task has {RULE}.")
     named = [(found["task"], found["split"]) for found in (selection, evaluation) if found is not None]
     if len(named) == 2 and named[0] == named[1]:
-        notes.append(f"{purpose} and evaluation have the same examples, which flatters the metrics.")
+        notes.append("Selection and evaluation have the same examples, which flatters the metrics.")
     return tuple(notes)
 
 
@@ -165,7 +148,7 @@ def _halves(task: Task) -> Parts:
     if len(groups) < 2:
         raise DataError(
             f"{task.name}: its examples are all equal, or about one paragraph, and cannot be divided; name others to "
-            "choose heads on (--select)"
+            "choose heads on (--calibration)"
         )
     ordered = [groups[key] for key in sorted(groups)]
     chosen: list[int] = []

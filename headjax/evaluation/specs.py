@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from headjax.core.class_names import is_missing
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import DataError, HeadjaxError, require
-from headjax.core.serialize import unknown_name
 from headjax.data.files import search, source_of
 from headjax.data.forms.questions import usual_stride
 from headjax.data.known_data import Glue, ImageFiles, Mnist
@@ -83,8 +82,8 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
 
     Args:
         spec: a name of `NAMED`, maybe with the place of its files, such as `sst2` and `sst2:FOLDER`; without one they
-            are found under the folder that the environment variable HEADJAX_DATA names. `headjax tasks` lists the
-            names and their files. Anything else is a file: a table (`.tsv`, `.csv`, `.json`, `.jsonl`, `.parquet`) with
+            are found under the folder that the environment variable HEADJAX_DATA names; docs/tasks.md says
+            which. Anything else is a file: a table (`.tsv`, `.csv`, `.json`, `.jsonl`, `.parquet`) with
             the columns `sentence`, maybe `sentence2`, and `label` or `score`, all of whose rows are evaluated on; a
             folder that `headjax prepare` wrote; or text, divided as training on it (`LanguageConfig.path`) divides it.
             `all:FILE` is a whole text as a single split, `heldout:FILE` always the held-out part.
@@ -113,7 +112,7 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
     elif source_of(spec).exists() or set(spec) & set("/*.?"):
         task = (_whole_text if split == "all" else _text)(Request(spec, model, length))
     else:
-        raise HeadjaxError(f"task: {unknown_name('task or file', spec, NAMED)}; `headjax tasks` lists them")
+        raise HeadjaxError(f"task: no task or file {spec[:60]!r}; tasks are {', '.join(sorted(NAMED))}")
     task.fit(model)
     if split == "train":
         if not len(task.data.train):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -13,7 +12,6 @@ import numpy as np
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Amount, read_amount
 from headjax.core.serialize import unknown_name
-from headjax.heads import gates as head_gates
 from headjax.heads.ablation import Ablation
 from headjax.heads.gates import Values
 from headjax.heads.head_id import HeadId, all_heads, position, require_stack
@@ -96,45 +94,6 @@ def random_order(config: ModelConfig, seed: int, stacks: Iterable[str] | None = 
     """Return a random order of all heads, or of those of some head stacks."""
     heads = all_heads(config, stacks)
     return tuple(heads[i] for i in np.random.default_rng(seed).permutation(len(heads)))
-
-
-def iterative_steps(
-    config: ModelConfig,
-    counts: Sequence[int],
-    rescore: Rescore,
-    arrange: Callable[[Order], Steps],
-    minimum: int = 0,
-    stacks: Iterable[str] | None = None,
-) -> Steps:
-    """Return the order with re-scoring: remove heads, score the remaining ones, remove again.
-
-    Args:
-        config: Architecture of the model.
-        counts: Numbers of removed heads after which to score again (`headjax.heads.pruning`), rising; a step may remove
-            fewer heads than its count.
-        rescore: Called before each step with the gates of the remaining heads.
-        arrange: Function of the order of the remaining heads that returns what goes together
-            (`headjax.heads.groups`).
-        minimum: Number of heads that every layer keeps; the last step removes fewer if it leaves no more to remove.
-        stacks: Head stacks to remove heads from, which the counts refer to; None is all. The gates of the other stacks
-            stay 1.
-
-    Raises:
-        HeadjaxError: The counts do not rise, or the model has no such head stack.
-    """
-    if sorted(counts) != list(counts):
-        raise HeadjaxError(f"counts: must rise, got {list(counts)}")
-    heads = all_heads(config, stacks)
-    done: Steps = ()
-    for count in counts:
-        order = flat(done)
-        if count <= len(order):
-            continue
-        values = rescore(head_gates.without(config, order))
-        rest = by_score({head: values[head] for head in heads if head not in set(order)})
-        steps = steps_within_minimum(config, (*done, *arrange(rest)), minimum)
-        done = steps[: ends(steps).index(most_of(steps, count))]
-    return done
 
 
 def flat(steps: Iterable[Order]) -> Order:
@@ -223,51 +182,3 @@ def amount_of(request: str) -> Amount:
         raise HeadjaxError(
             f"remove: {request!r} is no number of heads, percentage or list of heads such as encoder/3/7"
         ) from None
-
-
-class Within(NamedTuple):
-    """Result of a search for the most heads that can be removed.
-
-    Attributes:
-        heads: Heads to remove.
-        value: Metric without them.
-        baseline: Metric with all heads.
-    """
-
-    heads: Order
-    value: float
-    baseline: float
-
-
-def most_within(
-    order: Order, evaluate: Callable[[Order], float], drop: float, stops: Sequence[int] | None = None
-) -> Within:
-    """Return the most heads from the front of the order that cost at most `drop` of a metric, by bisection.
-
-    The search assumes that the metric falls as heads are removed; the result itself was always evaluated.
-
-    Args:
-        order: Heads in the order of their removal.
-        evaluate: Metric without the given heads; more is better.
-        drop: Largest loss of the metric, in its own unit.
-        stops: Numbers of heads that may be gone, rising from 0 (`ends`); None is every number.
-
-    Raises:
-        HeadjaxError: The drop is negative.
-    """
-    if drop < 0.0:
-        raise HeadjaxError(f"drop: must not be negative, got {drop}")
-    stops = range(len(order) + 1) if stops is None else stops
-    baseline = evaluate(())
-    best = Within((), baseline, baseline)
-    low, high = 0, len(stops) - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        removed = order[: stops[middle]]
-        value = evaluate(removed)
-        if value >= baseline - drop:
-            best = Within(removed, value, baseline)
-            low = middle
-        else:
-            high = middle - 1
-    return best

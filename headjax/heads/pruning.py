@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +11,7 @@ import numpy as np
 from headjax.attention import Collaborative
 from headjax.attention.module import AttentionModule
 from headjax.core import history
-from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId, position, tied_heads
-from headjax.heads.ordering import Order
 from headjax.heads.surgery import LayerModule, kept_heads, map_attention
 from headjax.models.model import Model
 
@@ -25,11 +22,6 @@ PERCENTAGES = tuple(range(5, 101, 5))
 def percent_steps(total: int, percentages: Iterable[int] = PERCENTAGES) -> list[int]:
     """Return floor(total * p / 100) for each p: 7, 14, 21, 28, 36, ..., 144 of 144 (Michel et al.'s code for BERT)."""
     return [total * percentage // 100 for percentage in percentages]
-
-
-def fraction_steps(total: int, fractions: Sequence[float]) -> list[int]:
-    """Return the number of heads nearest to each fraction of all."""
-    return [round(total * fraction) for fraction in fractions]
 
 
 def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
@@ -54,48 +46,6 @@ def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
     pruned = map_attention(model, keep, {head.stack for head in removed})
     entry = history.entry("prune", removed=[str(head) for head in sorted(removed)])
     return pruned.replace(history=(*model.history, entry))
-
-
-class Gradual(NamedTuple):
-    """Result of pruning step by step.
-
-    Attributes:
-        model: Pruned model.
-        removed: Removed heads, in the order of their removal; more than asked for where layers share some of them.
-    """
-
-    model: Model
-    removed: Order
-
-
-def prune_gradually(
-    model: Model, counts: Sequence[int], order_of: Callable[[Model, int], Order], tune: Callable[[Model], Model]
-) -> Gradual:
-    """Remove heads, tune the pruned model, order its heads again, and so on.
-
-    Args:
-        model: Whole model.
-        counts: Numbers of removed heads after each step, rising.
-        order_of: Function of a model and the number of heads to remove next; returns the heads that may be removed, in
-            the order of their removal.
-        tune: Trains a pruned model (`headjax.training.distillation`).
-
-    Raises:
-        HeadjaxError: The counts do not rise, or fewer heads may be removed than asked for.
-    """
-    if sorted(counts) != list(counts):
-        raise HeadjaxError(f"counts: must rise, got {list(counts)}")
-    removed: Order = ()
-    for count in counts:
-        wanted = count - len(removed)
-        if wanted <= 0:
-            continue
-        step = order_of(model, wanted)[:wanted]
-        if len(step) < wanted:
-            raise HeadjaxError(f"remove: {count} heads, only {len(removed) + len(step)} may be removed")
-        gone = dict.fromkeys(tied for head in step for tied in tied_heads(model.config, head))
-        model, removed = tune(prune(model, step)), (*removed, *gone)
-    return Gradual(model, removed)
 
 
 def drop_unused(module: AttentionModule) -> AttentionModule:

@@ -2,9 +2,10 @@
 
     python -m results.experiments.composition FOLDER     # writes results/measurements/composition_translation.csv
 
-`FOLDER/MODEL/SHARE/` holds, for each model and percentage of its parameters, `ORDER.json` of `headjax prune --remove 0%
---fine-tune N` after all removals and conversions, `ORDER-inspect.json` of `headjax inspect`, and, but for the original
-(`100/whole.json`), `ORDER-compare.json` of `headjax compare` with it, both fine-tuned.
+`FOLDER/MODEL/SHARE/` holds, for each model and percentage of its parameters, `ORDER-inspect.json` of `headjax inspect`
+after all removals and conversions, `ORDER-evaluate.json` of `headjax evaluate` of that model, and `ORDER-pair.json` of
+`headjax evaluate` of the original beside the fine-tuned one. The committed numbers were measured when `prune` and
+`convert` took a number of parameters and trained afterwards.
 """
 
 from __future__ import annotations
@@ -24,15 +25,13 @@ def measure(folder: Path) -> Iterator[Row]:
     for seed, model in enumerate(models):
         for inspected in sorted(model.glob("*/*-inspect.json")):
             order, share = inspected.name.removesuffix("-inspect.json"), inspected.parent
-            tuned, size = _read(share / f"{order}.json"), _read(inspected)
-            compared = share / f"{order}-compare.json"
+            bare, pair, size = (_read(share / f"{order}-{kind}.json") for kind in ("evaluate", "pair", "inspect"))
             row = Row(seed=str(seed), share=f"{share.name}%", order=order)
             for metric in ("parameters", "heads", "flops"):
                 yield row._replace(metric=metric, value=float(size[metric]))
-            time = 1 / _read(compared)["speed_up"] if compared.is_file() else 1.0
-            yield row._replace(metric="time ratio", value=time)
-            yield row._replace(metric="perplexity", value=tuned["metrics_before"]["perplexity"])
-            yield row._replace(metric="perplexity, fine-tuned", value=tuned["metrics"]["perplexity"])
+            yield row._replace(metric="time ratio", value=1 / pair["other"]["speed_up"])
+            yield row._replace(metric="perplexity", value=bare["metrics"]["perplexity"])
+            yield row._replace(metric="perplexity, fine-tuned", value=pair["other"]["metrics"]["perplexity"])
 
 
 def _read(file: Path) -> Any:

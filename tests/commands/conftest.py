@@ -11,7 +11,7 @@ from headjax.cli import main
 from headjax.core import progress
 from tests.commands.language_folder import write_inputs
 
-QUICK = {"test_golden.py", "test_goals.py"}
+QUICK = {"test_golden.py"}
 """Files whose tests mark themselves: most end before a program is compiled."""
 
 

@@ -33,10 +33,10 @@ def test_scores_are_those_of_the_training_examples(run, folder):
     assert data["selection"] == {"task": "text.txt", "split": "train", "examples": 8}
     assert data["evaluation"] is None
     assert "Selection: 8 examples of text.txt, train." in told
-    data = run(f"score model --task text.txt {LIMIT} --select validation").data
+    data = run(f"score model --task text.txt {LIMIT} --calibration validation").data
     held_out = load_task(str(folder / "text.txt"), model)
     assert data["scores"]["importance"] == importance(folder, held_out.batches(4, limit=8))
-    data = run(f"score model --task text.txt {LIMIT} --select all:other.txt --selected 5").data
+    data = run(f"score model --task text.txt {LIMIT} --calibration all:other.txt --calibrate 5").data
     assert data["selection"] == {"task": "other.txt", "split": "all", "examples": 5}
 
 
@@ -44,12 +44,9 @@ def test_scores_are_those_of_the_training_examples(run, folder):
     "words",
     [
         "prune model OUT/out --remove 2",
-        "prune model OUT/out --max-drop 50% --by random",
-        "prune model OUT/out --remove 1 --by random --fine-tune 1",
-        "convert model OUT/out --to collaborative:shared_dim=8 --calibrate 2",
+        "prune model OUT/out --remove decoder/0/1 --reconstruct",
+        "convert model OUT/out --to collaborative:shared_dim=8 --calibrate 4",
         "report model --orders importance --seeds 1 --percentages 50 --out OUT/heads.html",
-        "ablate model --resamples 5",
-        "sharing model",
     ],
 )
 def test_a_task_with_one_split_is_divided_and_every_command_says_so(run, folder, words):
@@ -60,51 +57,37 @@ def test_a_task_with_one_split_is_divided_and_every_command_says_so(run, folder,
     }  # fmt: skip
     assert f"Evaluation: {evaluation.count()} examples of one.txt, evaluation half." in told
     assert "The task has one split" in told
-    chosen = words.split()[0] not in ("ablate", "sharing") and "random --fine-tune" not in words
-    assert (data["selection"] is not None) is chosen
-    if chosen:
-        assert data["selection"]["split"] == "selection half"
-        assert 0 < data["selection"]["examples"] <= selection.count()
-    if "--fine-tune" in words:
-        assert data["training"] == {"task": "one.txt", "split": "selection half", "examples": selection.count()}
+    assert data["selection"]["split"] == "selection half"
+    assert 0 < data["selection"]["examples"] <= selection.count()
 
 
-def test_training_examples_come_from_a_file(run, folder):
-    """`--train FILE`: heads are chosen and models trained on all of it, and all of the task measures."""
+def test_calibration_examples_come_from_a_file_and_all_of_the_task_measures(run, folder):
     model = load(folder / "model")
-    train = load_task(f"all:{folder / 'other.txt'}", model)
+    other = load_task(f"all:{folder / 'other.txt'}", model)
     whole = load_task(f"all:{folder / 'one.txt'}", model).count()
     evaluation = {"task": "one.txt", "split": "all", "examples": whole}
-    files = "--task one.txt --train other.txt --batch-size 4"
-    data = run(f"score model {files} --selected 8").data
-    assert data["scores"]["importance"] == importance(folder, selection_of(train).batches(4, limit=8))
+    files = "--task one.txt --calibration all:other.txt --batch-size 4 --calibrate 8"
+    data = run(f"score model {files}").data
+    assert data["scores"]["importance"] == importance(folder, selection_of(other).batches(4, limit=8))
     assert data["selection"] == {"task": "other.txt", "split": "all", "examples": 8}
-    assert run(f"ablate model --resamples 5 {files}").data["evaluation"] == evaluation
-    data, told = run(f"prune model OUT/tuned --remove 1 --fine-tune 1 {files}")
-    chosen = {"task": "other.txt", "split": "all", "examples": train.count()}
-    assert (data["selection"], data["training"], data["evaluation"]) == (chosen, chosen, evaluation)
-    assert f"Fine-tuning: {train.count()} examples of other.txt, all." in told
-    # Heads may be chosen on other examples than those to train on.
-    data = run(f"prune model OUT/out --remove 1 {files} --select validation").data
-    assert data["selection"] == evaluation
-    assert "training" not in data
+    data = run(f"prune model OUT/out --remove 1 {files}").data
+    assert data["selection"] == {"task": "other.txt", "split": "all", "examples": 8}
+    assert data["evaluation"] == evaluation
 
 
 @pytest.mark.parametrize(
     ("words", "selection"),
     [
-        ("--calibrate 3", ("text.txt", "train", 3)),
-        ("--calibrate 9 --calibration all:one.txt", ("one.txt", "all", 8)),
-        ("--calibration all:one.txt", ("one.txt", "all", 8)),
-        ("--train other.txt --calibrate 4", ("other.txt", "all", 4)),
-        ("--train other.txt", None),
+        ("--calibrate 4", ("text.txt", "train", 4)),
+        ("--calibrate 8 --calibration all:one.txt", ("one.txt", "all", 8)),
+        ("", None),
     ],
 )
-def test_calibration_counts_examples(run, words, selection):
+def test_conversions_are_calibrated_where_a_number_is_given(run, words, selection):
     data, told = run(f"convert model OUT/out --to collaborative:shared_dim=8 --task text.txt {LIMIT} {words}")
     assert data["selection"] == (selection and dict(zip(("task", "split", "examples"), selection, strict=True)))
     if selection:
-        assert f"Calibration: {selection[2]} examples of {selection[0]}, {selection[1]}." in told
+        assert f"Selection: {selection[2]} examples of {selection[0]}, {selection[1]}." in told
 
 
 def test_a_table_with_one_split_calibrates(run, tmp_path):

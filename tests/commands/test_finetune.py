@@ -1,4 +1,4 @@
-"""`headjax finetune` and `train`: one's own files, curves, no leftovers, and runs that go on as they began."""
+"""`headjax finetune` and `train`: the user's own files, curves, no leftovers, and runs that go on as they began."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ import pytest
 
 from headjax.cli import main
 from headjax.commands import finetune
-from headjax.commands.own_data import OwnFiles, find_lesson
+from headjax.commands.own_data import OwnFiles, infer_task
 from headjax.core.errors import INTERRUPTED, DataError, HeadjaxError
 from headjax.data.labelled_text import TextClassification, TextSimilarity
 from headjax.models.encoder import Bert
@@ -37,77 +37,77 @@ def bare_encoder(output=None):
     return model if output is None else model.replace(config=with_task(model, output).config)
 
 
-def lesson(path, model=None, **fields):
-    return find_lesson(bare_encoder() if model is None else model, OwnFiles(train=str(path), **fields))
+def inferred(path, model=None, **fields):
+    return infer_task(bare_encoder() if model is None else model, OwnFiles(train=str(path), **fields))
 
 
 def test_labels_become_classes_in_order(tmp_path):
-    found = lesson(write_lines(tmp_path / "a.tsv", "text\tclass", "x\tred", "y\tblue", "z\tred"))
+    found = inferred(write_lines(tmp_path / "a.tsv", "text\tclass", "x\tred", "y\tblue", "z\tred"))
     assert (found.task, found.output) == ("classification", Classification(classes=2, names=("blue", "red")))
     assert isinstance(found.data, TextClassification)
     assert (found.data.classes, found.data.max_length, found.data.buckets) == (("blue", "red"), 64, (32,))
     assert found.division == f"about 10% of {tmp_path / 'a.tsv'}: rows, by the hash of their first text"
-    numbers = lesson(write_lines(tmp_path / "n.tsv", "text\tclass", "x\t10", "y\t9"))
+    numbers = inferred(write_lines(tmp_path / "n.tsv", "text\tclass", "x\t10", "y\t9"))
     assert numbers.output == Classification(classes=2, names=("9", "10"))
-    plain = lesson(write_lines(tmp_path / "p.tsv", "text\tclass", "x\t1", "y\t0"))
+    plain = inferred(write_lines(tmp_path / "p.tsv", "text\tclass", "x\t1", "y\t0"))
     assert plain.output == Classification(classes=2)
-    by_number = lesson(write_lines(tmp_path / "h.tsv", "red\tx", "blue\ty"), columns=("1", "0"))
+    by_number = inferred(write_lines(tmp_path / "h.tsv", "red\tx", "blue\ty"), columns=("1", "0"))
     assert by_number.output == found.output
 
 
 def test_a_model_keeps_the_output_that_it_has_for_the_labels(tmp_path):
     path = write_lines(tmp_path / "a.tsv", "text\tlabel", "x\tred", "y\tblue")
-    named = lesson(path, bare_encoder(Classification(classes=3, names=("red", "green", "blue"))))
+    named = inferred(path, bare_encoder(Classification(classes=3, names=("red", "green", "blue"))))
     assert named.output is None
     assert named.data.classes == ("red", "green", "blue")
-    other = lesson(path, bare_encoder(Classification(classes=2, names=("good", "bad"))))
+    other = inferred(path, bare_encoder(Classification(classes=2, names=("good", "bad"))))
     assert other.output == Classification(classes=2, names=("blue", "red"))
-    assert lesson(path, bare_encoder(Classification(classes=2))).output == other.output
+    assert inferred(path, bare_encoder(Classification(classes=2))).output == other.output
     plain = write_lines(tmp_path / "p.tsv", "text\tlabel", "x\t1", "y\t0")
-    assert lesson(plain, bare_encoder(Classification(classes=2))).output is None
-    assert lesson(plain, bare_encoder(Classification(classes=3))).output == Classification(classes=2)
-    assert lesson(plain, bare_encoder(Regression())).task == "regression"
+    assert inferred(plain, bare_encoder(Classification(classes=2))).output is None
+    assert inferred(plain, bare_encoder(Classification(classes=3))).output == Classification(classes=2)
+    assert inferred(plain, bare_encoder(Regression())).task == "regression"
 
 
 def test_missing_labels_are_no_class(tmp_path):
     path = write_lines(tmp_path / "a.tsv", "text\tlabel", "x\t-1", "y\t0", "z\t1", "w\t")
-    found = lesson(path)
+    found = inferred(path)
     assert (found.task, found.output) == ("classification", Classification(classes=2))
     scores = write_lines(tmp_path / "b.tsv", "text\tlabel", "x\t0.5", "y\t", "z\t1.5")
-    assert lesson(scores).task == "regression"
+    assert inferred(scores).task == "regression"
     write_lines(path, "text\tlabel", "x\t-1", "y\t1")
     with pytest.raises(DataError, match=r"a\.tsv: .*'1'"):
-        lesson(path)
+        inferred(path)
     write_lines(path, "text\tlabel", "x\t-1", "y\t")
     with pytest.raises(DataError, match=r"a\.tsv: no row has a label"):
-        lesson(path)
+        inferred(path)
 
 
 def test_whole_numbers_with_a_point_are_asked_about(tmp_path):
     """Ratings, or classes that a program wrote beside missing ones; the option answers."""
     path = write_lines(tmp_path / "a.tsv", "text\tlabel", "x\t0.0", "y\t5.0", "z\t1.0")
     with pytest.warns(UserWarning, match=r"a\.tsv: .* regression: --task classification .*--task regression"):
-        assert lesson(path).task == "regression"
-    assert lesson(path, task="regression").task == "regression"
-    assert lesson(path, task="classification").output == Classification(classes=3, names=("0", "1", "5"))
+        assert inferred(path).task == "regression"
+    assert inferred(path, task="regression").task == "regression"
+    assert inferred(path, task="classification").output == Classification(classes=3, names=("0", "1", "5"))
     pairs = write_lines(tmp_path / "b.tsv", "text1\ttext2\tlabel", "x\ty\t2.0", "x\tz\t0.0")
     with pytest.warns(UserWarning, match=r"b\.tsv: .* similarity: --task pairs"):
-        assert lesson(pairs).task == "similarity"
-    assert lesson(path, bare_encoder(Regression())).task == "regression"
+        assert inferred(pairs).task == "similarity"
+    assert inferred(path, bare_encoder(Regression())).task == "regression"
 
 
 def test_scores_of_pairs_are_similarities_divided_by_the_largest(tmp_path):
     path = write_lines(tmp_path / "a.tsv", "text1\ttext2\tscore", "x\ty\t2", "x\tz\t5")
-    found = lesson(path)
+    found = inferred(path)
     assert (found.task, found.output) == ("similarity", SentenceSimilarity())
     assert isinstance(found.data, TextSimilarity)
     assert (found.data.scale, found.data.max_length) == (5.0, 64)
-    assert lesson(path, bare_encoder(SentenceSimilarity())).output is None
-    assert lesson(path, task="regression").output == Regression()
-    assert lesson(path, task="pairs").task == "pairs"
+    assert inferred(path, bare_encoder(SentenceSimilarity())).output is None
+    assert inferred(path, task="regression").output == Regression()
+    assert inferred(path, task="pairs").task == "pairs"
     longer = write_lines(tmp_path / "b.tsv", "text1\ttext2\tscore", "x\ty\t8")
-    assert lesson(path, validation=str(longer)).data.scale == 8.0
-    assert lesson(path, validation=str(longer)).division == str(longer)
+    assert inferred(path, validation=str(longer)).data.scale == 8.0
+    assert inferred(path, validation=str(longer)).division == str(longer)
 
 
 def test_unusable_requests_are_named(tmp_path):
@@ -115,13 +115,13 @@ def test_unusable_requests_are_named(tmp_path):
     with pytest.raises(
         HeadjaxError, match=r"^--task: this model can be fine-tuned for classification, .*, not for text$"
     ):
-        lesson(path, task="text")
+        inferred(path, task="text")
     with pytest.raises(HeadjaxError, match="no tokenizer"):
-        lesson(path, bare_encoder().replace(tokenizer=None))
+        inferred(path, bare_encoder().replace(tokenizer=None))
     with pytest.raises(DataError, match=r"^--columns: "):
-        lesson(path, columns=("text",))
+        inferred(path, columns=("text",))
     with pytest.raises(DataError, match=r"similarity need a column of second texts"):
-        lesson(path, task="similarity")
+        inferred(path, task="similarity")
 
 
 @pytest.fixture(scope="module")

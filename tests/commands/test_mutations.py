@@ -142,33 +142,28 @@ REQUESTS = [
     evaluate model --task short.txt --limit 8 --batch-size 4
     evaluate classifier --task labels.tsv --buckets 16,32
     generate model --prompt ab --max-new-tokens 3 --top-k 2 --seed 1
-    generate model --file short.txt --temperature 0.5 --top-p 0.9 --cache 32 --batch-size 2
+    generate model --file short.txt --temperature 0.5 --top-p 0.9 --batch-size 2
     generate translator --prompt a --beams 2 --max-new-tokens 3
     predict classifier --text good --out out.tsv
     predict classifier --task labels.tsv --limit 3 --length 16
     predict translator --text abc --beams 2 --out out.jsonl
-    compare model link --task short.txt --repeats 2
-    tasks
+    evaluate model link --task short.txt
     inspect model --length 16
     inspect --config config.py --length 16
-    score model --task short.txt --selected 4
-    ablate model --task short.txt --mode each --select train
+    score model --task short.txt --calibrate 4
+    ablate model --task short.txt --mode each
     prune model out --remove decoder/0/0
     prune model out --remove 1 --by random --seed 3 --minimum 1
-    prune model out --remove 50% --task short.txt --steps 2 --reconstruct --calibrate 4
-    prune model out --max-drop 5% --task short.txt
-    prune model out --parameters 99% --by random
+    prune model out --remove 50% --task short.txt --reconstruct --calibrate 4
     convert model out --to grouped:kv_heads=1
     convert model out --to collaborative:shared_dim=8 --layers 0
     convert model out --to latent:rank=4 --task short.txt --calibrate 4
-    sharing model --budget 8
     shrink model out --task short.txt --parameters 80%
+    shrink model out --task short.txt --budget flops=80% --budget drop=1%
     report model --task short.txt --out out.html --percentages 50,100 --orders importance
     import hf out --dtype float32
     export model out --layout padded
-    tokenizer short.txt --out out --kind bpe --vocab-size 260
     plan --config config.py --topology v5e-8 --length 16
-    bench heads
     """.strip().splitlines()
 ]
 assert {words[0] for words in REQUESTS} == set(COMMANDS)

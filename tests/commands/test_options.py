@@ -14,7 +14,6 @@ from headjax.commands.options import (
     argument,
     check_places,
     option,
-    option_name,
     parse_options,
 )
 from headjax.core import serialize
@@ -42,15 +41,12 @@ class Options(CommandOptions):
     set: tuple[str, ...] = option((), "one field", "FIELD=VALUE", words="repeated")
     memory: int | None = option(None, "its memory", "SIZE", read=of_thousand, shown="2k")
     check: bool = option(False, "look at it again")
-    remove: str | None = option(None, "some heads", "HEADS", one_of="goal")
-    keep: Size | None = option(None, "some heads", one_of="goal")
     count: Count = option(2, "how often", name="--times")
-    repair: Literal["mean", "zero"] = option("mean", "what stands for them", requires="remove")
     overrides: tuple[str, ...] = ()
 
 
-def parsed(*words: str, goal: tuple[str, ...] = ("--keep", "1"), **given):
-    return parse_options(Options, [*words, *goal], Parser(prog="headjax try"), **given)
+def parsed(*words: str, **given):
+    return parse_options(Options, words, Parser(prog="headjax try"), **given)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +63,7 @@ def parsed(*words: str, goal: tuple[str, ...] = ("--keep", "1"), **given):
     ],
 )
 def test_every_type_is_read_and_defaults_are_those_of_the_dataclass(line, fields):
-    assert parsed(*line.split()) == Options(source="a", out="b", keep=1, **fields)
+    assert parsed(*line.split()) == Options(source="a", out="b", **fields)
     assert parsed(*line.split(), overrides=("z",)).overrides == ("z",)
 
 
@@ -82,20 +78,10 @@ def test_every_type_is_read_and_defaults_are_those_of_the_dataclass(line, fields
     ],
 )
 def test_errors_name_the_option_as_typed(words, message):
-    """Those of commands are in `golden/errors.txt`."""
+    """Those of commands are in `refusals.tsv`."""
     with pytest.raises(HeadjaxError) as error:
         parsed(*words)
     assert str(error.value) == message
-
-
-def test_an_option_of_a_group_is_needed_and_what_does_nothing_without_another_needs_it():
-    named = [option_name(parsed("a", "b"), field) for field in ("count", "warm_up", "out")]
-    assert named == ["--times", "--warm-up", "OUT"]
-    with pytest.raises(HeadjaxError, match=r"^one of the arguments --remove --keep is required$"):
-        parsed("a", "b", goal=())
-    assert parsed("a", "b", "--repair", "zero", goal=("--remove", "all")).repair == "zero"
-    with pytest.raises(HeadjaxError, match=r"^--repair: needs --remove$"):
-        parsed("a", "b", "--repair", "mean")  # also with the default, which would be ignored as well
 
 
 def test_the_help_shows_defaults(capsys):
@@ -107,8 +93,7 @@ def test_the_help_shows_defaults(capsys):
     for text in (
         "OUT where it goes", "steps at first (default 3)", "(default 0.25)", "{one,two}",
         "--times N how often (default 2)",
-        "with --remove: what stands for them (default mean)",
-        "10% of them", "its memory (default 2k)", "look at it again --remove", "write the result as JSON",
+        "10% of them", "its memory (default 2k)", "look at it again", "write the result as JSON",
     ):  # fmt: skip
         assert text in shown
 

@@ -1,4 +1,4 @@
-"""`headjax prepare` and `tokenizer`: shards that training reads, rows that resume, vocabularies that data name."""
+"""`headjax prepare`: shards that training reads, rows that resume, vocabularies that data name."""
 
 import json
 import subprocess
@@ -12,6 +12,7 @@ from headjax.core.errors import ConfigError, DataError
 from headjax.data import PreparedData
 from headjax.data.tasks import find_task
 from headjax.data.text_data import LanguageConfig, ParallelText
+from headjax.tokenizers.learned import TRAINERS
 from tests import tiny
 from tests.closeness import close_to
 from tests.data.vocabulary import write_lines, write_vocabulary
@@ -147,15 +148,13 @@ def texts(tmp_path_factory):
 def test_a_vocabulary_is_learned_and_used(texts, tmp_path, kind, size):
     if kind == "sentencepiece":
         pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
-    out, report = tmp_path / "vocabulary", tmp_path / "report.json"
-    words = ["tokenizer", str(texts / "text.txt"), "--out", str(out), "--kind", kind, "--vocab-size", str(size)]
-    assert main([*words, "--json", str(report)]) == 0
-    found = json.loads(report.read_text())
-    assert found["vocab_size"] == size
-    assert found["bytes_per_token"] > 1
+    out = tmp_path / "vocabulary"
+    learned = TRAINERS[kind]([LINES], size)
+    learned.save(out)
+    assert learned.vocab_size == size
     data = LanguageConfig(path=str(texts / "text.txt"), length=16, tokenizer=str(out)).load()
-    assert data.info["tokenizer"] == found["fingerprint"]
+    assert data.info["tokenizer"] == learned.fingerprint
     pairs = ParallelText(
         train=str(texts / "pairs"), validation=str(texts / "pairs"), source="en", target="de", tokenizer=str(out)
     )
-    assert pairs.load().info["tokenizer"] == found["fingerprint"]
+    assert pairs.load().info["tokenizer"] == learned.fingerprint

@@ -11,7 +11,7 @@ from headjax.data.examples import Padded, TokenBlocks, sequences
 from headjax.data.forms.questions import Question, QuestionWindows, Window, Windows
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import Classes, LanguageModelling
-from headjax.evaluation.selection import RULE, describe, describe_training, in_words, selection_of, split_task
+from headjax.evaluation.selection import RULE, describe, in_words, selection_of, split_task
 from headjax.evaluation.spans import Spans
 from headjax.evaluation.task import Task
 
@@ -77,7 +77,7 @@ def test_equal_examples_and_pairs_of_one_text_stay_together():
     assert firsts[0] | firsts[1] == set(range(5))
     assert len(labels(selection)) == 12
     same = dataclasses.replace(SINGLE, data=SINGLE.data._replace(validation=rows([[3, 4]] * 6)))
-    with pytest.raises(DataError, match=r"^table\.tsv: .*--select"):
+    with pytest.raises(DataError, match=r"^table\.tsv: .*--calibration"):
         split_task(same)
 
 
@@ -105,14 +105,12 @@ def test_training_examples_may_be_another_tasks():
     train = dataclasses.replace(SINGLE, name="train")
     selection, evaluation = split_task(BOTH, train=train)
     described = {"task": "train", "split": "all", "examples": 20}
-    assert describe(selection) == describe_training(evaluation, train) == described
+    assert describe(selection) == described
     assert labels(evaluation) == list(range(20))
     assert {int(batch["labels"][0]) for batch in evaluation.sample(99, 1)} == set(range(20))
     # A task with one split is not divided then.
     assert describe(split_task(SINGLE, train=BOTH).evaluation)["split"] == "all"
     assert describe(split_task(SINGLE, "validation", train=BOTH).selection)["examples"] == 20
-    assert describe_training(split_task(SINGLE).evaluation)["split"] == "selection half"
-    assert describe_training(BOTH) == {"task": "table.tsv", "split": "train", "examples": 30}
 
 
 def test_samples_are_drawn_by_seed_and_calibration_batches_hold_no_padding():

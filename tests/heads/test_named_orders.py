@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from headjax.attention import Grouped
@@ -10,10 +9,8 @@ from headjax.heads.groups import key_value_groups, removals
 from headjax.heads.head_id import all_heads
 from headjax.heads.named_orders import OrderConfig, order_heads, units
 from headjax.heads.ordering import by_ablation, by_scores, compared, flat
-from headjax.heads.pruning import prune_gradually
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import score_heads
-from headjax.models.shared_stack import SharedStack
 from tests import tiny
 from tests.closeness import close_to
 
@@ -66,29 +63,3 @@ def test_groups_cost_together(grouped, batches):
         losses = [grouped.config.loss(grouped(batch, gates), batch) for batch in batches]
         loss = sum(float(each.total.sum()) for each in losses) / sum(float(each.weight.sum()) for each in losses)
         assert effects[group[0]] == close_to(loss - ablated.mean(), sums=8 * tiny.SUMS)
-
-
-def test_gradual_pruning_orders_what_is_left_and_keeps_original_numbers(model):
-    tuned = []
-
-    def tune(left):
-        tuned.append(len(all_heads(left.config)))
-        return left.replace(history=(*left.history, {"action": "tuned"}))
-
-    def last_first(left, count):
-        assert count == 2
-        return tuple(reversed(all_heads(left.config)))
-
-    found = prune_gradually(model, [2, 2, 4], last_first, tune)
-    assert tuned == [6, 4]
-    assert [str(head) for head in found.removed] == ["decoder/2/1", "decoder/2/0", "decoder/1/2", "decoder/1/1"]
-    assert all_heads(found.model.config) == all_heads(model.config)[:4]
-    assert [entry["action"] for entry in found.model.history] == ["prune", "tuned"] * 2
-    assert np.isfinite(found.model(tiny.tokens(4, 8))[1]).all()
-
-
-def test_gradual_pruning_counts_heads_that_layers_share():
-    whole = tiny.model(tiny.decoder_config(decoder=SharedStack(layers=(tiny.layer(tiny.multi_head(4)),) * 2)))
-    found = prune_gradually(whole, [1, 2, 3], lambda left, count: all_heads(left.config), lambda left: left)
-    assert set(found.removed) == set(all_heads(whole.config)) - set(all_heads(found.model.config))
-    assert len(found.removed) == 4

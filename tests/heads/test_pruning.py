@@ -14,7 +14,7 @@ from headjax.core import tensors
 from headjax.core.errors import HeadjaxError
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.pruning import drop_unused, fraction_steps, percent_steps, prune
+from headjax.heads.pruning import drop_unused, percent_steps, prune
 from headjax.heads.surgery import map_attention
 from tests import tiny
 from tests.closeness import assert_close
@@ -120,4 +120,3 @@ def test_steps_are_those_of_the_original():
     assert percent_steps(144) == [
         7, 14, 21, 28, 36, 43, 50, 57, 64, 72, 79, 86, 93, 100, 108, 115, 122, 129, 136, 144,
     ]  # fmt: skip
-    assert fraction_steps(10, [0.0, 0.25, 1.0]) == [0, 2, 10]

@@ -70,19 +70,16 @@ def test_permissions_that_are_missing(shared, capsys):
     shutil.copytree(shared / "model", shared / "out" / "model")
     shutil.copytree(shared / "model", shared / "hidden" / "model")
     (shared / "hidden").chmod(0o700)
-    model, text = str(shared / "model"), str(shared / "text.txt")
+    model = str(shared / "model")
     requests = [
         (["inspect", model, "--json", f"{shared}/out/model.json"], "out/model.json"),
-        (["tokenizer", text, "--kind", "bytes", "--out", f"{shared}/out/tokenizer"], "out/tokenizer"),
         (["prune", model, f"{shared}/out/new", "--remove", "decoder/0/0"], "out/new"),
         (["prune", model, f"{shared}/out/model", "--remove", "decoder/0/0", "--overwrite"], "out/model"),
         (["inspect", f"{shared}/hidden/model"], "hidden/model"),
         (["prune", f"{shared}/hidden/model", f"{shared}/out/new", "--remove", "decoder/0/0"], "hidden/model"),
-        (["tokenizer", f"{shared}/hidden/text.txt", "--kind", "bytes", "--out", f"{shared}/out/tokenizer"], "hidden"),
     ]
     # Modules that a command imports late may be the owner's alone, too.
     assert main(["prune", model, f"{shared}/first", "--remove", "decoder/0/0"]) == 0
-    assert main(["tokenizer", text, "--kind", "bytes", "--out", f"{shared}/bytes", "--json", f"{shared}/json"]) == 0
     assert main(["inspect", model]) == 0
     before = writers.of_model(shared / "out" / "model")
     capsys.readouterr()

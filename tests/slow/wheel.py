@@ -76,7 +76,6 @@ def use(wheel: Path, folder: Path) -> None:
         [python, "-c", PROGRAM, ROOT, saved],
         [command, "--version"],
         [command, "inspect", saved],
-        [command, "tasks"],
     ):
         subprocess.run(list(map(str, words)), cwd=folder, env=environ, check=True, stdout=subprocess.DEVNULL)
 

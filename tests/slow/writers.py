@@ -187,7 +187,7 @@ WRITERS: Mapping[str, Writer] = {
         _existing(of_shards, "data"),
     ),
     "report": Writer(
-        f"report IN/model --out OUT/heads.html {TASK} --orders importance,random --seeds 1 --selected 8 "
+        f"report IN/model --out OUT/heads.html {TASK} --orders importance,random --seeds 1 --calibrate 8 "
         "--percentages 50,100 --json OUT/report.json",
         _of_file("heads.html"),
         note=r"\d+ heads: about [^\n]*\n",
