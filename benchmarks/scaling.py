@@ -7,15 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 
 from benchmarks.operations import NEW, OPERATIONS, SWEEPS, Operation, Shape
 from benchmarks.result import BenchResult
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, seconds_in_turns
 from headjax.report import numbers
-from headjax.report.curves import PREDICTED, Axis, Panel, Points, draw
-from headjax.report.style import INK, Plot
+from headjax.report.curves import Axis, scaled
+from headjax.report.style import INK, Plot, legend_below, look, new_figure, style
 from headjax.report.tables import Column, Table
+
+PREDICTED: Mapping[str, Any] = {"linestyle": (0, (2, 1.5)), "linewidth": 1.4}
 
 TOLERANCE = 0.15
 """Difference of a measured slope from the predicted one from which on an operation departs from theory: a factor of
@@ -234,40 +238,44 @@ def plot(ours: Mapping[str, Any]) -> Plot:
 
     The cost that is 1 stands in the panel, that of the first factor's curve. The time that the FLOPs predict is dashed.
     """
-    rows, said = [], []
-    for name, by in curves_of(ours).items():
-        first = next(iter(by.values()))
-        departing = ", ".join(factor for factor, curve in by.items() if curve.departs)
-        time = Panel(
-            series={factor: _grown(curve, curve.medians) for factor, curve in by.items()},
-            predicted={factor: _grown(curve, curve.flops) for factor, curve in by.items()},
-            y=Axis("time, times first", scale="log"),
-            title=name,
-            aside=f"departs: {departing}" if departing else "",
-            note=f"1 = {numbers.duration(first.medians[0])}",
-        )
-        memory = Panel(
-            series={factor: _grown(curve, curve.memory) for factor, curve in by.items()},
-            y=Axis("memory, times first", scale="log"),
-            title=name,
-            note=f"1 = {numbers.size(first.memory[0])}",
-        )
-        rows.append([time, memory])
-        said.append(f"{name}: {'; '.join(_growth(factor, curve) for factor, curve in by.items())}.")
+    curves = curves_of(ours)
     title = "Cost as one factor grows and all others stay"
-    return draw(
-        rows,
-        x=Axis("factor, times its first value", numbers.significant, "doubling"),
-        title=title,
-        alt=f"{title}. {' '.join(said)}",
-        width=9.0,
-        height=1.3 + 2.1 * len(rows),
-        legend=[("by count of FLOPs", {"color": INK, **PREDICTED})],
-    )
+    said = [f"{name}: {'; '.join(_growth(factor, one) for factor, one in by.items())}." for name, by in curves.items()]
+    with style():
+        figure = new_figure(9.0, 1.3 + 2.1 * len(curves))
+        grid = figure.subplots(len(curves), 2, sharex=True, squeeze=False)
+        for (left, right), (name, by) in zip(grid, curves.items(), strict=True):
+            for place, (factor, curve) in enumerate(by.items()):
+                form = look(place)
+                left.plot(*_grown(curve, curve.medians), **form.drawn, label=factor)
+                left.plot(*_grown(curve, curve.flops), color=form.color, **PREDICTED)
+                right.plot(*_grown(curve, curve.memory), **form.drawn)
+            first = next(iter(by.values()))
+            departing = ", ".join(factor for factor, curve in by.items() if curve.departs)
+            left.set_title(f"departs: {departing}" * bool(departing), loc="right", fontsize=11, fontweight="normal")
+            for axes, kind, unit in (
+                (left, "time", numbers.duration(first.medians[0])), (right, "memory", numbers.size(first.memory[0]))
+            ):  # fmt: skip
+                axes.set_title(name, fontsize=12)
+                axes.text(0.03, 0.96, f"1 = {unit}", transform=axes.transAxes, va="top", fontsize=11)
+                axes.set_xscale("log", base=2)
+                axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                scaled(axes, Axis(f"{kind}, times first", scale="log"))
+        for axes in grid[-1]:
+            axes.set_xlabel("factor, times its first value")
+        figure.suptitle(title, x=0.02, ha="left", fontweight="bold", fontsize=13)
+        handles = {
+            label: handle
+            for axes in grid[:, 0]
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        handles["by count of FLOPs"] = Line2D([], [], color=INK, **PREDICTED)
+        legend_below(figure, list(handles.values()), list(handles))
+    return Plot(figure, f"{title}. {' '.join(said)}")
 
 
-def _grown(curve: CostCurve, costs: Sequence[float]) -> Points:
-    return [(value / curve.values[0], cost / costs[0]) for value, cost in zip(curve.values, costs, strict=True)]
+def _grown(curve: CostCurve, costs: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array(curve.values) / curve.values[0], np.array(costs) / costs[0]
 
 
 def _growth(factor: str, curve: CostCurve) -> str:

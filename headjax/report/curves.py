@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from headjax.core.errors import DataError
 from headjax.report import numbers
-from headjax.report.style import INK, PALETTE, WIDTH, Look, Plot, legend_below, look, new_figure, style, wrap
+from headjax.report.style import INK, WIDTH, Look, Plot, legend_below, look, new_figure, style, wrap
 
 Points = Sequence[tuple[float, float]]
 """`(x, y)` pairs; a y that is not finite (a run that diverged) leaves a gap."""
 
-Scale = Literal["linear", "log", "doubling"]
-"""Scale of an axis; `doubling` is logarithmic with marks at powers of two."""
+Scale = Literal["linear", "log"]
 
-PREDICTED: Mapping[str, Any] = {"linestyle": (0, (2, 1.5)), "linewidth": 1.4}
-LEVEL: Mapping[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (2, 2))}
+LEVEL: Mapping[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (2, 2)), "zorder": 1}
 
 
 class Axis(NamedTuple):
@@ -41,33 +38,6 @@ class Axis(NamedTuple):
     limits: tuple[float, float] | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Panel:
-    """Content of one pair of axes. A name has the same look in all panels of a plot.
-
-    Attributes:
-        series: points by name.
-        y: the vertical axis.
-        mode: `mean` joins the means of points with the same x and draws a band from their smallest to their largest;
-            `joined` joins all points in the order of x.
-        predicted: dashed lines in the look of a name.
-        level: a value that is drawn as a level line.
-        title, aside: what stands above, at the left and at the right.
-        note: what stands in its upper left corner.
-        field: what errors call the series.
-    """
-
-    series: Mapping[str, Points]
-    y: Axis
-    mode: Literal["mean", "joined"] = "mean"
-    predicted: Mapping[str, Points] = dataclasses.field(default_factory=dict)
-    level: float | None = None
-    title: str = ""
-    aside: str = ""
-    note: str = ""
-    field: str = "curves"
-
-
 class Curve(NamedTuple):
     """Points of increasing x, repeats of the same x reduced: `mean`, `low` and `high`, `[points]` each."""
 
@@ -76,123 +46,78 @@ class Curve(NamedTuple):
     low: np.ndarray
     high: np.ndarray
 
-    def ends(self) -> tuple[float, float]:
-        """Return the first and the last finite mean."""
-        finite = self.mean[np.isfinite(self.mean)]
-        return float(finite[0]), float(finite[-1])
-
 
 def draw(
-    rows: Sequence[Sequence[Panel]],
+    series: Mapping[str, Points],
     *,
     x: Axis,
+    y: Axis,
     title: str,
     alt: str,
-    width: float = WIDTH,
     height: float = 4.2,
-    legend: Iterable[tuple[str, Mapping[str, Any]]] = (),
+    level: tuple[str, float] | None = None,
+    joined: bool = False,
 ) -> Plot:
-    """Draw panels with one horizontal axis and one legend.
+    """Draw series with one legend.
 
     Args:
-        rows: the panels by row.
-        x: the horizontal axis.
-        title: heading, above the only panel or above all; without one the panels' titles stand alone.
+        series: points by name. The means of points with the same x are joined, and a band reaches from their smallest
+            to their largest.
+        x, y: the axes.
+        title: heading.
         alt: the plot in words.
-        width, height: inches.
-        legend: its further entries: a label, and arguments of Matplotlib's `Line2D`.
+        height: inches.
+        level: a value that is drawn as a level line, after its label.
+        joined: whether all points are joined in the order of x instead; a series of one point has no line.
 
     Raises:
-        DataError: a panel without series, a series without a finite point, or a value that its axis cannot show.
+        DataError: no series, a series without a finite point, or a value that its axis cannot show.
     """
-    panels = [panel for row in rows for panel in row]
-    if not panels or not all(panel.series for panel in panels):
-        raise DataError(f"{panels[0].field if panels else 'panels'}: none to draw")
-    names = dict.fromkeys(name for panel in panels for name in panel.series)
-    looks = {name: look(place) for place, name in enumerate(names)}
+    if not series:
+        raise DataError("curves: none to draw")
     with style():
-        figure = new_figure(width, height)
-        grid = figure.subplots(len(rows), len(rows[0]), sharex=True, squeeze=False)
-        for axes, panel in zip(grid.flat, panels, strict=True):
-            _fill(axes, panel, looks)
-        for place, axes in enumerate(grid.flat):
-            _horizontal(axes, x, labelled=place >= len(panels) - len(rows[0]))
-        if len(panels) == 1 and title:
-            grid[0, 0].set_title(wrap(title, width))
-        elif title:
-            figure.suptitle(wrap(title, width), x=0.02, ha="left", fontweight="bold", fontsize=13, color=INK)
-        joined = {name for p in panels for name, points in p.series.items() if not _is_alone(p, points)}
-        handles = [Line2D([], [], **_drawn(entry, name not in joined)) for name, entry in looks.items()]
-        more = dict(legend)
-        handles += [Line2D([], [], **arguments) for arguments in more.values()]
-        if len(handles) > 1 or joined:
-            legend_below(figure, handles, [*looks, *more])
+        figure = new_figure(WIDTH, height)
+        axes = figure.subplots()
+        drawn = _points if joined else _band
+        lines = {
+            name: drawn(axes, f"curves[{name!r}]", points, y.scale, look(place))
+            for place, (name, points) in enumerate(series.items())
+        }
+        if level is not None:
+            lines[f"{level[0]}: {numbers.significant(level[1])}"] = axes.axhline(level[1], **LEVEL)
+        scaled(axes, y)
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)))
+        axes.xaxis.set_major_formatter(_written(x.format or numbers.significant))
+        axes.set(xlabel=x.label, xlim=x.limits, title=wrap(title, WIDTH))
+        legend_below(figure, list(lines.values()), list(lines))
     return Plot(figure, alt)
 
 
-def _is_alone(panel: Panel, points: Points) -> bool:
-    return panel.mode == "joined" and len(points) == 1
+def _band(axes: Axes, field: str, points: Points, scale: Scale, entry: Look) -> Line2D:
+    curve = reduced(field, points, scale)
+    if np.any(curve.high > curve.low):
+        axes.fill_between(curve.x, curve.low, curve.high, color=entry.color, alpha=0.18, linewidth=0)
+    (line,) = axes.plot(curve.x, curve.mean, **entry.drawn, markevery=max(1, len(curve.x) // 10))
+    return line
 
 
-def _drawn(entry: Look, alone: bool) -> dict[str, Any]:
-    return entry.drawn | ({"linestyle": "none"} if alone else {})
-
-
-def _fill(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> None:
-    scale = panel.y.scale
-    for name, points in panel.predicted.items():
-        curve = reduced(f"{panel.field}[{name!r}]", points, scale)
-        axes.plot(curve.x, curve.mean, color=looks[name].color, **PREDICTED)
-    for name, points in panel.series.items():
-        _series(axes, panel, f"{panel.field}[{name!r}]", points, looks[name])
-    if panel.level is not None:
-        axes.axhline(panel.level, **LEVEL, zorder=1)
-    _vertical(axes, panel.y)
-    axes.set_title(panel.title, fontsize=12)
-    axes.set_title(panel.aside, loc="right", fontsize=11, fontweight="normal", color=PALETTE[1])
-    axes.text(0.03, 0.96, panel.note, transform=axes.transAxes, va="top", fontsize=11, color=INK)
-
-
-def _series(axes: Axes, panel: Panel, field: str, points: Points, entry: Look) -> None:
-    if panel.mode == "mean":
-        curve = reduced(field, points, panel.y.scale)
-        if np.any(curve.high > curve.low):
-            axes.fill_between(curve.x, curve.low, curve.high, color=entry.color, alpha=0.18, linewidth=0)
-        axes.plot(curve.x, curve.mean, **entry.drawn, markevery=max(1, len(curve.x) // 10))
-        return
-    pairs = np.asarray(points, dtype=float).reshape(-1, 2)
-    if not len(pairs) or not np.isfinite(pairs).all():
+def _points(axes: Axes, field: str, points: Points, scale: Scale, entry: Look) -> Line2D:
+    if not np.isfinite(np.asarray(points, dtype=float)).all():
         raise DataError(f"{field}: needs points, all finite")
-    reduced(field, points, panel.y.scale)
-    ordered = pairs[np.argsort(pairs[:, 0], kind="stable")]
-    axes.plot(*ordered.T, **_drawn(entry, _is_alone(panel, points)), linewidth=1.4, markersize=8)
+    reduced(field, points, scale)
+    alone = {"linestyle": "none"} if len(points) == 1 else {}
     axes.margins(0.1)
+    (line,) = axes.plot(*np.array(sorted(points)).T, **(entry.drawn | alone), linewidth=1.4, markersize=8)
+    return line
 
 
-def _vertical(axes: Axes, y: Axis) -> None:
+def scaled(axes: Axes, y: Axis) -> None:
+    """Give axes their vertical scale, numbers and label; a logarithmic one has plain numbers."""
     if y.scale == "log":
         _logarithmic(axes)
     elif y.format is not None:
         axes.yaxis.set_major_formatter(_written(y.format))
-    if y.limits is not None:
-        axes.set_ylim(y.limits)
-    axes.set_ylabel(wrap(y.label, 3.0, 11.0))
-
-
-def _horizontal(axes: Axes, x: Axis, *, labelled: bool) -> None:
-    if x.scale == "doubling":
-        axes.set_xscale("log", base=2)
-        most = max(np.max(line.get_xdata()) for line in axes.get_lines())
-        axes.set_xticks([2.0**power for power in range(int(np.log2(most)) + 1)])
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)))
-    if x.format is not None:
-        axes.xaxis.set_major_formatter(_written(x.format))
-    if x.limits is not None:
-        axes.set_xlim(x.limits)
-    axes.set_xlabel(x.label if labelled else "")
+    axes.set(ylim=y.limits, ylabel=wrap(y.label, 3.0, 11.0))
 
 
 def _logarithmic(axes: Axes) -> None:
@@ -232,7 +157,8 @@ def reduced(field: str, points: Points, scale: Scale = "linear") -> Curve:
 
 def spans(curves: Mapping[str, Points]) -> str:
     """Return in words from where to where each curve goes."""
-    ends = {name: reduced(f"curves[{name!r}]", points).ends() for name, points in curves.items()}
+    means = {name: reduced(f"curves[{name!r}]", points).mean for name, points in curves.items()}
+    ends = {name: mean[np.isfinite(mean)][[0, -1]] for name, mean in means.items()}
     return "; ".join(
         f"{name} goes from {numbers.significant(first)} to {numbers.significant(last)}"
         for name, (first, last) in ends.items()
@@ -245,7 +171,7 @@ def line_plot(
     title: str,
     x_label: str,
     y_label: str,
-    scale: Literal["linear", "log"] = "linear",
+    scale: Scale = "linear",
     x_format: numbers.Format = numbers.count,
 ) -> Plot:
     """Any values against any others, one marked line a series.
@@ -262,8 +188,9 @@ def line_plot(
         DataError: no curves, a curve without a finite point, or a value that a logarithmic axis cannot show.
     """
     return draw(
-        [[Panel(series=curves, y=Axis(y_label, scale=scale))]],
+        curves,
         x=Axis(x_label, x_format),
+        y=Axis(y_label, scale=scale),
         title=title,
         alt=f"{title}: line plot of {y_label} against {x_label}. {spans(curves)}.",
     )

@@ -12,11 +12,10 @@ import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.report import numbers
-from headjax.report.curves import LEVEL, Axis, Panel, Points, draw, line_plot, spans
+from headjax.report.curves import Axis, Points, Scale, draw, line_plot, spans
 from headjax.report.style import Plot
 
 Direction = Literal["lower", "higher"]
-Drawn = Literal["linear", "log"]
 
 
 def learning_curves(
@@ -25,7 +24,7 @@ def learning_curves(
     title: str = "Learning curves",
     x_label: str = "Training step",
     y_label: str = "Loss (nats per token)",
-    scale: Drawn = "linear",
+    scale: Scale = "linear",
 ) -> Plot:
     """A metric during training, one line a model.
 
@@ -45,7 +44,7 @@ def pruning_curves(
     better: Direction = "lower",
     baseline: float | None = None,
     title: str = "Quality against heads removed",
-    scale: Drawn = "linear",
+    scale: Scale = "linear",
 ) -> Plot:
     """A metric against the share of heads removed, one curve an order of removal.
 
@@ -61,13 +60,14 @@ def pruning_curves(
     for name, points in curves.items():
         if any(x < 0 or x > 1 for x, _ in points):
             raise DataError(f"curves[{name!r}]: fractions removed must lie between 0 and 1")
-    level = baseline if baseline is not None and np.isfinite(baseline) else None
+    level = None if baseline is None or not np.isfinite(baseline) else ("all heads", baseline)
     return draw(
-        [[Panel(series=curves, y=Axis(f"{metric}, {better} is better", scale=scale), level=level)]],
+        curves,
         x=Axis("Heads removed (% of all heads)", _bare_percent, limits=(-0.02, 1.02)),
+        y=Axis(f"{metric}, {better} is better", scale=scale),
         title=title,
         alt=f"{title}: line plot of {metric} against the share of heads removed, 0 to 100 %. {spans(curves)}.",
-        legend=[] if level is None else [(f"all heads: {numbers.significant(level)}", LEVEL)],
+        level=level,
     )
 
 
@@ -79,7 +79,7 @@ def trade_off(
     better: Direction = "lower",
     cost_format: numbers.Format = numbers.count,
     title: str = "Quality against cost",
-    scale: Drawn = "linear",
+    scale: Scale = "linear",
 ) -> Plot:
     """Cost and quality of models, one point a model; a series of several (one model at several sizes) is joined.
 
@@ -95,13 +95,14 @@ def trade_off(
         f"{name} {', '.join(f'({cost_format(x)}, {numbers.significant(y)})' for x, y in sorted(points))}"
         for name, points in series.items()
     )
-    y = Axis(f"{metric}, {better} is better", scale=scale)
     return draw(
-        [[Panel(series=series, y=y, mode="joined", field="series")]],
+        series,
         x=Axis(cost, cost_format),
+        y=Axis(f"{metric}, {better} is better", scale=scale),
         title=title,
         alt=f"{title}: points of {metric} against {cost}: {said}.",
         height=3.8,
+        joined=True,
     )
 
 

@@ -221,11 +221,11 @@ def test_every_operation_has_a_panel_of_time_and_one_of_memory():
     assert titles == ["train", "train", "decode", "decode"]
     time, memory, *_ = plot.figure.axes
     assert (time.get_ylabel(), memory.get_ylabel()) == ("time, times first", "memory, times first")
-    # The theory's lines and the measured ones, each factor in the colour that it has everywhere.
-    assert [line.get_color() for line in time.lines] == [look(i).color for i in (0, 1, 0, 1)]
+    # The measured lines and the theory's, each factor in the colour that it has everywhere.
+    assert [line.get_color() for line in time.lines] == [look(i).color for i in (0, 0, 1, 1)]
     assert [line.get_color() for line in memory.lines] == [look(0).color, look(1).color]
-    assert list(time.lines[3].get_ydata()) == pytest.approx([1.0, 1.1, 1.2, 1.3])
-    assert list(time.lines[1].get_ydata()) == pytest.approx([1.0, 2.0, 4.0, 8.0])
+    assert list(time.lines[2].get_ydata()) == pytest.approx([1.0, 1.1, 1.2, 1.3])
+    assert list(time.lines[3].get_ydata()) == pytest.approx([1.0, 2.0, 4.0, 8.0])
     assert [axes.get_title(loc="right") for axes in plot.figure.axes] == ["departs: batch", "", "", ""]
     assert all(axes.get_yscale() == axes.get_xscale() == "log" for axes in plot.figure.axes)
     assert "batch 1 to 8: time 1.3 times, work 8 times, departs" in plot.alt

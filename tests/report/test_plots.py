@@ -81,9 +81,9 @@ def test_trade_off_orders_points_by_cost():
         (lambda: pruning_curves({"a": [(0.0, np.nan)]}), "curves['a']"),
         (lambda: pruning_curves({"a": [(0.0, 1.0), (40.0, 2.0)]}), "curves['a']"),
         (lambda: pruning_curves({"a": [(0.0, 0.0), (1.0, 2.0)]}, scale="log"), "curves['a']"),
-        (lambda: trade_off({}), "series"),
-        (lambda: trade_off({"a": []}), "series['a']"),
-        (lambda: trade_off({"a": [(1.0, np.nan)]}), "series['a']"),
+        (lambda: trade_off({}), "curves"),
+        (lambda: trade_off({"a": []}), "curves['a']"),
+        (lambda: trade_off({"a": [(1.0, np.nan)]}), "curves['a']"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line_about_its_series(plot, field):
