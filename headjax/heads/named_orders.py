@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headjax.core.errors import HeadjaxError, require
+from headjax.core.errors import require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Size
 from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
@@ -18,7 +18,7 @@ from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, 
 from headjax.heads.ordering import Order, by_ablation, by_score, compared, flat, in_stacks, random_order
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import SCORES, score_heads
-from headjax.models.config import Batch, Gates
+from headjax.models.config import Batch
 from headjax.models.model import Model
 
 OTHER_ORDERS: Mapping[str, str] = {
@@ -68,7 +68,6 @@ def order_heads(
     batches: Sequence[Batch],
     config: OrderConfig,
     *,
-    gates: Gates | None = None,
     progress: Update | None = None,
 ) -> Callable[[int], Order]:
     """Return a function from a number of heads to remove to all heads of the chosen stacks in the order of removal.
@@ -80,19 +79,16 @@ def order_heads(
         model: Model with the output that the batches need.
         batches: Examples with labels; `reconstruction` needs no labels, `random` needs no examples.
         config: Order and its options.
-        gates: `[layers, max_heads]` by head stack, heads already removed at 0; None is all ones.
         progress: Called with the number of units done, see `units`.
 
     Raises:
         DataError: There are no batches.
-        HeadjaxError: Gates are given for an order of `LEARNED`, or the model has no such head stack.
+        HeadjaxError: The model has no such head stack.
     """
-    if gates is not None and config.by in LEARNED:
-        raise HeadjaxError(f"by: {config.by} chooses all heads at once and cannot be repeated step by step")
     together = functools.partial(removals, model.config, whole_groups=config.whole_groups)
     if config.by in LEARNED:
         return lambda count: flat(together(_by_learned_gates(model, batches, config, count, progress)))
-    order = _fixed_order(model, batches, config, gates, progress)
+    order = _fixed_order(model, batches, config, progress)
     order = flat(together(in_stacks(model.config, order, config.stacks) if config.stacks else order))
     return lambda count: order
 
@@ -109,23 +105,21 @@ LEARNED: Mapping[str, Callable[[OrderConfig, int], GateDistribution]] = {
 """Orders that choose all heads together: distributions of gates, made from the options and the number to keep."""
 
 
-def _fixed_order(
-    model: Model, batches: Sequence[Batch], config: OrderConfig, gates: Gates | None, progress: Update | None
-) -> Order:
+def _fixed_order(model: Model, batches: Sequence[Batch], config: OrderConfig, progress: Update | None) -> Order:
     stacks = config.stacks or None
     if config.by == "random":
         return random_order(model.config, config.seed, stacks)
     if config.by == "ablation":
         heads: Order = all_heads(model.config, stacks)
         if not config.whole_groups:
-            return by_ablation(ablate(model, batches, heads=heads, gates=gates, progress=progress))
+            return by_ablation(ablate(model, batches, heads=heads, progress=progress))
         groups = {group[0]: group for group in key_value_groups(model.config, stacks)}
-        found = by_ablation(ablate(model, batches, "group", heads=list(groups), gates=gates, progress=progress))
+        found = by_ablation(ablate(model, batches, "group", heads=list(groups), progress=progress))
         return flat(groups[head] for head in found)
     if config.by == "reconstruction":
         chosen: dict[str, Any] = {"stacks": stacks, "whole_groups": config.whole_groups}
-        return reconstruction_order(model, batches, gates=gates, **chosen, progress=progress)
-    values = compared(score_heads(model, batches, gates=gates, progress=progress).values, config.by)
+        return reconstruction_order(model, batches, **chosen, progress=progress)
+    values = compared(score_heads(model, batches, progress=progress).values, config.by)
     return by_groups(model.config, values) if config.whole_groups else by_score(values)
 
 

@@ -113,7 +113,6 @@ def reconstruction_order(
     model: Model,
     batches: Sequence[Batch],
     *,
-    gates: Gates | None = None,
     stacks: Iterable[str] | None = None,
     whole_groups: bool = False,
     compute: Compute = Compute(),
@@ -139,7 +138,6 @@ def reconstruction_order(
         model: Model to order the heads of.
         batches: Examples: arrays by Hugging Face's names. Layers are compared on about `headjax.heads.effect.MEASURED`
             of them, in batches spread evenly over all.
-        gates: `[layers, max_heads]` by head stack, heads already removed at 0; None is all ones.
         stacks: Head stacks to order; None is all.
         whole_groups: Whether all query heads of a KV head go together.
         compute: Precision and kernels.
@@ -153,7 +151,7 @@ def reconstruction_order(
     chosen = tuple(model.config.attentions()) if stacks is None else tuple(stacks)
     for stack in chosen:
         require_stack(model.config, stack)
-    at = head_gates.filled(model.config, gates)
+    at = head_gates.ones(model.config)
     params, batches = spread(model, batches)
     model = model.replace(params=params)
     layers = [layer for layer in attention_layers(model) if layer.stack in chosen and layer.config.num_heads]

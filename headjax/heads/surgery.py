@@ -56,12 +56,6 @@ def attention_layers(model: Model, head_stacks: Collection[str] | None = None) -
         yield from _modules(model, head_stack, stack, slot, _unstacked(model, stack, slot))
 
 
-def feed_forward_layers(model: Model) -> Iterator[LayerModule]:
-    """Yield the feed-forward sub-layers, stack after stack."""
-    for name in model.config.stacks():
-        yield from _modules(model, name, name, FEED_FORWARD, _unstacked(model, name, FEED_FORWARD))
-
-
 def map_attention(
     model: Model,
     change: Callable[[LayerModule], nnx.Module],
@@ -119,24 +113,6 @@ def kept_heads(config: ModelConfig, removed: Iterable[HeadId]) -> dict[tuple[str
         ids = config.site(name, layer).attention.ids
         kept[name, layer] = [place for place, head in enumerate(ids) if HeadId(name, layer, head) not in gone]
     return kept
-
-
-def without_heads(config: ModelConfig, removed: Iterable[HeadId]) -> ModelConfig:
-    """Return the architecture without these heads, without reading any weight.
-
-    Shared dimensions that no head reads any more (collaborative), which `headjax.prune` takes out too, are seen in the
-    weights alone and stay.
-
-    Args:
-        config, removed: those of `kept_heads`.
-    """
-    stacks = dict(config.stacks())
-    left: dict[str, dict[tuple[int, str], Any]] = {name: {} for name in stacks}
-    for (head_stack, layer), kept in kept_heads(config, removed).items():
-        stack, slot = HEAD_STACKS[head_stack]
-        module = config.site(head_stack, layer).attention.fresh(config.width, config.width)
-        left[stack][layer, slot] = module.left(kept)
-    return config.replace_stacks({name: stack.with_fields(left[name]) for name, stack in stacks.items()})
 
 
 class OutputMap(NamedTuple):

@@ -88,15 +88,6 @@ def prune_units(model: Model, removed: Mapping[Place, Collection[int]]) -> Model
     return pruned.replace(history=(*model.history, entry))
 
 
-def mask_units(model: Model, removed: Mapping[Place, Collection[int]]) -> Model:
-    """Return the model with the rows of W_2 of some units at 0: it computes as `prune_units` of them does."""
-
-    def silence(found: LayerModule) -> DenseFeedForward:
-        return silenced(found.module, removed.get((found.stack, found.layer), ()))
-
-    return map_feed_forward(model, silence) if any(removed.values()) else model
-
-
 def silenced(module: DenseFeedForward, units: Collection[int]) -> DenseFeedForward:
     """Return a feed-forward with the rows of W_2 of some units at 0."""
     silent: DenseFeedForward = copied(module)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from headjax.core.tensors import head_axis
-from headjax.heads import gates
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.reconstruction_order import (
     batches_for,
@@ -114,12 +113,6 @@ def test_a_layer_that_the_output_hardly_depends_on_goes_first(model):
 
     order = reconstruction_order(map_attention(model, loud), BATCHES)
     assert [head.layer for head in order[:4]] == [1] * 4
-
-
-def test_heads_that_are_gone_already_come_first(model):
-    at = gates.without(model.config, [HeadId("decoder", 0, 3), HeadId("decoder", 1, 1)])
-    order = reconstruction_order(model, BATCHES, gates=at)
-    assert set(order[:2]) == {HeadId("decoder", 0, 3), HeadId("decoder", 1, 1)}
 
 
 def test_no_labels_are_read():

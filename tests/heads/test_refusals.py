@@ -124,10 +124,6 @@ REFUSED = {
         (lambda: uniform(tiny.layer(), tiny.layer(NoHeads())), "decoder/1 has 0 heads"),
         (lambda: uniform_steps(TWO.config, ()), "no heads left"),
         (lambda: learn_gates(TWO, [BATCH], Subset(count=9), steps=1, learning_rate=0.1), "count: 9 heads to keep"),
-        (
-            lambda: order_heads(TWO, [BATCH], OrderConfig(by="subset"), gates=gates.ones(TWO.config)),
-            "subset chooses all heads at once",
-        ),
         (lambda: ordering.by_scores(SCORES, "importanse"), "'importanse'"),
         (lambda: ordering.by_ablation(ablation()), "each head alone"),
         (lambda: ordering.in_stacks(CONFIG, HEADS, ["cross"]), "no head stack 'cross'"),

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from headjax.core import tensors
-from headjax.heads.surgery import feed_forward_layers
+from headjax.heads.surgery import map_feed_forward
 from headjax.heads.units import (
     count_units,
-    mask_units,
     pad_units,
     prune_units,
+    silenced,
     units_to_remove,
     without_units,
 )
@@ -38,10 +38,11 @@ def test_removed_units_are_activations_of_zero(name):
     removed = {places[0]: [0, 3, 5], places[-1]: [1]}
     pruned = prune_units(model, removed)
     batch = batch_for(model)
-    masked = mask_units(model, removed)
-    for found in feed_forward_layers(masked):
-        silent = np.flatnonzero(~np.asarray(found.params["down"]).any(axis=1))
-        assert silent.tolist() == removed.get((found.stack, found.layer), [])
+
+    def silence(found):
+        return silenced(found.module, removed.get((found.stack, found.layer), ()))
+
+    masked = map_feed_forward(model, silence)
     assert_close(pruned(batch).hidden, masked(batch).hidden, sums=4 * tiny.SUMS)
     assert pruned.num_parameters == tensors.count(pruned.config.tensors()) < model.num_parameters
     before, after = count_units(model), count_units(pruned)
@@ -78,7 +79,7 @@ def test_kinds_of_their_own_are_cut_by_their_declared_axes():
     config = tiny.decoder_config(dataclasses.replace(tiny.layer(), feed_forward=GatedDense(10)))
     model = tiny.model(config)
     pruned = prune_units(model, {("decoder", 0): [9]})
-    (found,) = feed_forward_layers(pruned)
-    shapes = {name: array.shape for name, array in found.params.items()}
-    assert shapes["gate_bias"] == shapes["up_bias"] == (9,)
-    assert shapes["down"] == (9, tiny.WIDTH)
+    group = pruned.params["decoder"]["layers_0_0"]
+    shapes = {name: array.shape for name, array in group["feed_forward"].items()}
+    assert shapes["gate_bias"] == shapes["up_bias"] == (1, 9)
+    assert shapes["down"] == (1, 9, tiny.WIDTH)
