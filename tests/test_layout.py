@@ -37,9 +37,6 @@ REPORT_BELOW = {"report"}
 LATE = {"commands", "cli", "__init__", "report"}
 """Where an import inside a function keeps start-up fast."""
 
-OPTIONAL = {("storage.paths", "storage.buckets")}
-"""Imports inside functions that need an optional extra."""
-
 
 class Import(NamedTuple):
     """One import of a module of headjax by another."""
@@ -123,8 +120,6 @@ def test_no_files_import_each_other(arrows):
 
 def test_imports_inside_functions_have_a_reason(arrows):
     hidden = {
-        (arrow.source, arrow.target)
-        for arrow in arrows
-        if arrow.inside and arrow.source.split(".")[0] not in LATE and (arrow.source, arrow.target) not in OPTIONAL
+        (arrow.source, arrow.target) for arrow in arrows if arrow.inside and arrow.source.split(".")[0] not in LATE
     }
     assert not hidden
