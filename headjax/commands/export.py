@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import Result, found
@@ -13,9 +13,6 @@ from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Table
-
-if TYPE_CHECKING:
-    from headjax.hub.checking import Peer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,18 +28,12 @@ class Options(CommandOptions):
     )
     family: str | None = option(None, "model_type (default: the one that the model came from, or that fits)", "TYPE")
     length: Size | None = option(None, "tokens of an example, for onnx (default: 128)")
-    check: bool = option(
-        False, "read the files again and compare outputs; where transformers is installed, also its tokens and its text"
-    )
+    check: bool = option(False, "read the files again and compare outputs")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found(Result):
-    """A Hugging Face directory.
-
-    Attributes:
-        prompt: what text was generated from.
-    """
+    """A Hugging Face directory."""
 
     title = "Exported"
 
@@ -62,17 +53,10 @@ class Found(Result):
         ),
     )
     notes: Sequence[str] = found("what changed, such as the family")
-    transformers: Peer | None = found("null unless checked where it is installed: `texts`, `generated`")
     directory: str = found("", said="directory")
-    prompt: str
 
     def tables(self) -> Sequence[Table]:
-        rows, peer = [], self.transformers
-        if peer is not None and peer.texts is not None:
-            rows.append(("tokens in transformers", f"the same of {peer.texts} texts"))
-        if peer is not None and peer.generated is not None:
-            rows.append(("text in transformers", f"the same: {self.prompt}{peer.generated}"))
-        return [self.summary(*rows)]
+        return [self.summary()]
 
     def message(self) -> str:
         return "; ".join((*self.notes, super().message()))
@@ -81,11 +65,10 @@ class Found(Result):
 def run(options: Options, progress: Progress) -> Found:
     """Writes a model as a Hugging Face directory that computes the same, or says why none can."""
     from headjax.hub import to_huggingface
-    from headjax.hub.checking import PROMPT, max_difference, read_by_transformers
+    from headjax.hub.checking import max_difference
     from headjax.hub.onnx import to_onnx
     from headjax.models.model import load
 
-    peer: Peer | None = None
     if options.length and options.layout != "onnx":
         raise HeadjaxError("--length: needs --layout onnx")
     if options.family and options.layout == "onnx":
@@ -96,11 +79,8 @@ def run(options: Options, progress: Progress) -> Found:
         model = load(options.model)
         exported = to_huggingface(model, options.out, options.layout, family=options.family, progress=progress)
         if options.check:
-            whole = load(options.model)
-            exported = exported._replace(max_difference=max_difference(whole, options.out))
-            peer = read_by_transformers(whole, options.out)
-    fields = exported._asdict() | {"directory": str(options.out)}
-    return Found(**fields, transformers=peer, prompt=PROMPT)
+            exported = exported._replace(max_difference=max_difference(model, options.out))
+    return Found(**exported._asdict(), directory=str(options.out))
 
 
 def _more(size: int) -> str:

@@ -15,7 +15,7 @@ from headjax.storage.files import check_links
 from headjax.tokenizers.files import FILES, MODEL_FILE, read_tokenizer, write_tokenizer
 from headjax.tokenizers.tokenizer import TARGET_FILE
 
-TOKENIZER = frozenset({*FILES, TARGET_FILE}) - {MODEL_FILE}
+TOKENIZER = frozenset({*FILES, TARGET_FILE, "spiece.model", "sentencepiece.bpe.model"}) - {MODEL_FILE}
 """Files of a tokenizer."""
 
 MODULES = "modules.json"

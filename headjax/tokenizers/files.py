@@ -13,12 +13,10 @@ from headjax.storage.files import check_links, parse_json
 from headjax.storage.paths import is_bucket, path_of
 from headjax.tokenizers.sentencepiece import (
     BYTE_FALLBACK,
-    DIALECTS,
     LLAMA_FILE,
     MARIAN_FILES,
     byte_fallback_tokenizer,
     marian_tokenizer,
-    sentencepiece_tokenizer,
 )
 from headjax.tokenizers.settings import ADDED_FILE, ROLES, added_tokens, class_of, with_added, with_settings
 from headjax.tokenizers.tokenizer import SPECIAL_FILE, VOCABULARY_FILE, Tokenizer, parsed, read_file, special_tokens
@@ -34,9 +32,7 @@ RULES: Mapping[str, Mapping[str, Any]] = {
         "word_tokenizer_type": "basic",  # Japanese BERTs have others
     },
     **{family: {"add_bos_token": False} for family in BYTE_LEVEL},
-    "albert": {"do_lower_case": True, "keep_accents": False, "remove_space": True},
     "marian": {"separate_vocabs": False},
-    "t5": {"extra_ids": 100},
 }
 """Entries of `tokenizer_config.json`, and the only values by which a file or a family's files are read."""
 
@@ -44,7 +40,6 @@ FILES = (
     *(VOCABULARY_FILE, CONFIG_FILE, SPECIAL_FILE, ADDED_FILE, MODEL_FILE, WORDPIECE_FILE, VOCABULARY, MERGES),
     LLAMA_FILE,
     *MARIAN_FILES,
-    *sorted({dialect.file for dialect in DIALECTS.values()}),
 )
 """Names of the files that a tokenizer may be read from."""
 
@@ -53,9 +48,8 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
     """Read the tokenizer of a directory: `tokenizer.json`, or else the files of its family.
 
     Those files are `vocab.txt` (BERT's WordPiece), `vocab.json` with `merges.txt` (byte-level BPE: GPT-2, RoBERTa,
-    BART), and SentencePiece's, which need the library of that name: `spiece.model` (T5, ALBERT),
-    `sentencepiece.bpe.model` (XLM-RoBERTa, CamemBERT), `tokenizer.model` (Llama, Mistral), `source.spm` with
-    `target.spm` and `vocab.json` (Marian). The family is the `model_type` in `config.json`. Special tokens get their
+    BART), and SentencePiece's, which need the library of that name: `tokenizer.model` (Llama, Mistral), `source.spm`
+    with `target.spm` and `vocab.json` (Marian). The family is the `model_type` of `config.json`. Special tokens have
     roles from `special_tokens_map.json` and `tokenizer_config.json`; what these and `added_tokens.json` add or set is
     applied as `transformers` applies it. No other files are read: save such a tokenizer as `tokenizer.json` first.
 
@@ -109,8 +103,6 @@ def looked_for(family: str) -> tuple[str, ...]:
 
 def _own_files(family: str) -> tuple[str, ...]:
     """Return the files, all of them needed, whose meaning depends on the model's family."""
-    if family in DIALECTS and family:
-        return (DIALECTS[family].file,)
     if family in BYTE_LEVEL:
         return (VOCABULARY, MERGES)
     if family in BYTE_FALLBACK:
@@ -125,8 +117,6 @@ def _of_family(folder: Path, family: str, config: Mapping[str, Any]) -> Tokenize
     if not files or not all(present):
         return None
     _check_rules(folder, family, config)
-    if family in DIALECTS:
-        return sentencepiece_tokenizer(folder / files[0], family)
     if family in BYTE_LEVEL:
         return byte_level_tokenizer(folder, family)
     if family in BYTE_FALLBACK:

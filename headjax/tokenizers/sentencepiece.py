@@ -1,15 +1,14 @@
-"""Tokenizers of SentencePiece's families: unigram models (T5, ALBERT, XLM-RoBERTa), Llama's byte pairs, Marian.
+"""Tokenizers of SentencePiece's model files: unigram models, Llama's byte pairs, Marian's two languages.
 
-The optional `sentencepiece` library reads and trains the files. Text is split exactly as the library splits it, which
-the converters of `transformers` do not do everywhere: see docs/huggingface.md.
+The optional `sentencepiece` library reads and trains the files. Text is split exactly as the library splits it.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from headjax.core.errors import DataError, require
 from headjax.storage.files import read_bytes
@@ -28,10 +27,7 @@ from headjax.tokenizers.sentencepiece_model import (
     unigram,
 )
 from headjax.tokenizers.tokenizer import Tokenizer, library_errors
-from headjax.tokenizers.vocabularies import ROBERTA_SPECIAL, read_vocabulary
-
-if TYPE_CHECKING:
-    from tokenizers import normalizers
+from headjax.tokenizers.vocabularies import read_vocabulary
 
 ROLES = {"bos_token": "bos_id", "eos_token": "eos_id", "pad_token": "pad_id"}
 """Special tokens by role, and where a model file says which piece is one."""
@@ -48,97 +44,20 @@ MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 MARIAN_SPECIAL = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 
 
-class Dialect(NamedTuple):
-    """Tokens and rules that a family of models adds to its SentencePiece file.
-
-    Attributes:
-        single, pair: templates that join texts and pairs with special tokens; empty adds none.
-        special: special tokens by role, besides those that the file names.
-        before: tokens that stand before the pieces.
-        left_out: number of the file's first pieces that `before` replaces.
-        after: tokens that follow the pieces.
-        normalizers: normalizers that come before the file's own rules.
-        drops: whether this piece of the file is never used.
-        file: name of the family's file.
-    """
-
-    single: tuple[str, ...] = ()
-    pair: tuple[str, ...] = ()
-    special: Mapping[str, str] = {}
-    before: tuple[str, ...] = ()
-    left_out: int = 0
-    after: tuple[str, ...] = ()
-    normalizers: Callable[[], list[normalizers.Normalizer]] = list
-    drops: Callable[[str], bool] = lambda piece: False
-    file: str = "spiece.model"
-
-
-def _albert_normalizers() -> list[normalizers.Normalizer]:
-    from tokenizers import normalizers as known
-
-    quotes = [known.Replace(quote, '"') for quote in ("``", "''")]
-    return [*quotes, known.NFKD(), known.StripAccents(), known.Lowercase()]
-
-
-def _ends_in_number_and_comma(piece: str) -> bool:
-    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
-
-
-_T5 = Dialect(single=("$A", "</s>"), pair=("$A", "</s>", "$B", "</s>"), special={"eos_token": "</s>"})
-
-_XLM_ROBERTA_SPECIAL = Dialect(
-    single=("<s>", "$A", "</s>"),
-    pair=("<s>", "$A", "</s>", "</s>", "$B", "</s>"),
-    special=ROBERTA_SPECIAL,
-    before=("<s>", "<pad>", "</s>", "<unk>"),
-    left_out=3,
-    after=("<mask>",),
-    file="sentencepiece.bpe.model",
-)
-
-DIALECTS: Mapping[str, Dialect] = {
-    "": Dialect(),
-    "t5": _T5._replace(after=tuple(f"<extra_id_{number}>" for number in reversed(range(100)))),
-    "mt5": _T5,
-    "xlm-roberta": _XLM_ROBERTA_SPECIAL,
-    "camembert": _XLM_ROBERTA_SPECIAL._replace(
-        before=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), left_out=1
-    ),
-    "albert": Dialect(
-        single=("[CLS]", "$A", "[SEP]"),
-        pair=("[CLS]", "$A", "[SEP]", "$B:1", "[SEP]:1"),
-        special={
-            "bos_token": "[CLS]",
-            "cls_token": "[CLS]",
-            "eos_token": "[SEP]",
-            "mask_token": "[MASK]",
-            "pad_token": "<pad>",
-            "sep_token": "[SEP]",
-        },
-        normalizers=_albert_normalizers,
-        drops=_ends_in_number_and_comma,
-    ),
-}
-"""By Hugging Face's `model_type`; the empty name is the file by itself. ALBERT lowers case, drops accents, and takes
-the comma off a number (Lan et al. 2020's code). XLM-RoBERTa and CamemBERT keep tokens of fairseq's dictionary first,
-so their pieces stand one and four places after those of the file."""
-
-
-def sentencepiece_tokenizer(path: str | Path, family: str = "") -> Tokenizer:
-    """Read the tokenizer of a SentencePiece unigram model (Kudo 2018), as a family of models uses it.
+def sentencepiece_tokenizer(path: str | Path) -> Tokenizer:
+    """Read the tokenizer of a SentencePiece unigram model (Kudo 2018).
 
     The tokenizer splits text as the library does, with two exceptions. Of two splits with the same score it may take
     either. Text that spells a special token is that token where the vocabulary lacks one of its characters.
 
     Args:
         path: the model file.
-        family: a name of `DIALECTS`.
 
     Raises:
         DataError: the file holds no such model, or the library is not installed.
     """
     file = path_of(path).expanduser()
-    return _tokenizer(str(file), read_bytes(file), DIALECTS[family])
+    return _tokenizer(str(file), read_bytes(file))
 
 
 def train_sentencepiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -174,23 +93,15 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     except (RuntimeError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"vocab_size: the text does not yield {vocab_size} pieces: {reason}") from None
-    return _tokenizer("sentencepiece", written.getvalue(), Dialect())
+    return _tokenizer("sentencepiece", written.getvalue())
 
 
-def _tokenizer(name: str, data: bytes, dialect: Dialect) -> Tokenizer:
+def _tokenizer(name: str, data: bytes) -> Tokenizer:
     proto = parse_model(name, data)
-    if any(piece.type not in (UNKNOWN, CONTROL) for piece in proto.pieces[: dialect.left_out]):
-        raise DataError(f"{name}: its first {dialect.left_out} pieces are not special tokens, as the family's are")
-    vocabulary = _vocabulary(name, proto, dialect)
-    special = {"unk_token": _unknown(name, proto), **_roles(name, proto), **dialect.special}
-    backend = unigram(name, proto, vocabulary, special["unk_token"], dialect.normalizers())
-    add_template(name, backend, dialect.single, dialect.pair)
-    marked = {piece.piece for piece in proto.pieces if piece.type in (UNKNOWN, CONTROL)} | {*dialect.special.values()}
-    backend.add_special_tokens([token for token, _ in vocabulary if token in marked])
-    known = {token for token, _ in vocabulary}
-    return Tokenizer(
-        backend.to_str(), tuple(sorted((role, token) for role, token in special.items() if token in known))
-    )
+    special = {"unk_token": _unknown(name, proto), **_roles(name, proto)}
+    backend = unigram(name, proto, piece_scores(name, proto), special["unk_token"])
+    backend.add_special_tokens([piece.piece for piece in proto.pieces if piece.type in (UNKNOWN, CONTROL)])
+    return Tokenizer(backend.to_str(), tuple(sorted(special.items())))
 
 
 def _unknown(name: str, proto: Any) -> str:
@@ -207,14 +118,6 @@ def _roles(name: str, proto: Any) -> dict[str, str]:
         if number >= len(proto.pieces):
             raise DataError(f"{name}: {ROLES[role]} is {number}, but it has {len(proto.pieces)} pieces")
     return {role: proto.pieces[number].piece for role, number in numbers.items() if number >= 0}
-
-
-def _vocabulary(name: str, proto: Any, dialect: Dialect) -> list[tuple[str, float]]:
-    """Return the tokens in the order of their ids, with their scores."""
-    pieces = piece_scores(name, proto, dialect.drops)[dialect.left_out :]
-    known = {piece.lstrip(SPACE) for piece, _ in pieces}
-    before, after = ([(token, UNREACHABLE) for token in tokens] for tokens in (dialect.before, dialect.after))
-    return before + pieces + [(token, score) for token, score in after if token not in known]
 
 
 def byte_fallback_tokenizer(path: str | Path, *, start: bool = True, end: bool = False) -> Tokenizer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.core.errors import DataError
@@ -12,7 +12,6 @@ from headjax.tokenizers.tokenizer import library_errors
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
-    from tokenizers import normalizers
 
 SPACE = "▁"
 """The character that SentencePiece writes for a space."""
@@ -29,7 +28,6 @@ def unigram(
     proto: Any,
     vocabulary: Sequence[tuple[str, float]],
     unknown: str,
-    rules: Sequence[normalizers.Normalizer] = (),
 ) -> Backend:
     """Build the `tokenizers` library's tokenizer of a unigram model.
 
@@ -38,7 +36,6 @@ def unigram(
         proto: the model file's message, which holds the rules for white space and characters.
         vocabulary: tokens in the order of their ids, with their scores.
         unknown: the token that stands for unknown text.
-        rules: normalizers that come before the file's own.
 
     Raises:
         DataError: the library refuses the rules or the vocabulary.
@@ -50,7 +47,7 @@ def unigram(
     charsmap = proto.normalizer_spec.precompiled_charsmap
     with library_errors(name):
         backend = Backend(models.Unigram(list(vocabulary), unk_id=number, byte_fallback=False))
-        backend.normalizer = normalizers.Sequence([*rules, *([normalizers.Precompiled(charsmap)] if charsmap else [])])
+        backend.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap)] if charsmap else [])
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")]
     )
@@ -111,7 +108,7 @@ def parse_model(name: str, data: bytes, model_type: str = "unigram") -> Any:
     return proto
 
 
-def piece_scores(name: str, proto: Any, drops: Callable[[str], bool] = lambda piece: False) -> list[tuple[str, float]]:
+def piece_scores(name: str, proto: Any) -> list[tuple[str, float]]:
     """Return the pieces with the scores by which the library splits text.
 
     Raises:
@@ -125,8 +122,7 @@ def piece_scores(name: str, proto: Any, drops: Callable[[str], bool] = lambda pi
     def score(piece: Any) -> float:
         if piece.type == USER_DEFINED:  # before any other split, as in the library
             return float(len(piece.piece.encode()) * highest - 0.1)
-        unreachable = piece.type in (UNKNOWN, CONTROL) or drops(piece.piece)
-        return float(piece.score + UNREACHABLE * unreachable)
+        return float(piece.score + UNREACHABLE * (piece.type in (UNKNOWN, CONTROL)))
 
     return [(piece.piece, score(piece)) for piece in proto.pieces]
 

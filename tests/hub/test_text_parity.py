@@ -8,18 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.cli import main
 from headjax.conversion import convert
-from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import flatten
 from headjax.heads.surgery import map_attention
 from headjax.hub import from_huggingface, to_huggingface
-from headjax.hub.checking import TEXTS, read_by_transformers
 from headjax.tokenizers.files import write_tokenizer
 from headjax.tokenizers.learned import train_bpe
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_of
 from tests.hub.directories import CONFIGS, model_of
+from tests.hub.peer import TEXTS, assert_text, assert_tokens
 
 pytestmark = [
     pytest.mark.parity,
@@ -123,9 +121,7 @@ def test_decoders(family, conversion, tmp_path):
     expected = "smollm3" if biased and family == "mistral" else family
     exported = to_huggingface(converted, tmp_path / "out")
     assert (exported.family, bool(exported.notes)) == (expected, expected != family)
-    peer = read_by_transformers(converted, tmp_path / "out")
-    assert peer.texts == len(TEXTS)
-    assert peer.generated
+    assert_text(converted, tmp_path / "out")
 
 
 def wordpieces():
@@ -142,25 +138,11 @@ def bytes_of_roberta(folder):
     (folder / "merges.txt").write_text("\n".join(" ".join(pair) for pair in model["merges"]))
 
 
-def pieces(folder, name, **options):
-    pytest.importorskip("sentencepiece")
-    from tests.tokenizers.test_sentencepiece import write_model
-
-    write_model(folder / name, [text.replace("\n", " ") for text in TEXTS] * 4, size=80, **options)
-
-
-T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
-ALBERT_PIECES = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": ["[CLS]", "[SEP]", "[MASK]"]}
 READERS = {
     "bert": None,
     "distilbert": None,
     "roberta": bytes_of_roberta,
     "bart": bytes_of_roberta,
-    "xlm-roberta": lambda folder: pieces(folder, "sentencepiece.bpe.model"),
-    "camembert": lambda folder: pieces(folder, "sentencepiece.bpe.model"),
-    "albert": lambda folder: pieces(folder, "spiece.model", **ALBERT_PIECES),
-    "t5": lambda folder: pieces(folder, "spiece.model", **T5_IDS),
-    "mt5": lambda folder: pieces(folder, "spiece.model", **T5_IDS),
 }
 
 
@@ -174,24 +156,15 @@ def test_other_families_keep_their_tokens(family, tmp_path):
         READERS[family](tmp_path / "first")
     model = from_huggingface(tmp_path / "first")
     to_huggingface(model, tmp_path / "out")
-    assert read_by_transformers(model, tmp_path / "out").texts == len(TEXTS)
+    assert_tokens(model, tmp_path / "out")
 
 
 def test_a_family_that_reads_in_its_own_way_is_the_last(tmp_path):
-    """Only if asked for, with a note; the check then finds the first text that becomes other tokens."""
+    """Only if asked for, with a note: texts become other tokens there."""
     tokenizer = words_of_llama()
     biased = model_of(CONFIGS["qwen2"] | {"vocab_size": tokenizer.largest_id + 1}).replace(tokenizer=tokenizer)
     assert to_huggingface(biased, tmp_path / "free").family == "llama"
-    assert read_by_transformers(biased, tmp_path / "free").generated
+    assert_text(biased, tmp_path / "free")
     assert to_huggingface(biased, tmp_path / "asked", family="qwen2").notes
-    with pytest.raises(HeadjaxError, match=f"^{tmp_path}/asked: Qwen2Tokenizer"):
-        read_by_transformers(biased, tmp_path / "asked")
-
-
-def test_on_the_command_line(tmp_path, capsys):
-    model = imported("llama", tmp_path / "first", words_of_llama())
-    model.save(tmp_path / "model")
-    assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--check", "--json", "-"]) == 0
-    found = json.loads(capsys.readouterr().out)["transformers"]
-    assert found["texts"] == len(TEXTS)
-    assert found["generated"]
+    with pytest.raises(AssertionError, match="Once upon a time"):
+        assert_tokens(biased, tmp_path / "asked")

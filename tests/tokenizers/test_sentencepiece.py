@@ -6,7 +6,7 @@ import pytest
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.data.examples import encode_sequences
-from headjax.tokenizers.files import looked_for, read_tokenizer
+from headjax.tokenizers.files import read_tokenizer
 from headjax.tokenizers.sentencepiece import byte_fallback_tokenizer, sentencepiece_tokenizer, train_sentencepiece
 from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -56,25 +56,10 @@ def test_real_lines_are_cut_as_the_library_cuts_them(data_dir, name):
         assert sorted(theirs) == sorted(ours)
 
 
-def test_families_add_their_own(tmp_path):
-    path = write_model(tmp_path / "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
-    plain = sentencepiece_tokenizer(path)
+def test_special_tokens_are_those_that_the_file_names(tmp_path):
+    plain = sentencepiece_tokenizer(write_model(tmp_path / "a.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
     assert dict(plain.special) == {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-    t5 = of_family(tmp_path, "t5")
-    assert t5.vocab_size == plain.vocab_size + 100
-    assert t5.backend.token_to_id("<extra_id_0>") == t5.vocab_size - 1
-    ids = encode_sequences(t5, ["the cat"], ["sat"], max_length=16).ids[0].tolist()
-    halves = [half.tolist() for half in plain.encode(["the cat", "sat"])]
-    assert ids == [*halves[0], 1, *halves[1], 1]
-    assert t5.decode(plain.encode(["the cat sat"])[0]) == "the cat sat"
-    assert of_family(tmp_path, "marian") is None
-
-
-def test_albert_lowers_case_and_takes_commas_off_numbers(data_dir):
-    tokenizer = sentencepiece_tokenizer(data_dir / "vocab" / ALBERT, "albert")
-    ids = encode_sequences(tokenizer, ["Áreas 2000, and"], max_length=16).ids[0]
-    tokens = [tokenizer.backend.id_to_token(int(number)) for number in ids]
-    assert tokens == ["[CLS]", "▁areas", "▁2000", ",", "▁and", "[SEP]"]
+    assert plain.decode(plain.encode(["the cat sat"])[0]) == "the cat sat"
 
 
 def test_a_vocabulary_is_learned_and_saved(tmp_path):
@@ -92,26 +77,6 @@ def test_a_vocabulary_is_learned_and_saved(tmp_path):
         train_sentencepiece(TEXTS, 5000)
     with pytest.raises(ConfigError, match=r"^vocab_size: must be at least 4"):
         train_sentencepiece(TEXTS, 3)
-
-
-ROBERTA_FILE = "sentencepiece.bpe.model"
-
-
-@pytest.mark.parametrize(("family", "offset"), [("xlm-roberta", 1), ("camembert", 4)])
-def test_fairseqs_own_tokens_come_first(tmp_path, family, offset):
-    path = write_model(tmp_path / ROBERTA_FILE)
-    tokenizer = of_family(tmp_path, family)
-    library = processor(path)
-    (cut,) = tokenizer.encode(["the cat, была"])
-    expected = [number + offset if number else 3 for number in library.encode("the cat, была")]
-    assert cut.tolist() == expected
-    assert 3 in expected
-    start, end = (tokenizer.special_id(role) for role in ("cls_token", "sep_token"))
-    assert (start, end) == ((0, 2) if family == "xlm-roberta" else (5, 6))
-    assert tokenizer.special_id("mask_token") == tokenizer.vocab_size - 1 == library.get_piece_size() + offset
-    first, second = (ids.tolist() for ids in tokenizer.encode(["the cat", "sat"]))
-    ids = encode_sequences(tokenizer, ["the cat"], ["sat"], max_length=32).ids[0].tolist()
-    assert ids == [start, *first, end, end, *second, end]
 
 
 IDENTITY = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
@@ -156,32 +121,29 @@ def of_options(**options):
 
 
 BROKEN = [
-    ("t5", lambda path: path.write_bytes(b"no model"), "not a SentencePiece model"),
-    ("t5", of_options(model_type="bpe"), "only unigram models"),
-    ("t5", of_options(remove_extra_whitespaces=False), "its rules for white space"),
-    ("t5", damaged(lambda each: setattr(each.normalizer_spec, "precompiled_charsmap", b"\1\2\3")), ""),
-    ("t5", damaged(lambda each: setattr(each.pieces[5], "score", float("nan"))), "piece "),
-    ("t5", damaged(lambda each: setattr(each.trainer_spec, "eos_id", 10**6)), "eos_id"),
-    ("albert", of_options(), r"no piece \[CLS\]"),
-    ("xlm-roberta", of_options(size=30, bos_id=-1), "its first 3 pieces"),
-    ("llama", of_options(), "only byte pairs with byte fallback"),
-    ("llama", of_options(**PAIRS, user_defined_symbols=["<x>"]), "user-defined pieces"),
+    (sentencepiece_tokenizer, lambda path: path.write_bytes(b"no model"), "not a SentencePiece model"),
+    (sentencepiece_tokenizer, of_options(model_type="bpe"), "only unigram models"),
+    (sentencepiece_tokenizer, of_options(remove_extra_whitespaces=False), "its rules for white space"),
+    (sentencepiece_tokenizer, damaged(lambda each: setattr(each.normalizer_spec, "precompiled_charsmap", b"\1")), ""),
+    (sentencepiece_tokenizer, damaged(lambda each: setattr(each.pieces[5], "score", float("nan"))), "piece "),
+    (sentencepiece_tokenizer, damaged(lambda each: setattr(each.trainer_spec, "eos_id", 10**6)), "eos_id"),
+    (byte_fallback_tokenizer, of_options(), "only byte pairs with byte fallback"),
+    (byte_fallback_tokenizer, of_options(**PAIRS, user_defined_symbols=["<x>"]), "user-defined pieces"),
 ]
 
 
-@pytest.mark.parametrize(("family", "make", "said"), BROKEN)
-def test_a_broken_file_is_named(tmp_path, family, make, said):
-    file = tmp_path / looked_for(family)[-1]
+@pytest.mark.parametrize(("read", "make", "said"), BROKEN)
+def test_a_broken_file_is_named(tmp_path, read, make, said):
+    file = tmp_path / "tokenizer.model"
     make(file)
     with pytest.raises(DataError, match=rf"^{file}: {said}[^\n]*$"):
-        of_family(tmp_path, family)
+        read(file)
 
 
-def test_the_library_may_be_missing(tmp_path, monkeypatch):
-    write_model(tmp_path / "spiece.model")
+def test_the_library_may_be_missing(llama, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(DataError, match=r"^sentencepiece: not installed"):
-        of_family(tmp_path, "t5")
+        of_family(llama, "llama")
 
 
 GERMAN = ["die Katze saß auf der Matte, der Hund saß am Klotz", "die Ratte lief zur Katze"] * 4
@@ -223,22 +185,13 @@ def test_marian_cuts_each_language_by_its_own_file(marian, tmp_path):
 
 @pytest.mark.parity
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
-@pytest.mark.parametrize("family", ["T5", "XLMRoberta", "Camembert", "Llama", "Marian"])
-def test_directories_are_read_as_transformers_reads_them(llama, marian, tmp_path, data_dir, family):
-    """T5's has the numbers of special tokens that `transformers` takes for granted.
-
-    Not ALBERT's: `transformers` 5 prefers other ways to cut at its punctuation than the library does.
-    """
+@pytest.mark.parametrize("family", ["Llama", "Marian"])
+def test_directories_are_read_as_transformers_reads_them(llama, marian, family):
     import transformers
 
-    folder = {"Llama": llama, "Marian": marian}.get(family, tmp_path)
+    folder = {"Llama": llama, "Marian": marian}[family]
     texts = [*TEXTS, "the rat sat on  the dog"]
-    if family == "T5":
-        texts = lines(data_dir, 2000)
-        write_model(tmp_path / "spiece.model", texts, size=800, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
-    elif folder is tmp_path:
-        write_model(tmp_path / ROBERTA_FILE)
-    ours = of_family(folder, {"XLMRoberta": "xlm-roberta"}.get(family, family.lower()))
+    ours = of_family(folder, family.lower())
     started = {"add_bos_token": True} if family == "Llama" else {}
     theirs = getattr(transformers, f"{family}Tokenizer").from_pretrained(folder, **started)
     found = [ids.tolist() for ids in encode_sequences(ours, texts, max_length=100_000).ids]
