@@ -175,7 +175,7 @@ PREPARED = {
     "questions": ["f2f3ac3f7ee5b883", "615a815c7d7029ed", "17b50d709526e305"],
     "pretraining_pairs": ["90f1ac2f74a4cde4", "488b9e2d6bb9b51e", "79c9f023a30c9538"],
     "pretraining_pairs, static": ["59c240209983a96c", "488b9e2d6bb9b51e", "611ffb82dc013308"],
-    "image_rows": ["4415ee1bf95d16b8", "831853ce71aac881", "d3ee35628a63132b"],
+    "image_rows": ["4415ee1bf95d16b8", "831853ce71aac881", "a0178d1910d2fbc8"],
 }
 """The same of prepared shards."""
 

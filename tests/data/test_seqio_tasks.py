@@ -5,7 +5,6 @@ import dataclasses
 import importlib.util
 import json
 import pathlib
-import sys
 
 import numpy as np
 import pytest
@@ -183,89 +182,6 @@ def test_prepare_from_tfds(mocked, vocabulary, tmp_path, capsys):
         assert main(["prepare", "cifar10", "--out", str(tmp_path / "cifar")]) == 0
     images = PreparedData(path=str(tmp_path / "cifar"), size=32).load()
     assert images.train[0]["pixel_values"].shape == (3, 32, 32)
-
-
-def test_registered_tasks_give_token_ids_and_metrics(mocked):
-    """What a program that trains on seqio's tasks, such as T5X, gets by their names."""
-    import seqio
-
-    import headjax.data.seqio_tasks  # noqa: F401
-
-    task = seqio.get_mixture_or_task("headjax_mnli")
-    lengths = {"inputs": 200, "targets": 20}
-    with mocked(3):
-        rows = list(task.get_dataset(lengths, "validation", shuffle=False).as_numpy_iterator())
-        (batch,) = seqio.get_dataset(
-            mixture_or_task_name="headjax_mnli", task_feature_lengths=lengths, dataset_split="train", shuffle=False,
-            feature_converter=seqio.EncDecFeatureConverter(pack=False),
-        ).batch(3).as_numpy_iterator()  # fmt: skip
-    vocabulary = task.output_features["inputs"].vocabulary
-    assert len(rows) == 3
-    for row in rows:
-        assert row["inputs"][-1] == row["targets"][-1] == vocabulary.eos_id
-        assert vocabulary.decode(row["inputs"][:-1].tolist()).startswith("mnli sentence1: ")
-        assert vocabulary.decode(row["targets"][:-1].tolist()) in ("entailment", "neutral", "contradiction")
-    assert batch["encoder_input_tokens"].shape == (3, 200)
-    (metric,) = task.metric_fns
-    labels = [task.postprocess_fn(text, is_target=True) for text in ("neutral", "entailment", "neutral")]
-    guesses = [task.postprocess_fn(text, is_target=False) for text in ("neutral", "contradiction", "nothing")]
-    assert (labels, guesses) == ([1, 0, 1], [1, 2, -1])
-    assert metric(targets=labels, predictions=guesses) == {"accuracy": 1 / 3}
-
-
-@pytest.mark.whole
-def test_every_registered_task_gives_token_ids(mocked):
-    import seqio
-
-    import headjax.data.seqio_tasks  # noqa: F401
-
-    names = [name for name in seqio.TaskRegistry.names() if name.startswith("headjax_")]
-    assert {f"headjax_{name}" for name in (*GLUE, "squad", "lm1b", "c4", "wmt14_ende")} <= {*names}
-    for name in names:
-        task = seqio.get_mixture_or_task(name)
-        with mocked(1):
-            lengths = dict.fromkeys(task.output_features, 32)
-            (row,) = task.get_dataset(lengths, "validation", shuffle=False).take(1).as_numpy_iterator()
-        assert row.keys() >= task.output_features.keys()
-        assert len(task.metric_fns) == len(TASKS[name.removeprefix("headjax_")].metrics)
-
-
-def test_another_vocabulary():
-    import seqio
-
-    from headjax.data.seqio_tasks import text_task
-
-    task = text_task(find_task("stsb"), seqio.ByteVocabulary(extra_ids=10), "mine")
-    assert task.output_features["targets"].vocabulary.extra_ids == 10
-    assert [metric.__name__ for metric in task.metric_fns] == ["spearman", "pearson"]
-    assert [task.postprocess_fn(text) for text in ("2.8", "much")] == [2.8, -1]
-    assert {"seqio", "tensorflow"} <= sys.modules.keys()  # the names that tests of what training imports look for
-    with pytest.raises(DataError, match=r"^mnist: "):
-        text_task(find_task("mnist"), seqio.ByteVocabulary())
-
-
-PAIR = {"text": "a", "second": "b"}
-
-
-@pytest.mark.parametrize(
-    ("name", "row", "written"),
-    [
-        ("mrpc", PAIR | {"label": 1}, ["mrpc sentence1: a sentence2: b", "equivalent"]),
-        ("stsb", PAIR | {"label": 2.89}, ["stsb sentence1: a sentence2: b", "2.8"]),
-        ("cola", {"text": "a", "label": 0}, ["cola sentence1: a", "unacceptable"]),
-        (
-            "squad",
-            {"question": "q?", "context": "c", "answers": ["x", "y"], "start": 0},
-            ["question: q? context: c", "x"],
-        ),
-        ("lm1b", {"text": "a"}, ["a"]),
-    ],
-)
-def test_rows_as_text(name, row, written):
-    from headjax.data.seqio_tasks import as_text
-
-    found = as_text(find_task(name), row).values()
-    assert [value if isinstance(value, str) else value.numpy().decode() for value in found] == written
 
 
 def write_tfrecord(path, *examples):

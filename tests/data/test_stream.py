@@ -16,7 +16,7 @@ from headjax.data.forms.images import AugmentedImages
 from headjax.data.rows import Row
 from headjax.data.stream import LengthBuckets, evaluation_batches, train_iterator
 from headjax.mesh.distributed import BatchShare
-from tests.data.making import DEIT, train
+from tests.data.making import MIXED, train
 from tests.selected import first
 
 
@@ -71,7 +71,7 @@ def sources(buckets, prepared_films, wordpiece):
         "buckets": buckets,
         "shards": PreparedData(path=str(prepared_films)).load().train,
         "masks": train(PretrainingForm(length=32, max_predictions=5), wordpiece, rows),
-        "images": AugmentedImages(images, form, DEIT),
+        "images": AugmentedImages(images, form, MIXED),
     }
 
 

@@ -13,7 +13,7 @@ from headjax.core.class_names import ClassIndex
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.serialize import kind
-from headjax.data.augmentation import Augmentation, Flip, RandomSquare
+from headjax.data.augmentation import Augmentation, RandomSquare
 from headjax.data.examples import Mapped, RandomSource, Record, Records, Source
 from headjax.data.forms.form import Encoded, Form, Seed
 from headjax.data.forms.labelled import class_label, class_measure
@@ -106,7 +106,7 @@ class ImageForm(Form):
     @property
     def usual(self) -> Augmentation:
         """The random changes of training images unless others are asked for."""
-        return Augmentation(crop=RandomSquare(margin=self.margin), pixels=(Flip(),) if self.flip else ())
+        return Augmentation(crop=RandomSquare(margin=self.margin), flip=0.5 if self.flip else 0.0)
 
     @property
     def limit(self) -> int:
@@ -165,12 +165,9 @@ class AugmentedImages(RandomSource):
         """Return an image as a model reads it, and its label."""
         record = self.records[index]
         square = self.augmentation.crop(record["image"], self.form.size, generator)
-        for change in self.augmentation.pixels:
-            square = change(square, generator)
-        values = self.form.values(square)
-        for transform in self.augmentation.values:
-            values = transform(values, generator)
-        return values, record["labels"][0]
+        if self.augmentation.flip and generator.random() < self.augmentation.flip:
+            square = square[:, ::-1]
+        return self.form.values(square), record["labels"][0]
 
 
 def augmented(source: Source, augmentation: Augmentation | None) -> Source:
