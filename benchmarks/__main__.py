@@ -1,6 +1,6 @@
 """Measure headjax beside a peer in one run, in turns: `python -m benchmarks NAME [--json FILE]`.
 
-NAME is generate, heads, hub, scaling or train_step; scaling also takes `--size short|full|large` and `--plot FILE.png`.
+NAME is generate, gpu, heads, hub, scaling or train_step; scaling also takes `--size short|full|large` and `--plot FILE.png`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headjax.report import numbers
 from headjax.report.tables import print_table
 from headjax.storage.files import json_text
 
-NAMES = ("generate", "heads", "hub", "scaling", "train_step")
+NAMES = ("generate", "gpu", "heads", "hub", "scaling", "train_step")
 """Benchmarks; each is `run` in the file of its name."""
 
 

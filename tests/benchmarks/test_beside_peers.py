@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from benchmarks import heads, hub, train_step
+from benchmarks import gpu, heads, hub, train_step
 from benchmarks.generate import Cost, Shape, llama, run, variants
 from benchmarks.hub import report
 from benchmarks.result import in_new_process, instruction_sets, machine, machine_table
@@ -224,3 +224,22 @@ def run_here(command, **_):
 def test_a_failed_process_is_the_last_line_of_its_errors():
     with pytest.raises(HeadjaxError, match=r"^hub: nothing: KeyError: 'nothing'$"):
         in_new_process(report, "nothing", "nowhere")
+
+
+def test_flops_of_a_train_step_are_six_a_weight_and_token_and_those_of_attention():
+    size = gpu.Size("", width=64, layers=2, batch=3, length=5, vocabulary=100)
+    weights = 2 * 12 * 64**2 + 64 * 64 + 64 * 100  # four attention maps and two of the feed-forward, the head's two
+    assert size.flops == 3 * 5 * (6 * weights + 12 * 2 * 64 * 5)
+
+
+@pytest.mark.parity
+@pytest.mark.whole
+@pytest.mark.filterwarnings("default")
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs the parity extra")
+def test_train_steps_in_bfloat16_are_timed_on_what_there_is():
+    size = gpu.Size("tiny", width=64, layers=1, batch=2, length=16, vocabulary=50)
+    found = gpu.run(sizes=(size,))
+    assert [row[1] for row in found.tables[0].rows] == ["headjax, einsum", "PyTorch"]
+    assert found.ratio == found.ours["tiny"] / found.peer["tiny"] > 0
+    with pytest.raises(HeadjaxError, match="no accelerator"):
+        gpu.run()
