@@ -1,6 +1,7 @@
 """Measure headjax beside a peer in one run, in turns: `python -m benchmarks NAME [--json FILE]`.
 
-NAME is generate, gpu, heads, hub, scaling or train_step; scaling also takes `--size short|full|large` and `--plot FILE.png`.
+NAME is generate, gpu, heads, hub, scaling or train_step; scaling also takes `--size short|full|large` and
+`--plot FILE.png`.
 """
 
 from __future__ import annotations
