@@ -211,7 +211,7 @@ def _command(name: str, *words: str) -> Callable[[Path, Path], Callable[[], None
     return prepared
 
 
-PRUNING = ("--remove", REMOVED, "--by", "random", "--no-metrics")
+PRUNING = ("--remove", REMOVED, "--by", "random")
 
 STEPS: Mapping[str, Step] = {
     "headjax": Step(_read, "bert"),

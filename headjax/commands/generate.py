@@ -45,21 +45,11 @@ class Options(BatchOptions):
 
 
 class Written(NamedTuple):
-    """Texts of a batch, and the time that they took after compilation.
-
-    Attributes:
-        texts: the continuations or translations.
-        tokens: number of tokens generated, end tokens included.
-        prompt_tokens: number of tokens read, without padding.
-        prefill: seconds until the first token of each text; 0 of beams, which are not timed apart.
-        decode: seconds of all other tokens; all seconds of beams.
-    """
+    """Texts of a batch, the number of their tokens, end tokens included, and their seconds after compilation."""
 
     texts: list[str]
     tokens: int
-    prompt_tokens: int
-    prefill: float
-    decode: float
+    seconds: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,29 +63,22 @@ class Found(Result):
     text: Sequence[str] = found("by prompt")
     prompts: Sequence[str] = found()
     tokens: int = found("generated")
-    seconds: float = found("after compilation, as the speeds")
+    seconds: float = found("after compilation")
     tokens_per_second: float = found()
-    prefill_tokens_per_second: float | None = found("null with beams")
-    decode_tokens_per_second: float | None = found("after the first token of each text; null with beams")
     streamed: bool
 
     def tables(self) -> Sequence[Table]:
         if self.streamed:
             return []
         rows = list(zip(self.prompts, self.text, strict=True))
-        return [Table((Column("Prompt"), Column("Generated")), rows, notes=self._notes())]
+        return [Table((Column("Prompt"), Column("Generated")), rows, notes=[self._note()])]
 
     def message(self) -> str:
-        return " ".join(self._notes()) if self.streamed else ""
+        return self._note() if self.streamed else ""
 
-    def _notes(self) -> list[str]:
+    def _note(self) -> str:
         speed = f"{numbers.count(self.tokens_per_second)} tokens per second"
-        notes = [f"{self.tokens:,} tokens in {numbers.duration(self.seconds)} after compilation: {speed}."]
-        if self.prefill_tokens_per_second is not None:
-            later = self.decode_tokens_per_second
-            decoded = "" if later is None else f"; then {numbers.count(later)} tokens per second"
-            notes.append(f"Prompts: {numbers.count(self.prefill_tokens_per_second)} tokens per second{decoded}.")
-        return notes
+        return f"{self.tokens:,} tokens in {numbers.duration(self.seconds)} after compilation: {speed}."
 
 
 def run(options: Options, progress: Progress) -> Found:
@@ -112,17 +95,13 @@ def run(options: Options, progress: Progress) -> Found:
     else:
         with progress("generating", len(prompts), "prompt") as bar:
             parts = list(_batches(request, len(prompts), bar))
-    texts = [text for part in parts for text in part.texts]
-    tokens, read, prefill, decode = (sum(column) for column in list(zip(*parts, strict=True))[1:])
-    later = tokens - len(texts)
+    tokens, seconds = sum(part.tokens for part in parts), sum(part.seconds for part in parts)
     return Found(
-        text=texts,
+        text=[text for part in parts for text in part.texts],
         prompts=prompts,
         tokens=tokens,
-        seconds=prefill + decode,
-        tokens_per_second=tokens / (prefill + decode),
-        prefill_tokens_per_second=read / prefill if prefill else None,
-        decode_tokens_per_second=later / decode if prefill and later else None,
+        seconds=seconds,
+        tokens_per_second=tokens / seconds,
         streamed=options.stream,
     )
 
@@ -255,15 +234,14 @@ def _batch(request: _Request, start: int, count: int, seed: int, show: Callable[
     batch = request.rows(start)
     begin = time.perf_counter()
     run = request.begin(batch, seed)
-    first = time.perf_counter()
     made = run.advance(None if show is None else 0)
     while show is not None and not run.finished:
         show(request.texts(batch, made.tokens, made.lengths, 1)[0])
         made = run.advance(1)
     jax.block_until_ready(made)
-    end = time.perf_counter()
-    tokens, read = int(made.lengths[:count].sum()), int(batch["attention_mask"][:count].sum())
-    return Written(request.texts(batch, made.tokens, made.lengths, count), tokens, read, first - begin, end - first)
+    seconds = time.perf_counter() - begin
+    texts = request.texts(batch, made.tokens, made.lengths, count)
+    return Written(texts, int(made.lengths[:count].sum()), seconds)
 
 
 def _beams(request: _Request, start: int, count: int) -> Written:
@@ -277,8 +255,7 @@ def _beams(request: _Request, start: int, count: int) -> Written:
     best = beam_search(request.model, batch, beams=beams, max_new_tokens=request.limit, end_token=end)
     tokens, lengths = np.asarray(best.tokens)[:, 0], np.asarray(best.lengths)[:, 0]
     seconds = time.perf_counter() - begin
-    read = int(batch["attention_mask"][:count].sum())
-    return Written(request.texts(batch, tokens, lengths, count), int(lengths[:count].sum()), read, 0.0, seconds)
+    return Written(request.texts(batch, tokens, lengths, count), int(lengths[:count].sum()), seconds)
 
 
 def _streamed(request: _Request, number: int, prompt: str) -> Written:

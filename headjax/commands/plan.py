@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import ConfigOptions
 from headjax.commands.options import option
@@ -24,45 +22,13 @@ if TYPE_CHECKING:
     from headjax.plan.tpu import Slice
 
 
-_SIZE = re.compile(r"(?P<low>\d{1,9})(?:\.\.(?P<high>\d{1,9}))?|v\d\S*", re.ASCII)
-"""A word of `--scale`: a number in slice names, a range of them, or a slice."""
-
-
-def _words(text: str) -> tuple[str, ...]:
-    words = tuple(text.split(","))
-    if not all(map(_SIZE.fullmatch, words)):
-        raise ValueError(
-            f"expected numbers such as 32,128, a range such as 8..512 or slices such as v5e-8,v5e-32, got {text!r}"
-        )
-    return words
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ConfigOptions):
     """Options of `headjax plan`."""
 
-    topology: str = option("", "TPU slice: v3-32, v5e-16, v3:4x4, or several: v5e-256x2", "SLICE")
-    scale: tuple[str, ...] = option(
-        (), "other sizes: numbers in slice names, or slices, also without --topology", "N,N|N..N|SLICE,...", read=_words
-    )
+    topology: str = option(help="TPU slice: v3-32, v5e-16, v3:4x4, or several: v5e-256x2", metavar="SLICE")
     max_batch: bool = option(False, "also find the largest batch that fits")
     length: Size | None = option(None, "tokens of an example (default: the config's)")
-
-
-class Refused(NamedTuple):
-    """A slice that the step cannot be planned for.
-
-    Attributes:
-        where: the slice.
-        reason: one line.
-    """
-
-    where: Slice
-    reason: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON data."""
-        return {"topology": self.where.name, "devices": self.where.num_devices, "error": self.reason}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,8 +36,7 @@ class Found(Result):
     """A training step on TPU slices.
 
     Attributes:
-        tried: plans and failures by slice; the largest batch is among the plans.
-        asked: whether the largest batch was asked for.
+        plans: the plan, and that of the largest batch.
     """
 
     topology: str = found("name of the slice")
@@ -90,17 +55,11 @@ class Found(Result):
     between_slices: Mapping[str, Any] = found("the same over the data-centre network")
     compile_seconds: float = found()
     estimate: Mapping[str, Any] | None = found("of the shortest step; null where it does not fit")
-    scale: Sequence[Mapping[str, Any]] = found(
-        "with `--scale`: the same by size, or `topology`, `devices` and `error`", default=ABSENT
-    )
     max_batch: int | None = found("with `--max-batch`", default=ABSENT)
-    tried: Sequence[Plan | Refused]
-    largest: Plan | None
+    plans: Sequence[Plan]
 
     def tables(self) -> Sequence[Table]:
-        plans = [each for each in self.tried if not isinstance(each, Refused)]
-        steps = [_slices([*plans, *([] if self.largest is None else [self.largest])]), _messages(plans)]
-        return steps if self.scale is ABSENT else [_scale(self.tried), *steps]
+        return [_slices(self.plans), _messages(self.plans[:1])]
 
     def message(self) -> str:
         peak, there = numbers.size(self.peak_bytes_per_device), numbers.size(self.hbm_bytes_per_device)
@@ -118,87 +77,25 @@ def run(options: Options, progress: Progress) -> Found:
     import jax
 
     from headjax.plan.elsewhere import Elsewhere
-    from headjax.plan.plan import Plan, largest_batch, plan_config
+    from headjax.plan.plan import check_plan, largest_batch, plan_config
     from headjax.plan.tpu import find_slice
     from headjax.training.config import load_config
 
-    where, others = _slices_of(options)
+    where = find_slice(options.topology)
     config = plan_config(load_config(options.config, options.overrides).to_dict(), options.length)
     # libtpu is asked for its compiler alone; a TPU that this machine may have is left to others.
     jax.config.update("jax_platforms", "cpu")
-    tried = _each(config, where, others, progress)
-    plans = [each for each in tried.values() if isinstance(each, Plan)]
-    main = tried[where.name] if where else next(iter([*plans, *tried.values()]))
-    if isinstance(main, Refused):
-        raise HeadjaxError(main.reason)
-    best = None
+    check_plan(config, where)
     more: dict[str, Any] = {}
-    if options.max_batch:
-        with Elsewhere() as process:
-            best = largest_batch(config, find_slice(main.topology), functools.partial(_compiled, process), progress)
-        more["max_batch"] = None if best is None else best.batch_size
-    if others:
-        more["scale"] = [tried[other.name].to_json() for other in others]
-    return Found(**main.to_json(), **more, tried=list(tried.values()), largest=best)
-
-
-def _slices_of(options: Options) -> tuple[Slice | None, list[Slice]]:
-    """Return the slice of `--topology`, and those of `--scale`."""
-    from headjax.plan.tpu import find_slice
-
-    named = [word for word in options.scale if word.startswith("v")]
-    if not options.topology and not named:
-        raise HeadjaxError("--topology: give a TPU slice such as v5e-16, or several with --scale v5e-8,v5e-32")
-    where = find_slice(options.topology) if options.topology else None
-    generation = where or find_slice(named[0])
-    others: list[Slice] = []
-    for word in options.scale:
-        size = _SIZE.fullmatch(word)
-        if size is None or size["low"] is None:
-            others.append(find_slice(word))
-        elif size["high"] is None:
-            others.append(generation.resized(int(size["low"])))
-        else:
-            others += generation.between(int(size["low"]), int(size["high"]))
-    return where, others
-
-
-def _each(
-    config: PlanConfig, required: Slice | None, others: list[Slice], progress: Progress
-) -> dict[str, Plan | Refused]:
-    """Plan for every slice, by name. All are checked before the first is compiled; a slice that fails stops no other.
-
-    Raises:
-        HeadjaxError: the required slice fails.
-    """
-    from headjax.plan.elsewhere import Elsewhere
-    from headjax.plan.plan import check_plan
-
-    slices = {where.name: where for where in ([required] if required else []) + others}
-    made: dict[str, Plan | Refused] = {}
-
-    def refused(where: Slice, error: HeadjaxError) -> Refused:
-        if required is not None and where.name == required.name:
-            raise error
-        return Refused(where, str(error))
-
-    for name, where in slices.items():
-        try:
-            check_plan(config, where)
-        except HeadjaxError as error:
-            made[name] = refused(where, error)
-    with contextlib.ExitStack() as processes, progress("compiling", len(slices), "slice") as bar:
-        process = None
-        for done, (name, where) in enumerate(slices.items(), 1):
-            if name not in made:
-                process = process or processes.enter_context(Elsewhere())
-                try:
-                    made[name] = _compiled(process, config, where)
-                except HeadjaxError as error:
-                    made[name] = refused(where, error)
-                    process = None  # the compiler may have ended it
-            bar(done, {})
-    return {name: made[name] for name in slices}
+    with Elsewhere() as process:
+        with progress("compiling", 1, "slice") as bar:
+            plans = [_compiled(process, config, where)]
+            bar(1, {})
+        if options.max_batch:
+            best = largest_batch(config, where, functools.partial(_compiled, process), progress)
+            more["max_batch"] = None if best is None else best.batch_size
+            plans += [] if best is None else [best]
+    return Found(**plans[0].to_json(), **more, plans=plans)
 
 
 def _compiled(process: Elsewhere, config: PlanConfig, where: Slice) -> Plan:
@@ -213,24 +110,6 @@ def _compiled(process: Elsewhere, config: PlanConfig, where: Slice) -> Plan:
             f"{where.name}: the TPU's compiler crashed on the step with a batch of {config.batch_size} ({crash}); "
             "another compute.remat, compute.attention or batch_size may pass"
         ) from None
-
-
-def _scale(tried: Sequence[Plan | Refused]) -> Table:
-    columns = {
-        "topology": Column("Slice"),
-        "devices": Column("Devices", numbers.tick(numbers.count)),
-        "fits": Column("Fits"),
-        "peak_bytes_per_device": Column("Peak memory", numbers.size),
-        "hbm_bytes_per_device": Column("of", numbers.size),
-        "messages": Column("Messages", numbers.count),
-        "sent": Column("Sent", numbers.size),
-        "between": Column("Between slices", numbers.size),
-        "step_seconds": Column("Step, at best", numbers.duration),
-        "error": Column("Failure"),
-    }
-    rows = [each.to_json() if isinstance(each, Refused) else _row(each) for each in tried]
-    note = "Per device and training step, with the same batch over all devices of a size. Messages by kind stand below."
-    return table_of(columns, rows, "By number of devices", [note])
 
 
 def _row(plan: Plan) -> dict[str, Any]:

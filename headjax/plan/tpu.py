@@ -69,9 +69,6 @@ ALIASES = {"v5litepod": "v5e"}
 SINGLE_CHIP = frozenset({"v5e", "v6e"})
 """Generations with slices of one chip."""
 
-MOST_SLICES = 64
-"""Number of largest slices that a range of sizes may reach."""
-
 ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -110,30 +107,6 @@ class Slice(NamedTuple):
     def topology(self) -> str:
         """The compiler's name of one of the slices."""
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
-
-    def resized(self, size: int) -> Slice:
-        """Return the slice of the same generation with this number in its Cloud name, as many of them as here."""
-        return find_slice(f"{self.chip.name}-{size}" + (f"x{self.slices}" if self.slices > 1 else ""))
-
-    def between(self, low: int, high: int) -> list[Slice]:
-        """Return the slices of this generation whose numbers in Cloud names lie in a range, as many of each as here.
-
-        Beyond the largest slice come 2, 4, ... up to `MOST_SLICES` of it, whose numbers together lie in the range.
-
-        Raises:
-            ConfigError: no slice lies in the range, or the range ends beyond `MOST_SLICES` of the largest.
-        """
-        *_, largest = sizes = _sizes(self.chip)
-        if high > MOST_SLICES * largest:
-            raise ConfigError(f"scale: {high:,} is more than {MOST_SLICES} slices {self.chip.name}-{largest}")
-        found = [self.resized(size) for size in sizes if low <= size <= high]
-        if self.slices == 1:
-            numbers = (2**power for power in range(1, MOST_SLICES.bit_length()))
-            joined = [number for number in numbers if low <= number * largest <= high]
-            found += [find_slice(f"{self.chip.name}-{largest}x{number}") for number in joined]
-        if not found:
-            raise ConfigError(f"scale: there is no {self.chip.name} from {low} to {high}; known: {_known(self.chip)}")
-        return found
 
     def devices(self) -> list[jax.Device]:
         """Return devices that programs can be compiled for, not run on.

@@ -103,12 +103,12 @@ def test_the_compilers_complaint_says_how_much_is_wanted():
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):
-    """Plans for v5e-8, and v5e-4 and v5e-64 beside it, whose devices the batch does not divide over."""
+    """A plan for v5e-8."""
     if importlib.util.find_spec("libtpu") is None:
         pytest.skip("compiling for a TPU needs libtpu")
     folder = tmp_path_factory.mktemp("plan")
     (folder / "config.py").write_text(CONFIG)
-    arguments = ["--config", str(folder / "config.py"), "--topology", "v5e-8", "--scale", "4,64", "--json", "-"]
+    arguments = ["--config", str(folder / "config.py"), "--topology", "v5e-8", "--json", "-"]
     command = [sys.executable, "-m", "headjax.cli", "plan", *arguments]
     environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
@@ -126,13 +126,6 @@ def test_a_plan_for_a_tpu(planned):
     assert planned["collectives"].keys() == {"all-reduce"}
     # One gradient and three scalars: summed loss, targets and their part in the loss.
     assert gradient < planned["collectives"]["all-reduce"]["bytes"] <= gradient + 3 * 4
-    smaller, larger = planned["scale"]
-    assert smaller["flops_per_device"] == 2 * planned["flops_per_device"]
-    # Every copy of the model sends its whole gradient, and holds more examples where there are fewer copies.
-    assert smaller["collectives"] == planned["collectives"]
-    assert smaller["peak_bytes_per_device"] > planned["peak_bytes_per_device"]
-    assert larger.keys() == {"topology", "devices", "error"}
-    assert larger["error"].startswith("config.batch_size: 32 does not divide over 64 devices")
     assert 0 < planned["estimate"]["mfu"] < 1
 
 
