@@ -298,7 +298,7 @@ def _check_writable(value: str, place: Path, kind: str) -> None:
     if kind not in ("new", "folder"):
         check_file(value)
         return
-    if kind == "new" and place.is_symlink():
+    if kind == "new" and isinstance(place, Path) and place.is_symlink():
         check_folder(place.resolve())  # a link may lead to a folder that is still to be made
     elif kind == "folder" or not place.is_dir():
         check_folder(value)
