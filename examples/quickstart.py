@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 import headjax
+from headjax.shrinking.grid import Grid
 
 BLOCKS = 32  # blocks of 256 tokens to choose heads on, and as many others to measure on
 BATCH = 8
@@ -108,9 +109,11 @@ cache = headjax.summarize(model.config, 256).cache_bytes_per_token
 table(("converted to", "plain", "calibrated", "cache bytes/token"), [("(original)", f"{whole:.2f}", "", cache), *rows])
 
 
-section("Both, to a budget")
-# Smaller forms of every layer are measured; an integer program takes one a layer within the budget.
-small = headjax.shrink(model, training[:2], headjax.Budget(parameters=0.6)).model
+section("Heads and units, to a budget")
+# Smaller forms of every layer are measured; an integer program takes one a layer within the budget. Here the forms have
+# fewer heads or fewer feed-forward units; by default heads also share and change their size, which takes longer.
+forms = Grid(heads=(0.75, 0.5), units=(0.7, 0.5, 0.3), cached=(), others=())
+small = headjax.shrink(model, training[:2], headjax.Budget(parameters=0.6), grid=forms).model
 print(f"60 % of the parameters of attention and feed-forwards: perplexity {perplexity(small):.2f}")
 print(small)
 
