@@ -1,26 +1,19 @@
-"""Files of data: the folders of data sets, the files of a path, the lines of a file, and files of the Hugging Face Hub.
-
-A path of the Hugging Face Hub, `hf://datasets/USER/NAME/FILE`, has the methods of `pathlib.Path` that read. Files are
-listed once by a process, at the commit that the revision then has, and downloaded into the Hub's own cache (`HF_HOME`)
-when they are read.
-"""
+"""Files of data: the folders of data sets, the files of a path, the lines of a file, and the Hugging Face Hub."""
 
 from __future__ import annotations
 
-import errno
-import fnmatch
 import functools
 import glob
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
-from typing import IO, Any, TypeVar, cast
+from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote
 
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import DataError
 from headjax.storage.files import first_line, opened, reading
-from headjax.storage.paths import matches, path_of
+from headjax.storage.paths import files_below, matches, path_of
 
 ROOT = "HEADJAX_DATA"
 """Environment variable that names the folder in which data sets are looked for."""
@@ -33,15 +26,9 @@ T = TypeVar("T")
 
 
 def source_of(path: str | os.PathLike[str]) -> Path:
-    """Return the path of data to read: of `path_of`, or `hf://datasets/USER/NAME/FILE` on the Hugging Face Hub."""
-    if os.fspath(path).startswith(SCHEME):
-        return cast(Path, HubPath(path))
-    return path_of(path).expanduser()
-
-
-def local_file(file: Path) -> str:
-    """Return the name of a file for libraries that open files themselves; one on the Hub is downloaded."""
-    return str(file.local() if isinstance(file, HubPath) else file)
+    """Return the path of data to read: of `path_of`, or of `hf://datasets/USER/NAME/FILE` once it is downloaded."""
+    text = os.fspath(path)
+    return _downloaded(text) if text.startswith(SCHEME) else path_of(path).expanduser()
 
 
 def search(
@@ -87,7 +74,7 @@ def find_files(path: str | Path) -> list[Path]:
     if path.exists():
         return [path]
     if glob.has_magic(str(path)):
-        files = [file for file in _matches(path) if file.is_file()]
+        files = [file for file in matches(path) if file.is_file()]
         if not files:
             raise DataError(f"{path}: no file matches this pattern")
         return sorted(files)
@@ -100,17 +87,9 @@ def packed_or_plain(file: Path) -> Path | None:
 
 
 def visible(folder: Path) -> Iterator[Path]:
-    """Yield the files and folders below a folder, in any order; hidden ones, and those in hidden ones, are left out."""
-    for path in folder.rglob("*"):
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
-            yield path
-
-
-def _matches(pattern: Path) -> Iterator[Path]:
-    if isinstance(pattern, Path):
-        return matches(pattern)
-    folder = next(parent for parent in pattern.parents if not glob.has_magic(str(parent)))
-    return folder.glob(pattern.relative_to(folder).as_posix())
+    """Yield the files below a folder, sorted; hidden ones, and those in hidden folders, are left out."""
+    names = (name for name in files_below(folder) if not any(part.startswith(".") for part in name.split("/")))
+    return (folder / name for name in names)
 
 
 def read_lines(file: Path) -> Iterator[str]:
@@ -164,129 +143,30 @@ SCHEME = "hf://"
 
 EXPECTED = f"{SCHEME}datasets/USER/NAME/FILE (NAME@REVISION for another revision than main)"
 
-SECONDS = 10.0
-"""Time in which the Hub must answer."""
-
-
-class HubPath(PurePosixPath):
-    """A path `hf://datasets/USER/NAME[@REVISION]/FILE`.
-
-    Its methods raise `DataError` if the Hub cannot be reached or has no such data set, and `HeadjaxError` if
-    `huggingface_hub` is not installed.
-    """
-
-    def __str__(self) -> str:
-        return re.sub("^hf:/+", SCHEME, super().__str__())
-
-    def __fspath__(self) -> str:
-        return str(self)
-
-    @property
-    def _repository(self) -> tuple[str, str | None]:
-        """Name and revision of the data set."""
-        if len(self.parts) < 4 or self.parts[1] != "datasets":
-            raise DataError(f"{self}: not a data set on the Hub; expected {EXPECTED}")
-        name, _, revision = self.parts[3].partition("@")
-        return f"{self.parts[2]}/{name}", unquote(revision) or None
-
-    @property
-    def _top(self) -> HubPath:
-        return type(self)(*self.parts[:4])
-
-    @property
-    def _inside(self) -> str:
-        """Path within the data set."""
-        return "/".join(self.parts[4:])
-
-    def _snapshot(self) -> tuple[str, frozenset[str]]:
-        """Return the data set's commit, and the paths of its files within it."""
-        return _snapshot_of(*self._repository, os.environ.get("HF_ENDPOINT"))
-
-    def _below(self) -> Iterator[str]:
-        """Yield the paths within the data set of the files below this folder, sorted."""
-        beginning = f"{self._inside}/" if self._inside else ""
-        return (file for file in sorted(self._snapshot()[1]) if file.startswith(beginning))
-
-    def exists(self) -> bool:
-        """Return whether there is a file of this name, or one below it."""
-        return self.is_file() or self.is_dir()
-
-    def is_file(self) -> bool:
-        """Return whether there is a file of this name."""
-        return self._inside in self._snapshot()[1]
-
-    def is_dir(self) -> bool:
-        """Return whether there is a file below this name."""
-        return next(self._below(), None) is not None
-
-    def iterdir(self) -> Iterator[HubPath]:
-        """Yield files and folders right below this one, sorted."""
-        depth = len(self.parts) - 4
-        yield from (self / name for name in dict.fromkeys(file.split("/")[depth] for file in self._below()))
-
-    def rglob(self, pattern: str) -> Iterator[HubPath]:
-        """Yield the files below this folder whose names match a pattern, sorted."""
-        files = (self._top / file for file in self._below())
-        yield from (file for file in files if fnmatch.fnmatchcase(file.name, pattern))
-
-    def glob(self, pattern: str) -> Iterator[HubPath]:
-        """Yield the files below this folder that match a pattern, sorted; `**` stands for any folders."""
-        from fsspec.utils import glob_translate  # which the Hub's library needs, too
-
-        wanted = re.compile(glob_translate(f"{self._inside}/{pattern}" if self._inside else pattern))
-        yield from (self._top / file for file in self._below() if wanted.match(file))
-
-    def local(self) -> Path:
-        """Return the file in the Hub's cache on this machine, downloaded if it is not there.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-        """
-        if not self.is_file():
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
-        from huggingface_hub import hf_hub_download
-
-        name, commit = self._repository[0], self._snapshot()[0]
-        endpoint = os.environ.get("HF_ENDPOINT")
-        try:
-            file = hf_hub_download(name, self._inside, repo_type="dataset", revision=commit, endpoint=endpoint)
-        except Exception as error:
-            raise DataError(f"{self}: cannot be downloaded ({first_line(error)})") from None
-        return Path(file)
-
-    def stat(self) -> os.stat_result:
-        """Return size and times of the file on this machine."""
-        return self.local().stat()
-
-    def open(self, mode: str = "r", *options: Any, **named: Any) -> IO[Any]:
-        """Open the file to read it."""
-        return self.local().open(mode, *options, **named)
-
-    def read_bytes(self) -> bytes:
-        """Return the file's bytes."""
-        return self.local().read_bytes()
-
 
 @functools.cache
-def _snapshot_of(name: str, revision: str | None, endpoint: str | None) -> tuple[str, frozenset[str]]:
-    """Ask the Hub for the files of a data set.
+def _downloaded(address: str) -> Path:
+    """Return the place of files of the Hub on this machine, downloaded once a process to the Hub's cache (`HF_HOME`).
 
     Raises:
-        HeadjaxError: `huggingface_hub` is not installed.
-        DataError: the Hub has no such data set or revision, or cannot be reached.
+        DataError: not an address, or the Hub has no such data set, revision or file, or cannot be reached.
     """
-    address = f"{SCHEME}datasets/{name}" + (f"@{revision}" if revision else "")
-    try:
-        from huggingface_hub import HfApi
-        from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-        from huggingface_hub.utils import disable_progress_bars
-    except ImportError as error:
-        raise HeadjaxError(
-            f"{address}: the Hub's data sets need {error.name}: pip install '.[data]' from a checkout"
-        ) from None
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.utils import disable_progress_bars
+
+    found = re.fullmatch(rf"{SCHEME}datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/*(.*?)/*", address)
+    if found is None:
+        raise DataError(f"{address}: not a data set on the Hub; expected {EXPECTED}")
+    name, revision, inside = found[1], unquote(found[2] or "") or None, found[3]
+    # The Hub's patterns match across folders: a file, all of a folder, and files of one name for several languages.
+    patterns = [f"{inside.replace('**/', '*')}{rest}" for rest in ("", "/*", ".*")] if inside else None
+    endpoint = os.environ.get("HF_ENDPOINT")
     disable_progress_bars()
     try:
-        found = HfApi(endpoint=endpoint).dataset_info(name, revision=revision, timeout=SECONDS)
+        folder = snapshot_download(
+            name, repo_type="dataset", revision=revision, allow_patterns=patterns, endpoint=endpoint
+        )
     except RevisionNotFoundError:
         raise DataError(f"{address}: the data set has no such revision") from None
     except GatedRepoError:
@@ -295,4 +175,8 @@ def _snapshot_of(name: str, revision: str | None, endpoint: str | None) -> tuple
         raise DataError(f"{address}: no such data set, or not one of yours (HF_TOKEN holds your token)") from None
     except Exception as error:
         raise DataError(f"{address}: the Hub cannot be reached ({first_line(error)})") from None
-    return str(found.sha), frozenset(file.rfilename for file in found.siblings or ())
+    place = Path(folder) / inside
+    there = (one for pattern in (place, place.parent / f"{glob.escape(place.name)}.*") for one in matches(pattern))
+    if not place.exists() and next(there, None) is None:
+        raise DataError(f"{address}: no such file in the data set")
+    return place

@@ -108,7 +108,7 @@ class LabelledText(DataConfig):
         """Return the rows with their labels as class numbers or numbers, where there is none `NO_CLASS` or NaN.
 
         Raises:
-            DataError: a label that cannot be used; the message names file and line.
+            DataError: a label that cannot be used; the message names file and row.
         """
         number = self.numbering(table)
         return {
@@ -125,7 +125,7 @@ class LabelledText(DataConfig):
         """Return the function from a row to its label as a number.
 
         Raises:
-            DataError: a label that cannot be used; the message names file and line.
+            DataError: a label that cannot be used; the message names file and row.
         """
 
     def notes(self, rows: Sequence[Row]) -> Mapping[str, Any]:

@@ -115,7 +115,7 @@ def read_rows(spec: TaskSpec, file: Path) -> Iterator[Row]:
     """Yield the rows of one table or TFRecord.
 
     Raises:
-        DataError: a file that cannot be read; the message starts with it and names the line.
+        DataError: a file that cannot be read; the message starts with it and names the row.
     """
     fields = spec.form.wanted
     if has_suffix(file, (TFRECORD,)):

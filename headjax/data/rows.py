@@ -21,7 +21,7 @@ class Row(NamedTuple):
     """An example as its source has it.
 
     Attributes:
-        place: the file and line, or the data set and number; error messages start with it.
+        place: the file and row, or the data set and number; error messages start with it.
         values: the fields by name: texts, numbers, tuples of texts, or arrays.
     """
 

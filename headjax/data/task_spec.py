@@ -77,7 +77,7 @@ class TaskSpec:
     layouts: tuple[FileLayout, ...] = ()
     labels: tuple[str, ...] = ()
     examples: int = 0
-    rules: Rules = Rules(quotes=False)
+    rules: Rules = Rules(raw=True)
 
     def column(self, field: str, there: Container[str]) -> str:
         """Return the name of a field's column among those of a table; the field's own name if none is there."""

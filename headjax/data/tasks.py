@@ -179,7 +179,7 @@ def _glue(
         layouts=tuple(layouts),
         labels=tuple(labels or classes),
         examples=examples,
-        rules=Rules(quotes=False, skips=skips),
+        rules=Rules(raw=True, skips=skips),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from headjax.core.errors import DataError
 from headjax.core.serialize import unknown_name
 from headjax.data.documents import Document
-from headjax.data.files import count_lines, local_file, packed_or_plain, read_lines, source_of
+from headjax.data.files import count_lines, packed_or_plain, read_lines, source_of
 from headjax.data.image_rows import pixels
 from headjax.data.rows import Row, Split
 from headjax.data.tables import is_table, table_rows
@@ -129,7 +129,7 @@ def read_tfrecord(
         raise DataError(f"{file}: TFRecords are read by TensorFlow: pip install '.[data]' from a checkout") from None
 
     number = 0
-    dataset = tf.data.TFRecordDataset(local_file(file), compression_type="GZIP" if file.suffix == ".gz" else "")
+    dataset = tf.data.TFRecordDataset(str(file), compression_type="GZIP" if file.suffix == ".gz" else "")
     records = dataset.as_numpy_iterator()
     while True:
         place = f"{file}: record {number}"

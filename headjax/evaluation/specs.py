@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from headjax.core.class_names import is_missing
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import DataError, HeadjaxError, require
+from headjax.core.serialize import unknown_name
 from headjax.data.files import search, source_of
 from headjax.data.forms.questions import usual_stride
 from headjax.data.known_data import Glue, ImageFiles, Mnist
@@ -112,7 +113,7 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
     elif source_of(spec).exists() or set(spec) & set("/*.?"):
         task = (_whole_text if split == "all" else _text)(Request(spec, model, length))
     else:
-        raise HeadjaxError(f"task: no task or file {spec[:60]!r}; tasks are {', '.join(sorted(NAMED))}")
+        raise HeadjaxError(f"task: {unknown_name('task or file', spec, NAMED)}")
     task.fit(model)
     if split == "train":
         if not len(task.data.train):

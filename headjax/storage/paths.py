@@ -67,6 +67,9 @@ def is_plain(path: Path) -> bool:
 
 def matches(pattern: Path) -> Iterator[Path]:
     """Yield the files and folders that match a pattern; of its folders those that exist are taken by their names."""
+    if is_bucket(pattern):
+        folder = next(parent for parent in pattern.parents if not glob.has_magic(str(parent)))
+        return folder.glob(pattern.relative_to(folder).as_posix())
     folder = next(parent for parent in pattern.parents if parent.exists())
     found = glob.glob(str(pattern.relative_to(folder)), root_dir=folder, recursive=True)
     return (folder / name for name in found)

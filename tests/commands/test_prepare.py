@@ -103,9 +103,9 @@ def test_rows_before_a_bad_one_are_kept_and_the_rest_resumes(tmp_path, capsys):
     write_lines(tmp_path / "dev.tsv", "text\tlabel", "it was fun\t1")
     words = ["prepare", "sst2", "--source", str(train), str(tmp_path / "dev.tsv"), "--tokenizer", vocabulary]
     words += ["--out", str(out), "--shard-mb", "0.001", "--json", "-"]
-    write_lines(train, "text\tlabel", *good, "cut")
+    write_lines(train, "text\tlabel", *good, "\t1")
     assert main(words) == 2
-    assert f"{train}: line 302: " in capsys.readouterr().err
+    assert f"{train}: row 302: " in capsys.readouterr().err
     kept = len(list(out.glob("train-*.array_record")))
     assert kept > 3
     write_lines(train, "text\tlabel", *good)

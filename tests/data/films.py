@@ -15,4 +15,4 @@ def rows(count, seed=0):
     generator = np.random.default_rng(seed)
     words = [word for word in TEXT if word.isalpha()]
     texts = [" ".join(generator.choice(words, generator.integers(1, 8))) for _ in range(count)]
-    return [Row(f"film.tsv: line {i}", {"text": text, "label": i % 2}) for i, text in enumerate(texts)]
+    return [Row(f"film.tsv: row {i}", {"text": text, "label": i % 2}) for i, text in enumerate(texts)]

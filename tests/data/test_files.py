@@ -88,10 +88,10 @@ def test_paths_without_text_are_named(tmp_path, monkeypatch):
     file = tmp_path / "secret.txt"
     file.write_text("text")
 
-    def refuse(path):
+    def refuse(path, mode):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(type(file), "read_bytes", refuse)
+    monkeypatch.setattr(type(file), "open", refuse)
     with pytest.raises(DataError, match=rf"^{re.escape(str(file))}: .*Permission denied$"):
         text_files(file)
 

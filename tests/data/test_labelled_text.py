@@ -45,7 +45,7 @@ def test_classes_are_numbered_and_rows_padded(tables, wordpiece):
 def test_classes_in_a_given_order_and_numbers_in_their_own(tables, tmp_path, wordpiece):
     data = TextClassification(**tables, classes=("pos", "neg")).load(wordpiece)
     assert data.validation.values("labels").tolist() == [0, 1]
-    with pytest.raises(DataError, match=r"train.tsv: line 3: .*'neg'"):
+    with pytest.raises(DataError, match=r"train.tsv: row 3: .*'neg'"):
         TextClassification(**tables, classes=("pos",)).load(wordpiece)
     path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", *(f"film {i}\t{i}" for i in range(11)))
     data = TextClassification(validation=str(path)).load(wordpiece)
@@ -144,7 +144,7 @@ def test_the_second_text_of_a_pair_may_be_blank(tmp_path, wordpiece):
     words = ["[CLS]", "good", "film", "[SEP]", "[SEP]", "[PAD]"]
     assert data.validation[0]["input_ids"][:6].tolist() == [WORDS.index(word) for word in words]
     write_lines(path, "sentence\tother\tlabel", "\tgood film\t0")
-    with pytest.raises(DataError, match=r"a.tsv: line 2: text is blank"):
+    with pytest.raises(DataError, match=r"a.tsv: row 2: text is blank"):
         TextClassification(validation=str(path), second="other").load(wordpiece)
 
 
@@ -158,7 +158,7 @@ def test_regression_and_its_padding(tmp_path, wordpiece):
     assert pairs[0]["segment_ids"].tolist() == [1, 1, 1, 1, 2, 2, 2, 0]
     for text in ("x", "inf"):
         write_lines(path, "good,fun,1", f"bad,dull,{text}")
-        with pytest.raises(DataError, match=rf"a.csv: line 2: the label '{text}'"):
+        with pytest.raises(DataError, match=rf"a.csv: row 2: the label '{text}'"):
             TextRegression(validation=str(path), text="0", second="1", label="2").load(wordpiece)
 
 

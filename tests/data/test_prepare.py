@@ -237,7 +237,7 @@ def test_several_processes_write_the_same_while_rows_are_still_read(prepared_fil
 
 def test_bad_rows_name_their_place(run, tmp_path):
     def attempt(**values):
-        bad = [*rows(40), Row("film.tsv: line 41", {"text": "a film", "label": 0} | values)]
+        bad = [*rows(40), Row("film.tsv: row 41", {"text": "a film", "label": 0} | values)]
         run(tmp_path / "films", train=RowSource.of(bad))
 
     for values, field in (
@@ -246,14 +246,14 @@ def test_bad_rows_name_their_place(run, tmp_path):
         ({"label": 0.5}, "'0.5'"),
         ({"text": " "}, "text"),
     ):
-        with pytest.raises(DataError, match=rf"^film.tsv: line 41: .*{field}"):
+        with pytest.raises(DataError, match=rf"^film.tsv: row 41: .*{field}"):
             attempt(**values)
     assert len(list((tmp_path / "films").glob("train-*.array_record"))) == 2  # those before the bad row are kept
     attempt()
     with pytest.raises(DataError, match=r"^films: the split validation "):
         run(tmp_path / "empty", validation=RowSource.of([]))
-    with pytest.raises(DataError, match=r"^film.tsv: line 41"):
-        run(tmp_path / "none", train=RowSource.of([Row("film.tsv: line 41", {"text": " ", "label": 0})]))
+    with pytest.raises(DataError, match=r"^film.tsv: row 41"):
+        run(tmp_path / "none", train=RowSource.of([Row("film.tsv: row 41", {"text": " ", "label": 0})]))
 
 
 def test_rows_without_a_label_are_counted(run, wordpiece, tmp_path):

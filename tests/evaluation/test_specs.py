@@ -88,7 +88,7 @@ def test_other_labels_are_refused(tmp_path, names, labels):
     model, good = imported(tmp_path, names), names[0] if names else "1"
     for label in labels:
         path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", f"good\t{good}", f"bad\t{label}")
-        with pytest.raises(DataError, match=rf"a\.tsv: line 3: .*'{label}'"):
+        with pytest.raises(DataError, match=rf"a\.tsv: row 3: .*'{label}'"):
             load_task(str(path), model)
     rows = [json.dumps({"sentence": "fun", "label": label}) for label in (good, None, -1)]
     with pytest.warns(UserWarning, match=r"a\.jsonl: .* 2 of 3 "):
@@ -180,13 +180,13 @@ def test_a_second_task_is_matched_with_the_first(trained, tmp_path):
     folder, _, _ = trained
     write_lines(folder / "wet.tsv", "sentence\tlabel", "good\tsunny", "bad\trainy")
     recipe = Directory(path=str(folder / "run" / "model"))
-    with pytest.raises(DataError, match=r"wet\.tsv: line 3: .*'rainy'"):
+    with pytest.raises(DataError, match=r"wet\.tsv: row 3: .*'rainy'"):
         train(run_config(folder, recipe, "wet.tsv", "wet.tsv"), tmp_path / "wet")
     fresh = Directory(path=str(folder / "run" / "model"), task=Classification(classes=2))
     assert not (tmp_path / "wet").exists()
     config = run_config(folder, fresh, "wet.tsv", "wet.tsv", steps=1)
     assert train(config, tmp_path / "fresh").model.config.output.names == ("rainy", "sunny")
-    with pytest.raises(DataError, match=r"wet\.tsv: line 3: .*'rainy'"):  # which training never saw
+    with pytest.raises(DataError, match=r"wet\.tsv: row 3: .*'rainy'"):  # which training never saw
         run_config(folder, fresh, "train.tsv", "wet.tsv").data.load()
 
 
@@ -251,7 +251,7 @@ def test_length_is_that_of_each_sentence_of_a_pair(tmp_path, tokenizer):
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (("sentence1\tsentence2\tscore", "good\tbad\tfar", "fun\tfun\t1"), r"table\.tsv: line 2: .*'far'"),
+        (("sentence1\tsentence2\tscore", "good\tbad\tfar", "fun\tfun\t1"), r"table\.tsv: row 2: .*'far'"),
         (("sentence\tscore", "good\t1"), r"table\.tsv: "),
     ],
 )

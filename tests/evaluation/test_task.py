@@ -114,7 +114,7 @@ def test_outcomes_serve_ablation(classifier, table):
 @pytest.mark.parametrize(
     ("spec", "output", "changed", "said"),
     [
-        ("TABLE", Classification(classes=2), {}, r"classes\.tsv: line 4: .*'2'"),
+        ("TABLE", Classification(classes=2), {}, r"classes\.tsv: row 4: .*'2'"),
         ("TABLE", NoTask(), {}, "^task: .*no_task; headjax finetune"),
         ("stsb:STS", Classification(classes=3), {}, "^task: .*regression .* classification of 3 classes"),
         ("sentence_similarity:STS", Classification(classes=3), {}, "^task: .*sentence_similarity"),
