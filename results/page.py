@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from results.measures import Claim, ClaimRow, Found, claims, document, experiment, measure
+from results.measures import FORMS, Claim, ClaimRow, Found, claims, document, experiment, measure
 from results.plots import PLOTS
 from results.verdicts import Verdict
 
@@ -20,6 +20,9 @@ VERDICTS: Mapping[Verdict, str] = {
     "not comparable": "not comparable",
 }
 """What a verdict on a measurement says of the paper's finding."""
+
+FILLED = 0.6
+"""Share of the cells that a table of places and statements must fill."""
 
 
 def results() -> str:
@@ -58,19 +61,51 @@ def _counts(found: Iterable[Found]) -> str:
 
 def section(claim: Claim, found: Sequence[Found], shown: set[str]) -> list[str]:
     """Return a claim's heading, its measurements, and notes on experiments that no section has shown yet."""
-    covers = {each.estimate.over for each in found}
-    covered = f", {covers.pop()}".removesuffix(", ") if len(covers) == 1 else ""
-    measured = [each.text.removesuffix(covered) for each in found]
-    verdicts = [
-        f"**{each.verdict}**" + (f": {row.obstacle}" if row.obstacle else "")
-        for row, each in zip(claim.rows, found, strict=True)
-    ]
-    rows = zip((row.setting for row in claim.rows), measured, verdicts, strict=True)
+    groups: dict[tuple[str, str], list[tuple[ClaimRow, Found]]] = {}
+    for row, each in zip(claim.rows, found, strict=True):
+        groups.setdefault((row.data, each.estimate.over), []).append((row, each))
+    crossed = {key: rows for key, group in groups.items() if (rows := _crossed(group))}
+    plain = [pair for key, group in groups.items() if key not in crossed for pair in group]
     parts = [f"## {claim.heading}", f"{claim.source}: *{claim.says}.* {claim.reading}".rstrip()]
-    parts.append(table(("setting", f"measured{covered}", "verdict"), rows))
+    parts += [*crossed.values(), *([_listed(plain)] if plain else [])]
     names = [name for name in _experiments(claim.rows) if name not in shown]
     shown.update(names)
     return [*parts, *(note for name in names if (note := experiment(name).get("note", "")))]
+
+
+def _listed(group: Sequence[tuple[ClaimRow, Found]]) -> str:
+    """Return a table with a line for each measurement."""
+    ending = _ending(group)
+    rows = [(row.setting, each.text.removesuffix(ending), _verdict(row, each)) for row, each in group]
+    return table(("setting", f"measured ({ending.strip(', ')})" if ending else "measured", "verdict"), rows)
+
+
+def _crossed(group: Sequence[tuple[ClaimRow, Found]]) -> str:
+    """Return a table of settings "PLACE: STATEMENT", by place and statement; nothing if it would be small or empty."""
+    ending, cells = _ending(group), {}
+    for row, each in group:
+        place, _, statement = row.setting.rpartition(": ")
+        cells[place, statement] = f"{each.text.removesuffix(ending)}, {_verdict(row, each)}"
+    places, statements = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
+    filled = len(cells) >= FILLED * len(places) * len(statements)
+    if min(len(places), len(statements)) < 2 or len(cells) < len(group) or not filled:
+        return ""
+    rows = [(place, *(cells.get((place, statement), "") for statement in statements)) for place in places]
+    return table((ending.strip(" ,"), *statements), rows)
+
+
+def _ending(group: Sequence[tuple[ClaimRow, Found]]) -> str:
+    """Return the unit and the scope in which all numbers of a table end, or the scope alone, or nothing."""
+    scopes = {f", {each.estimate.over}".removesuffix(", ") for _, each in group}
+    endings = {f" {FORMS[row.form].unit}{scope}" for row, _ in group for scope in scopes}
+    for ending in (*endings, *scopes) if len(scopes) == 1 else ():
+        if all(each.text.endswith(ending) for _, each in group):
+            return ending
+    return ""
+
+
+def _verdict(row: ClaimRow, found: Found) -> str:
+    return f"**{found.verdict}**" + (f": {row.obstacle}" if row.obstacle else "")
 
 
 def _experiments(rows: Iterable[ClaimRow]) -> list[str]:
