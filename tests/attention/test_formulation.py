@@ -186,8 +186,10 @@ def test_flops_agree_with_xla(name):
     def forward(params: Any, x: Any, y: Any) -> Any:
         return outputs_of(large, params, x, Call(), y)
 
-    counted = jax.jit(forward).lower(params, x, y).cost_analysis()["flops"]
-    assert large.flops(width, width, queries, keys) == pytest.approx(counted, rel=0.02)
+    counted = jax.jit(forward).lower(params, x, y).cost_analysis()
+    if counted is None:
+        pytest.skip(f"XLA counts no FLOPs on {jax.default_backend()}")
+    assert large.flops(width, width, queries, keys) == pytest.approx(counted["flops"], rel=0.02)
 
 
 def enlarge(attention: Attention) -> Attention:

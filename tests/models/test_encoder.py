@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from headjax.core import tensors
 from headjax.heads.pruning import prune
 from headjax.models import EncoderModel
-from headjax.models.embeddings import LearnedPresent
+from headjax.models.embeddings import LearnedPresent, few_rows
 from headjax.models.encoder import Albert, Bert, DistilBert, Roberta
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
@@ -28,6 +29,17 @@ def config(name: str = "bert", **fields) -> EncoderModel:
     smaller = {"embedding_size": 8} if name == "albert" else {}
     fields = {"attention": tiny.multi_head(), "feed_forward": Dense(32), **SIZES, **smaller} | fields
     return dataclasses.replace(RECIPES[name](**fields).build(), initializer=tiny.decoder_config().initializer)
+
+
+def test_rows_of_a_small_table_are_looked_up_exactly_with_the_gradient_of_a_look_up():
+    table = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)), jnp.float32)
+    rows, weights = jnp.array([[0, 2, 2], [0, 0, 2]]), jnp.arange(24.0).reshape(2, 3, 4)
+    np.testing.assert_array_equal(few_rows(table, rows), table[rows])
+    found, expected = (
+        jax.grad(lambda table, read=read: (read(table) * weights).sum())(table)
+        for read in (lambda table: few_rows(table, rows), lambda table: table[rows])
+    )
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_segments_matter_to_bert_and_not_to_distilbert():

@@ -120,6 +120,11 @@ def _dot_product_attention(operands: Operands, implementation: Literal["xla", "c
         dtype = query.dtype if implementation == "cudnn" else jnp.float32
         # What hides a key in float32 is infinite in half precision, and a query without keys would get NaN.
         bias = jnp.maximum(bias, float(jnp.finfo(dtype).min)).astype(dtype)
+    if implementation == "cudnn":  # which takes no axis of one query or key for all
+        rows = (query.shape[1], key.shape[1])
+        allowed, bias = (
+            array if array is None else jnp.broadcast_to(array, (*array.shape[:2], *rows)) for array in (allowed, bias)
+        )
     context = jax.nn.dot_product_attention(
         pad_axis(query, -1, size),
         pad_axis(key, -1, size),
