@@ -1,12 +1,11 @@
-"""Plans of training steps, compiled for a TPU slice on a machine without one, and the largest batch that fits."""
+"""Plans of training steps, compiled for a TPU slice on a machine without one."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -15,11 +14,10 @@ from jax.sharding import Mesh
 from headjax.attention.kernels import target
 from headjax.core.errors import ConfigError, require, within
 from headjax.core.fields import Checked, Size
-from headjax.core.progress import Progress, silent
 from headjax.core.serialize import from_data
 from headjax.core.tensors import count, flatten
 from headjax.initialization import Initialization, architecture
-from headjax.mesh.mesh import MeshConfig, batch_parts, check_batch_size
+from headjax.mesh.mesh import MeshConfig, check_batch_size
 from headjax.mesh.random_bits import Prng
 from headjax.mesh.rules import ShardingConfig, shardings
 from headjax.models.compute import Compute
@@ -27,14 +25,11 @@ from headjax.models.config import ModelConfig
 from headjax.models.memory import STATE
 from headjax.models.recipe import Recipe
 from headjax.models.summary import check_kernels
-from headjax.plan.collectives import Collective, between_slices, collectives
-from headjax.plan.tpu import GIB, Roofline, Slice, roofline
+from headjax.plan.collectives import Collective, collectives
+from headjax.plan.tpu import GIB, Slice
 from headjax.training.optimizer import Optimizer
 from headjax.training.state import abstract_state
 from headjax.training.step import train_step
-
-RESOLUTION = 8
-"""The largest batch is searched to one part in this many."""
 
 BEYOND = 1000
 """Times a slice's memory from which on a model is refused. One that needs less is planned, to say by how much it is too
@@ -42,9 +37,6 @@ large; at larger sizes the compiler hangs or ends its process."""
 
 COUNTED = 2**31
 """Dimensions and tokens that JAX no longer counts, in int32."""
-
-TYPICAL_ATTEMPTS = 4
-"""Compilations that finding the largest batch usually takes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,10 +84,8 @@ class Plan(NamedTuple):
         peak_bytes_per_device: memory that it needs at its peak; where it does not fit, as far as the compiler says.
         hbm_bytes_per_device: memory that there is.
         flops_per_device: FLOPs of the matrix products of one step, forward and backward, nothing counted twice.
-        collectives: by kind, messages of one step within a slice; empty where it does not fit.
-        between_slices: by kind, messages of one step over the data-centre network; empty where it does not fit.
+        collectives: by kind, messages of one step; empty where it does not fit.
         compile_seconds: time that tracing and compiling took.
-        estimate: the shortest time of a step; None where it does not fit.
     """
 
     topology: str
@@ -111,18 +101,12 @@ class Plan(NamedTuple):
     hbm_bytes_per_device: int
     flops_per_device: float
     collectives: Mapping[str, Collective]
-    between_slices: Mapping[str, Collective]
     compile_seconds: float
-    estimate: Roofline | None
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON data."""
-        names = ("collectives", "between_slices")
-        sent = {
-            name: {kind: dataclasses.asdict(entry) for kind, entry in getattr(self, name).items()} for name in names
-        }
-        estimate = None if self.estimate is None else self.estimate._asdict() | {"bound": self.estimate.bound}
-        return self._asdict() | sent | {"estimate": estimate}
+        sent = {kind: dataclasses.asdict(each) for kind, each in self.collectives.items()}
+        return self._asdict() | {"collectives": sent}
 
 
 def plan_config(data: Mapping[str, Any], length: int | None = None) -> PlanConfig:
@@ -212,10 +196,6 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
         prng=config.prng,
     )
     batch = model.example_batch(config.batch_size, config.length)
-    forward = model.flops(config.length) * config.batch_size / where.num_devices
-    start = time.perf_counter()
-    with target("tpu", where.num_devices, int(where.chip.name[1])):
-        lowered = step.lower(abstract_state(model, optimizer, mesh, config.sharding), batch)
     result = Plan(
         topology=where.name,
         devices=where.num_devices,
@@ -228,36 +208,21 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
         fits=False,
         peak_bytes_per_device=0,
         hbm_bytes_per_device=where.chip.hbm_bytes,
-        flops_per_device=3.0 * forward,
+        flops_per_device=3.0 * model.flops(config.length) * config.batch_size / where.num_devices,
         collectives={},
-        between_slices={},
         compile_seconds=0.0,
-        estimate=None,
     )
+    start = time.perf_counter()
+    with target("tpu", where.num_devices, int(where.chip.name[1])):
+        lowered = step.lower(abstract_state(model, optimizer, mesh, config.sharding), batch)
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        seconds = time.perf_counter() - start
-        return result._replace(peak_bytes_per_device=_needed(str(error)), compile_seconds=seconds)
-    seconds = time.perf_counter() - start
-    memory = compiled.memory_analysis()
-    text = compiled.as_text()
-    sent = collectives(text)
-    estimate = roofline(
-        where.chip,
-        flops=3.0 * forward,
-        recomputed=forward if config.compute.remat == "full" else 0.0,
-        traffic=memory.argument_size_in_bytes + memory.output_size_in_bytes + 2 * memory.temp_size_in_bytes,
-        collectives=sent,
-    )
-    return result._replace(
-        fits=True,
-        peak_bytes_per_device=memory.peak_memory_in_bytes,
-        collectives=sent,
-        between_slices=between_slices(text),
-        compile_seconds=seconds,
-        estimate=estimate,
-    )
+        found: dict[str, Any] = {"peak_bytes_per_device": _needed(str(error))}
+    else:
+        peak = compiled.memory_analysis().peak_memory_in_bytes
+        found = {"fits": True, "peak_bytes_per_device": peak, "collectives": collectives(compiled.as_text())}
+    return result._replace(**found, compile_seconds=time.perf_counter() - start)
 
 
 def _needed(message: str) -> int:
@@ -271,53 +236,3 @@ def _needed(message: str) -> int:
         raise ConfigError(f"the step cannot be compiled for this slice: {' '.join(message.split())[:300]}")
     number, unit = (found[1], found[2]) if found[1] else (found[3], found[4])
     return int(float(number) * GIB * {"K": 2**-20, "M": 2**-10, "G": 1, "T": 2**10}[unit])
-
-
-def largest_batch(
-    config: PlanConfig, where: Slice, compiled: Callable[[PlanConfig, Slice], Plan] = plan, progress: Progress = silent
-) -> Plan | None:
-    """Return the plan with the largest batch that fits, to one part in `RESOLUTION`; None when no batch fits.
-
-    The config's batch is halved until it fits, and doubled. The next batch to try is where a line through the memory of
-    the last two that fit has no memory left. Batches are multiples of the devices and parts that split them.
-
-    Args:
-        config: the run.
-        where: the slice.
-        compiled: makes a plan.
-        progress: shows the advance.
-    """
-    mesh = config.mesh.build(where.devices())
-    unit = config.accumulate * batch_parts(mesh)
-    fitting: list[Plan] = []
-    units, high = max(config.batch_size // unit, 1), None
-    with progress("largest batch", TYPICAL_ATTEMPTS, "compilations or so") as bar:
-        for attempt in itertools.count(1):
-            tried = compiled(dataclasses.replace(config, batch_size=units * unit), where)
-            bar(min(attempt, TYPICAL_ATTEMPTS), {"batch": tried.batch_size, "fits": float(tried.fits)})
-            if tried.fits:
-                fitting.append(tried)
-            else:
-                high = units
-            low = fitting[-1].batch_size // unit if fitting else 0
-            if high is not None and high - low <= max(low // RESOLUTION, 1):
-                break
-            units = _ahead(fitting, unit)
-            if high is not None and not low < units < high:
-                units = (low + high) // 2
-    return fitting[-1] if fitting else None
-
-
-def _ahead(fitting: list[Plan], unit: int) -> int:
-    """Return a number of units that may be the last to fit, at least one part in `RESOLUTION` above those that do."""
-    if not fitting:
-        return 0
-    last = fitting[-1]
-    low = last.batch_size // unit
-    if len(fitting) == 1:
-        return 2 * low
-    before = fitting[-2]
-    slope = (last.peak_bytes_per_device - before.peak_bytes_per_device) / (last.batch_size - before.batch_size)
-    left = last.hbm_bytes_per_device - last.peak_bytes_per_device
-    more = int(left / slope / unit) if slope > 0 else low
-    return low + max(more, low // RESOLUTION, 1)

@@ -1,4 +1,4 @@
-"""TPU slices by their Cloud names: chips, shapes, memory, devices to compile for, and the shortest time of a step."""
+"""TPU slices by their Cloud names: chips, shapes, memory, and devices to compile for."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import jax
 
 from headjax.core.errors import ConfigError, HeadjaxError
-from headjax.plan.collectives import Collective
 
 GIB = 2**30
 
 
 class Chip(NamedTuple):
-    """A TPU generation; figures are those of one chip unless they say otherwise.
+    """A TPU generation.
 
     Attributes:
         name: its name in Cloud (`v3`), which starts that of a slice.
@@ -27,9 +26,6 @@ class Chip(NamedTuple):
         devices: JAX devices a chip has.
         dimensions: of the network, 2 or 3.
         max_chips: chips of the largest slice.
-        peak_flops: bfloat16 FLOPs per second.
-        hbm_bandwidth: bytes per second.
-        link_bandwidth: bytes per second that a chip can send to its neighbours, all links together.
         hbm_bytes: memory of one *device* that a program can use, as the TPU compiler states it.
         compiler: options of the compiler's topology.
     """
@@ -39,26 +35,20 @@ class Chip(NamedTuple):
     devices: int
     dimensions: int
     max_chips: int
-    peak_flops: float
-    hbm_bandwidth: float
-    link_bandwidth: float
     hbm_bytes: int
     compiler: Mapping[str, Any]
 
 
-# Peak FLOPs and bandwidths: Google Cloud's documentation of each generation, as of November 2026, where links are
-# given in both directions together, and for v2 and v3 links Jouppi et al. 2020, "A domain-specific supercomputer for
-# training deep neural networks" (4 links of 496 and 656 Gbit/s), for v4 links Jouppi et al. 2023, "TPU v4" (6 of
-# 50 GB/s). Usable memory: libtpu 0.0.42, November 2026.
+# Usable memory: libtpu 0.0.42, November 2026.
 CHIPS: Mapping[str, Chip] = {
     chip.name: chip
     for chip in (
-        Chip("v2", 2, 2, 2, 256, 46e12, 700e9, 248e9, int(7.48 * GIB), {}),
-        Chip("v3", 2, 2, 2, 1024, 123e12, 900e9, 328e9, int(15.48 * GIB), {}),
-        Chip("v4", 2, 1, 3, 4096, 275e12, 1200e9, 300e9, int(30.75 * GIB), {"chip_config_name": "megacore"}),
-        Chip("v5e", 1, 1, 2, 256, 197e12, 819e9, 200e9, int(15.75 * GIB), {}),
-        Chip("v5p", 2, 1, 3, 4096, 459e12, 2765e9, 600e9, int(95.74 * GIB), {}),
-        Chip("v6e", 1, 1, 2, 256, 918e12, 1638e9, 400e9, int(31.25 * GIB), {}),
+        Chip("v2", 2, 2, 2, 256, int(7.48 * GIB), {}),
+        Chip("v3", 2, 2, 2, 1024, int(15.48 * GIB), {}),
+        Chip("v4", 2, 1, 3, 4096, int(30.75 * GIB), {"chip_config_name": "megacore"}),
+        Chip("v5e", 1, 1, 2, 256, int(15.75 * GIB), {}),
+        Chip("v5p", 2, 1, 3, 4096, int(95.74 * GIB), {}),
+        Chip("v6e", 1, 1, 2, 256, int(31.25 * GIB), {}),
     )
 }
 """The generations that a slice can be planned for, with the facts that plans rest on."""
@@ -194,67 +184,3 @@ def _known(*chips: Chip) -> str:
     if len(chips) == 1:
         return ", ".join(names)
     return ", ".join(f"{chip.name}-{_sizes(chip)[0]} to {chip.name}-{_sizes(chip)[-1]}" for chip in chips)
-
-
-ASSUMPTIONS = (
-    "No step is faster than the slowest of three, which overlap perfectly: arithmetic at the chip's peak in bfloat16, "
-    "memory traffic at its bandwidth, messages at that of all its links.",
-    "Arithmetic: matrix products, the backward pass twice the forward, and one forward more where all is recomputed "
-    "(remat full; what remat dots recomputes is left out), spread evenly over the devices.",
-    "Memory: parameters, optimizer state and batch read once, new state written once, temporaries written and read "
-    "once. Messages: all-reduce sends its bytes twice, the others once.",
-    "Left out: messages between slices, element-wise work, and dropout's random bits, which are many with prng "
-    "threefry2x32. MFU counts no recomputation. Real steps take longer.",
-)
-"""Assumptions of the estimate."""
-
-
-class Roofline(NamedTuple):
-    """Seconds of one step if one resource alone limited it, and the bounds that follow.
-
-    Attributes:
-        compute_seconds: arithmetic.
-        memory_seconds: traffic to and from HBM.
-        collective_seconds: messages between devices.
-        step_seconds: the largest of them.
-        mfu: the most that model FLOPs utilisation can be: the share of the peak that useful FLOPs take.
-        operations_per_byte: arithmetic intensity, FLOPs per byte of memory traffic.
-    """
-
-    compute_seconds: float
-    memory_seconds: float
-    collective_seconds: float
-    step_seconds: float
-    mfu: float
-    operations_per_byte: float
-
-    @property
-    def bound(self) -> str:
-        """The resource that limits the step: `compute`, `memory` or `collectives`."""
-        seconds = {
-            "compute": self.compute_seconds,
-            "memory": self.memory_seconds,
-            "collectives": self.collective_seconds,
-        }
-        return max(seconds, key=lambda name: seconds[name])
-
-
-def roofline(
-    chip: Chip, *, flops: float, recomputed: float, traffic: float, collectives: Mapping[str, Collective]
-) -> Roofline:
-    """Return the estimate for one device's part of a step, under `ASSUMPTIONS`.
-
-    Args:
-        chip: the generation, whose chips' devices share evenly what a chip has.
-        flops: useful FLOPs.
-        recomputed: FLOPs done twice.
-        traffic: bytes to and from memory.
-        collectives: messages of the compiled step.
-    """
-    peak = chip.peak_flops / chip.devices
-    sent = sum(entry.bytes * (2 if kind == "all-reduce" else 1) for kind, entry in collectives.items())
-    compute = (flops + recomputed) / peak
-    memory = traffic * chip.devices / chip.hbm_bandwidth
-    messages = sent * chip.devices / chip.link_bandwidth
-    step = max(compute, memory, messages)
-    return Roofline(compute, memory, messages, step, flops / peak / step, (flops + recomputed) / traffic)

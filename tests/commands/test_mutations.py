@@ -121,7 +121,6 @@ def sandbox(pristine, tmp_path, monkeypatch):
     monkeypatch.setattr(prepare, "_rows", lambda spec, paths: rows(spec, paths) if paths else enough())
     for place in (
         "headjax.training.loop._train",
-        "headjax.plan.elsewhere.Elsewhere.__init__",
         "headjax.plan.tpu.Slice.devices",
         "jax.distributed.initialize",
     ):

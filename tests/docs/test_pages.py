@@ -205,7 +205,7 @@ def test_the_plan_on_the_start_page_is_a_row_of_the_table_of_plans():
     assert peak
     assert command[2] == peak[1]
     (row,) = (line for line in plans.splitlines() if line.startswith(f"| `{command[1]}` |"))
-    assert f"{peak[1]}: {peak[2]}," in row
+    assert f"{peak[1]}: {peak[2]} |" in row
 
 
 # JSON.

@@ -12,7 +12,7 @@ from headjax.mesh.rules import shardings
 from headjax.models import Compute
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.outputs import Tied, Untied
-from headjax.plan.collectives import Collective, between_slices, collectives
+from headjax.plan.collectives import Collective, collectives
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import abstract_state
 from headjax.training.step import train_step
@@ -74,18 +74,13 @@ TEXT = re.sub(
 )
 
 
-def test_loops_tuples_fusions_and_asynchronous_pairs_are_counted():
+def test_loops_tuples_fusions_asynchronous_pairs_and_what_hosts_send_to_other_slices_are_counted():
     assert collectives(TEXT) == {
         "all-reduce": Collective(1, 16 + 4),
         "all-gather": Collective(1 + 3 + 5, 32 + 8 * 16 * 4 * 2),
         "reduce-scatter": Collective(1, 256),
-    }
-
-
-def test_what_hosts_send_to_other_slices_is_counted_apart():
-    assert between_slices(TEXT) == {
-        "all-reduce": Collective(1, 16),
-        "collective-permute": Collective(3 + 5, 8 * 2 * 4 * 4),
+        "all-reduce between slices": Collective(1, 16),
+        "collective-permute between slices": Collective(3 + 5, 8 * 2 * 4 * 4),
     }
 
 
