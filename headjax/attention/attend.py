@@ -121,7 +121,7 @@ def einsum_attention(operands: Operands) -> Attended:
     if allowed is not None:
         logits = jnp.where(allowed, logits, jnp.finfo(jnp.float32).min)
     probabilities = softmax(logits)
-    weights = dropout(probabilities.astype(value.dtype), split=1)
+    weights = dropout(probabilities.astype(value.dtype))
     return Attended(weighted_values(weights, value), probabilities)
 
 

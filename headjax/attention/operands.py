@@ -80,17 +80,17 @@ class Dropout(NamedTuple):
         """Whether anything is zeroed."""
         return self.key is not None and bool(self.rate > 0.0)
 
-    def __call__(self, inputs: jax.Array, split: int | None = None) -> jax.Array:
-        """Return the inputs `[batch, ...]` after dropout; `split` is the dimension split by the mesh axis `model`."""
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Return the inputs `[batch, ...]` after dropout."""
         if self.key is None or not self.active:
             return inputs
-        return dropped(inputs, self.key, self.rate, split=split)
+        return dropped(inputs, self.key, self.rate, inputs.shape)
 
     def of_examples(self, inputs: jax.Array) -> jax.Array:
         """Return the inputs `[batch, ...]` with whole examples zeroed: stochastic depth (Huang et al. 2016)."""
         if self.key is None:
             return inputs
-        return dropped(inputs, self.key, self.rate, shape=(inputs.shape[0], *(1,) * (inputs.ndim - 1)))
+        return dropped(inputs, self.key, self.rate, (inputs.shape[0], *(1,) * (inputs.ndim - 1)))
 
 
 class Operands(NamedTuple):

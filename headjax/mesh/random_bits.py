@@ -1,14 +1,14 @@
-"""The generator of random bits, and dropout, whose bits are drawn where the entries lie."""
+"""The generator of random bits, and dropout, whose bits are drawn where the examples lie."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from headjax.mesh.mesh import BATCH_AXES, MODEL_AXIS, axes_of, parts_along, spreading_mesh
+from headjax.mesh.mesh import BATCH_AXES, axes_of, batch_parts, spreading_mesh
 
 Prng = Literal["threefry2x32", "rbg"]
 """A generator, by JAX's name of its implementation.
@@ -25,66 +25,43 @@ def step_key(seed: int | jax.Array, step: jax.Array | int, prng: Prng) -> jax.Ar
     return jax.random.fold_in(jax.random.key(seed, impl=prng), step)
 
 
-def dropped(
-    inputs: jax.Array,
-    key: jax.Array,
-    rate: jax.typing.ArrayLike,
-    shape: tuple[int, ...] | None = None,
-    split: int | None = None,
-) -> jax.Array:
+def dropped(inputs: jax.Array, key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...]) -> jax.Array:
     """Return the inputs with entries zeroed with probability `rate`, and the others scaled by 1 / (1 - rate).
 
-    Args:
-        inputs: `[batch, ...]`.
-        key: PRNG key, the same on every device.
-        rate: probability of zero; may be traced.
-        shape: of the random draws; entries of the inputs onto which one draw is broadcast are zeroed together. None
-            draws for every entry.
-        split: the dimension that the mesh axis `model` splits: the heads, or a hidden layer's width.
+    The draws have a shape that broadcasts to the inputs', see `kept`.
     """
-    staying = kept(key, rate, inputs.shape if shape is None else shape, split)
-    return jnp.where(staying, inputs / jnp.asarray(1.0 - rate, inputs.dtype), jnp.zeros((), inputs.dtype))
+    scaled = inputs / jnp.asarray(1.0 - rate, inputs.dtype)
+    return jnp.where(kept(key, rate, shape), scaled, jnp.zeros((), inputs.dtype))
 
 
-def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...], split: int | None = None) -> jax.Array:
+def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...]) -> jax.Array:
     """True with probability 1 - `rate` for each entry of an array `[batch, ...]`, all independent.
 
-    A `threefry2x32` key gives the same on every mesh, since XLA splits that computation as it splits the array. The
-    devices' own generator (`rbg`) cannot be split: every device would draw
-    for the whole batch and all heads. So each draws for its own examples and heads, from a separate key, and the bits
-    depend on the mesh. XLA could do that by itself (`xla_tpu_spmd_rng_bit_generator_unsafe`), but only on TPU, and
-    nothing would ensure that a forward and its repetition in the backward pass drop the same.
+    XLA splits `threefry2x32` as it splits the array. The device's own generator (`rbg`) cannot be split: every device
+    would draw for the whole batch. So each draws for its own examples alone, from a separate key.
 
     Args:
         key: PRNG key, the same on every device.
         rate: probability of False; may be traced.
         shape: of the array.
-        split: the dimension that the mesh axis `model` splits: the heads, or a hidden layer's width.
     """
     if str(jax.random.key_impl(key)) == "threefry2x32":
         return jax.random.bernoulli(key, 1.0 - rate, shape)
     mesh = spreading_mesh()
-    places = {} if mesh is None else _places(mesh, shape, split)
-    if not places:
-        return _below(key, 1.0 - rate, shape)
-    own_shape = tuple(size // parts_along(mesh, places.get(index, ())) for index, size in enumerate(shape))
-    axes = tuple(axis for along in places.values() for axis in along)
+    parts = 1 if mesh is None else batch_parts(mesh)
 
-    def own(key: jax.Array, rate: jax.typing.ArrayLike) -> jax.Array:
-        return _below(jax.random.fold_in(key, jax.lax.axis_index(axes)), 1.0 - rate, own_shape)
+    def own(key: jax.Array, rate: jax.typing.ArrayLike, batch: int = shape[0] // parts) -> jax.Array:
+        """A generator's bits go through memory, and 16 are half of 32: the rate holds to one part in 65,536."""
+        bits = jax.random.bits(key, (batch, *shape[1:]), jnp.uint16)
+        return bits.astype(jnp.float32) < jnp.asarray(1.0 - rate, jnp.float32) * 2.0**16
 
-    whole, spread = PartitionSpec(), PartitionSpec(*(places.get(index) for index in range(len(shape))))
-    return jax.shard_map(own, mesh=mesh, in_specs=(whole, whole), out_specs=spread, check_vma=False)(key, rate)
+    if mesh is None or parts == 1 or shape[0] % parts:
+        return own(key, rate, shape[0])
+    axes, whole = axes_of(mesh, BATCH_AXES), PartitionSpec()
 
+    def part(key: jax.Array, rate: jax.typing.ArrayLike) -> jax.Array:
+        return own(jax.random.fold_in(key, jax.lax.axis_index(axes)), rate)
 
-def _places(mesh: Any, shape: tuple[int, ...], split: int | None) -> dict[int, tuple[str, ...]]:
-    """The mesh axes that split each dimension; a dimension that they do not divide stays whole."""
-    wanted = {0: axes_of(mesh, BATCH_AXES)} | ({} if split is None else {split: (MODEL_AXIS,)})
-    fits = {index: parts_along(mesh, axes) for index, axes in wanted.items()}
-    return {index: wanted[index] for index, parts in fits.items() if parts > 1 and shape[index] % parts == 0}
-
-
-def _below(key: jax.Array, probability: jax.typing.ArrayLike, shape: tuple[int, ...]) -> jax.Array:
-    """True with a probability, to one part in 65,536: a generator's bits go through memory, and 16 are half of 32."""
-    bits = jax.random.bits(key, shape, jnp.uint16)
-    return bits.astype(jnp.float32) < jnp.asarray(probability, jnp.float32) * 2.0**16
+    return jax.shard_map(part, mesh=mesh, in_specs=(whole, whole), out_specs=PartitionSpec(axes), check_vma=False)(
+        key, rate
+    )

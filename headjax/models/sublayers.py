@@ -85,7 +85,7 @@ class DenseFeedForward(nnx.Module):
 
     def __call__(self, inputs: jax.Array, dropout: Dropout) -> jax.Array:
         """Return inner W_2 + b_2, `[batch, length, width]`; dropout acts on the inner activations."""
-        inner = dropout(self.inner(inputs), split=2)  # [batch, length, hidden]
+        inner = dropout(self.inner(inputs))  # [batch, length, hidden]
         return into_heads(inner, self.down, self.down_bias)
 
     def inner(self, inputs: jax.Array) -> jax.Array:

@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
-from headjax.mesh.mesh import BATCH_AXES, MODEL_AXIS, MeshConfig, axes_of, batch_sharding
+from headjax.mesh.mesh import MeshConfig, batch_parts, batch_sharding, replicated
 from headjax.mesh.random_bits import kept, step_key
 from headjax.plan.collectives import collectives
 from tests.closeness import assert_close
@@ -24,17 +23,15 @@ def mesh():
 
 
 @functools.cache
-def drawing(mesh, prng, shape=SHAPE, split=None):
-    """The jitted mask on a mesh, spread by example and head."""
-    places = PartitionSpec(
-        axes_of(mesh, BATCH_AXES), *(MODEL_AXIS if index == split else None for index in range(1, len(shape)))
-    )
+def drawing(mesh, prng, shape=SHAPE):
+    """The jitted mask on a mesh, spread by example where that divides."""
+    places = batch_sharding(mesh) if shape[0] % batch_parts(mesh) == 0 else replicated(mesh)
 
     def draw(key, rate):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return kept(key, rate, shape, split)
+            return kept(key, rate, shape)
 
-    return jax.jit(draw, out_shardings=NamedSharding(mesh, places)), jax.random.key(3, impl=prng)
+    return jax.jit(draw, out_shardings=places), jax.random.key(3, impl=prng)
 
 
 @pytest.mark.parametrize("prng", ["threefry2x32", "rbg"])
@@ -66,47 +63,13 @@ def test_devices_that_hold_the_same_examples_drop_the_same(mesh):
         np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("split, own", [(None, "2x64x32"), (1, "2x32x32"), (2, "2x64x16")])
-def test_a_device_draws_for_its_own_examples_and_heads_alone(split, own, mesh):
-    draw, key = drawing(mesh, "rbg", split=split)
+@pytest.mark.parametrize("shape, own", [(SHAPE, "2x64x32"), ((3, 64, 32), "3x64x32"), ((3, 64), "3x64")])
+def test_a_device_draws_for_its_own_examples_alone_where_they_divide(shape, own, mesh):
+    draw, key = drawing(mesh, "rbg", shape)
     lowered = draw.lower(key, RATE)
     drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<([\dx]+)xui16>\)", lowered.as_text())
     assert drawn == [own]
     assert collectives(lowered.compile().as_text()) == {}
-
-
-def test_heads_on_different_devices_are_dropped_independently(mesh):
-    draw, key = drawing(mesh, "rbg", split=1)
-    first, second = np.split(np.asarray(draw(key, RATE)), 2, axis=1)
-    assert first.mean() == pytest.approx(1 - RATE, abs=0.025)
-    assert np.mean(first == second) == pytest.approx(RATE**2 + (1 - RATE) ** 2, abs=0.03)
-
-
-def test_a_mesh_without_an_axis_for_heads_splits_examples_alone():
-    mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:4]).reshape(2, 2), ("data", "fsdp"))
-    draw, key = drawing(mesh, "rbg")
-
-    def of_heads(key):
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return kept(key, RATE, SHAPE, split=1)
-
-    found = jax.jit(of_heads, out_shardings=NamedSharding(mesh, PartitionSpec(("data", "fsdp"))))(key)
-    np.testing.assert_array_equal(found, draw(key, RATE))
-
-
-@pytest.mark.parametrize("shape, own", [((8, 3, 32), "2x3x32"), ((3, 64, 32), "3x32x32"), ((3, 64), "3x64")])
-def test_a_dimension_that_does_not_divide_is_drawn_whole(shape, own, mesh):
-    split = 1 if len(shape) == 3 else None
-
-    def draw(key):
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return kept(key, RATE, shape, split)
-
-    key = jax.random.key(3, impl="rbg")
-    spread = jax.jit(draw, out_shardings=NamedSharding(mesh, PartitionSpec()))
-    assert f"tensor<{own}xui16>" in spread.lower(key).as_text()
-    if split is None:
-        np.testing.assert_array_equal(spread(key), jax.jit(lambda key: kept(key, RATE, shape))(key))
 
 
 @pytest.mark.parametrize("prng", ["threefry2x32", "rbg"])
