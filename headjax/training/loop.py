@@ -172,7 +172,7 @@ def _train(
                     keeper.evaluate(first, state.params)
                 if keeper.diverged is None:
                     remaining = range(first + 1, config.steps + 1)
-                    state = run_steps(step, state, recorder.timed(feed), remaining, keeper)
+                    state = run_steps(step, state, feed, remaining, keeper)
             final: Mapping[str, float] = {}
             if keeper.diverged is None and int(state.step) >= config.steps:
                 final = keeper.evaluate(config.steps, state.params)

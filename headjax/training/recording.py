@@ -10,9 +10,9 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -23,7 +23,6 @@ from headjax.models.config import Batch
 from headjax.storage.failures import writing
 from headjax.storage.files import json_text, write_file
 from headjax.storage.paths import copy_file, is_bucket
-from headjax.training.event_files import EventFile
 from headjax.training.state import TrainState
 from headjax.training.step import NumberedStep, StepMetrics
 
@@ -43,38 +42,28 @@ class Recorder:
 
     def __init__(self, metrics: MetricWriter, bar: Update, step: int) -> None:
         self._metrics, self._bar = metrics, bar
-        self._clock = StepClock(step)
         self._first = step + 1
         self._speeds: list[float] = []
-        self._last: StepMetrics | None = None
+        self._restart(step)
         bar(step, {})
+
+    def _restart(self, step: int) -> None:
+        self._start, self._step = time.perf_counter(), step
 
     @property
     def tokens_per_second(self) -> float:
         """Tokens read a second without padding: median over the records but the first, which compiles; 0 without."""
         return statistics.median(self._speeds) if self._speeds else 0.0
 
-    def timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the batches, and time how long each is waited for."""
-        while True:
-            with self._clock.input(None if self._last is None else self._last.loss):
-                batch = next(batches, None)
-            if batch is None:
-                return
-            yield batch
-
-    def stepped(self, measured: StepMetrics) -> None:
-        """Take notice of a step that has been started."""
-        self._last = measured
-
     def record(self, step: int, measured: StepMetrics) -> None:
-        """Record a step's metrics and the time of the steps since the last record."""
+        """Record a step's metrics, and the mean time of the steps since the last record."""
         values = {name: float(value) for name, value in measured._asdict().items()}
-        seconds = self._clock.read(step)
-        speed = values["tokens"] / seconds.step_seconds
+        seconds = (time.perf_counter() - self._start) / max(step - self._step, 1)
+        self._restart(step)
+        speed = values["tokens"] / seconds
         if step > self._first:
             self._speeds.append(speed)
-        values |= {"tokens_per_second": speed} | seconds._asdict()
+        values |= {"tokens_per_second": speed, "step_seconds": seconds}
         self._metrics.write(step, {f"train/{name}": value for name, value in values.items()})
         self._bar(step, {"loss": values["loss"], "tokens/s": speed})
 
@@ -82,17 +71,14 @@ class Recorder:
         """Record that the run stops here because it diverged."""
         self._metrics.write(step, {"train/diverged": 1.0})
 
-    @contextlib.contextmanager
-    def saving(self, state: TrainState) -> Iterator[None]:
-        """Time the start of a checkpoint of this state; a bucket then shows the records so far, too."""
-        with self._clock.checkpoint(state):
-            yield
+    def settle(self) -> None:
+        """Show the records so far, beside a checkpoint."""
         self._metrics.settle()
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record an evaluation, whose time counts for no step."""
         self._metrics.write(step, {f"validation/{name}": value for name, value in metrics.items()})
-        self._clock.restart(step)
+        self._restart(step)
 
 
 class Mirror:
@@ -123,6 +109,42 @@ class Mirror:
                 self._temporary.cleanup()
 
 
+class Board:
+    """A file of scalars that TensorBoard reads, written by the thread that records.
+
+    The thread of `tensorboardX.SummaryWriter` ends with a traceback on a full disk, and its owner then waits for it
+    without end. Here the failure is an error of the recording.
+
+    Args:
+        folder: made where it does not exist.
+        purge_step: TensorBoard forgets what earlier files say of this step and later ones; None forgets nothing.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+
+    def __init__(self, folder: Path, suffix: str, purge_step: int | None) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._event, self._file = Event, EventsWriter(str(folder / "events"), suffix)
+        self.close = self._file.close
+        if purge_step is not None:
+            self._write(purge_step, session_log=SessionLog(status=SessionLog.START))
+
+    def _write(self, step: int, **content: Any) -> None:
+        self._file.write_event(self._event(wall_time=time.time(), step=step, **content))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write scalars of a step by name; an `OSError` if the file cannot be written."""
+        from tensorboardX.summary import scalar
+
+        for name, value in values.items():
+            self._write(step, summary=scalar(name, value))
+        self._file.flush()
+
+
 class MetricWriter:
     """Appends records to `workdir/metrics.jsonl` and, if asked, to TensorBoard files beside it.
 
@@ -144,19 +166,19 @@ class MetricWriter:
     def __init__(self, workdir: Path, first_step: int, tensorboard: bool, *, evaluates_first: bool = False) -> None:
         self._mirror = Mirror(workdir)
         self.path = self._mirror.folder / METRICS
-        self._tensorboard = tensorboard and is_first()
-        self._board: EventFile | None = None
+        self._tensorboard = tensorboard
+        self._board: Board | None = None
         if is_first():
             records = (record for record in read_metrics(workdir / METRICS) if record["step"] <= first_step)
             kept = [record for record in records if not (evaluates_first and _is_evaluation(record, first_step))]
             write_file(self.path, "".join(json_text(record) + "\n" for record in kept).encode())
             with writing(self.path):
-                self._open(purge_step=first_step + 1)
+                self._open("", first_step + 1)
             self._mirror.publish()
 
-    def _open(self, suffix: str = "", purge_step: int | None = None) -> None:
+    def _open(self, suffix: str, purge_step: int | None = None) -> None:
         if self._tensorboard and self._board is None:
-            self._board = EventFile(self._mirror.folder / TENSORBOARD, suffix, purge_step)
+            self._board = Board(self._mirror.folder / TENSORBOARD, suffix, purge_step)
 
     def __enter__(self) -> MetricWriter:
         return self
@@ -168,7 +190,7 @@ class MetricWriter:
             self._mirror.close()
 
     def settle(self) -> None:
-        """Close the TensorBoard file; later records go into another.
+        """Close the TensorBoard file, and show a bucket the records; later ones go into another file.
 
         Raises:
             HeadjaxError: a file cannot be written.
@@ -192,7 +214,7 @@ class MetricWriter:
         with writing(self.path):
             with self.path.open("a") as file:
                 file.write(json_text({"step": step, **values}) + "\n")
-            self._open(suffix=f".{step}")
+            self._open(f".{step}")
             if self._board is not None:
                 self._board.write(step, values)
 
@@ -215,66 +237,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             if isinstance(record, dict) and isinstance(record.get("step"), int):
                 records.append({name: math.nan if value is None else value for name, value in record.items()})
     return records
-
-
-class StepSeconds(NamedTuple):
-    """Seconds of one step, the mean since the clock was last read.
-
-    Attributes:
-        step_seconds: the whole step; the three below add up to it.
-        compute_seconds: the rest: computing, and the host's work meanwhile.
-        input_wait_seconds: the devices had nothing to do, because the batch was not there yet.
-        checkpoint_wait_seconds: a checkpoint was copied off the devices, or the one before was not yet written.
-    """
-
-    step_seconds: float
-    compute_seconds: float
-    input_wait_seconds: float
-    checkpoint_wait_seconds: float
-
-
-class StepClock:
-    """Splits the time between readings into input wait, checkpoint wait and the rest.
-
-    Steps are computed while the host continues; fetching a batch is a wait only where the step before has ended by
-    then. Such a wait counts whole, also the part of it during which the step before was still running.
-    """
-
-    def __init__(self, step: int) -> None:
-        self.restart(step)
-
-    def restart(self, step: int) -> None:
-        """Forget the time so far; an evaluation between two steps is no part of either."""
-        self._start, self._step = time.perf_counter(), step
-        self._input = self._checkpoint = 0.0
-
-    @contextlib.contextmanager
-    def input(self, running: Any) -> Iterator[None]:
-        """Time the fetching of a batch.
-
-        Args:
-            running: an array that the step before computes; None without a step before.
-        """
-        start = time.perf_counter()
-        yield
-        if running is None or running.is_ready():
-            self._input += time.perf_counter() - start
-
-    @contextlib.contextmanager
-    def checkpoint(self, state: object) -> Iterator[None]:
-        """Time the start of a checkpoint of this state, whose computation is waited for first."""
-        jax.block_until_ready(state)
-        start = time.perf_counter()
-        yield
-        self._checkpoint += time.perf_counter() - start
-
-    def read(self, step: int) -> StepSeconds:
-        """Return the split since the last reading, and restart."""
-        steps = max(step - self._step, 1)
-        whole = (time.perf_counter() - self._start) / steps
-        waits = (self._input / steps, self._checkpoint / steps)
-        self.restart(step)
-        return StepSeconds(whole, whole - sum(waits), *waits)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -79,7 +79,6 @@ class Keeper:
     def __call__(self, number: int, state: TrainState, measured: StepMetrics) -> bool:
         """Keep a step; return whether the run ends here, see `AfterStep`."""
         config, recorder = self._run.config, self._recorder
-        recorder.stepped(measured)
         # A stop is voted on once a step: a signal from here on is for the next one.
         ends = self._stop_wanted(self._stop.requested) or number == config.steps
         records = ends or number == self._first or number % config.log_every == 0
@@ -91,8 +90,8 @@ class Keeper:
             self._diverge(number, diverged)
             return True
         if saves:
-            with recorder.saving(state):
-                self._checkpoints.save(number, state, self._feed.position)
+            self._checkpoints.save(number, state, self._feed.position)
+            recorder.settle()
         # The end of a run has an evaluation of its own; one that is stopped here evaluates when it goes on.
         if not ends and evaluates(config, number):
             self.evaluate(number, state.params)

@@ -286,9 +286,8 @@ def test_tensorboard_and_json_lines_hold_the_same_steps(data, tmp_path):
     assert [record["step"] for record in records] == [1, 1, 2, 2]
     assert {"train/loss", "train/gradient_norm", "train/targets", "train/tokens_per_second", "step"} <= set(records[0])
     for record in records[::2]:
-        parts = [record[f"train/{part}_seconds"] for part in ("compute", "input_wait", "checkpoint_wait")]
-        assert min(parts) >= 0.0
-        assert sum(parts) == pytest.approx(record["train/step_seconds"])
+        speed = record["train/tokens"] / record["train/step_seconds"]
+        assert speed == pytest.approx(record["train/tokens_per_second"])
 
 
 def test_runs_that_differ_in_the_seed_share_a_program(data, tmp_path, monkeypatch):

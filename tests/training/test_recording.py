@@ -1,16 +1,14 @@
-"""Records of a run, the time of its steps, and the steps that are traced."""
+"""Records of a run, and the steps that are traced."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
-import jax
 import pytest
 
 from headjax.core.errors import HeadjaxError
 from headjax.storage.paths import path_of
-from headjax.training.recording import MetricWriter, ProfiledSteps, StepClock, read_metrics
+from headjax.training.recording import MetricWriter, ProfiledSteps, read_metrics
 
 
 def test_a_continued_run_drops_the_records_after_its_step(tmp_path):
@@ -69,26 +67,6 @@ def test_records_of_a_bucket_are_written_anew_with_each_checkpoint_and_now_and_t
         assert [record["step"] for record in read_metrics(file)] == [1]
         writer.write(2, {"loss": 0.5})
     assert read_metrics(file) == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 0.5}]
-
-
-def test_waits_are_told_apart():
-    clock = StepClock(4)
-    with clock.input(None):
-        time.sleep(0.02)
-    with clock.checkpoint(jax.numpy.zeros(())):
-        time.sleep(0.04)
-    seconds = clock.read(6)
-    assert seconds.input_wait_seconds >= 0.01
-    assert seconds.checkpoint_wait_seconds >= 0.02
-    assert clock.read(7).checkpoint_wait_seconds == 0.0
-
-    class Running:
-        def is_ready(self):
-            return False
-
-    with clock.input(Running()):  # the devices were busy meanwhile
-        time.sleep(0.01)
-    assert clock.read(8).input_wait_seconds == 0.0
 
 
 @pytest.mark.parametrize("text", ["", "3", "3:2", "0:2", "a:b", "1:" + "9" * 5000, "\u0661:\u0662"])

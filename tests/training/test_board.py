@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from headjax.training import event_files
-from headjax.training.event_files import EventFile
+from headjax.training.recording import Board
 
 
 def events(folder):
@@ -27,7 +26,7 @@ def events(folder):
 
 def test_scalars_by_step(tmp_path):
     threads = threading.active_count()
-    file = EventFile(tmp_path / "new" / "board", ".7", purge_step=3)
+    file = Board(tmp_path / "new" / "board", ".7", purge_step=3)
     file.write(3, {"train/loss": 2.5, "train/tokens": 8.0})
     assert threading.active_count() == threads
     file.close()
@@ -43,19 +42,9 @@ def test_scalars_by_step(tmp_path):
     ]
 
 
-def test_what_was_written_is_shown_now_and_then(tmp_path, monkeypatch):
-    file = EventFile(tmp_path)
-    file.write(1, {"loss": 1.0})
-    assert len(events(tmp_path)) < 2
-    monkeypatch.setattr(event_files, "SHOWN_WITHIN", 0.0)
-    file.write(2, {"loss": 1.0})
-    assert len(events(tmp_path)) == 3
-    file.close()
-
-
 def test_a_failure_is_an_error_here(tmp_path, capfd):
     """Not one of another thread, whose traceback is printed and for which the next records would wait."""
-    file = EventFile(tmp_path)
+    file = Board(tmp_path, "", None)
 
     def full(data):
         raise OSError(28, "No space left on device")
