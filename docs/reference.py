@@ -260,7 +260,7 @@ def commands_page() -> str:
     """Return the page of every command: its help and the text of its function."""
     parts = [
         "# Every command",
-        "[The command line](../command_line.md) has exit codes and rules that all commands share, [JSON](../json.md) "
+        "[The command line](../command_line.md) has exit codes and rules that all commands share, [JSON](json.md) "
         "the keys of their results.",
     ]
     for name in COMMANDS:
@@ -382,24 +382,26 @@ def describe_keys(cls: type) -> str:
 
 
 def json_page() -> str:
-    """Return docs/json.md with its table of keys as the results of commands declare them."""
-    page = JSON.read_text(encoding="utf-8")
+    """Return the page of the keys of every command's JSON, as its result declares them."""
     keys = {f"*{name}*": describe_keys(cls) for cls, name in SHARED.items()}
     keys |= {f"`{name}`": describe_json(name) for name in COMMANDS}
-    rows = [f"| {name} | {each.replace('|', chr(92) + '|')} |" for name, each in keys.items()]
-    return "\n".join((page[: page.index(KEYS) + len(KEYS)], *rows)) + "\n"
+    intro = (
+        "Every command takes `--json PATH` (`-` is stdout) and writes these keys. Heads are named "
+        "`stack/layer/head`; `metrics` are by name. All results have `command_seconds`, without Python's start. "
+        "Numbers that are not finite are null. `selection`, `evaluation` and `training` describe "
+        "[examples](../tasks.md#which-examples-order-heads-and-which-judge-them): `task`, `split`, `examples`, and "
+        "`rule` where a single split was divided; null where none were read. A key with a condition is left out "
+        "where the condition does not hold. A name in *italics* stands for the keys in its row."
+    )
+    return "\n\n".join(("# JSON results", intro, table(("command", "keys"), keys.items()))) + "\n"
 
-
-JSON = Path(__file__).parent / "json.md"
-
-KEYS = "| command | keys |\n|---|---|"
-"""Head of the table in docs/json.md that is generated."""
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "names.md": names_page,
     "config.md": config_page,
     "commands.md": commands_page,
     "tasks.md": tasks_page,
+    "json.md": json_page,
 }
 """The generated pages by file."""
 
@@ -411,7 +413,3 @@ def write_pages(folder: Path) -> None:
         text, path = page(), folder / name
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    JSON.write_text(json_page(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Results of commands: one frozen dataclass each, of which the JSON, the table for people and docs/json.md are made.
+"""Results of commands: one frozen dataclass each, of which the JSON, the table for people and the reference are made.
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Found(Result):
@@ -52,7 +52,7 @@ def found(
     """Declare a field of a result.
 
     Args:
-        help: its meaning, for docs/json.md; none where the name says it.
+        help: its meaning, for the reference; none where the name says it.
         label: its name in the table for people, with the unit unless the format writes it; none is not printed.
         form: from the value to its text.
         said: its name in the last line.

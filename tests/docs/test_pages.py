@@ -213,7 +213,7 @@ def test_the_plan_on_the_start_page_is_a_row_of_the_table_of_plans():
 
 @pytest.mark.parametrize("line", CONTRACT)
 def test_the_page_of_json_has_every_key_of_the_contract(line):
-    page = (ROOT / "docs/json.md").read_text(encoding="utf-8")
+    page = reference.json_page()
     rows = dict(re.findall(r"^\| ([`*][\w ]+[`*]) \| (.*) \|$", page, re.MULTILINE))
     row = rows[f"`{line.split()[0]}`"]
     while shared := re.search(r"\*[\w ]+\*", row):  # names of keys that several commands write
