@@ -60,7 +60,7 @@ class Found(Result):
 
 def run(options: Options, progress: Progress) -> Found:
     """Labels and probabilities, numbers, answers, translations or embeddings."""
-    from headjax.evaluation.predictions import Inputs, predict, predict_task, read_inputs
+    from headjax.evaluation.predictions import Inputs, predict, predict_images, read_inputs
     from headjax.models.model import load
 
     if bool(options.task) == bool(options.text):
@@ -71,7 +71,7 @@ def run(options: Options, progress: Progress) -> Found:
     inputs = Inputs(options.text) if options.text else read_inputs(options.task)
     length = options.length or 0
     if inputs is None:
-        made = predict_task(model, options.task, length=length, limit=options.limit, batch_size=options.batch_size)
+        made = predict_images(model, options.task, length=length, limit=options.limit, batch_size=options.batch_size)
     else:
         some = inputs.first(options.limit)
         with progress("predicting", -(-len(some.texts) // options.batch_size), "batch") as bar:

@@ -12,7 +12,7 @@ import numpy as np
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.data.examples import encode_sequences, padding_id, sequences
-from headjax.data.files import read_lines, source_of
+from headjax.data.files import source_of
 from headjax.data.forms.questions import QuestionForm, usual_stride
 from headjax.data.known_data import Glue
 from headjax.data.loading import load_rows
@@ -20,7 +20,7 @@ from headjax.data.rows import Row
 from headjax.data.stream import evaluation_batches
 from headjax.data.tables import header, is_table, table_rows
 from headjax.data.tasks import GLUE
-from headjax.data.text_rows import translation_pairs
+from headjax.data.text_rows import read_questions, text_lines, translation_pairs
 from headjax.evaluation import specs
 from headjax.evaluation.spans import Spans
 from headjax.evaluation.specs import SQUAD_LENGTH, Request, load_task
@@ -33,9 +33,10 @@ from headjax.models.model import Model
 from headjax.models.prompts import new_tokens, prompt_batch
 from headjax.models.tasks import Regression, Span, TokenClassification
 from headjax.models.tasks.classification import Classification, DistilledClassification, names_or_numbers
+from headjax.models.tasks.text import sentence_embeddings
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "text": (*specs.COLUMNS["text"], "source", "question"),
+    "texts": (*specs.COLUMNS["text"], "source", "question"),
     "second": (*specs.COLUMNS["second"], "context"),
     "given": (*specs.COLUMNS["label"], "target", "answer"),
 }
@@ -64,47 +65,51 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(spec: str) -> Inputs | None:
-    """Return the texts of a task or file; None for a task whose examples are no texts, or have windows (`squad`).
+    """Return the texts of a task or file; None for a task whose examples are images.
 
-    Args:
-        spec: a GLUE task, `translation:PATH:SOURCE-TARGET`, a table with the columns of `COLUMNS` (labels may be
-            missing), or a text file with an example on each line.
-
-    Raises:
-        DataError: a file that cannot be read or holds no texts, or a table without a column of them.
+    `spec` is a GLUE task, `squad` or `squad:FILE`, `translation:PATH:SOURCE-TARGET`, a table with the columns of
+    `COLUMNS` (labels may be missing), or a text file with an example on each line.
     """
-    found = _read_inputs(spec)
-    if found is not None and not found.texts:
+    rows = _rows(spec)
+    if rows is None:
+        return None
+    if not rows:
         raise DataError(f"{spec}: there are no texts in it")
-    return found
+    columns = ([row.values[name] for row in rows if name in row.values] for name in Inputs._fields)
+    return Inputs(*columns)
 
 
-def _read_inputs(spec: str) -> Inputs | None:
+def _rows(spec: str) -> list[Row] | None:
+    """Return rows with the fields of `Inputs`."""
     name, _, path = spec.partition(":")
     if name in GLUE:
         config = Glue(name=name, path=path)
-        return _inputs(config.table().read(config.spec.rules)["validation"], "label")
+        rows = config.table().read(config.spec.rules)["validation"]
+        return _named(rows, texts="text", second="second", given="label")
+    if name == "squad":
+        rows = read_questions(specs.squad_files(path).validation)
+        answered = [row._replace(values={**row.values, "answer": " ".join(row.values["answers"][:1])}) for row in rows]
+        return _named(answered, texts="question", second="context", given="answer")
     if name == "translation":
-        rows = [*translation_pairs(*specs.translation_parts(path))]
-        return Inputs([row.values["source"] for row in rows], (), [row.values["target"] for row in rows])
-    if name == "squad":  # of a JSON file, which is no table
-        return None
+        return _named([*translation_pairs(*specs.translation_parts(path))], texts="source", given="target")
     if is_table(spec):
         names = header(spec)
         found = specs.known_columns(names, COLUMNS)
-        if "text" not in found:
-            expected = ", ".join(COLUMNS["text"])
+        if "texts" not in found:
+            expected = ", ".join(COLUMNS["texts"])
             raise DataError(f"{spec}: expected a column of texts ({expected}); it has {', '.join(names[:8])}")
-        return _inputs([*table_rows(spec, found)], "given")
+        return [*table_rows(spec, found)]
     if source_of(spec).is_file():
-        lines = (line.strip() for line in read_lines(source_of(spec)))
-        return Inputs([line for line in lines if line])
+        return _named([*text_lines(source_of(spec))], texts="text")
     return None
 
 
-def _inputs(rows: Sequence[Row], given: str) -> Inputs:
-    columns = ([row.values[name] for row in rows if name in row.values] for name in ("text", "second", given))
-    return Inputs(*columns)
+def _named(rows: Sequence[Row], **fields: str) -> list[Row]:
+    """Return rows with other names of their fields."""
+    return [
+        row._replace(values={name: row.values[field] for name, field in fields.items() if field in row.values})
+        for row in rows
+    ]
 
 
 def predict(
@@ -124,23 +129,13 @@ def predict(
     * of a regression `number`;
     * of a classifier of tokens `tokens`, pairs of a token and its label;
     * of a span the `answer` to the question `text` in the context `second`, and its `score`, the sum of two logits;
-    * of an encoder-decoder the `translation`, by beam search;
+    * of an encoder-decoder the `translation`, by beam search with `beams`;
     * of any other encoder the `embedding`, the mean of the last layer's hidden states over the text's tokens (special
       tokens included); for pairs the `similarity`, the cosine of both embeddings.
 
-    Args:
-        model: the model, with its tokenizer.
-        inputs: the texts.
-        length: greatest number of tokens of an example; 0 is that of `headjax.load_task`.
-        batch_size: number of examples of a batch.
-        beams: number of hypotheses of a translation.
-        progress: called after every batch with the number of batches done.
-
-    Raises:
-        HeadjaxError: no texts, no tokenizer, or a model whose predictions are continuations.
+    `length` is the greatest number of tokens of an example; 0 is that of `headjax.load_task`. `progress` is called
+    after batches with their number.
     """
-    if not inputs.texts:
-        raise DataError("predict: there are no texts")
     config, output = model.config, getattr(model.config, "output", None)
     request = Request("", model, length)
     if isinstance(config, EncoderDecoderModel):
@@ -149,46 +144,34 @@ def predict(
         raise HeadjaxError("predict: it needs an encoder or an encoder-decoder; headjax generate continues texts")
     elif isinstance(output, Span):
         found = _answered(model, inputs, request, batch_size)
-    elif inputs.second and not isinstance(output, Classification | Regression | TokenClassification):
-        sides = [list(_embedded(model, texts, request, batch_size)) for texts in (inputs.texts, inputs.second)]
-        found = [{"similarity": _cosine(*pair)} for pair in zip(*sides, strict=True)]
     elif isinstance(output, Classification | Regression | TokenClassification):
         found = _headed(model, inputs, request, batch_size, progress)
     else:
-        found = [{"embedding": one.tolist()} for one in _embedded(model, inputs.texts, request, batch_size)]
+        first, second = (_embedded(model, texts, request, batch_size) for texts in (inputs.texts, inputs.second))
+        if second:
+            found = [{"similarity": _cosine(*pair)} for pair in zip(first, second, strict=True)]
+        else:
+            found = [{"embedding": one.tolist()} for one in first]
     shown = {"text": inputs.texts, "second": inputs.second, "given": inputs.given}
     known = {name: column for name, column in shown.items() if column}
     return [{**{name: column[i] for name, column in known.items()}, **one} for i, one in enumerate(found)]
 
 
-def predict_task(model: Model, spec: str, *, length: int = 0, limit: int = 0, batch_size: int = 16) -> list[Prediction]:
-    """Return a model's predictions for a task whose examples are images or questions with windows.
-
-    The fields are those of `predict`; images have their number as `example`.
-
-    Raises:
-        HeadjaxError: the task does not fit the model, or is neither.
-    """
+def predict_images(
+    model: Model, spec: str, *, length: int = 0, limit: int = 0, batch_size: int = 16
+) -> list[Prediction]:
+    """Return the classes of a task's images: the fields of `predict`, with the image's number as `example`."""
     task = load_task(spec, model, length, split="all")
-    if isinstance(task.measure, Spans):
-        outcomes = measure_task(model, task, limit=limit, batch_size=batch_size).outcomes
-        questions = task.measure.windows.questions
-        return [
-            {"text": questions[number].text, "given": questions[number].answers[0], "answer": answer}
-            for number, answer in task.measure.answers(outcomes).items()
-        ]
-    output = getattr(model.config, "output", None)
-    if not isinstance(output, Classification | DistilledClassification):
+    if not isinstance(getattr(model.config, "output", None), Classification | DistilledClassification):
         raise HeadjaxError(f"predict: {spec} is neither texts, images nor questions")
     names = names_or_numbers(model.config)
     found: list[Prediction] = []
     for batch in task.batches(batch_size, limit=limit):
-        labels = [int(label) for label in batch["labels"]]
+        given = [names[label] if 0 <= label < len(names) else "" for label in batch["labels"]]
         chances = np.asarray(jax.nn.softmax(model(batch).require_logits()))
-        classes = (_class(row, names) for row in chances)
         found += [
-            {"example": len(found) + i, "given": names[label] if 0 <= label < len(names) else "", **one}
-            for i, (label, one) in enumerate(zip(labels, classes, strict=True))
+            {"example": number, "given": label, **_class(row, names)}
+            for number, (label, row) in enumerate(zip(given, chances, strict=True), start=len(found))
         ]
     return found[: task.count(limit)]
 
@@ -201,7 +184,7 @@ def _batches(
     encoded = encode_sequences(tokenizer, texts, second, max_length=length)
     columns = {"input_ids": encoded.ids, "token_type_ids": encoded.types}
     source = sequences(columns, {}, padding_id(tokenizer), length)
-    for batch in evaluation_batches(source, min(batch_size, len(texts))):
+    for batch in evaluation_batches(source, min(batch_size, len(texts))) if texts else ():
         yield {name: array for name, array in batch.items() if name != "labels"}
 
 
@@ -233,15 +216,13 @@ def _class(probabilities: np.ndarray, names: Sequence[str]) -> Prediction:
     return {"label": names[best], "probability": float(probabilities[best]), "probabilities": by_name}
 
 
-def _embedded(model: Model, texts: Sequence[str], request: Request, batch_size: int) -> Iterator[np.ndarray]:
-    """Yield the mean of the hidden states of every text."""
-    left = len(texts)
+def _embedded(model: Model, texts: Sequence[str], request: Request, batch_size: int) -> list[np.ndarray]:
+    """Return the mean of the hidden states of every text."""
+    found: list[np.ndarray] = []
     for batch in _batches(model, texts, None, request, batch_size):
-        present = np.asarray(batch["attention_mask"], np.float32)[..., None]
-        hidden = np.asarray(model(batch).hidden, np.float32)
-        means = np.where(present > 0, hidden, 0.0).sum(axis=1) / np.maximum(present.sum(axis=1), 1.0)
-        yield from means[:left]
-        left -= len(means[:left])
+        as_segment = {**batch, "segment_ids": batch["attention_mask"]}
+        found += [*np.asarray(sentence_embeddings(model(batch), as_segment)[:, 0])]
+    return found[: len(texts)]
 
 
 def _cosine(first: np.ndarray, second: np.ndarray) -> float:
@@ -267,10 +248,10 @@ def _answered(model: Model, inputs: Inputs, request: Request, batch_size: int) -
     """Return the best spans of the contexts; the questions need no right answers."""
     if not inputs.second:
         raise DataError("predict: the model answers questions; give a table with the columns question and context")
-    pairs = enumerate(zip(inputs.texts, inputs.second, strict=True))
+    usual = {"answers": ("",), "start": 0}
     rows = [
-        Row(f"question {i}", {"id": str(i), "question": q, "context": c, "answers": ("",), "start": 0})
-        for i, (q, c) in pairs
+        Row(f"question {number}", {"id": str(number), "question": asked, "context": context, **usual})
+        for number, (asked, context) in enumerate(zip(inputs.texts, inputs.second, strict=True))
     ]
     length = request.length(SQUAD_LENGTH)
     form = QuestionForm(length=length, stride=usual_stride(length))

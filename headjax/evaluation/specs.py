@@ -62,11 +62,7 @@ class Request(NamedTuple):
         return self.asked_length or (usual if reach is None else min(usual, reach))
 
     def tokenizer(self) -> Tokenizer:
-        """Return the model's tokenizer.
-
-        Raises:
-            HeadjaxError: the model has no tokenizer.
-        """
+        """Return the model's tokenizer."""
         if self.model.tokenizer is None:
             raise HeadjaxError("task: the model has no tokenizer, so it cannot read text")
         tokenizer: Tokenizer = self.model.tokenizer
@@ -167,11 +163,7 @@ COLUMNS = {
 
 
 def table_columns(path: str) -> dict[str, str]:
-    """Return the columns of a table by field: `text`, `second` of pairs, `label`.
-
-    Raises:
-        DataError: a column is missing.
-    """
+    """Return the columns of a table by field: `text`, `second` of pairs, `label`."""
     names = header(path)
     found = known_columns(names, COLUMNS)
     if "text" not in found or "label" not in found:
@@ -220,17 +212,29 @@ def _wikitext2(asked: Request) -> Task:
     return dataclasses.replace(_task("wikitext2", config.load(asked.tokenizer(), asked.trains)), part=config.split)
 
 
+class SquadFiles(NamedTuple):
+    """Files of questions: a task's name for them, the file to evaluate on, and the one to train on, if there is one."""
+
+    name: str
+    validation: str
+    train: str
+
+
+def squad_files(path: str) -> SquadFiles:
+    """Return a file of the user's, or SQuAD's own files in a folder; an empty path looks for them."""
+    if path and source_of(path).is_file():
+        return SquadFiles(f"squad:{path}", path, "")
+    folders = find_task("squad").folders
+    held = search("squad", path, folders, lambda folder: min(folder.glob("dev-v1.1*.json"), default=None))
+    other = held.with_name("train-v1.1.json")
+    return SquadFiles("squad", str(held), str(other) if other.is_file() else "")
+
+
 def _squad(asked: Request) -> Task:
-    name, validation, train = f"squad:{asked.path}", asked.path, ""
-    if not source_of(asked.path).is_file():
-        name, folders = "squad", find_task("squad").folders
-        held = search("squad", asked.path, folders, lambda folder: min(folder.glob("dev-v1.1*.json"), default=None))
-        other = held.with_name("train-v1.1.json")
-        validation, train = str(held), str(other) if other.is_file() else ""
-    length = asked.length(SQUAD_LENGTH)
+    found, length = squad_files(asked.path), asked.length(SQUAD_LENGTH)
     stride = usual_stride(length)
-    config = QuestionAnswering(train=train, validation=validation, max_length=length, stride=stride)
-    return _measured(name, config, asked.tokenizer())
+    config = QuestionAnswering(train=found.train, validation=found.validation, max_length=length, stride=stride)
+    return _measured(found.name, config, asked.tokenizer())
 
 
 def _multi30k(asked: Request) -> Task:
@@ -252,11 +256,7 @@ def _translation(asked: Request) -> Task:
 
 
 def translation_parts(text: str) -> tuple[str, str, str]:
-    """Return path, source and target of `PATH:SOURCE-TARGET`.
-
-    Raises:
-        HeadjaxError: one is missing.
-    """
+    """Return path, source and target of `PATH:SOURCE-TARGET`."""
     path, _, languages = text.rpartition(":")
     source, _, target = languages.partition("-")
     if not path or not source or not target:
@@ -316,11 +316,7 @@ class Labels(NamedTuple):
 
 
 def read_labels(path: str, column: str) -> Labels:
-    """Return the labels in a column of a table, without missing ones.
-
-    Raises:
-        DataError: a file that cannot be read, or without that column.
-    """
+    """Return the labels in a column of a table, without missing ones."""
     found = {row.values["label"] for row in table_rows(path, {"label": column})}
     labels = {label for label in found if not is_missing(label, numbers=True)}
     numbers = [number for label in labels if (number := _number(label)) is not None]

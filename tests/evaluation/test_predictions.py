@@ -10,7 +10,7 @@ import headjax
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.evaluation.measures import Classes, Kind, LanguageModelling, Measure, Numbers
 from headjax.evaluation.paired import compare, head_effects
-from headjax.evaluation.predictions import Inputs, predict, predict_task, read_inputs
+from headjax.evaluation.predictions import Inputs, predict, predict_images, read_inputs
 from headjax.evaluation.spans import Spans
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task, measure_task
@@ -78,13 +78,13 @@ def test_questions_of_a_file_have_the_answers_that_are_evaluated(bert, tmp_path)
     assert task.name == f"squad:{tmp_path / 'dev.json'}"  # so that commands tell the examples of two files apart
     evaluated = measure_task(model, task)
     expected = task.measure.answers(evaluated.outcomes)
-    assert read_inputs(f"squad:{tmp_path / 'dev.json'}") is None  # windows, not a table of texts
-    found = predict_task(model, f"squad:{tmp_path / 'dev.json'}", batch_size=2)
+    inputs = read_inputs(f"squad:{tmp_path / 'dev.json'}")
+    found = predict(model, inputs, batch_size=2)
     questions = task.measure.windows.questions
     assert [one["text"] for one in found] == [question.text for question in questions]
     assert [one["answer"] for one in found] == [expected[number] for number in range(len(questions))]
     assert all(one["given"] for one in found)
-    assert predict_task(model, f"squad:{tmp_path / 'dev.json'}", limit=1)[0]["text"] == questions[0].text
+    assert [one["text"] for one in predict(model, inputs.first(1))] == [questions[0].text]
 
 
 def test_similarities_are_those_that_are_evaluated(bert, tmp_path):
@@ -110,7 +110,7 @@ def test_sources_are_cut_to_the_models_positions():
 def test_images(tmp_path):
     write_mnist(tmp_path)
     vit = model_of(CONFIGS["vit"] | {"num_channels": 1, "num_labels": 2})
-    found = predict_task(vit, f"mnist:{tmp_path}", limit=3, batch_size=2)
+    found = predict_images(vit, f"mnist:{tmp_path}", limit=3, batch_size=2)
     assert [one["example"] for one in found] == [0, 1, 2]
     assert all(one["given"] in ("0", "1") for one in found)
 
@@ -122,10 +122,10 @@ def test_files_with_and_without_labels(tmp_path):
     assert read("with.tsv", "sentence1\tsentence2\tlabel", "a\tb\t1", "c\td\t0") == (["a", "c"], ["b", "d"], ["1", "0"])
     assert read("without.tsv", "text", "a", "c") == (["a", "c"], [], [])
     assert read("nli.tsv", "premise\thypothesis\tclass", "a\tb\tc") == (["a"], ["b"], ["c"])  # as they are evaluated
-    assert read("lines.txt", "a", "", "c") == Inputs(["a", "c"])
+    assert read("lines.txt", "a", "", "c") == (["a", "c"], [], [])
     with pytest.raises(DataError, match=r"pairs\.tsv: .* en, de"):
         read("pairs.tsv", "en\tde", "a\tb")
-    assert read_inputs(f"translation:{tmp_path}/pairs.tsv:en-de") == (["a"], (), ["b"])
+    assert read_inputs(f"translation:{tmp_path}/pairs.tsv:en-de") == (["a"], [], ["b"])
     with pytest.raises(HeadjaxError, match=r"^task: expected translation:PATH:SOURCE-TARGET"):
         read_inputs("translation:pairs.tsv")
     assert read_inputs("mnist") is None
