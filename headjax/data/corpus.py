@@ -39,11 +39,7 @@ NOT_READ = frozenset({"test", "tests", "idlelib", "site-packages", "dist-package
 
 
 def embedded_split(kind: Embedded, validation_fraction: float) -> dict[Split, list[Document]]:
-    """Return an embedded text in two: the reference and docstrings by pieces, source code by whole files.
-
-    Raises:
-        DataError: this Python carries no such text.
-    """
+    """Return an embedded text in two: the reference and docstrings by pieces, source code by whole files."""
     if kind == "docs":
         return split(embedded_corpus(), validation_fraction)
     return split_files(library_sources(Path(sysconfig.get_path("stdlib"))), validation_fraction)
@@ -53,9 +49,6 @@ def library_sources(library: Path) -> list[Document]:
     """Return the Python files below a folder by their paths, one document each; folders of `NOT_READ` are left out.
 
     Files that are generated for one machine (`_sysconfigdata`), and those that are not UTF-8, are left out.
-
-    Raises:
-        DataError: the folder has no such file.
     """
     documents = []
     for file in sorted(library.rglob("*.py")):
@@ -89,9 +82,6 @@ def embedded_corpus() -> list[Document]:
     Sources are parsed, never imported. Modules that this Python lacks are skipped, and so are all docstrings where the
     standard library is installed without sources. Paragraphs that occur twice are kept once, so the documents depend on
     the Python version alone.
-
-    Raises:
-        DataError: this Python carries neither.
     """
     documents = without_repetitions([*reference_topics(), *_docstrings(Path(sysconfig.get_path("stdlib")))])
     if not documents:

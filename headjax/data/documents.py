@@ -25,14 +25,10 @@ PIECE = 4000
 SMALLEST_PIECE = 200
 """Least number of characters of a piece; small texts are cut into about twenty pieces."""
 
-PREAMBLE = 100_000
-"""Number of characters of a file within which Project Gutenberg's header ends."""
-
 LONGEST = 2**24
 """Number of characters after which a blank line ends a document; after twice as many, any line does."""
 
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
-_LICENCE = re.compile(r"\*\*\* ?(START|END) OF TH(?:E|IS) PROJECT GUTENBERG[^\n]*")
 _ARTICLE = re.compile(r" = [^=\n].* = *$")
 
 
@@ -40,14 +36,6 @@ def text_files(paths: str | Path | Sequence[str | Path]) -> list[Document]:
     r"""Return text files as documents, one each, in the order of their paths; none twice.
 
     Files are read as UTF-8; a byte order mark is dropped and `\r\n` becomes `\n`.
-
-    Args:
-        paths: files of any name, folders that are searched (with all but hidden subfolders) for `*.txt` and `*.md`, or
-            glob patterns.
-
-    Raises:
-        DataError: a path that does not exist or matches nothing; a file that is empty, binary, not UTF-8 or cannot be
-            read. The message starts with the path.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
@@ -57,14 +45,10 @@ def text_files(paths: str | Path | Sequence[str | Path]) -> list[Document]:
 
 
 def read_documents(file: Path) -> Iterator[Document]:
-    """Yield the documents of a text file: WikiText's articles, or a book without Project Gutenberg's notices.
-
-    Raises:
-        DataError: a file that cannot be read.
-    """
+    """Yield the documents of a text file: WikiText's articles, or all of it."""
     place, size, articles, any_text = str(file), 0, False, False
     held: list[str] = []
-    for number, line in enumerate(_story(file), start=1):
+    for number, line in enumerate(read_lines(file), start=1):
         heading = _ARTICLE.match(line) and (articles or not any_text)
         too_long = size >= LONGEST and (not line.strip() or size >= 2 * LONGEST)
         if (heading and articles) or too_long:
@@ -76,23 +60,6 @@ def read_documents(file: Path) -> Iterator[Document]:
         size += len(line)
         any_text = any_text or bool(line.strip())
     yield Document(place, "".join(held))
-
-
-def _story(file: Path) -> Iterator[str]:
-    """Yield the lines of a file without Project Gutenberg's header and licence."""
-    lines, size = read_lines(file), 0
-    head: list[str] = []
-    for line in lines:
-        head.append(line)
-        size += len(line)
-        mark = _LICENCE.search(line)
-        if mark is not None and mark[1] == "START":
-            story = itertools.takewhile(lambda one: "END" not in _LICENCE.findall(one), lines)
-            yield from itertools.chain([line[mark.end() :]], story)
-            return
-        if size > PREAMBLE:
-            break
-    yield from itertools.chain(head, lines)
 
 
 class Document(NamedTuple):
@@ -199,11 +166,7 @@ class HeldOut:
         return self._side(False, frozenset())
 
     def validation(self) -> Iterator[Document]:
-        """Yield the documents to evaluate on; all of the text is read before the first.
-
-        Raises:
-            DataError: all of them also occur in the training text.
-        """
+        """Yield the documents to evaluate on; all of the text is read before the first."""
         held = frozenset(self._marks(True))
         trained = frozenset(mark for mark in self._marks(False) if mark in held)
         document = None

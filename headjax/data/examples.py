@@ -151,14 +151,7 @@ def sequences(
     padding_id: int = 0,
     limit: int | None = None,
 ) -> Padded:
-    """Return sequences in memory as examples.
-
-    Args:
-        columns: by name an array `[tokens]` of every example, `input_ids` among them.
-        targets: by name `[examples]`.
-        padding_id: id of padding in `input_ids`; other columns are padded with 0.
-        limit: greatest length that rounding up may give (a model's positions); None for no limit.
-    """
+    """Return sequences in memory as examples."""
     count = len(columns["input_ids"])
     records = [
         {name: column[i] for name, column in columns.items()} | {name: one[i : i + 1] for name, one in targets.items()}
@@ -170,14 +163,7 @@ def sequences(
 
 
 def pad_sequence(record: Record, length: int, *, padding_id: int, targets: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return a record of one sequence as an example, with an `attention_mask` that is 0 at padding.
-
-    Args:
-        record: the columns `[tokens]`, `input_ids` among them, and the targets `[1]`.
-        length: number of tokens of the example.
-        padding_id: id of padding in `input_ids`; other columns are padded with 0.
-        targets: names of the targets.
-    """
+    """Return a record of one sequence as an example, with an `attention_mask` that is 0 at padding."""
     columns = {name: array for name, array in record.items() if name not in targets}
     example = {name: padded(array, length, padding_id * (name == "input_ids")) for name, array in columns.items()}
     example["attention_mask"] = padded(np.ones(len(record["input_ids"])), length)
@@ -248,15 +234,6 @@ def encode_sequences(
     """Encode sentences, or pairs of them, with the tokenizer's special tokens ([CLS] a [SEP] b [SEP] for BERT).
 
     Examples that are too long are cut at their end; of a pair the longer sentence is cut first, token by token.
-
-    Args:
-        tokenizer: the model's tokenizer.
-        first: the sentences.
-        second: second sentences of pairs.
-        max_length: greatest number of tokens of an example, special tokens included.
-
-    Raises:
-        DataError: a length that leaves no room for text, or pairs for a tokenizer without a post-processor.
     """
     backend = changeable(tokenizer)
     pair = second is not None
@@ -279,17 +256,9 @@ def encode_packed(
 ) -> dict[str, list[np.ndarray]]:
     """Encode every pair as two sentences that do not attend to each other, one after the other in one example.
 
-    Args:
-        tokenizer: the model's tokenizer.
-        first, second: the sentences.
-        max_length: greatest number of tokens of a sentence, special tokens included.
-
     Returns:
         For every example int32 `[tokens]` of `input_ids`, `segment_ids` (1 for the first sentence, 2 for the second)
         and `position_ids` (from 0 in each sentence).
-
-    Raises:
-        DataError: a length that leaves no room for text.
     """
     halves = [encode_sequences(tokenizer, texts, max_length=max_length).ids for texts in (first, second)]
     pairs = list(zip(*halves, strict=True))

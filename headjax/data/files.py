@@ -34,18 +34,7 @@ def source_of(path: str | os.PathLike[str]) -> Path:
 def search(
     task: str, path: str, names: Sequence[str], find: Callable[[Path], T | None], wanted: str = "its files"
 ) -> T:
-    """Return what is found first in the folders that may hold a data set.
-
-    Args:
-        task: name of the data set.
-        path: its folder; empty for the folders of `names` under the one that `ROOT` names.
-        names: names of folders.
-        find: returns what it finds in a folder; None if nothing.
-        wanted: what is looked for, in words.
-
-    Raises:
-        DataError: nothing is found.
-    """
+    """Return what is found first in the folders that may hold a data set."""
     root = os.environ.get(ROOT)
     folders = [source_of(root) / name for name in names] if root else []
     for folder in [source_of(path)] if path else folders:
@@ -60,11 +49,7 @@ def search(
 
 
 def find_files(path: str | Path) -> list[Path]:
-    """Return the files that a path stands for, sorted: a file, the text files of a folder, or a pattern's matches.
-
-    Raises:
-        DataError: there is no file; the message starts with the path.
-    """
+    """Return the files that a path stands for, sorted: a file, the text files of a folder, or a pattern's matches."""
     path = source_of(path)
     if path.is_dir():
         files = [file for file in visible(path) if file.suffix.lower() in TEXT_SUFFIXES and file.is_file()]
@@ -93,11 +78,7 @@ def visible(folder: Path) -> Iterator[Path]:
 
 
 def read_lines(file: Path) -> Iterator[str]:
-    r"""Yield a file's lines as `read_text` has them, each with its `\n` (the last one may have none).
-
-    Raises:
-        DataError: an error that `read_text` would raise, once its line is reached.
-    """
+    r"""Yield a file's lines as `read_text` has them, each with its `\n` (the last one may have none)."""
     offset = 0
     blank: list[str] | None = []  # lines before the first with text
     with reading(file), opened(file) as stream:
@@ -124,11 +105,7 @@ def read_lines(file: Path) -> Iterator[str]:
 
 
 def count_lines(file: Path) -> int:
-    """Return the number of lines that `read_lines` yields, without decoding them.
-
-    Raises:
-        DataError: a file that cannot be read.
-    """
+    """Return the number of lines that `read_lines` yields, without decoding them."""
     lines, last = 0, b"\n"
     with reading(file), opened(file) as stream:
         while data := stream.read(2**20):
@@ -146,11 +123,7 @@ EXPECTED = f"{SCHEME}datasets/USER/NAME/FILE (NAME@REVISION for another revision
 
 @functools.cache
 def _downloaded(address: str) -> Path:
-    """Return the place of files of the Hub on this machine, downloaded once a process to the Hub's cache (`HF_HOME`).
-
-    Raises:
-        DataError: not an address, or the Hub has no such data set, revision or file, or cannot be reached.
-    """
+    """Return the place of files of the Hub in its cache on this machine, to which they are downloaded."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
     from huggingface_hub.utils import disable_progress_bars

@@ -67,11 +67,7 @@ def is_mnist(folder: Path) -> bool:
 
 
 def mnist_rows(folder: Path) -> ImageRows:
-    """Return the images of both splits from files in MNIST's format (MNIST, Fashion-MNIST, KMNIST).
-
-    Raises:
-        DataError: a file that is missing or damaged, or images and labels of different numbers.
-    """
+    """Return the images of both splits from files in MNIST's format (MNIST, Fashion-MNIST, KMNIST)."""
     found = {split: _mnist(folder, name) for split, name in MNIST_FILES.items()}
     (pixels, labels), (_, held) = found["train"], found["validation"]
     classes = int(labels.max()) + 1
@@ -94,9 +90,6 @@ def read_idx(path: str | Path) -> np.ndarray:
     """Return an array of bytes from an IDX file, which may be packed with gzip.
 
     The format is two zero bytes, type 8, the number of axes, their sizes, the values.
-
-    Raises:
-        DataError: a file of another format, or one that is cut off; the message starts with its path.
     """
     file = source_of(path)
     data = read_bytes(file)
@@ -120,9 +113,6 @@ def folder_rows(root: Path) -> ImageRows:
 
     A folder with `validation` alone is one to judge on. Classes are numbered in the order of their names: as numbers if
     they all are, else as text. An image is read with its row.
-
-    Raises:
-        DataError: a folder that is missing, has no images, or has other classes than the training folder.
     """
     classes: tuple[str, ...] = ()
     files: dict[Split, list[tuple[Path, int]]] = {}
@@ -161,11 +151,7 @@ def _file_row(files: Sequence[tuple[Path, int]], index: int) -> Row:
 
 
 def pixels(data: bytes, place: str) -> np.ndarray:
-    """Return an encoded image (PNG, JPEG, ...) as uint8 `[height, width]` or `[height, width, 3]`.
-
-    Raises:
-        DataError: the data is not an image, or declares more pixels than a photograph has.
-    """
+    """Return an encoded image (PNG, JPEG, ...) as uint8 `[height, width]` or `[height, width, 3]`."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -210,15 +196,7 @@ def find_cifar(folder: Path) -> str | None:
 
 
 def cifar_rows(folder: Path, name: str) -> ImageRows:
-    """Return the images of CIFAR's binary files; the test images are evaluated on.
-
-    Args:
-        folder: folder of the unpacked files.
-        name: a name of `CIFAR`.
-
-    Raises:
-        DataError: a file that is missing, cut off or has an impossible label; the message starts with its path.
-    """
+    """Return the images of CIFAR's binary files; the test images are evaluated on."""
     layout = CIFAR[name]
     found = {
         split: _joined([_cifar(folder / file, layout) for file in files])

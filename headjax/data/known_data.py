@@ -88,11 +88,7 @@ class Glue(DataConfig):
         return data._replace(measured=data.measured._replace(arguments=arguments))
 
     def table(self) -> LabelledText:
-        """Return the task's files as a table.
-
-        Raises:
-            DataError: the files are not found.
-        """
+        """Return the task's files as a table."""
         own = {"max_length": self.max_length, "vocabulary": self.vocabulary, "buckets": self.buckets}
         fields: dict[str, Any] = layout_fields(self.spec, self.path) | own
         if self.similarity:
@@ -168,12 +164,7 @@ class ImageFiles(DataConfig):
         return _image_data(form, found, self.path, Reading(augmentation=self.augmentation))
 
     def form(self, usual: ImageForm, classes: tuple[str, ...]) -> ImageForm:
-        """Return the form of the images.
-
-        Args:
-            usual: the form of the task with such images.
-            classes: the classes' names.
-        """
+        """Return the form of the images."""
         usual = usual.preprocessed(self.preprocessing)
         size = self.size or usual.size
         return dataclasses.replace(

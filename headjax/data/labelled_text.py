@@ -68,14 +68,7 @@ class LabelledText(DataConfig):
         require(bool(self.path or self.validation), "path", "name a file to train on, one to evaluate on, or both")
 
     def read(self, rules: Rules = Rules()) -> Table:
-        """Return the rows of both splits, labels as the text in the files.
-
-        Args:
-            rules: of TSV files.
-
-        Raises:
-            DataError: a file that cannot be read, or too few rows to hold some out.
-        """
+        """Return the rows of both splits, labels as the text in the files."""
         named = {"text": self.text, "second": self.second, "label": self.label}
         columns = {field: column for field, column in named.items() if column}
         train, validation = (
@@ -90,13 +83,7 @@ class LabelledText(DataConfig):
         return self.load_table(self.read(), tokenizer)
 
     def load_table(self, table: Table, tokenizer: Tokenizer | None, metrics: Sequence[str] = ()) -> TaskData:
-        """Return rows that were read as a task's data.
-
-        Args:
-            table: the rows, labels as the text in the files.
-            tokenizer: see `DataConfig.load`.
-            metrics: the headline first; empty for the usual metrics of such labels.
-        """
+        """Return rows that were read as a task's data."""
         tokenizer = tokenizer or vocabulary_tokenizer(self.vocabulary)
         rows = self.numbered(table)
         reading = Reading(metrics, self.buckets)
@@ -105,11 +92,7 @@ class LabelledText(DataConfig):
         return data._replace(info={**data.info, **noted})
 
     def numbered(self, table: Table) -> dict[Split, list[Row]]:
-        """Return the rows with their labels as class numbers or numbers, where there is none `NO_CLASS` or NaN.
-
-        Raises:
-            DataError: a label that cannot be used; the message names file and row.
-        """
+        """Return the rows with their labels as class numbers or numbers, where there is none `NO_CLASS` or NaN."""
         number = self.numbering(table)
         return {
             split: [row._replace(values={**row.values, "label": number(row)}) for row in rows]
@@ -122,11 +105,7 @@ class LabelledText(DataConfig):
 
     @abc.abstractmethod
     def numbering(self, table: Table) -> Callable[[Row], float]:
-        """Return the function from a row to its label as a number.
-
-        Raises:
-            DataError: a label that cannot be used; the message names file and row.
-        """
+        """Return the function from a row to its label as a number."""
 
     def notes(self, rows: Sequence[Row]) -> Mapping[str, Any]:
         """Return facts about a split for `TaskData.info`, beside the counts of its form."""
@@ -189,11 +168,7 @@ class TextClassification(LabelledText):
         return number
 
     def labels(self, table: Table) -> tuple[str, ...]:
-        """Return the labels as they stand in the files, in the order of the class numbers.
-
-        Raises:
-            DataError: no row has a label.
-        """
+        """Return the labels as they stand in the files, in the order of the class numbers."""
         if self.classes:
             return self.classes
         found = {label_name(row.values["label"]) for row in table["train"] or table["validation"]}

@@ -93,18 +93,7 @@ def task_data(
     info: Mapping[str, Any],
     reading: Reading = Reading(),
 ) -> TaskData:
-    """Return records, wherever they are stored, as a task's data.
-
-    Args:
-        form: turns records into examples.
-        tokenizer: of the text.
-        splits: the records; `train` may be missing or empty.
-        info: facts to report besides the counts.
-        reading: how examples are read.
-
-    Raises:
-        DataError: an augmentation of examples that are not images, or buckets of examples of one length.
-    """
+    """Return records, wherever they are stored, as a task's data."""
     missing = {split: found.counts[MISSING] for split, found in splits.items() if MISSING in found.counts}
     if missing:
         some = (f"{count:,} of {count + len(splits[split].records):,} in {split}" for split, count in missing.items())
@@ -141,11 +130,7 @@ def record_sizes(form: Form, records: Records) -> np.ndarray:
 
 
 def totals(parts: Iterable[tuple[int, Mapping[str, int]]]) -> dict[str, Any]:
-    """Return the sums of examples and counts, with words and bytes per token where they are known.
-
-    Args:
-        parts: number of examples and counts of each part of a split (a shard).
-    """
+    """Return the sums of examples and counts, with words and bytes per token where they are known."""
     total: dict[str, Any] = {"examples": 0}
     for examples, counts in parts:
         total["examples"] += examples

@@ -38,24 +38,12 @@ def local_rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
     A file or folder belongs to the split whose word (`TRAIN`, `VALIDATION`) is in its name. Without a file for
     validation, some rows are held out by the hash of their text. All files of a task without training data are
     evaluated on.
-
-    Raises:
-        DataError: no file, or one that cannot be read.
     """
     return rows_of(spec, split_files(paths, ROW_SUFFIXES), functools.partial(read_rows, spec))
 
 
 def rows_of(spec: TaskSpec, files: Mapping[Split, Sequence[Path]], read: Callable[[Path], Iterable[Row]]) -> Rows:
-    """Return the rows of files, which are read again for each iteration.
-
-    Args:
-        spec: the task.
-        files: by split; without a file for validation, some rows are held out.
-        read: reads the rows of one file.
-
-    Raises:
-        DataError: too few rows to hold some out.
-    """
+    """Return the rows of files, which are read again for each iteration."""
 
     def rows(splits: Sequence[Split]) -> Iterator[Row]:
         return itertools.chain.from_iterable(read(file) for split in splits for file in files[split])
@@ -74,9 +62,6 @@ def split_files(paths: Sequence[Path], suffixes: Iterable[str]) -> dict[Split, l
     A folder's name counts for the files below it, also that of a path beside other paths. A file that several paths
     stand for is read once. Files whose names name no split are for training, unless other files are named `train`. A
     single file of any name is for training. Files named `test` are left out if there are others.
-
-    Raises:
-        DataError: no such file.
     """
     wanted, seen = tuple(suffixes), set[Path]()
     named: dict[Split, list[Path]] = {"train": [], "validation": []}
@@ -112,11 +97,7 @@ def has_suffix(file: Path, suffixes: tuple[str, ...]) -> bool:
 
 
 def read_rows(spec: TaskSpec, file: Path) -> Iterator[Row]:
-    """Yield the rows of one table or TFRecord.
-
-    Raises:
-        DataError: a file that cannot be read; the message starts with it and names the row.
-    """
+    """Yield the rows of one table or TFRecord."""
     fields = spec.form.wanted
     if has_suffix(file, (TFRECORD,)):
         yield from read_tfrecord(file, fields, spec.column)
@@ -144,8 +125,7 @@ def local_sentences(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
 def local_documents(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
     """Return the documents of text files as rows, or the rows of tables and TFRecords with a column `text`.
 
-    Project Gutenberg's header and licence are left out; each of WikiText's articles is a document. Without a file for
-    validation, `headjax.data.documents.HeldOut` holds some of the text out.
+    Without a file for validation, `headjax.data.documents.HeldOut` holds some of the text out.
     """
     if any(has_suffix(path, TABLES) for path in _inside(paths)):
         return local_rows(spec, paths)
@@ -194,12 +174,7 @@ def local_squad(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
 
 
 def local_pairs(source: str, target: str, spec: TaskSpec, paths: Sequence[Path]) -> Rows:
-    """Return the rows of line-aligned files `NAME.source` and `NAME.target`, or of tables and TFRecords of both fields.
-
-    Args:
-        source, target: the languages.
-        spec, paths: see `local_rows`.
-    """
+    """Return the rows of line-aligned files `NAME.source` and `NAME.target`, or of tables of both fields."""
     given = [path for path in paths if not path.is_dir()]
     if given and all(has_suffix(path, ROW_SUFFIXES) for path in given):
         return local_rows(spec, paths)
@@ -232,15 +207,7 @@ def labelled_table(spec: TaskSpec, fields: Mapping[str, Any]) -> LabelledText:
 
 
 def layout_fields(spec: TaskSpec, path: str) -> dict[str, Any]:
-    """Return the files and columns of a task's own tables, as fields of `LabelledText`.
-
-    Args:
-        spec: the task.
-        path: its folder; empty looks for its `folders` under the one of HEADJAX_DATA.
-
-    Raises:
-        DataError: the files are not found.
-    """
+    """Return the files and columns of a task's own tables, as fields of `LabelledText`."""
     folder, layout = _find_layout(spec, path)
     return {
         "path": str(folder / layout.train),
@@ -271,11 +238,7 @@ def _exists(folder: Path, pattern: str) -> bool:
 
 
 def local_images(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
-    """Return the rows of folders of images by class (`folder_rows`), or of TFRecords of encoded images.
-
-    Raises:
-        DataError: no images, or another number of classes than the task has.
-    """
+    """Return the rows of folders of images by class (`folder_rows`), or of TFRecords of encoded images."""
     root = paths[0]
     if any(has_suffix(path, (TFRECORD,)) for path in _inside([root])):
         return local_rows(spec, paths)

@@ -44,11 +44,7 @@ class RowSource:
     row: Callable[[int], Row] | None = None
 
     def at(self, number: int) -> Row:
-        """Return one row by its number.
-
-        Raises:
-            TypeError: the rows can only be read in order.
-        """
+        """Return one row by its number."""
         if self.row is None:
             raise TypeError("these rows are read in their order")
         return self.row(number)
@@ -75,17 +71,7 @@ def text_hash(text: str | bytes) -> float:
 
 
 def hold_out(read: Callable[[], Iterable[Row]], field: str, fraction: float, place: str) -> dict[Split, RowSource]:
-    """Divide rows by the hash of a field: rows with the same text stay together, and added rows move no other.
-
-    Args:
-        read: starts reading the rows; called again for each iteration.
-        field: name of the field whose text or image is hashed.
-        fraction: approximate share of the rows that is held out.
-        place: the file, for the error.
-
-    Raises:
-        DataError: one side would have no row.
-    """
+    """Divide rows by the hash of a field: rows with the same text stay together, and added rows move no other."""
 
     def is_held(row: Row) -> bool:
         value = row.values[field]

@@ -60,11 +60,7 @@ def _feature(example: Any, path: str) -> tf.Tensor:
 
 
 def tfds_rows(spec: TaskSpec) -> Rows:
-    """Return the rows of a task from TFDS, which downloads and prepares missing data sets.
-
-    Raises:
-        DataError: TFDS has no data set of the task, or cannot be reached.
-    """
+    """Return the rows of a task from TFDS, which downloads and prepares missing data sets."""
     if not spec.sources:
         raise DataError(f"{spec.name}: TensorFlow Datasets has no data set of it; name local files with --source")
     tasks = [(row_task(spec, source), source) for source in spec.sources]
@@ -110,11 +106,7 @@ def _check_network(task: seqio.Task, source: TfdsSource) -> None:
 
 
 def _count(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split) -> int:
-    """Return the number of rows, for the progress bar; 0 if TFDS has not yet prepared the data.
-
-    Raises:
-        DataError: TFDS has the data, but not this split.
-    """
+    """Return the number of rows, for the progress bar; 0 if TFDS has not yet prepared the data."""
     count = 0
     for task, source in tasks:
         with _asking(f"{source.name}: {source.splits[split]}"):

@@ -121,21 +121,8 @@ def train_iterator(
     state after i batches is the number i for every process. `iterator.get_state()` is JSON data, and `set_state`
     continues exactly there, also with another number of processes or threads.
 
-    Args:
-        source: any object with `__len__` and `__getitem__`, read by index, maybe by several threads. `LengthBuckets`
-            sort the examples of neighbouring batches by length and pad each batch by itself; a `RandomSource` draws
-            its examples from the seed and the position in the stream.
-        batch_size: number of examples of a global batch.
-        seed: seed of the order, 0 <= seed < 2**32.
-        share: the rows that this process reads.
-        threads: number of threads that read ahead; 0 reads on demand, which is fastest from memory.
-
     Returns:
         A Grain iterator over dicts of arrays `[batch_size / share.count, ...]`.
-
-    Raises:
-        ConfigError: a batch that does not divide into the shares, a seed or a share out of range.
-        DataError: an empty source.
     """
     import grain
 
@@ -187,9 +174,6 @@ def by_length(source: Source, buckets: Sequence[int]) -> Sequence[Source]:
     """Return examples of different lengths in groups, short ones first; one compilation each.
 
     Other examples are one group.
-
-    Raises:
-        ConfigError: a bucket below one.
     """
     if not buckets or not isinstance(source, Padded):
         return [source]

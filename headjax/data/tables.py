@@ -76,11 +76,7 @@ def table_rows(path: str | Path, columns: Columns, rules: Rules = Rules()) -> It
 
 
 def header(path: str | Path) -> tuple[str, ...]:
-    """Return the cells of a TSV or CSV file's first row, the keys of a JSON file's first object, or Parquet's columns.
-
-    Raises:
-        DataError: a file that cannot be read.
-    """
+    """Return the first row of a TSV or CSV file, the keys of a JSON file's first object, or Parquet's columns."""
     file = source_of(path)
     if _suffix(file) in DELIMITED:
         return tuple(_first_row(file)[0])

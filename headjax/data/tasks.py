@@ -151,20 +151,7 @@ def _glue(
     splits: Mapping[Split, str] = BOTH,
     skips: bool = False,
 ) -> TaskSpec:
-    """Return a task of GLUE.
-
-    Args:
-        folder: GLUE's name for it.
-        features: features of its one or two texts in TFDS.
-        layouts: of its own files.
-        examples: number of training examples.
-        metrics: the headline first.
-        classes: names of its classes; empty for a regression.
-        labels: the same as the files have them; empty where they have the names.
-        other_folders: further names of its folder.
-        splits: its splits in TFDS.
-        skips: whether its own files have rows of too few columns, which are left out, as TFDS leaves them out.
-    """
+    """Return a task of GLUE."""
     name = folder.replace("-", "").lower()
     columns = dict(zip(("text", "second"), features, strict=False)) | {"label": "label"}
     return TaskSpec(
@@ -328,11 +315,7 @@ GLUE: Mapping[str, TaskSpec] = {name: spec for name, spec in TASKS.items() if sp
 
 
 def find_task(name: str) -> TaskSpec:
-    """Return a task by name.
-
-    Raises:
-        DataError: no task has this name.
-    """
+    """Return a task by name."""
     if name not in TASKS:
         raise DataError(f"task: {unknown_name('task', name, TASKS)}")
     return TASKS[name]

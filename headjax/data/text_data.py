@@ -70,11 +70,7 @@ class LanguageConfig(DataConfig):
         return LanguageForm(length=self.length)
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
-        """See `DataConfig.load`; nothing is written to disk.
-
-        Raises:
-            DataError: a file that cannot be used, too little text for a block, or for the vocabulary.
-        """
+        """See `DataConfig.load`; nothing is written to disk."""
         fraction = self.validation_fraction
         found: dict[Split, list[Document]]
         if self.validation:
@@ -90,16 +86,7 @@ class LanguageConfig(DataConfig):
 
 
 def whole_text_data(path: str, length: int, tokenizer: Tokenizer) -> TaskData:
-    """Return all of a text as examples to evaluate on, blocks of tokens, without training examples.
-
-    Args:
-        path: a file, a folder or a glob pattern.
-        length: number of tokens of an example.
-        tokenizer: the model's; it needs an `eos_token`.
-
-    Raises:
-        DataError: a file that cannot be used, or too little text for a block.
-    """
+    """Return all of a text as examples to evaluate on, blocks of tokens, without training examples."""
     rows = document_rows({"validation": text_files(path)})
     return load_rows(LanguageForm(length=length), rows, tokenizer, {"text": path})
 
@@ -246,11 +233,7 @@ class QuestionAnswering(DataConfig):
 
 
 def vocabulary_tokenizer(vocabulary: str) -> Tokenizer:
-    """Return the tokenizer of a BERT's `vocab.txt`, for a model that brings no tokenizer.
-
-    Raises:
-        DataError: no file is named.
-    """
+    """Return the tokenizer of a BERT's `vocab.txt`, for a model that brings no tokenizer."""
     if not vocabulary:
         raise DataError("vocabulary: the model brings no tokenizer; name a vocab.txt")
     return wordpiece_tokenizer(vocabulary)
@@ -303,15 +286,7 @@ class WikiText2(Checked):
         require(fits, "stride", asks)
 
     def load(self, tokenizer: Tokenizer, trains: bool = True) -> TaskData:
-        """Read and encode the files.
-
-        Args:
-            tokenizer: the model's.
-            trains: whether to read the training split, too.
-
-        Raises:
-            DataError: a missing file, or a tokenizer without an `eos_token` to end training documents with.
-        """
+        """Read and encode the files."""
         held = self._file(self.split)
         text = "".join(read_lines(held))
         role = next((role for role in ("bos_token", "eos_token") if role in dict(tokenizer.special)), None)

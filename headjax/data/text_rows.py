@@ -24,22 +24,14 @@ def document_rows(found: Mapping[Split, Sequence[Document]]) -> dict[Split, list
 
 
 def text_lines(file: Path) -> Iterator[Row]:
-    """Yield every line of a text file that is not blank.
-
-    Raises:
-        DataError: a file that cannot be read.
-    """
+    """Yield every line of a text file that is not blank."""
     for number, line in enumerate(read_lines(file), start=1):
         if line.strip():
             yield Row(f"{file}: line {number}", {"text": line.strip()})
 
 
 def translation_pairs(path: str, source: str, target: str) -> Iterator[Row]:
-    """Yield the pairs of two line-aligned files, or of a table; pairs with an empty side are skipped.
-
-    Raises:
-        DataError: a file that cannot be read, files of different lengths, or no pairs.
-    """
+    """Yield the pairs of two line-aligned files, or of a table; pairs with an empty side are skipped."""
     pairs = (_pair_table if is_table(path) else _aligned)(path, source, target)
     number = -1
     for number, pair in enumerate(pair for pair in pairs if all(side.strip() for side in pair)):
@@ -69,11 +61,7 @@ def _file_of(path: str) -> Path:
 
 
 def read_questions(path: str | Path) -> list[Row]:
-    """Return the questions of a SQuAD v1.1 file, with the fields of `QuestionForm`.
-
-    Raises:
-        DataError: a file of another format, or without questions; the message starts with the file.
-    """
+    """Return the questions of a SQuAD v1.1 file, with the fields of `QuestionForm`."""
     file = source_of(path)
     whole = parse_json(read_text(file), str(file))
     try:
@@ -112,17 +100,7 @@ TFRECORD = ".tfrecord"
 def read_tfrecord(
     file: Path, fields: Mapping[str, str], feature: Callable[[str, Container[str]], str] = lambda field, there: field
 ) -> Iterator[Row]:
-    """Yield the rows of a TFRecord of `tf.train.Example`s; TensorFlow reads it. A file named `*.gz` is unpacked.
-
-    Args:
-        file: the file.
-        fields: names and types of the fields (see `Form.fields`).
-        feature: returns the name of a field's feature among those of a record.
-
-    Raises:
-        DataError: TensorFlow is not installed, a file that is cut off or damaged, no example, or a feature that is
-            missing or of another type; the message starts with the file and names the record.
-    """
+    """Yield the rows of a TFRecord of `tf.train.Example`s; TensorFlow reads it. A file named `*.gz` is unpacked."""
     try:
         import tensorflow as tf
     except ImportError:

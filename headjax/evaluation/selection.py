@@ -109,12 +109,7 @@ def selection_of(task: Task) -> Task:
 
 
 def describe(task: Task, limit: int = 0) -> dict[str, Any]:
-    """Return the description of examples in a command's JSON: `task`, `split`, `examples`, and `rule` of a half.
-
-    Args:
-        task: a part of `split_task`.
-        limit: number of its examples that were used, from the start; 0 is all.
-    """
+    """Return the description of examples in a command's JSON: `task`, `split`, `examples`, and `rule` of a half."""
     described: dict[str, Any] = {"task": task.name, "split": task.split, "examples": task.count(limit)}
     return described | ({"rule": RULE} if task.split in HALVES else {})
 
@@ -123,11 +118,7 @@ def in_words(
     selection: Mapping[str, Any] | None,
     evaluation: Mapping[str, Any] | None,
 ) -> tuple[str, ...]:
-    """Return the notes under a command's table about its examples.
-
-    Args:
-        selection, evaluation: descriptions by `describe`; None for examples that the command did not read.
-    """
+    """Return the notes under a command's table about its examples."""
     notes = []
     for title, found in (("Selection", selection), ("Evaluation", evaluation)):
         if found is not None:

@@ -47,15 +47,7 @@ def answer_f1(prediction: str, answers: Sequence[str]) -> float:
 
 
 def squad_metrics(predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Return the mean exact match and F1 over the questions, as fractions of 1.
-
-    Args:
-        predictions: answer by question; a question without an answer scores 0, answers to other questions are ignored.
-        answers: the right answers by question.
-
-    Raises:
-        DataError: no questions.
-    """
+    """Return the mean exact match and F1 over the questions, as fractions of 1."""
     if not answers:
         raise DataError("squad: there are no questions")
     found = {question: predictions[question] for question in answers if question in predictions}
@@ -144,9 +136,6 @@ def best_span(output: Output, batch: Batch) -> tuple[jax.Array, jax.Array, jax.A
     """Return score, first and last token `[batch]` of the span with the largest start + end logit.
 
     Spans lie in the paragraph (`context_mask`) and have at most `LONGEST_ANSWER` tokens.
-
-    Raises:
-        DataError: logits of another shape than a span's.
     """
     logits = output.require_logits().astype(jnp.float32)
     inside = batch_array(batch, "context_mask").astype(bool)

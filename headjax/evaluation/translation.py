@@ -30,16 +30,7 @@ class Bleu(NamedTuple):
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a") -> Bleu:
-    """Return the BLEU of a corpus with one reference per sentence (Papineni et al. 2002; Post 2018).
-
-    Args:
-        hypotheses: the translations, detokenised text.
-        references: the reference translations, in the same order.
-        tokenize: sacrebleu's tokenisation; `none` for tokenised text.
-
-    Raises:
-        DataError: no sentences, different numbers of both, or sacrebleu is not installed.
-    """
+    """Return the BLEU of a corpus with one reference per sentence (Papineni et al. 2002; Post 2018)."""
     if not hypotheses or len(hypotheses) != len(references):
         raise DataError(f"bleu: {len(hypotheses)} translations and {len(references)} references are not pairs")
     try:

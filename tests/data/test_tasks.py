@@ -33,22 +33,14 @@ def test_every_task_has_a_form_that_a_manifest_keeps():
         assert (spec.vocab_size > 0) is (spec.vocabulary == "bpe")
 
 
-def test_books_lose_their_licence_and_articles_are_documents(tmp_path):
-    book = write_lines(
-        tmp_path / "train_book.txt",
-        "Legal words",
-        "*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***",
-        "The story.",
-        "*** END OF THIS PROJECT GUTENBERG EBOOK A BOOK ***",
-        "More legal words",
-    )
+def test_articles_are_documents(tmp_path):
+    write_lines(tmp_path / "train_book.txt", " A book", " = is one document =")
     articles = tmp_path / "wiki.valid.raw"
     articles.write_text(" \n = One = \n \n Text . \n \n = = Part = = \n \n More . \n \n = Two = \n \n Other . \n")
     found = task_rows("text", tmp_path)
-    assert [row["text"].strip() for row in found["train"]] == ["The story."]
+    assert [row["text"].strip() for row in found["train"]] == ["A book\n = is one document ="]
     assert [row["text"].split()[1] for row in found["validation"]] == ["One", "Two"]
     assert "Part" in found["validation"][0]["text"]
-    assert book.exists()
 
 
 def test_lines_are_sentences(tmp_path):

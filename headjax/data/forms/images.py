@@ -171,11 +171,7 @@ class AugmentedImages(RandomSource):
 
 
 def augmented(source: Source, augmentation: Augmentation | None) -> Source:
-    """Return a source of training images with another augmentation, if one is given.
-
-    Raises:
-        DataError: the examples are not images.
-    """
+    """Return a source of training images with another augmentation, if one is given."""
     if augmentation is None:
         return source
     if not isinstance(source, AugmentedImages):

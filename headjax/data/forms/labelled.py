@@ -74,11 +74,7 @@ class LabelledForm(SequenceForm):
         return Encoded(records, counts, self.fingerprint(records))
 
     def target(self, row: Row) -> np.ndarray:
-        """Return the label as `[1]`: int32 of a class, float32 of a number.
-
-        Raises:
-            DataError: neither a class nor its number, or not a finite number.
-        """
+        """Return the label as `[1]`: int32 of a class, float32 of a number."""
         if self.classes:
             return class_label(row, self._index)
         return np.asarray([finite(row.place, row.values["label"])], np.float32)
@@ -148,11 +144,7 @@ def _lacks_label(label: Any, index: ClassIndex | None) -> bool:
 
 
 def class_label(row: Row, index: ClassIndex) -> np.ndarray:
-    """Return the number of the class that a row's label names, or whose number it is, int32 `[1]`.
-
-    Raises:
-        DataError: neither a class nor its number.
-    """
+    """Return the number of the class that a row's label names, or whose number it is, int32 `[1]`."""
     label = row.values["label"]
     number = index.find(label.strip()) if isinstance(label, str) else label
     if number is None or number not in range(len(index.names)):
@@ -163,11 +155,7 @@ def class_label(row: Row, index: ClassIndex) -> np.ndarray:
 
 
 def finite(place: str, value: Any) -> float:
-    """Return a label as a finite number.
-
-    Raises:
-        DataError: the label is not a finite number.
-    """
+    """Return a label as a finite number."""
     try:
         found = float(value)
     except ValueError:

@@ -36,10 +36,6 @@ OPEN_ROWS = 32
 def pack(sizes: np.ndarray, capacity: int) -> list[list[int]]:
     """Group examples into rows: each example goes into the first row that has room for it.
 
-    Args:
-        sizes: `[examples, sides]` numbers of tokens of each side (source and target), none above the capacity.
-        capacity: number of tokens of a row on each side.
-
     Returns:
         The examples of each row, every example once.
     """
@@ -65,10 +61,6 @@ def pack(sizes: np.ndarray, capacity: int) -> list[list[int]]:
 
 def segments(lengths: Sequence[int] | np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of the examples in a packed row and the positions in them, int32 `[length]` each.
-
-    Args:
-        lengths: numbers of tokens of the examples, in order.
-        length: number of tokens of the row.
 
     Returns:
         `segment_ids`, 1 for the first example and 0 at padding; `position_ids`, which start at 0 in every example.

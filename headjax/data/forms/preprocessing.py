@@ -40,11 +40,7 @@ class Preprocessing(Checked):
 
     @classmethod
     def of(cls, files: Mapping[str, bytes]) -> Self | None:
-        """Return what the files that came with a model say of images; None where they say nothing.
-
-        Raises:
-            ConfigError: a field has a value that is not supported; the message names it.
-        """
+        """Return what the files that came with a model say of images; None where they say nothing."""
         if FILE not in files:
             return None
         try:

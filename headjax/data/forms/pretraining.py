@@ -88,13 +88,6 @@ def next_sentence_pairs(
     Sentences are taken until they have `tokens` tokens, and divided at random into a first and a second part. With
     probability `RANDOM_NEXT`, and always for a single sentence, the second part is replaced by as much text of another
     document, from a random sentence on; the replaced sentences begin the next pair.
-
-    Args:
-        documents: all documents, at least two; each has sentences, and each sentence has tokens.
-        number: the document to cut.
-        tokens: greatest number of tokens of a pair, without special tokens; at least 2.
-        shorter: share of the pairs that aim at a random length below that.
-        generator: source of randomness.
     """
     document = documents[number]
     place = 0
@@ -172,13 +165,7 @@ class Masking(Checked):
     max_predictions: Size = 20
 
     def __call__(self, ids: np.ndarray, vocabulary: MaskingVocabulary, generator: np.random.Generator) -> Masked:
-        """Return a sequence with some of its tokens masked.
-
-        Args:
-            ids: `[tokens]`, special tokens included, without padding.
-            vocabulary: see `masking_vocabulary`.
-            generator: source of randomness.
-        """
+        """Return a sequence with some of its tokens masked."""
         candidates = np.flatnonzero(~vocabulary.special[ids])
         wanted = min(self.max_predictions, max(1, round(self.rate * len(ids))), len(candidates))
         positions = np.sort(generator.permutation(candidates)[:wanted])
@@ -204,11 +191,7 @@ class MaskingVocabulary(NamedTuple):
 
 
 def masking_vocabulary(tokenizer: Tokenizer) -> MaskingVocabulary:
-    """Return the special and ordinary tokens of a tokenizer.
-
-    Raises:
-        DataError: a tokenizer without a mask token, or with special tokens only.
-    """
+    """Return the special and ordinary tokens of a tokenizer."""
     mask = tokenizer.special_id("mask_token")
     special = np.zeros(tokenizer.vocab_size, bool)
     special[[tokenizer.special_id(role) for role, _ in tokenizer.special]] = True

@@ -124,11 +124,7 @@ class QuestionForm(SequenceForm):
         return Encoded(records, counts, self.fingerprint(records))
 
     def _windows(self, tokenizer: Tokenizer, questions: Sequence[Question]) -> list[list[Any]]:
-        """Return the library's encodings of every question's windows.
-
-        Raises:
-            DataError: a length that leaves no room for the paragraph, or a tokenizer that cannot join pairs.
-        """
+        """Return the library's encodings of every question's windows."""
         backend = changeable(tokenizer)
         special = backend.num_special_tokens_to_add(True)
         room = self.length - special - QUESTION_LENGTH
