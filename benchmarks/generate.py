@@ -148,10 +148,7 @@ def llama(shape: Shape) -> Model:
 
 
 def variants(model: Model, shape: Shape) -> dict[str, Model]:
-    """Return the original model, the one with half of its groups removed, and conversions that cache less.
-
-    Components that key heads share replace half of the keys; values stay.
-    """
+    """Return the original model, the one with half of its groups removed, and conversions that cache less."""
     half = range(shape.heads // 2, shape.heads)
     removed = [HeadId("decoder", layer, head) for layer in range(shape.layers) for head in half]
     rank = shape.kv_heads * shape.head_dim  # of twice as many numbers, those of keys and values
@@ -160,7 +157,6 @@ def variants(model: Model, shape: Shape) -> dict[str, Model]:
         "pruned by half": prune(model, removed),
         "grouped, half the cache": convert(model, f"grouped:kv_heads={shape.kv_heads // 2}").model,
         "latent, half the cache": convert(model, f"latent:rank={rank}").model,
-        "shared keys, three quarters": convert(model, f"collaborative:shared_dim={rank // 2}").model,
     }
 
 

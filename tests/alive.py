@@ -13,12 +13,7 @@ from headjax.models.model import Model
 
 
 class Alive:
-    """Makes arrays that are counted from when they are made until nothing refers to them any more.
-
-    Attributes:
-        now: bytes that are in memory.
-        most: bytes that were in memory at the same time.
-    """
+    """Makes arrays of which it counts the bytes in memory, `now` and at `most`, until nothing refers to them."""
 
     def __init__(self) -> None:
         self.now = self.most = 0

@@ -31,19 +31,14 @@ HEADROOM = 4.0
 def tolerance(sums: int, dtype: Any = np.float32) -> float:
     """Return the largest difference of two results, as a share of the largest value.
 
-    Args:
-        sums: Terms added up on the longest way from the inputs to a result: the lengths of all contracted or averaged
-            axes that follow one another, added. 1 for a result of a few operations entry by entry.
-        dtype: Precision of the computation.
+    `sums` are the terms added up on the longest way from the inputs to a result: the lengths of all contracted or
+    averaged axes that follow one another, added. 1 for a result of a few operations entry by entry.
     """
     return HEADROOM * float(jnp.finfo(dtype).eps) * math.sqrt(sums)
 
 
 def coarsest(*arrays: Any) -> Any:
-    """Return the float type with the largest epsilon among the arrays' and float32.
-
-    JAX computes in float32, also where a test goes on in Python's or NumPy's float64.
-    """
+    """Return the float type with the largest epsilon among the arrays' and float32, in which JAX computes."""
     types = [np.asarray(array).dtype for array in arrays]
     floats = [kind for kind in types if jnp.issubdtype(kind, jnp.floating)]
     return max([*floats, jnp.dtype(jnp.float32)], key=lambda kind: jnp.finfo(kind).eps)
@@ -54,14 +49,9 @@ def assert_close(
 ) -> None:
     """Fail unless an array is another up to the rounding errors of the sums that made it.
 
-    Args:
-        actual: Array, or number.
-        expected: Array of the same shape, or number.
-        sums: Terms added up on the longest way to a result; see `tolerance`.
-        scale: Largest value met on the way, where the results are smaller (terms that cancel, an expected zero) or
-            where a result depends on it (the logits of a softmax). By default the largest of `expected`.
-        dtype: Precision of the computation; by default the coarser of the arrays', at least float32's.
-        message: What is compared, for the failure's text.
+    `scale` is the largest value met on the way, where the results are smaller (terms that cancel, an expected zero) or
+    where a result depends on it (the logits of a softmax); by default the largest of `expected`. `dtype` is by default
+    the coarser of the arrays', at least float32's; `message` says what is compared.
     """
     share = tolerance(sums, dtype or coarsest(actual, expected))
     actual, expected = (np.asarray(array).astype(np.float64) for array in (actual, expected))
@@ -75,13 +65,8 @@ def assert_trees_close(
 ) -> None:
     """Fail unless two flat trees have the same paths and, each relative to its own largest value, the same arrays.
 
-    Args:
-        actual: Arrays by path.
-        expected: Arrays by path.
-        sums: Terms added up on the longest way to a result; see `tolerance`.
-        floor: Share of the tree's largest value that counts as the scale of arrays with smaller values. The gradient of
-            a key's bias is zero; what is left of it are the rounding errors of larger terms that cancel.
-        dtype: Precision of the computation.
+    `floor` is the share of the tree's largest value that counts as the scale of arrays with smaller values: the
+    gradient of a key's bias is zero, and what is left of it are the rounding errors of larger terms that cancel.
     """
     assert actual.keys() == expected.keys()
     sizes = {path: float(np.abs(np.asarray(array, np.float64)).max(initial=0.0)) for path, array in expected.items()}
@@ -99,12 +84,7 @@ def assert_trees_equal(actual: Mapping[str, Any], expected: Mapping[str, Any]) -
 
 
 def assert_numbers_close(
-    actual: Mapping[Any, float],
-    expected: Mapping[Any, float],
-    *,
-    sums: int,
-    scale: float | None = None,
-    name: str = "",
+    actual: Mapping[Any, float], expected: Mapping[Any, float], *, sums: int, scale: float | None = None, name: str = ""
 ) -> None:
     """Fail unless two dictionaries of one quantity, such as a score of each head, are equal up to rounding.
 

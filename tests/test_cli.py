@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from headjax import __version__
-from headjax.cli import COMMANDS, main
+from headjax.cli import main
 from headjax.commands.results import Result, found
 from headjax.report.tables import Column, Table
 from tests import tiny
@@ -79,7 +79,7 @@ def test_json_on_stdout_stands_alone_and_tables_go_there_otherwise(config, tmp_p
 
 
 def test_bad_input_is_one_line_and_exit_code_2(capsys):
-    """`commands/golden/errors.txt` has what every command refuses."""
+    """`commands/refusals.tsv` has what every command refuses."""
     assert error_of(capsys, "inspect", "a\nb\x1b[0m\u2028").startswith(r"a\nb\x1b[0m\u2028: ")
     assert error_of(capsys, "inspekt").startswith("COMMAND: ")
 
@@ -154,18 +154,9 @@ def test_a_reader_that_has_seen_enough_or_a_closed_stdout_is_no_failure(module, 
 
 @pytest.mark.whole
 def test_a_platform_that_jax_lacks_is_one_line(tmp_path):
-    words = [
-        sys.executable,
-        "-m",
-        "headjax.cli",
-        "train",
-        "--config",
-        "configs/quickstart.py",
-        "--workdir",
-        str(tmp_path),
-    ]
+    words = [*["-m", "headjax.cli", "train", "--config", "configs/quickstart.py", "--workdir"], str(tmp_path)]
     env = {**os.environ, "JAX_PLATFORMS": "cuda"}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, env=env)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("headjax: error: JAX_PLATFORMS: ")
 
@@ -185,21 +176,11 @@ def test_control_characters_are_spelled_wherever_they_are_printed(inspect, capsy
     assert error_of(capsys, "inspect", hostile).isprintable()
 
 
-def test_help_and_version(capsys):
-    assert main([]) == 0
-    assert set(COMMANDS) <= set(capsys.readouterr().out.split())
+def test_the_version(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["--version"])
     assert stopped.value.code == 0
     assert capsys.readouterr().out.strip() == f"headjax {__version__}"
-
-
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_explains_itself(name, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main([name, "--help"])
-    assert stopped.value.code == 0
-    assert "--json" in capsys.readouterr().out
 
 
 def test_importing_headjax_imports_nothing_heavy():

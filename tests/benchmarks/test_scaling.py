@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import operations, scaling
 from benchmarks.operations import NEW, OPERATIONS, Operation, Shape, drawn, language_model, tokens
-from benchmarks.scaling import SIZES, CostCurve, Study, slope
+from benchmarks.scaling import CostCurve, Study, slope
 from headjax.conversion.decomposition import CP, Damping, sweep
 from headjax.conversion.products import Products
 from headjax.core.tensors import count
@@ -18,7 +18,6 @@ from headjax.heads.head_id import all_heads
 from headjax.heads.prefix import chunks_of
 from headjax.heads.scores import batch_sums, own_arrays
 from headjax.models.compute import Compute
-from headjax.report.style import look
 
 pytestmark = pytest.mark.whole
 
@@ -136,17 +135,6 @@ def test_a_departure_is_larger_than_the_tolerance_and_the_spread(powers, verdict
     assert found.medians == pytest.approx([0.5 * value ** powers[1] for value in VALUES])
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_every_factor_grows_from_the_base(size):
-    study = SIZES[size]
-    assert set(study.factors) == {"length", "depth", "heads", "batch"}
-    for factor, values in study.factors.items():
-        assert values[0] == getattr(study.base, factor)
-        assert list(values) == sorted(set(values))
-    if size == "full":  # the ranges of the docs
-        assert (study.factors["length"][-1], study.factors["depth"][-1]) == (2048, 48)
-
-
 @pytest.fixture
 def pretended(monkeypatch):
     """Operations whose time is made up: length costs its square, the rest what is counted; decoding does not grow."""
@@ -190,14 +178,6 @@ def test_slopes_stand_beside_the_theorys_and_departures_are_named(pretended):
     assert scaling.plot(read).alt == found.plot.alt
 
 
-def test_a_decode_step_is_a_part_of_its_call(pretended, monkeypatch):
-    one = scaling.measure_curve(SIZES["short"], "prefill", "batch", {}).medians
-    whole = scaling.OPERATIONS["prefill"]
-    many = {"prefill": lambda shape: whole(shape)._replace(steps=4)}
-    monkeypatch.setattr(scaling, "OPERATIONS", many)
-    assert scaling.measure_curve(SIZES["short"], "prefill", "batch", {}).medians == pytest.approx([s / 4 for s in one])
-
-
 @pytest.mark.whole
 def test_a_tiny_run_to_the_end():
     base = Shape(width=8, hidden=16, head_dim=4, heads=2, vocabulary=16, length=8, depth=1)
@@ -208,24 +188,3 @@ def test_a_tiny_run_to_the_end():
         for curve in by_factor.values():
             assert all(seconds > 0 for turns in curve["seconds"] for seconds in turns)
             assert curve["memory"][-1] > curve["memory"][0] > 0
-
-
-STRAIGHT = CostCurve((6, 12, 24), [[1.0] * 2, [2.0] * 2, [4.0] * 2], (10, 20, 40), (100, 200, 400))
-FLAT = CostCurve((1, 2, 4, 8), [[1.0] * 2, [1.1] * 2, [1.2] * 2, [1.3] * 2], (5, 10, 20, 40), (100, 100, 200, 300))
-
-
-def test_every_operation_has_a_panel_of_time_and_one_of_memory():
-    curves = {"train": {"depth": STRAIGHT, "batch": FLAT}, "decode": {"depth": STRAIGHT}}
-    plot = scaling.plot({"curves": {name: {f: c._asdict() for f, c in by.items()} for name, by in curves.items()}})
-    titles = [axes.get_title(loc="left") for axes in plot.figure.axes]
-    assert titles == ["train", "train", "decode", "decode"]
-    time, memory, *_ = plot.figure.axes
-    assert (time.get_ylabel(), memory.get_ylabel()) == ("time, times first", "memory, times first")
-    # The measured lines and the theory's, each factor in the colour that it has everywhere.
-    assert [line.get_color() for line in time.lines] == [look(i).color for i in (0, 0, 1, 1)]
-    assert [line.get_color() for line in memory.lines] == [look(0).color, look(1).color]
-    assert list(time.lines[2].get_ydata()) == pytest.approx([1.0, 1.1, 1.2, 1.3])
-    assert list(time.lines[3].get_ydata()) == pytest.approx([1.0, 2.0, 4.0, 8.0])
-    assert [axes.get_title(loc="right") for axes in plot.figure.axes] == ["departs: batch", "", "", ""]
-    assert all(axes.get_yscale() == axes.get_xscale() == "log" for axes in plot.figure.axes)
-    assert "batch 1 to 8: time 1.3 times, work 8 times, departs" in plot.alt

@@ -11,14 +11,13 @@ import pytest
 from headjax.cli import main
 from headjax.commands import finetune
 from headjax.commands.own_data import OwnFiles, infer_task
-from headjax.core.errors import INTERRUPTED, DataError, HeadjaxError
+from headjax.core.errors import INTERRUPTED, DataError
 from headjax.data.labelled_text import TextClassification, TextSimilarity
 from headjax.models.encoder import Bert
 from headjax.models.model import Model, load
 from headjax.models.recipe import with_task
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, Regression, SentenceSimilarity
-from headjax.storage.paths import path_of
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.training import loop
 from tests import tiny
@@ -108,20 +107,6 @@ def test_scores_of_pairs_are_similarities_divided_by_the_largest(tmp_path):
     longer = write_lines(tmp_path / "b.tsv", "text1\ttext2\tscore", "x\ty\t8")
     assert inferred(path, validation=str(longer)).data.scale == 8.0
     assert inferred(path, validation=str(longer)).division == str(longer)
-
-
-def test_unusable_requests_are_named(tmp_path):
-    path = write_lines(tmp_path / "a.tsv", "text\tlabel", "x\tred", "y\tblue")
-    with pytest.raises(
-        HeadjaxError, match=r"^--task: this model can be fine-tuned for classification, .*, not for text$"
-    ):
-        inferred(path, task="text")
-    with pytest.raises(HeadjaxError, match="no tokenizer"):
-        inferred(path, bare_encoder().replace(tokenizer=None))
-    with pytest.raises(DataError, match=r"^--columns: "):
-        inferred(path, columns=("text",))
-    with pytest.raises(DataError, match=r"similarity need a column of second texts"):
-        inferred(path, task="similarity")
 
 
 @pytest.fixture(scope="module")
@@ -229,12 +214,6 @@ def test_a_learning_curve_has_the_mean_loss_between_evaluations():
     assert finetune.best_point(curve, "loss", higher_is_better=False) == {"step": 4, "metric": "loss", "value": 2.5}
 
 
-def test_a_model_in_a_bucket_and_nothing_beside_it(run, bucket):
-    assert run(f"finetune encoder {bucket}/mine {FILMS} --steps 2").data["model"] == f"{bucket}/mine"
-    assert {path.parent.name for path in path_of(bucket).rglob("history.json")} == {"mine"}
-    assert not [path for path in path_of(bucket).rglob("*") if ".finetune" in str(path)]
-
-
 @pytest.fixture
 def words(tmp_path):
     """A training run of two steps."""
@@ -260,13 +239,6 @@ def test_train_writes_a_model_that_inspect_reads(words, capsys):
     assert "extended from 2 to 3 steps; model: " in printed.err
     extended = json.loads(printed.out)
     assert (extended["steps"], extended["extended_from"]) == (3, 2)
-
-
-def test_a_file_as_the_task_is_told_its_option(tmp_path, capsys):
-    """Other commands evaluate on `--task FILE`."""
-    table = str(write_lines(tmp_path / "a.tsv", "text\tclass", "x\tred"))
-    error = error_of(capsys, "finetune", "model", "out", "--train", table, "--task", table)
-    assert error == f"--task: names what to train for, but {table} is a file; --validation evaluates on it"
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])

@@ -96,25 +96,6 @@ def test_a_bucket_that_does_not_exist_is_one_line_before_anything_is_read(bucket
     assert not list(tmp_path.iterdir())
 
 
-def test_rows_before_a_bad_one_are_kept_and_the_rest_resumes(tmp_path, capsys):
-    vocabulary = str(write_vocabulary(tmp_path))
-    good = [f"a film number {i}\t{i % 2}" for i in range(300)]
-    train, out = tmp_path / "train.tsv", tmp_path / "out"
-    write_lines(tmp_path / "dev.tsv", "text\tlabel", "it was fun\t1")
-    words = ["prepare", "sst2", "--source", str(train), str(tmp_path / "dev.tsv"), "--tokenizer", vocabulary]
-    words += ["--out", str(out), "--shard-mb", "0.001", "--json", "-"]
-    write_lines(train, "text\tlabel", *good, "\t1")
-    assert main(words) == 2
-    assert f"{train}: row 302: " in capsys.readouterr().err
-    kept = len(list(out.glob("train-*.array_record")))
-    assert kept > 3
-    write_lines(train, "text\tlabel", *good)
-    assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["splits"]["train"]["examples"] == 300
-    assert found["written"] == found["shards"] - kept
-
-
 def test_forms_change_by_name():
     form = find_task("bert_pretraining").form
     other = changed(form, ["masking=static", "copies=10", "rate=0.2"])

@@ -26,67 +26,41 @@ def model(spec: str):
     return from_data(Recipe, config.model.to_dict()).build()
 
 
-CONCISE_BERT = {
-    "width=1024,heads=8": 336_226_108,
-    "width=1024,heads=16": 336_226_108,
-    "width=1024,heads=32": 336_226_108,
-    "width=512,head_dim=128,heads=8": 167_690_044,
-    "width=512,head_dim=128,heads=12": 192_892_732,
-    "width=512,head_dim=128,heads=16": 218_095_420,
-    "width=512,head_dim=128,heads=32": 318_906_172,
-    "width=512,heads=8,head_dim=32": 129_886_012,
-    "width=512,heads=8,head_dim=64": 142_487_356,
-    "width=512,heads=8,head_dim=256": 218_095_420,
-    "width=768,head_dim=128,feed_forward=3072,heads=8": 214_053_692,
-    "width=768,head_dim=128,feed_forward=3072,heads=12": 251_839_292,
-    "width=768,head_dim=128,feed_forward=3072,heads=16": 289_624_892,
-    "width=768,head_dim=128,feed_forward=3072,heads=20": 327_410_492,
-}
-COUNTS = {f"concise_bert:{arguments}": number for arguments, number in CONCISE_BERT.items()} | {
-    "bert:size=base": 110_106_428,
-    "bert:size=base,deep": 110_714_684,
-    "bert:size=large": 336_226_108,
-    "bert:size=large,deep": 338_437_948,
+def each(spec: str, values: str, numbers: tuple[float, ...]) -> dict[str, float]:
+    """The numbers of a spec with each of these values in the place of its `*`."""
+    return dict(zip((spec.replace("*", value) for value in values.split()), numbers, strict=True))
+
+
+COUNTS = {
+    **each("concise_bert:width=1024,heads=*", "8 16 32", (336_226_108,) * 3),
+    **each("concise_bert:width=512,head_dim=128,heads=*", "8 12 16 32",
+           (167_690_044, 192_892_732, 218_095_420, 318_906_172)),
+    **each("concise_bert:width=512,heads=8,head_dim=*", "32 64 256", (129_886_012, 142_487_356, 218_095_420)),
+    **each("concise_bert:width=768,head_dim=128,feed_forward=3072,heads=*", "8 12 16 20",
+           (214_053_692, 251_839_292, 289_624_892, 327_410_492)),
+    **each("bert:size=*", "base base,deep large large,deep", (110_106_428, 110_714_684, 336_226_108, 338_437_948)),
     "transformer_base": 60_915_712,
     "transformer_base:deep": 61_238_272,
     "collaborative_bert": 108_311_810,
-    "collaborative_bert:shared_dim=768": 108_514_562,
-    "collaborative_bert:shared_dim=384": 101_381_378,
-    "collaborative_bert:shared_dim=256": 99_003_650,
-    "collaborative_bert:shared_dim=128": 96_625_922,
+    **each("collaborative_bert:shared_dim=*", "768 384 256 128", (108_514_562, 101_381_378, 99_003_650, 96_625_922)),
     "collaborative_bert:bare,model=distilbert": 66_362_880,
     "collaborative_bert:bare,model=distilbert,shared_dim=384": 62_897_664,
     "collaborative_bert:bare,model=albert": 11_683_584,
-    "collaborative_bert:bare,model=albert,shared_dim=512": 11_304_192,
-    "collaborative_bert:bare,model=albert,shared_dim=384": 11_106_048,
-    "collaborative_nmt:key_dim=512": 60_915_712,
-    "collaborative_nmt:key_dim=256": 56_187_904,
-    "collaborative_nmt:key_dim=128": 53_824_000,
-    "collaborative_nmt:key_dim=64": 52_642_048,
-    "collaborative_nmt:key_dim=512,collaborative": 60_989_440,
-    "collaborative_nmt:key_dim=256,collaborative": 56_224_768,
-    "collaborative_nmt:key_dim=128,collaborative": 53_842_432,
-    "collaborative_nmt:key_dim=64,collaborative": 52_651_264,
-}
+    **each("collaborative_bert:bare,model=albert,shared_dim=*", "512 384", (11_304_192, 11_106_048)),
+    **each("collaborative_nmt:key_dim=*", "512 256 128 64", (60_915_712, 56_187_904, 53_824_000, 52_642_048)),
+    **each("collaborative_nmt:key_dim=*,collaborative", "512 256 128 64",
+           (60_989_440, 56_224_768, 53_842_432, 52_651_264)),
+}  # fmt: skip
 MILLIONS = {
     "collaborative_deit": 86.57,
-    "collaborative_deit:key_dim=384,collaborative": 79.64,
-    "collaborative_deit:key_dim=256,collaborative": 77.26,
-    "collaborative_deit:key_dim=128,collaborative": 74.88,
+    **each("collaborative_deit:key_dim=*,collaborative", "384 256 128", (79.64, 77.26, 74.88)),
     "collaborative_deit:layers=3": 22.78,
-    "collaborative_deit:layers=3,key_dim=384": 21.01,
-    "collaborative_deit:layers=3,key_dim=192": 20.12,
-    "collaborative_deit:layers=3,key_dim=96": 19.68,
-    "collaborative_deit:layers=3,key_dim=384,collaborative": 21.04,
-    "collaborative_deit:layers=3,key_dim=192,collaborative": 20.15,
-    "collaborative_deit:layers=3,key_dim=96,collaborative": 19.71,
+    **each("collaborative_deit:layers=3,key_dim=*", "384 192 96", (21.01, 20.12, 19.68)),
+    **each("collaborative_deit:layers=3,key_dim=*,collaborative", "384 192 96", (21.04, 20.15, 19.71)),
 }
 LM1B_MILLIONS = {
-    **{f"width={width}": n for width, n in zip((256, 320, 384, 448, 512), (12.9, 16.6, 20.6, 24.7, 29.0), strict=True)},
-    **{
-        f"head_dim=32,heads={heads}": n
-        for heads, n in zip((4, 8, 16, 32, 48, 64, 70), (12.1, 12.9, 14.5, 17.6, 20.8, 23.9, 25.1), strict=True)
-    },
+    **each("width=*", "256 320 384 448 512", (12.9, 16.6, 20.6, 24.7, 29.0)),
+    **each("head_dim=32,heads=*", "4 8 16 32 48 64 70", (12.1, 12.9, 14.5, 17.6, 20.8, 23.9, 25.1)),
 }
 HEADS = {
     "bert:size=base,deep": 144,

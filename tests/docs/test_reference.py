@@ -6,7 +6,7 @@ from typing import Literal
 
 import headjax
 from docs import reference
-from docs.reference import escape, parse_docstring, table
+from docs.reference import escape, table
 from headjax.cli import COMMANDS
 from headjax.core import serialize
 from headjax.core.fields import Checked, Rate, Size
@@ -14,38 +14,6 @@ from headjax.core.serialize import class_of_kind, kind, kinds_of
 from headjax.data.tasks import TASKS
 from headjax.evaluation.specs import NAMED
 from headjax.training.config import TrainConfig
-
-
-def test_a_docstring_is_divided_into_text_and_sections():
-    found = parse_docstring(
-        """Return a thing.
-
-        More about `it`:
-
-            code
-
-        Args:
-            first, second: two numbers, of which
-                one is long.
-            third: another: with a colon.
-
-        Returns:
-            A thing.
-
-        Raises:
-            ValueError: never.
-        """
-    )
-    assert found.text.endswith("    code")
-    assert found.sections == {
-        "Args": {
-            "first": "two numbers, of which\none is long.",
-            "second": "two numbers, of which\none is long.",
-            "third": "another: with a colon.",
-        },
-        "Returns": {"": "A thing."},
-        "Raises": {"ValueError": "never."},
-    }
 
 
 def test_text_that_looks_like_a_tag_is_escaped_and_a_table_keeps_its_columns():
@@ -134,11 +102,3 @@ def test_every_task_is_on_its_page_with_who_takes_it_and_what_it_needs():
         taken, needs, *_ = rows[name]
         assert ("--task" in taken, "prepare" in taken) == (name in NAMED, name in TASKS)
         assert needs
-
-
-def test_pages_are_written_once(tmp_path):
-    reference.write_pages(tmp_path)
-    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    assert set(before) == set(reference.PAGES)
-    reference.write_pages(tmp_path)
-    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before

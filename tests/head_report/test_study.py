@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.core.errors import ConfigError, HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.evaluation.selection import split_task
 from headjax.evaluation.task import evaluate_task
 from headjax.head_report.curves import CurveConfig, CurvePoint, curve, removable
 from headjax.head_report.page import best_head_table, curve_table, tolerance, write_report
-from headjax.head_report.study import StudyConfig, study_heads
+from headjax.head_report.study import study_heads
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import all_heads
 from headjax.heads.reconstruction_order import reconstruction_order
@@ -108,20 +108,6 @@ def test_single_heads_are_ablated_on_a_draw_of_the_examples_and_bars_count_their
     assert set(fewer) < set(rows)
     bar = ("ablating 4 heads, each", 2, "batch")
     assert [entry for entry in shown if entry[0] == bar[0]] == [(*bar, done) for done in (1, 2)]
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"percentages": (50, 20)}, "percentages"),
-        ({"buckets": (0,)}, "buckets"),
-        ({"seeds": 0}, "seeds"),
-        ({"orders": ("importanse",)}, "by"),
-    ],
-)
-def test_bad_settings_are_errors(fields, field):
-    with pytest.raises((ConfigError, HeadjaxError), match=f"^{field}: "):
-        StudyConfig(**fields)
 
 
 def test_the_page_has_a_section_for_every_measurement(study, tmp_path):

@@ -1,34 +1,22 @@
 """Experiments: shapes of models, heads that are needed by construction, n-grams, patterns and the model card."""
 
-import hashlib
 import json
 import math
-import re
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from headjax.core.errors import ConfigError
-from headjax.core.serialize import to_data
-from headjax.data.text_data import LanguageConfig
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.named_orders import ORDERS
 from headjax.heads.pruning import prune
-from headjax.hub.demo_model import FOLDER, demo_model
 from headjax.shrinking.choice import QUANTITIES, Option, Table
-from headjax.training.config import train_config
-from headjax.training.config_file import load_config_file
-from headjax.training.workdir import CONFIG
-from results.experiments import design, ship, shrink
+from results.experiments import design, shrink
 from results.experiments.ground_truth import SETTINGS, auroc, induction_model, repetitions
 from results.experiments.ground_truth import measure as measure_orders
 from results.experiments.ngrams import ngram_losses
 from results.experiments.patterns import fitted
 from results.experiments.patterns import measure as measure_patterns
 from results.grid import Cell
-from results.table import read
 
 NARROW = {"heads": "4", "num_layers": "2"}
 DEEP = {"heads": "1", "num_layers": "8"}
@@ -70,24 +58,6 @@ def test_losses_after_equal_steps_flops_and_time(grid):
     assert found[deep, "0", "loss at equal time"] == pytest.approx(4.495)  # 100 steps
 
 
-def test_runs_must_have_logged_every_step(grid):
-    file = grid / Cell(NARROW, 0).name / "metrics.jsonl"
-    file.write_text("\n".join(file.read_text().splitlines()[::2]))
-    with pytest.raises(ValueError, match="log_every=1"):
-        design.read_runs(grid / "grid.json", grid)
-
-
-def test_flops_are_those_of_the_runs_config(tmp_path):
-    file = Path(__file__).parents[2] / "configs" / "small" / "head_shapes.py"
-    counts = []
-    for arguments in ("width=64", "width=64,num_layers=4"):
-        config = train_config(load_config_file(f"{file}:{arguments}"))
-        (tmp_path / CONFIG).write_text(json.dumps(to_data(config)))
-        counts.append(design._flops(tmp_path))
-    assert counts[1] == config.architecture().flops(128)
-    assert 1.5 * counts[0] < counts[1] < 2 * counts[0]  # logits do not double
-
-
 @pytest.mark.parametrize("name", ["quiet", "certain", "saturated"])
 def test_the_two_heads_and_no_others_are_needed(name):
     model, needed = induction_model(SETTINGS[name], seed=0)
@@ -110,13 +80,6 @@ def test_the_oracle_ranks_them_first_and_a_reversed_order_last():
     heads = [HeadId("decoder", 0, head) for head in range(4)]
     assert auroc(heads, frozenset(heads[:1])) == 0.0
     assert auroc(heads, frozenset(heads[1:2])) == pytest.approx(1 / 3)
-
-
-def test_the_results_hold_every_order_and_setting():
-    found = read("ground_truth_heads")
-    assert {row.setting for row in found} == set(SETTINGS)
-    assert {row.order for row in found} >= set(ORDERS)
-    assert len({(row.setting, row.seed, row.order) for row in found}) == len(found)
 
 
 A, B, C = 0, 1, 2
@@ -159,11 +122,6 @@ def test_no_n_gram_reaches_over_the_end_of_an_example():
     assert unigram == bigram
 
 
-def test_an_order_that_does_not_fit_is_refused():
-    with pytest.raises(ConfigError, match=r"^order: "):
-        losses([A], 4, vocab_size=2**20)
-
-
 def test_the_fit_is_the_attention_of_the_maps():
     shapes = [(1, 6, 3), (1, 6, 3), (1, 4, 6)]
     query, key, inputs = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate(shapes))
@@ -176,25 +134,6 @@ def test_heads_as_large_as_the_length_fit_and_small_ones_do_not():
     large, small = ([row.value for row in found if row.setting == f"pattern=soft,size={size}"] for size in (4, 1))
     assert max(large) < 1e-4
     assert min(small) > 1e-2
-
-
-def test_the_card_names_the_run_the_weights_and_losses(tmp_path, monkeypatch):
-    text = "\n\n".join(f"def square_{i}(x):\n    return x * {i}  # {'so' * (i % 7)}" for i in range(1200))
-    (tmp_path / "code.txt").write_text(text)
-
-    def tiny(embedded, length):
-        assert embedded == "code"
-        return LanguageConfig(path=str(tmp_path / "code.txt"), length=length)
-
-    monkeypatch.setattr(ship, "LanguageConfig", tiny)
-    weights = FOLDER / "model.safetensors"
-    card = ship.card(demo_model(), {"steps": 12, "seed": 3}, weights)
-    assert "12 steps, seed 3" in card
-    assert hashlib.sha256(weights.read_bytes()).hexdigest() in card
-    rows = re.findall(r"^\| (\w+ \w+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", card, flags=re.M)
-    assert [row[0] for row in rows] == ["unigram counts", "bigram counts", "trigram counts", "this model"]
-    for _, loss, perplexity, _ in rows:
-        assert abs(2.718281828 ** float(loss) / float(perplexity) - 1) < 0.02
 
 
 def test_methods_of_shrinking_take_their_own_options_alone():

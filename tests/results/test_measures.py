@@ -65,16 +65,6 @@ def test_intervals_cover_the_truth_for_new_seeds_and_new_examples(seed_spread, e
     assert covered / TRIALS >= 0.95
 
 
-def test_intervals_over_seeds_alone_miss_the_truth_where_examples_are_shared():
-    generator = np.random.default_rng(0)
-    covered = 0
-    for _ in range(TRIALS):
-        means = drawn(generator, 0.02, 2.0, 0.3).mean(axis=1)
-        _, low, high = over_seeds_and_examples([Sample(mean) for mean in means])
-        covered += low <= TRUE <= high
-    assert covered / TRIALS < 0.7
-
-
 STUDENT = stats.ttest_1samp([1.0, 2.0, 4.0], 0.0).confidence_interval()
 
 
@@ -251,21 +241,6 @@ def test_removals_have_values_changes_and_times():
     change = only_row(found, repair="none", metric="loss change")
     assert (change.value, change.low, change.high, change.p) == (0.2, -0.8, 1.2, 0.5)
     assert only_row(found, metric="loss gain").value == -0.1
-
-
-def test_conversions_and_grids():
-    trial = {"to": "latent:rank=2", "variant": "plain", "parameters": 3, "cache": 4, "logit_error": 0.5}
-    trial |= {"metrics": {"accuracy": 0.9}, "against_original": paired(-0.01)}
-    found = {"headline": "accuracy", "trials": [trial]}
-    assert only_row(found, metric="accuracy").setting == "latent:rank=2"
-    assert only_row(found, metric="accuracy change").value == -0.01
-    runs = [
-        {"settings": {"a": "1", "b": "2"}, "seed": 3, "diverged": None, "metrics": {"loss": 2.5}, "seconds": 9.0},
-        {"settings": {"a": "1", "b": "2"}, "seed": 4, "diverged": "nan", "metrics": {}, "seconds": 1.0},
-    ]
-    row = only_row({"results": runs}, metric="loss")
-    assert (row.setting, row.seed, row.value, row.seconds) == ("a=1,b=2", "3", 2.5, 9.0)
-    assert only_row({"results": runs}, metric="diverged").seed == "4"
 
 
 def test_ablations_and_cost_curves():

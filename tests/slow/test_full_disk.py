@@ -20,37 +20,18 @@ TRIES = 12
 NOBODY = 65534
 """Number of a user who owns nothing."""
 
-put_in = pytest.mark.skipif(faults.missing() is not None, reason=str(faults.missing()))
+ALL = pytest.param(0, marks=pytest.mark.attack)
 
 
-def failures(name, fault, tries, folder):
-    found = faults.run_attack(name, fault, tries, folder)
-    assert found.tried > 0
-    print(f"{name}: {fault} at {found.tried} of {found.moments} operations, {found.unnoticed} unnoticed")
-    return found.failures[:5]
-
-
-@put_in
-@pytest.mark.parametrize("fault", ["full", pytest.param("read-only", marks=pytest.mark.whole)])
-def test_a_model_is_saved_over_another(fault, tmp_path):
-    """One command at a few of its operations; `make test-slow` has the other commands."""
-    assert not failures("prune", fault, 5, tmp_path)
-
-
-@put_in
-@pytest.mark.whole
+@pytest.mark.skipif(faults.missing() is not None, reason=str(faults.missing()))
+@pytest.mark.parametrize("tries", [TRIES, ALL])
 @pytest.mark.parametrize("fault", faults.FAULTS)
 @pytest.mark.parametrize("name", WRITERS)
-def test_every_command(name, fault, tmp_path):
-    assert not failures(name, fault, TRIES, tmp_path)
-
-
-@put_in
-@pytest.mark.attack
-@pytest.mark.parametrize("fault", faults.FAULTS)
-@pytest.mark.parametrize("name", WRITERS)
-def test_every_operation_of_every_command(name, fault, tmp_path):
-    assert not failures(name, fault, 0, tmp_path)
+def test_every_command(name, fault, tries, tmp_path):
+    moments, tried, failures = faults.run_attack(name, fault, tries, tmp_path)
+    print(f"{name}: {fault} at {tried} of {moments} operations")
+    assert tried > 0
+    assert not failures[:5]
 
 
 @pytest.fixture

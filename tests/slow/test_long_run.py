@@ -62,7 +62,6 @@ def test_twenty_thousand_steps(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=tmp_path, env=environment)
     samples = json.loads(done.stdout.splitlines()[-1])
-    (Path(os.environ.get("HEADJAX_TEST_OUT", tmp_path)) / "long_run.json").write_text(json.dumps(samples))
     memory = {step: size / 2**20 for step, size, *_ in samples}
     files = {step: count for step, _, count, *_ in samples}
     programs = {step: count for step, _, _, count, _ in samples}
@@ -74,10 +73,6 @@ def test_twenty_thousand_steps(tmp_path):
     before, after = (
         max(size for step, size in memory.items() if low < step <= high) for low, high in ((1000, half), (half, STEPS))
     )
-    print(f"memory: {[(step, round(memory[step], 1)) for step in range(1000, STEPS + 1, 1000)]} MiB")
-    print(f"files: {files[2000]} to {files[STEPS]}; programs: {programs[2000]} to {programs[STEPS]}")
-    print(f"seconds for a thousand steps: {first:.2f} at first, {last:.2f} in the end, ratio {last / first:.3f}")
-    print(f"most memory: {before:.1f} MiB up to step {half}, {after:.1f} MiB from there on")
     assert programs[STEPS] == programs[2000]
     assert max(files.values()) <= files[2000] + 8
     assert files[STEPS] <= files[2000] + 2

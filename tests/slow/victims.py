@@ -38,13 +38,10 @@ def _run(words: list[str], log: str, environment: dict[str, str]) -> None:
     sys.exit(main(words))
 
 
-def finish(words: list[str], log: Path, environment: Mapping[str, str]) -> float:
-    """Run a command to its end; return its seconds."""
-    begun = time.monotonic()
-    process = start(words, log, environment)
+def finish(process: BaseProcess, log: Path) -> None:
+    """Wait for a command that comes to its end."""
     process.join(1200)
-    assert process.exitcode == 0, (words, process.exitcode, log.read_text()[-3000:])
-    return time.monotonic() - begun
+    assert process.exitcode == 0, (process.exitcode, log.read_text()[-3000:])
 
 
 def killed(process: BaseProcess, seconds: float, begins: Callable[[], bool] | None, log: Path) -> bool:
@@ -59,19 +56,10 @@ def killed(process: BaseProcess, seconds: float, begins: Callable[[], bool] | No
 
 
 class Reader:
-    """A process that reads outputs again and again while victims write them.
-
-    Args:
-        out: folder of the outputs.
-        environment: variables.
-
-    Attributes:
-        resting: lock under which it reads nothing, for outputs to be removed.
-    """
+    """A process that reads outputs again and again while victims write them, but while somebody holds `resting`."""
 
     def __init__(self, out: Path, environment: Mapping[str, str]) -> None:
         self.resting, self._ended, self._said = CONTEXT.Lock(), CONTEXT.Event(), CONTEXT.SimpleQueue()
-        set_forkserver_preload(["tests.slow.victims"])
         arguments = (str(out), dict(environment), self.resting, self._ended, self._said)
         self._process = CONTEXT.Process(target=_read, args=arguments)
         self._process.start()

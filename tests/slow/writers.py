@@ -16,7 +16,7 @@ from headjax.cli import main
 from headjax.data import PreparedData
 from headjax.data.prepared import hosts_of
 from headjax.hub import from_huggingface
-from headjax.models.model import Model, load
+from headjax.models.model import load
 from headjax.storage.paths import files_below, path_of
 from tests.commands.language_folder import write_classifier, write_language_folder
 
@@ -50,20 +50,11 @@ def write_inputs(folder: Path) -> None:
 
 
 def of_model(path: Path) -> str:
-    """What a model directory holds, as `headjax.load` reads it."""
-    return of_parameters(load(path))
-
-
-def of_hub(path: Path) -> str:
-    """What a Hugging Face directory holds, as it is imported."""
-    return of_parameters(from_huggingface(path))
-
-
-def of_parameters(model: Model) -> str:
-    """A fingerprint of a model's parameters, bit for bit, and of the actions in its history."""
+    """A fingerprint of a model directory, headjax's or Hugging Face's: parameters bit for bit, and actions."""
+    model = load(path) if (path / "history.json").exists() else from_huggingface(path)
     found = hashlib.sha256(json.dumps([entry["action"] for entry in model.history]).encode())
-    for path, array in jax.tree_util.tree_leaves_with_path(model.params):
-        found.update(str((path, array.dtype, array.shape)).encode() + np.asarray(array).tobytes())
+    for name, array in jax.tree_util.tree_leaves_with_path(model.params):
+        found.update(str((name, array.dtype, array.shape)).encode() + np.asarray(array).tobytes())
     return found.hexdigest()
 
 
@@ -76,13 +67,13 @@ def of_shards(path: Path) -> str | None:
     return str(data.info["data"])
 
 
-def check_files(folder: Path | str) -> int:
-    """Check that every file below a folder that has its name is whole, as any program reads it; return how many.
+def check_files(folder: Path | str) -> None:
+    """Check that every file below a folder that has its name is whole, as any program reads it.
 
     Left out are `checkpoints` and `params`, whose files are Orbax's, `metrics.jsonl` and TensorBoard's files, which
     grow line by line, and hidden files, which have no name yet.
     """
-    count, folder = 0, path_of(folder)
+    folder = path_of(folder)
     for name in files_below(folder):
         parts = name.split("/")
         if any(part.startswith(".") or part in ("checkpoints", "params", "tensorboard") for part in parts):
@@ -95,36 +86,27 @@ def check_files(folder: Path | str) -> int:
         except FileNotFoundError:  # replaced meanwhile
             continue
         try:
-            check(data)
+            assert check(data)
         except Exception as error:
             raise AssertionError(f"{folder / name}: half of a file, {len(data)} bytes ({error!r})") from error
-        count += 1
-    return count
 
 
-def _ends(data: bytes, end: bytes) -> None:
-    assert data.endswith(end)
-
-
-WHOLE: Mapping[str, Callable[[bytes], Any]] = {
-    "json": json.loads,
-    "jsonl": lambda data: [json.loads(line) for line in data.splitlines()] and _ends(data, b"\n"),
-    "html": lambda data: _ends(data.rstrip(), b"</html>"),
-    "png": lambda data: _ends(data, b"IEND\xaeB`\x82"),
-    "safetensors": load_safetensors,
-    "tsv": lambda data: _ends(data, b"\n"),
+WHOLE: Mapping[str, Callable[[bytes], bool]] = {
+    "json": lambda data: json.loads(data) is not None,
+    "jsonl": lambda data: all(json.loads(line) for line in data.splitlines()) and data.endswith(b"\n"),
+    "html": lambda data: data.rstrip().endswith(b"</html>"),
+    "png": lambda data: data.endswith(b"IEND\xaeB`\x82"),
+    "safetensors": lambda data: load_safetensors(data) is not None,
+    "tsv": lambda data: data.endswith(b"\n"),
 }
 """Checks of a whole file by its suffix."""
 
 
 class Writer(NamedTuple):
-    """A command that writes.
+    """A command that writes: its words, in which `IN` and `OUT` stand for folders, and what reads its result.
 
-    Attributes:
-        words: of the command line; `IN` and `OUT` stand for the folders of inputs and outputs.
-        read: fingerprint of the result below the folder of outputs, as its reader takes it; raises for half of one.
-        before: words of a command that writes an older result to the same place.
-        note: pattern of the line that it says before it begins.
+    The reading raises for half of a result. `before` writes an older one to the same place; `note` is a pattern of the
+    line that the command says before it begins.
     """
 
     words: str
@@ -173,7 +155,7 @@ WRITERS: Mapping[str, Writer] = {
     ),
     "export": Writer(
         "export IN/classifier OUT/hf --overwrite --json OUT/export.json",
-        _existing(of_hub, "hf"),
+        _existing(of_model, "hf"),
         "export IN/classifier OUT/hf",
     ),
     "import": Writer(
