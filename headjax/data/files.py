@@ -89,7 +89,7 @@ def read_lines(file: Path) -> Iterator[str]:
                 line = data.decode("utf-8")
             except UnicodeDecodeError as error:
                 at = f"line {number}, byte offset {offset + error.start}"
-                raise DataError(f"{file}: {at}: not UTF-8 ({error.reason})") from None
+                raise DataError(f"{file}: {at}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
             line = line.removeprefix("\ufeff") if number == 1 else line
             line = f"{line[:-2]}\n" if line.endswith("\r\n") else line
             offset += len(data)
@@ -102,15 +102,6 @@ def read_lines(file: Path) -> Iterator[str]:
                 blank.append(line)
     if blank is not None:
         raise DataError(f"{file}: empty, there is no text in it")
-
-
-def count_lines(file: Path) -> int:
-    """Return the number of lines that `read_lines` yields, without decoding them."""
-    lines, last = 0, b"\n"
-    with reading(file), opened(file) as stream:
-        while data := stream.read(2**20):
-            lines, last = lines + data.count(b"\n"), data[-1:]
-    return lines + (last != b"\n")
 
 
 # The Hugging Face Hub.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 from headjax.core.errors import DataError
 from headjax.core.serialize import unknown_name
 from headjax.data.documents import Document
-from headjax.data.files import count_lines, packed_or_plain, read_lines, source_of
+from headjax.data.files import packed_or_plain, read_lines, source_of
 from headjax.data.image_rows import pixels
 from headjax.data.rows import Row, Split
 from headjax.data.tables import is_table, table_rows
@@ -46,11 +47,12 @@ def _pair_table(path: str, source: str, target: str) -> Iterator[tuple[str, str]
 
 
 def _aligned(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
-    first, second = (_file_of(f"{path}.{language}") for language in (source, target))
-    lengths = [count_lines(file) for file in (first, second)]
-    if lengths[0] != lengths[1]:
-        raise DataError(f"{second}: {lengths[1]:,} lines, but {first.name} has {lengths[0]:,}")
-    return zip(read_lines(first), read_lines(second), strict=True)
+    files = [_file_of(f"{path}.{language}") for language in (source, target)]
+    for number, (first, second) in enumerate(itertools.zip_longest(*map(read_lines, files))):
+        if first is None or second is None:
+            shorter, longer = files if first is None else files[::-1]
+            raise DataError(f"{shorter}: {number:,} lines, but {longer.name} has more")
+        yield first, second
 
 
 def _file_of(path: str) -> Path:

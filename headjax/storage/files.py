@@ -144,7 +144,8 @@ def read_text(file: Path) -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{file}: line {line}, byte offset {error.start}: not UTF-8 ({error.reason})") from None
+        at = f"line {line}, byte offset {error.start}"
+        raise DataError(f"{file}: {at}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     if not text.strip():
         raise DataError(f"{file}: empty, there is no text in it")

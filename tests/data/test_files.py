@@ -8,7 +8,7 @@ import pytest
 
 from headjax.core.errors import DataError
 from headjax.data.documents import Document, text_files
-from headjax.data.files import count_lines, find_files, read_lines
+from headjax.data.files import find_files, read_lines
 from headjax.data.rows import Row, divided
 from headjax.storage.files import read_text
 from headjax.storage.paths import path_of
@@ -45,7 +45,6 @@ def test_lines_are_those_of_the_whole_text(tmp_path):
         for one in (file, packed):
             lines = list(read_lines(one))
             assert "".join(lines) == read_text(one)
-            assert count_lines(one) == len(lines)
 
 
 def test_lines_are_read_when_asked_for(tmp_path):
@@ -107,7 +106,6 @@ def test_texts_of_a_bucket_are_found_and_read(bucket):
     assert list(read_lines(home / "deep" / "a.txt")) == ["one\n", "two\n"]
     assert list(read_lines(home / "d.txt.gz")) == ["three\n", "four"]
     assert read_text(home / "d.txt.gz") == "three\nfour"
-    assert count_lines(home / "d.txt.gz") == 2
     with pytest.raises(DataError, match=rf"^{bucket}/none.txt: "):
         find_files(f"{bucket}/none.txt")
 
