@@ -89,7 +89,7 @@ for name, order in orders.items():
     rows.append((name, *(f"{value:.2f}" for value in cells)))
 table(("order", "25 % of heads removed", "50 %"), rows)
 
-# Removing heads for real cuts their slices out of every parameter: the same function in a smaller model.
+# `prune` deletes the slices of these heads from every parameter: the same function in a smaller model.
 half = ranked[: len(ranked) // 2]
 pruned = headjax.prune(model, half)
 gated = perplexity(model, headjax.gates.without(model.config, half))
