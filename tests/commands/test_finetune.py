@@ -172,18 +172,6 @@ def test_a_classifier_learns_keeps_its_class_names_and_leaves_nothing_else(run, 
     assert (again["classes"], again["validation"]) == (["bad", "good"], "films.tsv")
 
 
-def test_the_last_weights_are_kept_on_request(run, tmp_path):
-    # A learning rate that ruins the model after its first steps.
-    words = f"{FILMS} --steps 12 --learning-rate 3 --evaluations 6"
-    last, best = (run(f"finetune encoder OUT/{keep} {words} --keep {keep}").data for keep in ("last", "best"))
-    assert last["learning_curve"] == best["learning_curve"]
-    assert last["kept_step"] == 12
-    assert last["metrics"]["accuracy"] == last["learning_curve"][-1]["accuracy"]
-    assert best["kept_step"] == best["best"]["step"] < 12
-    assert best["metrics"]["accuracy"] == best["best"]["value"]
-    assert load(tmp_path / "best").history[-1]["steps"] == best["kept_step"]
-
-
 def test_an_interrupted_run_goes_on(run, folder, tmp_path, capsys, monkeypatch):
     words = f"finetune encoder OUT/out {FILMS} --steps 6"
 

@@ -109,11 +109,7 @@ def sandbox(pristine, tmp_path, monkeypatch):
     prepare = importlib.import_module("headjax.commands.prepare")
     rows = prepare._rows
     monkeypatch.setattr(prepare, "_rows", lambda spec, paths: rows(spec, paths) if paths else enough())
-    for place in (
-        "headjax.training.loop._train",
-        "headjax.plan.tpu.Slice.devices",
-        "jax.distributed.initialize",
-    ):
+    for place in ("headjax.training.loop._train", "headjax.plan.tpu.Slice.devices", "jax.distributed.initialize"):
         monkeypatch.setattr(place, enough)
     return folder
 

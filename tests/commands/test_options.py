@@ -9,17 +9,9 @@ import pytest
 
 import headjax
 from headjax.cli import Parser, main
-from headjax.commands.options import (
-    CommandOptions,
-    argument,
-    check_places,
-    option,
-    parse_options,
-)
+from headjax.commands.options import CommandOptions, argument, option, parse_options
 from headjax.core import serialize
-from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Rate, Size
-from headjax.storage.checksums import write_checksums
 
 
 def of_thousand(text: str) -> int:
@@ -67,23 +59,6 @@ def test_every_type_is_read_and_defaults_are_those_of_the_dataclass(line, fields
     assert parsed(*line.split(), overrides=("z",)).overrides == ("z",)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("a", "b", "--memory", "3"), "--memory: expected thousands such as 3k, got '3'"),
-        (("a", "b", "--times", "-4"), "--times: must not be negative, got -4"),
-        (("a", "b", "--names", "x,,y"), "--names: it is empty"),
-        (("a", "b", "--json", "a\udcff"), "--json: not UTF-8: 'a\\udcff'"),
-        ((), "the following arguments are required: SOURCE, OUT"),
-    ],
-)
-def test_errors_name_the_option_as_typed(words, message):
-    """Those of commands are in `refusals.tsv`."""
-    with pytest.raises(HeadjaxError) as error:
-        parsed(*words)
-    assert str(error.value) == message
-
-
 def test_the_help_shows_defaults(capsys):
     with pytest.raises(SystemExit) as stopped:
         parsed("--help")
@@ -96,24 +71,6 @@ def test_the_help_shows_defaults(capsys):
         "10% of them", "its memory (default 2k)", "look at it again", "write the result as JSON",
     ):  # fmt: skip
         assert text in shown
-
-
-def test_a_folder_is_overwritten_if_asked_for_and_headjaxs_own(tmp_path):
-    """Both are known before any work is done for it."""
-
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Writing(CommandOptions):
-        out: str = argument("OUT", "folder", writes="new")
-
-    (tmp_path / "config.json").write_text("{}")
-    write_checksums(tmp_path)
-    with pytest.raises(HeadjaxError, match="--overwrite"):
-        check_places(Writing(out=str(tmp_path)))
-    check_places(Writing(out=str(tmp_path), overwrite=True))
-    check_places(Writing(out=str(tmp_path / "new")))
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(HeadjaxError, match=r"notes\.txt"):
-        check_places(Writing(out=str(tmp_path), overwrite=True))
 
 
 MODULE = """

@@ -11,8 +11,6 @@ from headjax.commands.prepare import changed, open_tokenizer
 from headjax.core.errors import ConfigError, DataError
 from headjax.data import PreparedData
 from headjax.data.tasks import find_task
-from headjax.data.text_data import LanguageConfig, ParallelText
-from headjax.tokenizers.learned import TRAINERS
 from tests import tiny
 from tests.closeness import close_to
 from tests.data.vocabulary import write_lines, write_vocabulary
@@ -112,30 +110,3 @@ def test_tokenizers(prepared, tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match="none: "):
         open_tokenizer(str(tmp_path / "none"))
-
-
-LINES = "".join(f"Line {i} of the text says that the sum of {i} and {i} is {2 * i}.\n\n" for i in range(300))
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    texts = tmp_path_factory.mktemp("tokenizer")
-    for name in ("text.txt", "pairs.en", "pairs.de"):
-        (texts / name).write_text(LINES)
-    return texts
-
-
-@pytest.mark.parametrize("kind, size", [("bpe", 300), ("sentencepiece", 60)])
-def test_a_vocabulary_is_learned_and_used(texts, tmp_path, kind, size):
-    if kind == "sentencepiece":
-        pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
-    out = tmp_path / "vocabulary"
-    learned = TRAINERS[kind]([LINES], size)
-    learned.save(out)
-    assert learned.vocab_size == size
-    data = LanguageConfig(path=str(texts / "text.txt"), length=16, tokenizer=str(out)).load()
-    assert data.info["tokenizer"] == learned.fingerprint
-    pairs = ParallelText(
-        train=str(texts / "pairs"), validation=str(texts / "pairs"), source="en", target="de", tokenizer=str(out)
-    )
-    assert pairs.load().info["tokenizer"] == learned.fingerprint

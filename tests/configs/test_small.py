@@ -76,25 +76,6 @@ def test_shapes_of_heads(arguments, formulation, weights):
         assert (attention.head_dim, attention.value_dim, attention.mixing_init) == (8, 32, Concatenate())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "formulation", "weights"),
-    [
-        ("", MultiHead, 4 * 128 * 128),
-        (",head_dim=4", MultiHead, 2 * 128 * (32 + 128)),
-        (",shared_dim=32", Collaborative, 2 * 128 * (32 + 128) + 8 * 32),
-    ],
-)
-def test_sizes_of_keys_in_translation(arguments, formulation, weights):
-    config = train_config(load_config_file(f"{SMALL / 'multi30k.py'}:width=128,num_heads=8{arguments}"))
-    for attentions in config.start().config.attentions().values():
-        assert len(attentions) == 3
-        for attention in attentions:
-            assert type(attention) is formulation
-            assert (attention.num_heads, attention.value_dim or attention.head_dim) == (8, 16)
-            tensors = attention.tensors(128, 128)
-            assert count({name: tensor for name, tensor in tensors.items() if not name.endswith("bias")}) == weights
-
-
 def test_the_code_model_is_the_one_that_headjax_carries():
     config = train_config(load_config_file(f"{SMALL / 'code.py'}:steps=9"))
     assert (config.steps, config.data.embedded, config.data.length) == (9, "code", 256)

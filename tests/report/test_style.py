@@ -22,31 +22,24 @@ from headjax.report.tables import Column, Table, print_table
     ("form", "value", "text"),
     [
         (numbers.count, 0, "0"),
-        (numbers.count, 999, "999"),
         (numbers.count, 9.999, "10.0"),  # rounded up, a number changes its prefix and not its width
-        (numbers.count, 1234, "1.23 K"),
         (numbers.count, 999_600, "1.00 M"),
         (numbers.count, 7.24e9, "7.24 B"),
         (numbers.count, -1500, "-1.50 K"),
         (numbers.flops, 45.6e9, "45.6 GFLOP"),
-        (numbers.flops, 7, "7 FLOP"),
         (numbers.size, 512, "512 B"),
         (numbers.size, 999.7, "1.00 KB"),
         (numbers.percent, 0.4213, "42.1%"),
         (numbers.ratio, 1.234, "1.23×"),  # noqa: RUF001
         (numbers.fixed(2), 9.876, "9.88"),
         (numbers.significant, 0.0012345, "0.00123"),
-        (numbers.significant, 12_345_678, "1.23e+07"),
         (numbers.duration, 0.000123, "123 µs"),
         (numbers.duration, 0.9999, "1.00 s"),
         (numbers.duration, 59.97, "1 min 00 s"),
-        (numbers.duration, 245, "4 min 05 s"),
         (numbers.duration, 3599.9, "1 h 00 min"),
         (numbers.duration, -1.5, "-1.50 s"),
         # Marks of an axis carry no idle zeros.
         (numbers.tick(numbers.count), 1400, "1,400"),
-        (numbers.tick(numbers.count), 0.2, "0.2"),
-        (numbers.tick(numbers.count), 2_000_000, "2 M"),
         (numbers.tick(numbers.size), 100_000, "100 KB"),
         (numbers.tick(numbers.flops), 1_050_000, "1.05 MFLOP"),
         (numbers.tick(numbers.percent), 0.125, "12.5%"),
@@ -76,14 +69,11 @@ def test_a_count_reads_back_to_three_digits(value):
     ("values", "power"),
     [
         ([0.5, 20.0], 0),
-        ([0.1], 0),
         ([0.0187, 2e-4], -3),
-        ([3e-3], -3),
         ([9.99e-4], -6),
         ([9.999e-4], -3),
         ([4e4], 3),
         ([0.0, math.nan], 0),
-        ([], 0),
     ],
 )
 def test_power_of_ten(values, power):

@@ -72,11 +72,7 @@ def use(wheel: Path, folder: Path) -> None:
     pip(str(python), "install", "--constraint", str(ROOT / "constraints.txt"), str(wheel))
     # Neither the checkout nor PYTHONPATH of the caller may lend a module.
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "JAX_PLATFORMS": "cpu"}
-    for words in (
-        [python, "-c", PROGRAM, ROOT, saved],
-        [command, "--version"],
-        [command, "inspect", saved],
-    ):
+    for words in ([python, "-c", PROGRAM, ROOT, saved], [command, "--version"], [command, "inspect", saved]):
         subprocess.run(list(map(str, words)), cwd=folder, env=environ, check=True, stdout=subprocess.DEVNULL)
 
 

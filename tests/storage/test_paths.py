@@ -7,15 +7,7 @@ from pathlib import Path
 import pytest
 
 from headjax.core.errors import HeadjaxError
-from headjax.storage.paths import (
-    check_file,
-    check_folder,
-    copy_file,
-    files_below,
-    is_bucket,
-    path_of,
-    remove_tree,
-)
+from headjax.storage.paths import check_file, check_folder, copy_file, files_below, is_bucket, path_of, remove_tree
 
 NO_BUCKET = "gs://none-such/a"
 
