@@ -337,7 +337,7 @@ def reconstruct(
         removed: Heads to remove, as for `prune`.
         loss: Function of a model that is not headjax's and a batch, as for `score_heads`; positions that cannot change
             it (padding) do not count.
-        feed_forward: Whether to solve the second map of every feed-forward, too.
+        feed_forward: Whether to refit the FFN down-projections, too.
         units: Share of the units to remove from every feed-forward of a headjax model, at least 0 and below 1: those
             whose removal costs least once the others have been refitted (`headjax.heads.refit.least_needed`). Every
             layer loses the same number. Or a number for some by (stack, layer).
