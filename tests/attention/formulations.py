@@ -1,7 +1,5 @@
 """Small examples of every registered formulation, for the tests that hold for all of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A formulation that the package does not know: a config and a Flax module in one file, as CONTRIBUTING says."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax.numpy as jnp
@@ -14,11 +12,9 @@ from headjax.attention import Attention, AttentionModule, Mask
 from headjax.core import serialize
 from headjax.core.fields import Size
 from headjax.core.serialize import kind
-from headjax.core.tensors import Ones, count, flatten, weight
+from headjax.core.tensors import Ones, weight
 from headjax.heads.gates import without
 from headjax.heads.head_id import HeadId
-from headjax.mesh.mesh import MeshConfig
-from headjax.mesh.rules import shardings
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -83,20 +79,6 @@ def registered():
 @pytest.fixture(scope="module")
 def model(registered):
     return tiny.model(tiny.decoder_config(*(tiny.layer(Tempered(num_heads=4, head_dim=4)),) * 2))
-
-
-def test_it_is_counted_and_summarised(model):
-    attention = model.config.attentions()["decoder"][0]
-    assert count(attention.tensors(16, 16)) == 4 * 16 * 4 * 4 + 4
-    assert attention.cache_size(16, 16) == 2 * 4 * 4
-    assert sum(array.size for array in flatten(model.params).values()) == model.num_parameters
-
-
-def test_its_heads_are_spread_over_the_mesh():
-    placed = shardings(Tempered(num_heads=4, head_dim=4).tensors(16, 16), MeshConfig(data=2, fsdp=2, model=2).build())
-    assert tuple(placed["temperature"].spec) == ("model",)
-    assert tuple(placed["query"].spec) == ("fsdp", "model")
-    assert tuple(placed["output"].spec) == ("model", None, "fsdp")
 
 
 def test_it_is_causal_and_scored(model):

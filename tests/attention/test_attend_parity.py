@@ -1,7 +1,5 @@
 """`attend` and multi-head attention against PyTorch's."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

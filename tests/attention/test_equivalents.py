@@ -1,7 +1,5 @@
 """Formulations are what their formulas say: in plain NumPy, or as another one with products of their weights."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

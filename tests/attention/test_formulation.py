@@ -1,7 +1,5 @@
 """What must hold for every formulation; a new one is covered by one line in `formulations.py`."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import pickle
@@ -13,7 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from headjax.attention import Attention, Call, Compressed, Mask, NoHeads
+from headjax.attention import Attention, Call, Mask, NoHeads
 from headjax.core import tensors as declared
 from headjax.core.serialize import from_data, kind_of, kinds_of, to_data
 from headjax.core.tensors import RULES, flatten
@@ -218,15 +216,6 @@ def test_bfloat16_is_close(name):
     half = with_gates(attention, rough, x.astype(jnp.bfloat16), [everything(attention)[1]])[0]
     assert half.dtype == jnp.bfloat16
     assert np.abs(np.asarray(half, np.float32) - expected).mean() < 0.03 * np.abs(expected).mean()
-
-
-@pytest.mark.parametrize("name", [name for name in FORMULATIONS if not hasattr(FORMULATIONS[name], "inner")])
-def test_every_weight_that_reads_a_latent_is_declared_so(name):
-    """Those are the ones that grow with the rank, of which compressed attention is told by their axes."""
-    small, large = (flatten(Compressed(inner=FORMULATIONS[name], rank=rank).tensors(WIDTH, WIDTH)) for rank in (11, 13))
-    grown = {path for path in small if small[path].shape != large[path].shape}
-    sizes = {path: zip(tensor.out_sharding, tensor.shape, strict=True) for path, tensor in small.items()}
-    assert grown == {path for path, pairs in sizes.items() if ("latent", 11) in pairs}
 
 
 @nnx.jit

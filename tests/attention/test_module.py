@@ -1,17 +1,14 @@
 """headjax's modules in Flax programs: parity with `nnx.MultiHeadAttention`, training on a mesh, scoring, surgery."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 from flax.nnx import bridge
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import headjax
 from headjax.attention import AttentionModule, Mask, attend
@@ -23,20 +20,6 @@ from tests.attention.formulations import WIDTH, module, random_inputs
 from tests.closeness import assert_close
 
 CAUSAL = Mask(causal=True)
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("name", ["rotary_halves", "ragged_grouped", "collaborative", "latent_rotary"])
-def test_decoding_token_by_token_equals_one_causal_call(name):
-    layer, inputs = module(name), random_inputs(length=5)
-    step = nnx.jit(lambda layer, inputs, cache: layer(inputs, cache=cache))
-    whole = nnx.jit(lambda layer, x: layer(x, mask=CAUSAL, positions=np.arange(5)[None]))(layer, inputs)
-    cache, steps = layer.empty_cache(2, 7), []
-    for start, stop in ((0, 2), (2, 3), (3, 5)):
-        outputs, cache = step(layer, inputs[:, start:stop], cache)
-        steps.append(outputs)
-    assert_close(np.concatenate(steps, axis=1), whole, sums=WIDTH)
-    assert int(cache.used) == 5
 
 
 def flax_attention(causal_heads: int = 4) -> tuple[nnx.MultiHeadAttention, AttentionModule]:
@@ -219,119 +202,10 @@ def test_flax_derives_the_shardings_that_our_rules_give(name):
     assert any(sharding.spec != PartitionSpec() for sharding in ours.values())
 
 
-class Block(nnx.Module):
-    """Somebody's Transformer block; its attention may be anybody's."""
-
-    def __init__(self, attention: nnx.Module, rngs: nnx.Rngs) -> None:
-        self.attention = attention
-        self.norms = nnx.List([nnx.LayerNorm(WIDTH, rngs=rngs) for _ in range(2)])
-        self.hidden = nnx.Linear(WIDTH, 32, rngs=rngs)
-        self.out = nnx.Linear(32, WIDTH, rngs=rngs)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        x = x + self.attention(self.norms[0](x))
-        return x + self.out(nnx.gelu(self.hidden(self.norms[1](x))))
-
-
-class Theirs(nnx.Module):
-    """Somebody's classifier of sequences."""
-
-    def __init__(self, attentions: list[nnx.Module], rngs: nnx.Rngs) -> None:
-        self.blocks = nnx.List([Block(attention, rngs) for attention in attentions])
-        self.head = nnx.Linear(WIDTH, 2, rngs=rngs)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x.mean(axis=1))
-
-
-def loss(model: nnx.Module, batch) -> jax.Array:
-    """Mean cross-entropy."""
-    return optax.softmax_cross_entropy_with_integer_labels(model(batch[0]), batch[1]).mean()
-
-
-def examples(count: int = 16) -> tuple[np.ndarray, np.ndarray]:
-    """Sequences labelled by whether their first and last vectors point the same way."""
-    inputs = random_inputs(count, 6, seed=11)
-    return inputs, (np.sum(inputs[:, 0] * inputs[:, -1], axis=-1) > 0).astype(np.int32)
-
-
-def trained(model: Theirs, steps: int, mesh: jax.sharding.Mesh | None = None) -> list[float]:
-    """The losses of these steps; on a mesh, parameters lie as their metadata says."""
-    batch = examples()
-    if mesh is not None:
-        state = nnx.state(model)
-        nnx.update(model, jax.device_put(state, nnx.get_named_sharding(state, mesh)))
-        batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec(("data", "fsdp"))))
-    optimizer = nnx.Optimizer(model, optax.sgd(0.2, momentum=0.9), wrt=nnx.Param)
-
-    @nnx.jit
-    def step(model, optimizer, batch):
-        value, gradient = nnx.value_and_grad(loss)(model, batch)
-        optimizer.update(model, gradient)
-        return value
-
-    return [float(step(model, optimizer, batch)) for _ in range(steps)]
-
-
 def ours(count: int = 2, **options) -> list[nnx.Module]:
     """Our attention layers for somebody's blocks."""
     fields = {"num_heads": 4, "head_dim": 4} | options
     return [headjax.MultiHeadAttention(WIDTH, rngs=nnx.Rngs(seed), **fields) for seed in range(count)]
-
-
-@pytest.mark.whole
-def test_a_foreign_model_trains_on_a_mesh_is_scored_pruned_converted_and_trains_on():
-    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
-    alone, spread = (Theirs(ours(), nnx.Rngs(0)) for _ in range(2))
-    single = trained(alone, 12)
-    with jax.set_mesh(mesh):
-        several = trained(spread, 12, mesh)
-    assert_close(np.asarray(several), np.asarray(single), sums=10_000)
-    assert single[-1] < 0.7 * single[0]
-    query = spread.blocks[0].attention.query[...]
-    assert query.sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec("fsdp", "model")), 3)
-
-    importance = headjax.score_heads(alone, [examples(6), examples(10)], loss=loss).values["importance"]
-    assert [str(head) for head in importance] == [
-        f"blocks.{layer}.attention/{head}" for layer in (0, 1) for head in range(4)
-    ]
-    assert all(score > 0 for score in importance.values())
-    least = [min((head for head in importance if head.layer == layer), key=importance.__getitem__) for layer in (0, 1)]
-    alone = headjax.prune(alone, least)
-    for block, gone in zip(alone.blocks, least, strict=True):
-        assert block.attention.config.ids == tuple(head for head in range(4) if head != gone.head)
-    alone.blocks[1].attention = alone.blocks[1].attention.convert("collaborative:shared_dim=12")
-    assert type(alone.blocks[1].attention).__name__ == "CollaborativeAttention"
-    again = trained(alone, 12)
-    assert again[-1] < again[0]
-
-
-def test_stacked_layers_scan():
-    # Flax puts the name of the new axis into metadata in its graph mode alone.
-    named = {"transform_metadata": {nnx.PARTITION_NAME: "layers"}, "graph": True, "graph_updates": True}
-
-    @nnx.split_rngs(splits=3)
-    @nnx.vmap(**named)
-    def stacked(rngs: nnx.Rngs) -> nnx.Module:
-        return headjax.MultiHeadAttention(WIDTH, num_heads=4, head_dim=4, rngs=rngs)
-
-    layers = stacked(nnx.Rngs(0))
-    assert layers.query[...].shape == (3, WIDTH, 4, 4)
-    assert nnx.get_partition_spec(nnx.state(layers))["query"].get_value() == PartitionSpec(None, "fsdp", "model", None)
-
-    @nnx.scan(in_axes=(0, nnx.Carry), out_axes=nnx.Carry, **named)
-    def forward(layer, x):
-        return x + layer(x)
-
-    inputs = random_inputs()
-    expected = jnp.asarray(inputs)
-    for number in range(3):
-        params = jax.tree.map(lambda array, number=number: array[number], layers.params)
-        one = headjax.MultiHeadAttention(WIDTH, params=params, num_heads=4, head_dim=4)
-        expected = expected + one(expected)
-    assert_close(forward(layers, jnp.asarray(inputs)), expected, sums=WIDTH)
 
 
 def test_dropout_draws_from_the_rngs_and_only_with_them():
@@ -376,9 +250,13 @@ def test_wrong_arguments_are_named(kind, fields, field):
         getattr(headjax, f"{kind}Attention")(WIDTH, **fields)
 
 
-def test_a_layer_cannot_become_several():
+def test_a_layer_becomes_one_of_another_formulation():
+    (layer,), inputs = ours(1), random_inputs()
+    made = layer.convert("collaborative:shared_dim=16")
+    assert isinstance(made, headjax.CollaborativeAttention)
+    assert_close(made(inputs), layer(inputs), sums=20 * WIDTH)
     with pytest.raises(ConfigError, match="deep"):
-        ours(1)[0].convert("deep")
+        layer.convert("deep")
 
 
 def test_linen_models_take_a_module_through_the_bridge():

@@ -1,7 +1,5 @@
 """Rotary positions: logits see differences of positions and nothing else."""
 
-from __future__ import annotations
-
 import cmath
 import dataclasses
 

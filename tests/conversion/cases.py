@@ -1,7 +1,5 @@
 """Models, targets and random products of the conversion tests."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax
@@ -22,6 +20,8 @@ from headjax.models.residuals import PreNorm
 from headjax.models.sublayers import Dense, GatedDense
 from tests import tiny
 from tests.attention.formulations import WIDTH, outputs_of, random_inputs
+from tests.models.test_vision import BATCH as IMAGES
+from tests.models.test_vision import config as vision
 
 MASK = np.array([[1] * 10, [1] * 7 + [0] * 3])
 PADDED = tiny.tokens() | {"attention_mask": MASK}
@@ -74,11 +74,12 @@ MODELS = {
     "without biases": (lambda: encoder(tiny.multi_head(projection_bias=False, output_bias=False)), PADDED),
     "cross": (translation, PADDED | {"labels": LABELS}),
     "own scale": (t5, PADDED | {"labels": LABELS}),
+    "images": (lambda: tiny.model(vision()), IMAGES),
 }
 
 
 def hidden(model, batch):
-    mask = MASK[:, :, None] if "labels" not in batch else 1.0
+    mask = 1.0 if "labels" in batch else MASK[:, :, None]
     return np.asarray(model(batch).hidden) * mask
 
 

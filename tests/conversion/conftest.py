@@ -1,7 +1,5 @@
 """Fixtures of the conversion tests."""
 
-from __future__ import annotations
-
 import pytest
 
 from headjax.conversion.products import Products

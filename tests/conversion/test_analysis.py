@@ -1,15 +1,10 @@
 """Captured variance of queries and keys."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.conversion.analysis import (
-    captured_variance,
-    rank_for,
-)
+from headjax.conversion.analysis import captured_variance, rank_for
 from headjax.core.errors import ConfigError
 from tests import tiny
 from tests.closeness import assert_close

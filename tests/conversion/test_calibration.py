@@ -1,7 +1,5 @@
 """Conversions that calibration batches improve."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -87,11 +85,6 @@ def test_a_criterion_is_chosen_by_the_output_on_batches_that_it_was_not_fitted_o
     for target in ToLatent(rank=5).criteria():
         alone = convert(model, target, batches=collect(model, others)).model
         assert agreement(model, alone, BATCHES[3::4]).apart == pytest.approx(tried[describe(target)], rel=1e-5)
-
-
-def test_moments_alone_leave_nothing_to_choose() -> None:
-    model = model_of(LLAMA)
-    assert "divergence" not in convert(model, "latent:rank=5", batches=collect(model, BATCHES)).model.history[-1]
 
 
 def test_one_batch_is_cut_by_its_examples() -> None:

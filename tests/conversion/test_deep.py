@@ -1,7 +1,5 @@
 """`convert(model, to="deep")`: another function, and its distance is measured."""
 
-from __future__ import annotations
-
 import json
 
 import jax
@@ -9,7 +7,6 @@ import pytest
 
 from headjax.cli import main
 from headjax.conversion import ToDeep, convert
-from headjax.conversion.deep import layer_gap
 from headjax.core.errors import ConfigError
 from headjax.heads.deepen import deepen
 from headjax.models.embeddings import Embeddings, Learned
@@ -32,11 +29,6 @@ def test_conversion_reports_how_far_each_layer_is(model):
     assert deep.history == deepen(model).history
     pairs, _ = convert(model, ToDeep(heads=2), layers=[1])
     assert [layer.attention.num_heads for layer in pairs.config.decoder.layers] == [4, 2, 2]
-
-
-def test_the_gap_of_equal_layers_is_none(model):
-    layer = model.layer("decoder", 0)
-    assert layer_gap(layer, [layer]) == 0.0
 
 
 def test_pre_norm_layers_compose_to_their_sum_to_first_order():

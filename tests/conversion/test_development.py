@@ -1,7 +1,5 @@
 """Conversions of a trained decoder that needs its heads, judged by its loss on text that they were not fitted on."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Grouped attention: poolings in order of their errors, and heads that share without loss."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

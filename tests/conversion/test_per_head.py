@@ -1,7 +1,5 @@
 """Other sizes of heads, and gates around them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax.numpy as jnp

@@ -1,28 +1,26 @@
 """Keys that turn, in fewer numbers: exact where they can be, the best ones below, where the logits need them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Grouped, MultiHead
-from headjax.attention.rotary import RotaryHalves
-from headjax.conversion import ToCollaborative, ToGrouped, convert
+from headjax.attention import Compressed, Grouped, MultiHead
+from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
+from headjax.conversion import ToGrouped, convert
 from headjax.conversion.target import Site
 from headjax.conversion.turned_keys import shared_key, turning_losses
 from headjax.conversion.turning import LEAST_SEEN, turning_keys
-from headjax.core.errors import ConfigError
+from headjax.heads.pruning import prune
 from headjax.models.generation import generate
-from headjax.models.model import load, save
 from headjax.models.sampling import Greedy
 from tests import tiny
 from tests.attention.formulations import WIDTH, random_inputs, random_params
 from tests.closeness import assert_close
 from tests.conversion.cases import TURNING, converted_layer, output
-from tests.hub.directories import CONFIGS, model_of
+from tests.hub.directories import CONFIGS, LLAMA, model_of
+from tests.selected import first
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
@@ -87,41 +85,6 @@ def test_a_key_that_all_tokens_have_counts_at_fast_frequencies_alone() -> None:
     assert size[1] < 2 * LEAST_SEEN * size[0]
 
 
-@pytest.mark.whole
-def test_a_model_of_smaller_heads_decodes_as_it_reads_and_survives_its_folder(tmp_path) -> None:
-    model = convert(model_of(CONFIGS["llama"]), "fixed:head_dim=2,value_dim=4").model
-    assert [layer.cache_size(8, 8) for layer in model.config.attentions()["decoder"]] == [4 * (2 + 4)] * 2
-    save(model, tmp_path / "model")
-    loaded = load(tmp_path / "model")
-    prompt = np.array([[3, 5, 7, 2]])
-    tokens = np.asarray(generate(loaded, {"input_ids": prompt}, max_new_tokens=5, sampler=Greedy()).tokens)
-    whole = np.concatenate([prompt, tokens], axis=1)
-    logits = np.asarray(model({"input_ids": whole}).logits)
-    np.testing.assert_array_equal(logits[0, 3:-1].argmax(axis=-1), tokens[0])
-
-
-@pytest.mark.whole
-def test_one_fitted_key_per_group_beats_the_mean_one() -> None:
-    """The logits between all pairs of 64 tokens, with both sides turned and heads of unequal queries."""
-    source = MultiHead(num_heads=4, head_dim=4, rotary=RotaryHalves(base=100.0))
-    params = random_params(source)
-    params["query"] = params["query"] * jnp.asarray([3.0, 0.3, 1.0, 1.0])[None, :, None]
-    inputs = jnp.asarray(random_inputs(batch=1, length=64))
-
-    def logits(attention, weights):
-        kept = attention.bind(weights, WIDTH, WIDTH).key_values(inputs, None)["key"]
-        query = jnp.einsum("bqw,whd->bqhd", inputs, weights["query"]) + weights["query_bias"][None, None]
-        query = attention.rotary(query, jnp.arange(64)[None])
-        return jnp.einsum("bqhd,bkhd->bhqk", query, jnp.repeat(kept, 4 // kept.shape[2], axis=2))
-
-    def error(pooling) -> float:
-        target = ToGrouped(kv_heads=2, pooling=pooling, grouping="consecutive")
-        difference = logits(*converted_layer(source, params, target)) - logits(source, params)
-        return float(jnp.square(difference - difference.mean(axis=-1, keepdims=True)).sum())
-
-    assert error("fitted") < 0.8 * error("mean")
-
-
 def test_groups_are_those_whose_keys_cost_least_to_share() -> None:
     """The cost of a pair is what its best shared component leaves at every frequency."""
     source = TURNING["multi_head"]
@@ -134,6 +97,28 @@ def test_groups_are_those_whose_keys_cost_least_to_share() -> None:
     np.testing.assert_allclose(np.diagonal(losses), 0.0, atol=1e-12)
 
 
-def test_keys_that_turn_are_not_shared_across_frequencies() -> None:
-    with pytest.raises(ConfigError, match=r"^rotary:"):
-        ToCollaborative(shared_dim=4).check(TURNING["llama"], WIDTH, WIDTH)
+PART = MultiHead(num_heads=2, head_dim=6, value_dim=3, rotary=RotaryInterleaved(dim=4))
+
+
+@pytest.mark.parametrize("source", [*TURNING.values(), PART], ids=[*TURNING, "part"])
+def test_a_layer_comes_back_at_full_size(source) -> None:
+    params = random_params(source)
+    found, weights = converted_layer(source, params, f"latent:rank={WIDTH}")
+    assert isinstance(found, Compressed)
+    assert_close(output(found, weights), output(source, params), sums=4 * tiny.SUMS)
+
+
+@pytest.mark.parametrize("family", first(1, ["llama", "qwen3"]))
+def test_a_decoder_generates_the_same(family) -> None:
+    """At full size, by the cache, with padding on the left, pruned before or after."""
+    model = model_of(LLAMA if family == "llama" else CONFIGS["qwen3"])
+    width = model.config.width
+    converted = convert(model, f"latent:rank={width}").model
+    assert converted.config.attentions()["decoder"][0].cache_size(width, width) == width + 1
+    prompts = {"input_ids": np.array([[3, 5, 7, 2], [0, 0, 0, 4]]), "attention_mask": np.array([[1] * 4, [0, 0, 0, 1]])}
+    expected = generate(model, prompts, max_new_tokens=6, sampler=Greedy()).tokens
+    np.testing.assert_array_equal(generate(converted, prompts, max_new_tokens=6).tokens, expected)
+    heads = ["decoder/0/1", "decoder/1/0", "decoder/1/1"]
+    batch = {"input_ids": np.array([[1, 2, 3, 4, 5]])}
+    pruned = prune(converted, heads)
+    assert_close(pruned(batch).logits, prune(model, heads)(batch).logits, sums=8 * tiny.SUMS)

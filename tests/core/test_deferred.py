@@ -1,7 +1,5 @@
 """Deferred arrays: made when asked for, each time anew, and stacked and sliced without being made."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

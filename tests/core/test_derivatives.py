@@ -1,4 +1,4 @@
-"""Functions that state their own derivative: same values, same slopes, fewer arrays kept."""
+"""Normalisations by their formulas; functions that state their own derivative, and keep fewer arrays."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from headjax.core.derivatives import gelu, softmax, standardised
+from headjax.core.modules import declared
+from headjax.core.norms import LayerNorm, OffsetRMSNorm, RMSNorm, small_norm
 from tests.closeness import assert_close, tolerance
 
 
@@ -62,3 +64,36 @@ def test_far_from_zero_gelu_is_its_input_or_nothing():
     values, slopes = jax.jit(jax.vmap(jax.value_and_grad(gelu)))(x)
     assert_close(values, [0.0, 0.0, 0.0, 12.0, 40.0], sums=1)
     assert_close(slopes, [0.0, 0.0, 0.5, 1.0, 1.0], sums=1)
+
+
+INPUTS = np.random.default_rng(0).normal(1.0, 2.0, (3, 8)).astype(np.float32)
+WIDE = INPUTS.astype(np.float64)
+SCALE, BIAS = np.linspace(0.5, 2.0, 8, dtype=np.float32), np.linspace(-1.0, 1.0, 8, dtype=np.float32)
+CENTRED = (WIDE - WIDE.mean(-1, keepdims=True)) / np.sqrt(WIDE.var(-1, keepdims=True) + 1e-3)
+DIVIDED = WIDE / np.sqrt(np.square(WIDE).mean(-1, keepdims=True) + 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("norm", "params", "expected"),
+    [
+        (LayerNorm(1e-3), {"scale": SCALE, "bias": BIAS}, SCALE * CENTRED + BIAS),
+        (RMSNorm(1e-3), {"scale": SCALE}, SCALE * DIVIDED),
+        (OffsetRMSNorm(1e-3), {"scale": BIAS}, (1.0 + BIAS) * DIVIDED),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_norms_by_their_formulas(norm, params, expected):
+    assert_close(jax.jit(norm.bind(params, 8))(INPUTS), expected, sums=8)
+
+
+def test_a_norm_is_scaled_and_an_offset_is_a_gain_that_starts_at_one():
+    norm = OffsetRMSNorm(1e-3).bind({"scale": BIAS}, 8)
+    assert_close(norm.scaled(3.0)(INPUTS), 3.0 * (1.0 + BIAS) * DIVIDED, sums=8)
+    assert_close(RMSNorm(1e-3).bind({"scale": norm.gain()}, 8).scaled(3.0)(INPUTS), norm.scaled(3.0)(INPUTS), sums=8)
+    scale = OffsetRMSNorm().module(8).scale
+    assert not np.any(scale.init(jax.random.key(0), scale, np.float32))
+
+
+def test_a_small_norm_is_never_sharded_nor_decayed():
+    for tensor in declared(small_norm(LayerNorm(), 4)).values():
+        assert (tensor.shape, tensor.out_sharding, tensor.decay) == ((4,), (None,), False)

@@ -12,9 +12,6 @@ from headjax.core import programs, timing
 from headjax.core.blas import one_blas_thread
 from headjax.core.errors import HeadjaxError
 from headjax.core.losses import FETCH_EVERY, Losses
-from headjax.evaluation.task import evaluate_task
-from headjax.training.distillation import distill
-from headjax.training.loop import train
 
 
 @pytest.fixture
@@ -47,28 +44,6 @@ def test_forgotten_programs_are_compiled_again(doubled, library, monkeypatch):
     programs.forget()
     assert doubled._cache_size() == 0
     assert doubled(jnp.ones(3)).tolist() == [2, 2, 2]
-
-
-class MadeRoom(Exception):
-    """Ends what made room, before it looks at its arguments."""
-
-
-@pytest.mark.parametrize(
-    ("module", "work"),
-    [
-        ("headjax.evaluation.task", lambda folder: evaluate_task(None, None)),
-        ("headjax.training.distillation", lambda folder: distill(None, None, (), None)),
-        ("headjax.training.loop", lambda folder: train(None, folder)),
-    ],
-    ids=["evaluate", "distill", "train"],
-)
-def test_room_is_made_before_a_model_is_compiled(module, work, tmp_path, monkeypatch):
-    def make_room():
-        raise MadeRoom
-
-    monkeypatch.setattr(f"{module}.make_room", make_room)
-    with pytest.raises(MadeRoom):
-        work(tmp_path)
 
 
 def blas_threads():

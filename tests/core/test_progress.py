@@ -42,15 +42,6 @@ def test_a_file_gets_a_line_after_each_interval_with_what_was_reported_last():
         assert re.fullmatch(rf"{expected}, after \d+ s", written[-1])
 
 
-def test_short_stages_write_nothing():
-    written = []
-    lines = Lines(written.append, interval=3600.0)
-    for stage in ("one", "two"):
-        with lines(stage, 0, "batch") as bar:
-            bar(3, {})
-    assert written == []
-
-
 CLIPBOARD = "\x1b]52;c;aGk=\x07"
 HOSTILE = f"{CLIPBOARD} \x9b31m a\rb \u202eabc \u2066x\u2069 a\u2028b \U000e0041 \ufeffx \x00 \x7f".split(" ")
 

@@ -1,7 +1,5 @@
 """What derives from declared tensors: stacking, counting, drawing, strict checks and taking heads."""
 
-from __future__ import annotations
-
 import math
 
 import jax
@@ -31,7 +29,6 @@ from headjax.core.tensors import (
     flatten,
     head_axis,
     initialize,
-    map_tensors,
     nested,
     stack_weight,
     weight,
@@ -64,24 +61,6 @@ def test_flattened_paths_lead_to_their_leaves(tree):
             found = found[name]
         assert found == leaf
     assert len(flat) == len(jax.tree.leaves(tree))
-
-
-def test_map_keeps_the_nesting_and_names_the_path():
-    mapped = map_tensors(lambda path, tensor: (path, tensor.shape), TENSORS, "model/")
-    assert mapped == {
-        "attention": {
-            "query": ("model/attention/query", (6, 4, 3)),
-            "output": ("model/attention/output", (4, 3, 6)),
-            "bias": ("model/attention/bias", (6,)),
-        },
-        "empty": {},
-        "scale": ("model/scale", ()),
-    }
-
-
-def test_axes_are_as_many_as_dimensions():
-    with pytest.raises(ParameterError, match=r"^tensor of shape \(2, 3\) declares 1 axes \('embed',\)$"):
-        weight((2, 3), ("embed",))
 
 
 def test_fans_are_what_one_output_sums_and_one_input_feeds():

@@ -1,7 +1,5 @@
 """One model, its batches and their scores for the tests of heads: programs are compiled once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +5,6 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.tensors import count
 from headjax.heads import ablation as ablations
 from headjax.heads import gates
 from headjax.heads.ablation import Ablation, ablate, best_heads
@@ -124,12 +121,6 @@ def test_every_ablation_is_tested_against_the_model_itself(each):
     assert each.compare()[head].difference == close_to(expected, sums=5)
 
 
-def test_without_heads_there_is_only_the_model_itself(model, batches, each):
-    got = ablate(model, batches, heads=[], metrics=METRICS)
-    assert got.effects() == {}
-    assert_close(got.baseline["loss"], each.baseline["loss"], sums=tiny.SUMS)
-
-
 HEADS = (HeadId("encoder", 0, 0), HeadId("encoder", 0, 1), HeadId("encoder", 1, 0), HeadId("cross", 0, 5))
 
 
@@ -144,15 +135,3 @@ CHOSEN = [[0.5, 0.4, 0.6], [-0.1, 0.3, 0.1], [1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
 
 def test_the_best_head_of_a_layer_costs_least():
     assert best_heads(ablation(CHOSEN)) == [HEADS[1], HEADS[2], HEADS[3]]
-
-
-def test_the_programs_are_those_that_a_sweep_runs(model, batches):
-    found = ablations.programs(model, batches[0])
-    heads = [head for chunks, _ in found.sweeps for chunk in chunks for head in chunk.heads]
-    assert tuple(heads) == all_heads(model.config)
-    weights = 4 * count(model.config.tensors())
-    for program in (found.whole, *(program for _, program in found.sweeps)):
-        assert program.memory_analysis().argument_size_in_bytes > weights / 2  # a sweep reads no embeddings
-    before = ablations._compile_suffix.cache_info().misses
-    ablate(model, batches[:1])
-    assert ablations._compile_suffix.cache_info().misses == before

@@ -1,14 +1,11 @@
-from __future__ import annotations
-
 import itertools
 
 import jax
 import numpy as np
 import pytest
 
-from headjax.heads import agreement as heads_agreement
 from headjax.heads import gates
-from headjax.heads.agreement import agreement, agreements
+from headjax.heads.agreement import agreement
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruction import reconstruct
@@ -90,26 +87,6 @@ def test_tokens_of_a_language_model_are_compared_without_padding():
     one, other = (softmax(np.asarray(m(BATCH).logits, np.float64)) for m in (model, pruned))
     each = (one * np.log(one / other)).sum(axis=2)
     assert agreement(model, pruned, [BATCH]).value == pytest.approx(each[MASK == 1].mean(), rel=1e-3)
-
-
-def test_several_models_are_compared_with_one_forward_of_the_first(monkeypatch):
-    model = encoder(Classification(classes=3))
-    computed, predict = [], heads_agreement.predict
-    (own, *_) = jax.tree.leaves(model.params)
-
-    def counted(config, params, batch, gates, compute):
-        computed.append(jax.tree.leaves(params)[0] is own)
-        return predict(config, params, batch, gates, compute)
-
-    monkeypatch.setattr(heads_agreement, "predict", counted)
-    other = model.replace(params=jax.tree.map(lambda array: 1.1 * array, model.params))
-    at = gates.without(model.config, REMOVED)
-    done = []
-    found = agreements(other, [(model, None), (model, at)], [BATCH] * 2, progress=lambda number, _: done.append(number))
-    assert computed == [False, True, True] * 2
-    assert done == [1, 2]
-    assert found == [agreement(other, model, [BATCH] * 2, gates=asked) for asked in (None, at)]
-    assert found[0].value != found[1].value
 
 
 def test_a_black_image_counts_and_a_row_that_fills_up_a_batch_does_not():

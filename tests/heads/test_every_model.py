@@ -1,7 +1,5 @@
 """Head work on models with several head stacks, position biases, shared layers, and every kind of formulation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -9,10 +7,8 @@ from headjax.evaluation.task import measure_batch
 from headjax.heads import gates
 from headjax.heads.ablation import ablate
 from headjax.heads.attended import head_roles
-from headjax.heads.groups import removals
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import OrderConfig, order_heads
-from headjax.heads.ordering import in_stacks, random_order, steps_within_minimum
 from headjax.heads.pruning import prune
 from headjax.heads.scores import DESCRIPTIONS, score_heads
 from headjax.models import Compute, Model
@@ -96,21 +92,6 @@ def test_ablations_equal_whole_forwards(case):
         assert_close(got.ablated["loss"][i], expected, sums=tiny.SUMS, message=str(head))
 
 
-@pytest.mark.parametrize("stack", ["encoder", "decoder", "cross"])
-def test_orders_of_one_head_stack_alone(stack):
-    """Figure 4 of Michel et al. 2019: the others keep every head."""
-    config = t5()[0].config
-    order = random_order(config, 0)
-    alone = in_stacks(config, order, [stack])
-    assert alone == tuple(head for head in order if head.stack == stack)
-    assert sorted(alone) == sorted(all_heads(config, [stack]))
-    assert len(steps_within_minimum(config, removals(config, alone), 1)) == len(alone) - 2
-    off = gates.without(config, alone)
-    assert {name: float(array.sum()) for name, array in off.items()} == {
-        name: 0.0 if name == stack else 6.0 for name in ("encoder", "decoder", "cross")
-    }
-
-
 @pytest.mark.parametrize("by", ["importance", "ablation", "reconstruction", "subset", "random"])
 def test_layers_that_share_their_parameters_lose_as_many_heads_as_are_asked_for(by):
     """A head that goes from one layer goes from all, so an order of single heads would take nearly every head."""
@@ -130,15 +111,6 @@ def test_gates_of_some_head_stacks_leave_the_others_at_one():
     assert score_heads(model, [batch], gates=some).values == score_heads(model, [batch], gates=every).values
     found, expected = (ablate(model, [batch], heads=[HeadId("cross", 0, 1)], gates=at) for at in (some, every))
     assert found.effects() == expected.effects()
-
-
-def test_what_is_pruned_computes_what_is_masked():
-    model, batch = t5()
-    removed = [HeadId("encoder", 0, h) for h in range(3)] + [
-        HeadId("encoder", 1, 0), HeadId("decoder", 0, 2), HeadId("decoder", 1, 0), HeadId("cross", 1, 1),
-    ]  # fmt: skip
-    expected = model(batch, gates.without(model.config, removed)).logits
-    assert_close(prune(model, removed)(batch).logits, expected, sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize("case", ["mixed"], indirect=True, scope="module")

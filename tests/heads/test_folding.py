@@ -1,9 +1,8 @@
 """Folding omega away changes the parameters and not the function."""
 
-from __future__ import annotations
-
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -32,20 +31,10 @@ def with_shortcuts(config):
     """The model with every parameter drawn at random, and omegas far from one."""
     model = tiny.model(config)
 
-    def spread(tree):
-        return {
-            name: spread(entry) if isinstance(entry, dict) else 1.0 + TEN_TIMES * jnp.abs(entry - 1.0)
-            for name, entry in tree.items()
-            if isinstance(entry, dict) or name == "shortcut"
-        }
+    def spread(path, array):
+        return 1.0 + TEN_TIMES * jnp.abs(array - 1.0) if path[-1].key == "shortcut" else array
 
-    def merge(tree, changed):
-        return {
-            name: merge(entry, changed.get(name, {})) if isinstance(entry, dict) else changed.get(name, entry)
-            for name, entry in tree.items()
-        }
-
-    return model.replace(params=merge(model.params, spread(model.params)))
+    return model.replace(params=jax.tree_util.tree_map_with_path(spread, model.params))
 
 
 def embeddings(norm=True):

@@ -1,21 +1,18 @@
 """Sums of products over spread examples are those of one device, and every device has them."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError
-from headjax.core.modules import arrays
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId
-from headjax.heads.layer_sums import TwoModels, layer_sums, spread
+from headjax.heads.layer_sums import TwoModels, spread
 from headjax.heads.reconstruction import reconstruct
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.compute import Compute
-from headjax.models.layerwise import FEED_FORWARD, place_of
+from headjax.models.layerwise import FEED_FORWARD
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -52,23 +49,6 @@ def test_eight_devices_find_the_sums_of_one(model, mesh):
         assert mine.tokens == other.tokens == int(MASK.sum()) * 2
         for array, expected in zip((*mine, scale), (*other, other_scale), strict=True):
             assert_close(array, expected, sums=MASK.size * tiny.SUMS)
-
-
-def test_examples_stay_spread_and_every_device_has_the_sums(model, mesh):
-    with jax.set_mesh(mesh):
-        placed = spread(model, BATCHES[:1])
-        models = TwoModels(model.config, placed, gates.without(model.config, REMOVED), Compute())
-        models.enter("decoder")
-        (pair,) = models._streams
-        assert {shard.data.shape for shard in pair.teacher.hidden.addressable_shards} == {(2, 8, tiny.WIDTH)}
-        place = place_of(model.config, "decoder", 0)
-        (sums, scale), after = layer_sums(
-            (model.config,) * 2, placed.params, placed.batches[0], (place,) * 2, "attention", Compute(), 0,
-            (arrays(models.teacher["decoder"][0]), arrays(models.student["decoder"][0])), pair,
-            (gates.ones(model.config), gates.without(model.config, REMOVED)), 0, 1.0,
-        )  # fmt: skip
-    assert all(array.sharding.is_fully_replicated and len(array.devices()) == 8 for array in (*sums, scale))
-    assert {shard.data.shape for shard in after.hidden.addressable_shards} == {(2, 8, tiny.WIDTH)}
 
 
 @pytest.mark.whole

@@ -1,7 +1,5 @@
 """Every definition of importance against PyTorch's autograd, on imported models."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Heads are scored and ablated by several processes, each with its part of every batch."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 
 import hypothesis
@@ -14,7 +12,7 @@ from headjax.core import tensors
 from headjax.core.errors import HeadjaxError
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.pruning import drop_unused, percent_steps, prune
+from headjax.heads.pruning import percent_steps, prune
 from headjax.heads.surgery import map_attention
 from tests import tiny
 from tests.closeness import assert_close
@@ -102,21 +100,6 @@ def test_dimensions_that_only_removed_heads_read_go_with_them(shared):
     assert_close(pruned(batch).logits, expected, sums=tiny.SUMS)
 
 
-def test_heads_that_read_nothing_keep_one_dimension(shared):
-    attention = shared.config.attentions()["decoder"][0].with_heads(range(4))
-    params = shared.config.stacks()["decoder"].unstack(shared.params["decoder"])[0]["attention"]
-    silent = attention.bind(params | {"mixing": 0.0 * params["mixing"]}, tiny.WIDTH, tiny.WIDTH)
-    smaller = drop_unused(silent)
-    assert smaller.config.shared_dim == 1
-    tensors.check(smaller.config.tensors(tiny.WIDTH, tiny.WIDTH), smaller.params)
-
-
-def test_formulations_without_shared_dimensions_stay():
-    module = tiny.multi_head().module(tiny.WIDTH, tiny.WIDTH)
-    assert drop_unused(module) is module
-
-
 def test_steps_are_those_of_the_original():
-    assert percent_steps(144) == [
-        7, 14, 21, 28, 36, 43, 50, 57, 64, 72, 79, 86, 93, 100, 108, 115, 122, 129, 136, 144,
-    ]  # fmt: skip
+    steps = [7, 14, 21, 28, 36, 43, 50, 57, 64, 72, 79, 86, 93, 100, 108, 115, 122, 129, 136, 144]
+    assert percent_steps(144) == steps

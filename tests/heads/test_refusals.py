@@ -1,7 +1,5 @@
 """What functions of heads refuse: each call, and what its one line says."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,13 +9,12 @@ from headjax.attention import Grouped, NoHeads
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.core.norms import LayerNorm
 from headjax.heads import gates, ordering
-from headjax.heads.ablation import Ablation, ablate, best_heads
-from headjax.heads.attended import head_roles
+from headjax.heads.ablation import Ablation, ablate
 from headjax.heads.folding import fold_shortcuts
 from headjax.heads.groups import uniform_steps
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.learned_gates import HardConcrete, Subset, learn_gates
-from headjax.heads.named_orders import OrderConfig, order_heads
+from headjax.heads.learned_gates import Subset, learn_gates
+from headjax.heads.named_orders import OrderConfig
 from headjax.heads.ordering import explicit_heads, requested_count
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruction import reconstruct
@@ -25,7 +22,6 @@ from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import Scores, score_heads
 from headjax.heads.significance import mcnemar, paired_bootstrap, t_test
 from headjax.heads.statistics import sum_over
-from headjax.heads.surgery import map_attention
 from headjax.heads.units import prune_units
 from headjax.models.embeddings import Embeddings, NoPositions
 from headjax.models.outputs import IGNORED
@@ -36,7 +32,6 @@ from tests import tiny
 CONFIG = tiny.decoder_config(tiny.layer(), tiny.layer(tiny.multi_head(2, head_ids=(0, 3))), tiny.layer(NoHeads()))
 MODEL = tiny.model(CONFIG)
 HEADS = all_heads(CONFIG)
-GONE = HeadId("decoder", 0, 9)
 TWO = tiny.model(tiny.decoder_config())
 EIGHT = all_heads(TWO.config)
 ONE = EIGHT[:1]
@@ -73,10 +68,6 @@ def nan(*path: str):
     return TWO.replace(params=spoiled(TWO.params, path))
 
 
-def same(left, count):
-    return all_heads(left.config)[:2]
-
-
 def fold_a_zero():
     embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=NoPositions(), norm=LayerNorm())
     model = tiny.model(tiny.decoder_config(tiny.layer(residual=ScaledPostNorm()), embeddings=embeddings))
@@ -88,23 +79,15 @@ def fold_a_zero():
 NO_EXAMPLE = "^batches: there is no example"
 REFUSED = {
     ConfigError: [
-        (lambda: fold_shortcuts(TWO), r"^decoder\.layers: not all are scaled_post_norm"),
         (lambda: fold_shortcuts(tiny.model(SHARED)), r"^decoder\.layers: share their parameters"),
         (fold_a_zero, "shortcut: holds a zero"),
-        (lambda: HardConcrete(weight=-1.0), "weight: must not be negative"),
         (lambda: Subset(count=0), "count: must be an integer of at least 1"),
         (lambda: OrderConfig(by="fishr"), r"^by: .* did you mean 'fisher'\?$"),
     ],
     DataError: [
-        (lambda: ablate(TWO, []), NO_EXAMPLE),
-        (lambda: head_roles(TWO, []), "no example"),
-        (lambda: learn_gates(TWO, [], Subset(count=1), steps=1, learning_rate=0.1), "no example"),
-        (lambda: order_heads(TWO, [], OrderConfig()), "no example"),
         (lambda: reconstruct(TWO, [], ONE), "no example to calibrate on"),
         (lambda: reconstruct(TWO, [PADDING], ONE), "the examples hold padding alone"),
         (lambda: reconstruct(TWO, [tiny.tokens(1, 8)], ONE), "one example is too few"),
-        (lambda: reconstruction_order(TWO, []), "no example"),
-        (lambda: score_heads(TWO, []), "no example with a target"),
         (lambda: score_heads(TWO, [IGNORING]), "no example with a target"),
         (lambda: t_test(np.zeros(2), np.zeros(3)), "2 and 3 examples are not pairs"),
         (lambda: paired_bootstrap(np.zeros(1), np.zeros(1)), "1 examples are too few"),
@@ -113,56 +96,32 @@ REFUSED = {
     ],
     HeadjaxError: [
         (lambda: ablate(TWO, [BATCH], "all"), "unknown mode 'all'"),
-        (lambda: ablate(TWO, [BATCH], heads=[GONE]), "head decoder/0/9"),
         (lambda: ablation().effects("los"), "did you mean 'loss'"),
-        (lambda: best_heads(ablation("each")), "all-but-one"),
         (lambda: gates.without(CONFIG, [HeadId("decoder", 1, 1)]), "layer 1 of decoder has heads 0, 3"),
-        (lambda: gates.from_values(CONFIG, {HeadId("decoder", 2, 0): 1.0}), "layer 2 of decoder has no heads left"),
         (lambda: uniform(grouped(), grouped(4, 4)), r"has 4 heads and decoder/0 has 4 heads in 2 groups"),
         (lambda: uniform(tiny.layer(tiny.multi_head(3)), tiny.layer()), "decoder/0 has 3 heads"),
-        (lambda: uniform(*[grouped(3, 2, kv_index=(0, 0, 1))] * 2), "it takes groups of one size"),
-        (lambda: uniform(tiny.layer(), tiny.layer(NoHeads())), "decoder/1 has 0 heads"),
-        (lambda: uniform_steps(TWO.config, ()), "no heads left"),
         (lambda: learn_gates(TWO, [BATCH], Subset(count=9), steps=1, learning_rate=0.1), "count: 9 heads to keep"),
         (lambda: ordering.by_scores(SCORES, "importanse"), "'importanse'"),
-        (lambda: ordering.by_ablation(ablation()), "each head alone"),
         (lambda: ordering.in_stacks(CONFIG, HEADS, ["cross"]), "no head stack 'cross'"),
         (lambda: requested_count(CONFIG, "7"), "asks for 7 heads, the model has 6"),
-        (lambda: requested_count(CONFIG, "120%"), "asks for 7 heads"),
         (lambda: requested_count(CONFIG, "some"), "'some' is no number"),
-        (lambda: requested_count(CONFIG, "2.5"), "'2.5' is no number"),
-        (lambda: requested_count(CONFIG, "-1"), "'-1' is no number"),
-        (lambda: explicit_heads(CONFIG, "decoder/1/2"), "layer 1 of decoder has heads 0, 3"),
         (lambda: explicit_heads(CONFIG, "decoder/1"), "expected stack/layer/head"),
-        (lambda: prune(MODEL, [GONE]), "layer 0 of decoder has heads 0, 1, 2, 3"),
         (lambda: prune(MODEL, ["decoder/1/1"]), "layer 1 of decoder has heads 0, 3"),
         (lambda: prune(MODEL, ["decoder/3/0"]), "head decoder/3/0: decoder has 3 layers"),
         (lambda: prune(MODEL, ["decoder/0/0", "encoder/0/0"]), "the model has no head stack 'encoder'"),
-        (lambda: prune(MODEL, ["decoder/0"]), "expected stack/layer/head"),
         (lambda: prune(MODEL, ["decoder/0/01"]), "expected stack/layer/head"),
-        (lambda: prune(MODEL, ["decoder/0/-1"]), "expected stack/layer/head"),
         (lambda: prune(MODEL, ["middle/0/1"]), "unknown head stack 'middle'"),
         (lambda: reconstruct(TWO, [BATCH], EIGHT), "all heads are removed"),
-        (lambda: reconstruct(TWO, [BATCH], [GONE]), "head decoder/0/9"),
-        (lambda: reconstruct(TWO, [BATCH], ONE, units=-0.1), "units: must be at least 0 and below 1"),
         (lambda: reconstruct(TWO, [BATCH], ONE, units=1.0), "units: must be at least 0 and below 1"),
         (
             lambda: reconstruct(nan("embeddings"), [BATCH], ONE),
             "decoder/0: sums over the calibration tokens are not finite",
-        ),
-        (lambda: reconstruction_order(TWO, [BATCH], stacks=["cross"]), "no head stack 'cross'"),
-        (
-            lambda: reconstruction_order(nan("embeddings"), [BATCH]),
-            "decoder/0: second moments of contexts are not finite",
         ),
         (
             lambda: reconstruction_order(nan("decoder", "final_norm"), [BATCH]),
             "decoder/0: the output without 1 of its heads is not finite",
         ),
         (lambda: score_heads(TWO, [BATCH], statistics=["entropi"]), "did you mean 'entropy'"),
-        (lambda: SCORES.score("inportance"), "did you mean 'importance'"),
-        (lambda: map_attention(TWO, lambda found: found.module, stacks=["encoder"]), "no head stack 'encoder'"),
-        (lambda: prune_units(TWO, {("encoder", 0): [1]}), "units: there is no feed-forward encoder/0"),
         (lambda: prune_units(TWO, {("decoder", 0): [32]}), "units: decoder/0 has no unit 32; it has 32"),
         (lambda: prune_units(TWO, {("decoder", 1): range(32)}), "units: decoder/1 has 32 units and must keep one"),
     ],

@@ -1,10 +1,5 @@
-from __future__ import annotations
-
 import functools
-import math
 
-import hypothesis
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +11,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.heads.pruning import prune
-from headjax.heads.scores import DESCRIPTIONS, gate_gradient, hies, min_max, normalize_layers, own_arrays, score_heads
+from headjax.heads.scores import DESCRIPTIONS, gate_gradient, hies, own_arrays, score_heads
 from headjax.models.compute import Compute
 from headjax.models.config import Options
 from headjax.models.shared_stack import SharedStack
@@ -60,11 +55,7 @@ def test_every_definition_equals_a_loop_over_single_examples(model, batches, sco
             by_token += np.abs(np.asarray(gradient)).sum(axis=1)
             fisher += example**2
             tokens += length
-    expected = {
-        "importance": by_example / 8,
-        "importance_token": by_token / tokens,
-        "fisher": fisher,
-    }
+    expected = {"importance": by_example / 8, "importance_token": by_token / tokens, "fisher": fisher}
     for name, array in expected.items():
         values = gates.to_values(model.config, {"decoder": array})
         assert_numbers_close(scores.score(name), values, sums=2 * tiny.SUMS, name=name)
@@ -139,28 +130,6 @@ def test_arrays_for_each_layer_give_the_scores_of_the_scan(monkeypatch, batches,
 
 
 HEADS = [HeadId(stack, i, h) for stack in ("encoder", "cross") for i in range(2) for h in range(3)]
-
-
-@hypothesis.given(st.lists(st.floats(1e-3, 1e3), min_size=12, max_size=12))
-def test_squares_of_a_layer_sum_to_one(numbers):
-    values = dict(zip(HEADS, numbers, strict=True))
-    normalized = normalize_layers(values)
-    assert list(normalized) == HEADS
-    for stack in ("encoder", "cross"):
-        for layer in range(2):
-            squares = [normalized[head] ** 2 for head in HEADS if (head.stack, head.layer) == (stack, layer)]
-            assert math.isclose(sum(squares), 1.0, rel_tol=1e-9)
-
-
-def test_a_layer_of_zeros_stays_zero():
-    assert set(normalize_layers(dict.fromkeys(HEADS, 0.0)).values()) == {0.0}
-
-
-def test_min_max_spans_all_heads():
-    values = {HEADS[0]: 2.0, HEADS[7]: 6.0, HEADS[3]: 3.0}
-    assert min_max(values) == {HEADS[0]: 0.0, HEADS[7]: 1.0, HEADS[3]: 0.25}
-    assert set(min_max(dict.fromkeys(HEADS, 5.0)).values()) == {0.0}
-    assert min_max({}) == {}
 
 
 def test_hies_by_hand():

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import jax
@@ -10,7 +8,7 @@ import pytest
 from headjax.attention import Attended, Mask, NoHeads
 from headjax.core.errors import KernelError
 from headjax.heads import statistics
-from headjax.heads.statistics import one_behind, sum_over
+from headjax.heads.statistics import sum_over
 from headjax.models.layer import Probe
 from tests import tiny
 from tests.closeness import assert_close
@@ -80,20 +78,6 @@ def test_layers_without_heads_have_no_statistics():
 def test_an_implementation_without_probabilities_is_an_error():
     with pytest.raises(KernelError, match="holds no probabilities"):
         statistics.entropy(probe(None))
-
-
-def test_an_item_comes_after_the_next_one_was_asked_for():
-    asked = []
-
-    def items():
-        for number in range(3):
-            asked.append(number)
-            yield number
-
-    walk = one_behind(items())
-    assert next(walk) == 0
-    assert asked == [0, 1]
-    assert list(walk) == [1, 2]
 
 
 def test_sums_are_taken_in_float64_on_the_host():

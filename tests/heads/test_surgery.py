@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import functools
 
@@ -46,17 +44,6 @@ def test_only_the_chosen_layers_are_visited_and_runs_are_formed_anew(model):
     expected = without_bias(batch).logits
     got = map_attention(without_bias, rescale, layers=[1])(batch).logits
     assert_close(got, expected, sums=tiny.SUMS)
-
-
-def test_the_layers_are_read_as_they_are_visited(model):
-    visited = []
-    map_attention(model, lambda found: visited.append((found.stack, found.layer)) or found.module)
-    layers = list(attention_layers(model))
-    assert [(entry.stack, entry.layer) for entry in layers] == visited
-    for entry in layers:
-        assert entry.config == model.config.decoder.layers[entry.layer].attention
-    queries = model.params["decoder"]["layers_0_1"]["attention"]["query"]
-    np.testing.assert_array_equal(layers[1].params["query"], queries[1])
 
 
 def test_of_deferred_arrays_attention_alone_is_made(model):

@@ -1,7 +1,5 @@
 """Feed-forward units: removal equals activations at 0, padding changes nothing, and both go through exports."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -9,14 +7,7 @@ import pytest
 
 from headjax.core import tensors
 from headjax.heads.surgery import map_feed_forward
-from headjax.heads.units import (
-    count_units,
-    pad_units,
-    prune_units,
-    silenced,
-    units_to_remove,
-    without_units,
-)
+from headjax.heads.units import count_units, pad_units, prune_units, silenced
 from headjax.models.sublayers import GatedDense
 from tests import tiny
 from tests.closeness import assert_close
@@ -56,23 +47,6 @@ def test_removed_units_are_activations_of_zero(name):
     assert_close(padded(batch).hidden, pruned(batch).hidden, sums=4 * tiny.SUMS)
     for stack in padded.config.stacks().values():
         assert len({layer.feed_forward.hidden for layer in stack.layers}) == 1
-
-
-def test_the_config_without_a_share_of_the_units_is_that_of_the_pruned_model():
-    model = model_of(T5)
-    removed = {place: range(units_to_remove(count, 0.3)) for place, count in count_units(model).items()}
-    assert without_units(model.config, 0.3) == prune_units(model, removed).config
-    assert units_to_remove(3, 0.99) == 2
-
-
-def test_padding_an_even_model_is_that_model():
-    model = model_of(LLAMA)
-    assert pad_units(model) is model
-
-
-def test_removing_nothing_is_that_model():
-    model = model_of(LLAMA)
-    assert prune_units(model, {("decoder", 0): []}) is model
 
 
 def test_kinds_of_their_own_are_cut_by_their_declared_axes():

@@ -1,11 +1,8 @@
 """Writing directories and ONNX files: what is kept of a config from before, what is refused, and the check of both."""
 
 import dataclasses
-import errno
 import importlib.util
 import json
-import sys
-import types
 
 import jax
 import numpy as np
@@ -67,15 +64,6 @@ def test_second_names_of_sizes_are_read_by_transformers_and_do_not_survive(tmp_p
     fields = json.loads((tmp_path / "two" / "config.json").read_text())
     assert (fields["num_heads"], fields["use_cache"]) == (2, False)
     assert "num_attention_heads" not in fields
-
-
-def test_a_family_that_reads_tokenizers_in_its_own_way_is_the_last(tmp_path):
-    """`transformers` makes a `Qwen2Tokenizer` of any files."""
-    model = model_of(CONFIGS["qwen2"])
-    assert to_huggingface(model, tmp_path / "one").notes == ()
-    spelled = model.replace(tokenizer=byte_tokenizer())
-    assert (to_huggingface(spelled, tmp_path / "two").family, len(list((tmp_path / "two").iterdir()))) == ("llama", 5)
-    assert "Qwen2Tokenizer" in to_huggingface(spelled, tmp_path / "three", family="qwen2").notes[0]
 
 
 def test_a_decoder_says_which_token_ends_a_text(tmp_path):
@@ -195,23 +183,6 @@ def check_onnx(model, folder):
     expected = model(batch)
     assert_close(hidden, expected.hidden, sums=tiny.SUMS)
     assert_close(logits, expected.logits, sums=tiny.SUMS)
-
-
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [(OSError(errno.ENOSPC, "No space left"), "{out}: no space left"), (None, "layout onnx: no such operation")],
-)
-def test_a_failure_of_the_converter_is_told_with_its_path_or_layout(error, line, tmp_path, monkeypatch):
-    """The libraries need not be there."""
-
-    def fails(*arguments, **options):
-        raise RuntimeError("no such operation") from error
-
-    monkeypatch.setitem(sys.modules, "jax2onnx", types.SimpleNamespace(to_onnx=fails))
-    monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
-    with pytest.raises(HeadjaxError, match=f"^{line.format(out=tmp_path / 'out')}$"):
-        to_onnx(model_of(BERT), tmp_path / "out", length=6)
-    assert not list(tmp_path.iterdir())
 
 
 @needs_onnx

@@ -14,7 +14,7 @@ from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.norms import LayerNorm
 from headjax.heads.pruning import prune
 from headjax.hub.checking import max_difference
-from headjax.hub.family import Family, HeadShape, ModelClass, any_size, dividing
+from headjax.hub.family import Family, ModelClass
 from headjax.hub.fields import Fields
 from headjax.hub.rules import affine, norm, one, projection, under
 from headjax.hub.table import (
@@ -143,13 +143,3 @@ def test_an_output_that_the_table_cannot_say(folder, tmp_path):
     config = dataclasses.replace(read(folder).config, output=Tied(scale_by_width=True))
     with pytest.raises(InexpressibleError, match=r"output\.scale_by_width is True"):
         headjax.to_huggingface(noisy(config), tmp_path / "out", family=TINY)
-
-
-@pytest.mark.parametrize(
-    ("asked", "found"), [((4, 2, 8), (4, 2)), ((3, 2, 8), (4, 2)), ((3, 1, 8), (8, 1)), ((5, 2, 8), None)]
-)
-def test_heads_that_share_the_width(asked, found):
-    """The most heads that are large enough; None where so many cannot be."""
-    shape = dividing(*asked)
-    assert (shape and shape[:2]) == found
-    assert any_size(*asked) == HeadShape(asked[0], asked[1], asked[0])

@@ -22,18 +22,7 @@ from headjax.hub.exporting import imported_from, layout_of_export
 from headjax.models.outputs import Pooler
 from tests import tiny
 from tests.closeness import assert_close
-from tests.hub.directories import (
-    BERT,
-    CONFIGS,
-    LLAMA,
-    RAGGED,
-    SIZES,
-    T5,
-    model_of,
-    refused_export,
-    replaced,
-    rounding,
-)
+from tests.hub.directories import BERT, CONFIGS, LLAMA, RAGGED, SIZES, T5, model_of, refused_export, replaced, rounding
 from tests.selected import first
 
 WINDOWED = CONFIGS["qwen3"] | {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}

@@ -286,10 +286,7 @@ EVEN = {
         f"{each}/{i}" for each in ("encoder/0", "encoder/1", "decoder/0", "cross/0") for i in (1, 3)
     ],
 }
-PRUNED = [
-    *((name, "padded") for name in RAGGED),
-    *((name, "native") for name in EVEN),
-]
+PRUNED = [*((name, "padded") for name in RAGGED), *((name, "native") for name in EVEN)]
 
 
 @pytest.mark.parametrize(("case", "layout"), PRUNED, indirect=["case"])

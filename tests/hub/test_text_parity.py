@@ -138,12 +138,7 @@ def bytes_of_roberta(folder):
     (folder / "merges.txt").write_text("\n".join(" ".join(pair) for pair in model["merges"]))
 
 
-READERS = {
-    "bert": None,
-    "distilbert": None,
-    "roberta": bytes_of_roberta,
-    "bart": bytes_of_roberta,
-}
+READERS = {"bert": None, "distilbert": None, "roberta": bytes_of_roberta, "bart": bytes_of_roberta}
 
 
 @pytest.mark.parametrize("family", READERS)

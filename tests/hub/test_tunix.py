@@ -1,7 +1,5 @@
 """Out to where training happens: exported models in Tunix, with equal logits, distilled and tuned by its trainers."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import importlib.util

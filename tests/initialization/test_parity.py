@@ -1,7 +1,5 @@
 """Admin's omega against the same recurrence in PyTorch, layer by layer on the same weights."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Meshes with explicit axes, as `jax.make_mesh` makes them, and with automatic ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

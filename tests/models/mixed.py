@@ -1,7 +1,5 @@
 """Models with a layer of each of some formulations: one program shows them all."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from typing import Any
@@ -37,9 +35,7 @@ def encoder_decoder(attentions: Iterable[Attention]) -> Any:
         )
 
     return dataclasses.replace(
-        base,
-        encoder=layers(base.encoder, "attention"),
-        decoder=layers(base.decoder, "attention", "cross_attention"),
+        base, encoder=layers(base.encoder, "attention"), decoder=layers(base.decoder, "attention", "cross_attention")
     )
 
 

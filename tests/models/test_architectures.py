@@ -1,7 +1,5 @@
 """What holds for every architecture: its config is data, and how it is computed changes nothing."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +11,7 @@ from headjax.models import Compute, ModelConfig
 from headjax.models.tasks import MaskedLanguageModel
 from tests import tiny
 from tests.closeness import assert_close
+from tests.layer_walk import walk
 from tests.models.test_decoder import MIXED
 from tests.models.test_encoder import PADDED, RECIPES
 from tests.models.test_encoder import config as encoder
@@ -76,3 +75,10 @@ def test_a_decoder_sees_the_past_and_the_whole_source_but_no_padding(name):
     assert (found[7:10] == 0).all()
     assert (found[20:25] > 1e-5).all()
     assert (found[25:28] == 0).all()
+
+
+@pytest.mark.parametrize("name", first(1, ["decoder", "t5", "albert"]))
+def test_layer_by_layer_is_the_whole_forward(name):
+    config, batch = CASES[name]
+    model = tiny.model(config)
+    assert_close(walk(model, batch).output, model(batch).hidden, sums=tiny.SUMS)

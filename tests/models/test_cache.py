@@ -1,7 +1,5 @@
 """Decoding with a cache is the forward of all tokens at once; `test_matrix.py` decodes every formulation."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -1,7 +1,5 @@
 """The decoder language model: what may depend on what, and that how it is computed changes nothing."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The encoder and its relatives: padding, segments, positions, shared layers."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax
@@ -15,14 +13,12 @@ from headjax.models.embeddings import LearnedPresent, few_rows
 from headjax.models.encoder import Albert, Bert, DistilBert, Roberta
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
-from headjax.models.tasks import Pretraining
 from tests import tiny
 from tests.closeness import assert_close
 
 SIZES = {"vocab_size": tiny.VOCABULARY, "max_length": tiny.MAX_LENGTH, "width": tiny.WIDTH, "num_layers": 3}
 RECIPES = {"bert": Bert, "distilbert": DistilBert, "roberta": Roberta, "albert": Albert}
 PADDED = tiny.tokens() | {"attention_mask": np.array([[1] * 10, [1] * 7 + [0] * 3])}
-SEGMENTS = np.array([[0] * 5 + [1] * 5] * 2)
 
 
 def config(name: str = "bert", **fields) -> EncoderModel:
@@ -40,14 +36,6 @@ def test_rows_of_a_small_table_are_looked_up_exactly_with_the_gradient_of_a_look
         for read in (lambda table: few_rows(table, rows), lambda table: table[rows])
     )
     np.testing.assert_array_equal(found, expected)
-
-
-def test_segments_matter_to_bert_and_not_to_distilbert():
-    given, swapped = PADDED | {"token_type_ids": SEGMENTS}, PADDED | {"token_type_ids": 1 - SEGMENTS}
-    for name, matter in (("bert", True), ("distilbert", False)):
-        model = tiny.model(config(name))
-        difference = np.abs(model(given).hidden - model(swapped).hidden).max()
-        assert (difference > 1e-3) == matter
 
 
 def test_encoders_count_positions_as_transformers_does():
@@ -88,13 +76,3 @@ def test_a_head_of_shared_layers_is_gated_by_depth_and_removed_at_every_depth():
     assert pruned.history[-1]["removed"] == ["encoder/0/2", "encoder/1/2", "encoder/2/2"]
     gates = {"encoder": jnp.ones((3, 4)).at[:, 2].set(0.0)}
     assert_close(pruned(PADDED).hidden, shared(PADDED, gates).hidden, sums=tiny.SUMS)
-
-
-def test_sizes_that_albert_makes_smaller():
-    albert = config("albert", task=Pretraining())
-    embeddings, output = albert.tensors()["embeddings"], albert.tensors()["output"]["masked"]
-    assert embeddings["token"].shape == (tiny.VOCABULARY, 8)
-    assert embeddings["norm"]["scale"].shape == (8,)
-    assert embeddings["projection"].shape == (8, tiny.WIDTH)
-    assert output["transform"].shape == (tiny.WIDTH, 8)
-    assert output["norm"]["scale"].shape == (8,)

@@ -1,7 +1,5 @@
 """Encoder-decoders: what the decoder may see, how labels become inputs, relative positions, head stacks."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ from headjax.attention import Grouped
 from headjax.core import tensors
 from headjax.core.tensors import Normal
 from headjax.evaluation.task import evaluate
-from headjax.heads import gates
 from headjax.models import EncoderDecoderModel
 from headjax.models.encoder_decoder import T5, Translation
 from headjax.models.residuals import PreNorm
@@ -116,29 +113,6 @@ def test_target_positions_do_not_count_padding(model):
     pairs = {"segment_ids": np.ones((2, 10), int), "decoder_segment_ids": np.array([[0] * 3 + [1] * 5] * 2)}
     packed = pairs | {"decoder_input_ids": padded["decoder_input_ids"]}
     assert_close(model(source | packed).logits[:, 3:], alone, sums=tiny.SUMS)
-
-
-def test_head_stacks_and_their_gates(model):
-    shapes = dict.fromkeys(("encoder", "decoder", "cross"), (2, 4))
-    assert model.config.gate_shapes() == shapes
-    probes = model(BATCH, attention=True).attention
-    assert {stack: layers[0].shape[2:] for stack, layers in probes.items()} == {
-        "encoder": (10, 10),
-        "decoder": (8, 8),
-        "cross": (8, 10),
-    }
-    assert_close(model(BATCH, gates.ones(model.config)).logits, model(BATCH).logits, sums=tiny.SUMS)
-
-
-def test_relative_positions_are_relative():
-    """A source moved by padding before it has the same hidden states."""
-    model = tiny.model(CONFIGS["t5"])
-    plain = {"input_ids": np.array([[5, 6, 7, 0, 0]]), "attention_mask": np.array([[1, 1, 1, 0, 0]])}
-    moved = {"input_ids": np.array([[0, 0, 5, 6, 7]]), "attention_mask": np.array([[0, 0, 1, 1, 1]])}
-    target = {"labels": LABELS[:1]}
-    assert_close(model(plain | target).logits, model(moved | target).logits, sums=tiny.SUMS)
-    swapped = plain | target | {"input_ids": np.array([[6, 5, 7, 0, 0]])}
-    assert np.abs(model(plain | target).logits - model(swapped).logits).max() > 1e-3
 
 
 def test_tables_of_their_own():

@@ -4,8 +4,6 @@ The layers of one model have every formulation, so that one program shows all of
 the cases. A number that is not finite anywhere would reach the loss or the gradients of the layers before.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from typing import Any

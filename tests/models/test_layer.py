@@ -1,7 +1,5 @@
 """Stochastic depth: which sub-layers an example skips, and how the others make up for it."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -1,7 +1,5 @@
 """Losses of every task against their definitions, and every task's output in a model."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

@@ -4,8 +4,6 @@ The examples of one batch do not see each other, so that one forward holds the o
 formulation it is that fails, `tests/attention/test_formulation.py` says.
 """
 
-from __future__ import annotations
-
 import functools
 
 import jax

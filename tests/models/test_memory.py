@@ -1,14 +1,13 @@
 """Sizes that cannot fit into memory are refused with a lower bound that everything that fits passes."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest
 
-from headjax.core.errors import ConfigError
+from headjax.core import limits
+from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.core.limits import host_memory
-from headjax.mesh.memory import check_arrays, memory_of
+from headjax.mesh.memory import memory_of
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.memory import check_batch, check_state
 from headjax.models.model import load
@@ -30,27 +29,12 @@ def test_the_state_of_a_model():
         check_state("config.model", config, 12 * parameters - 1)
 
 
-def test_the_arrays_of_a_model():
-    """All of them, or the largest where they are made one at a time."""
-    check_arrays("model", [3, 5], 8)
-    check_arrays("model", [3, 5], 5, lazy=True)
-    check_arrays("model", [], 1, lazy=True)
-    for lazy, bytes_there in ((False, 7), (True, 4)):
-        with pytest.raises(ConfigError, match=r"^model: "):
-            check_arrays("model", [3, 5], bytes_there, lazy=lazy)
-
-
 def test_a_directory_larger_than_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    """And is moved all the same where its largest array fits."""
     model = tiny.model(tiny.decoder_config())
     model.save(tmp_path / "model")
-    sizes = [array.nbytes for array in jax.tree.leaves(model.params)]
-    for needed, lazy in ((sum(sizes), False), (max(sizes), True)):
-        monkeypatch.setenv("HEADJAX_MEMORY", str(needed - 1))
-        with pytest.raises(ConfigError, match=r"model: "):
-            load(tmp_path / "model", lazy=lazy)
-        monkeypatch.setenv("HEADJAX_MEMORY", str(max(sizes)))
-        assert load(tmp_path / "model", lazy=True).config == model.config
+    monkeypatch.setenv("HEADJAX_MEMORY", str(4 * model.num_parameters - 1))
+    with pytest.raises(ConfigError, match=r"model: "):
+        load(tmp_path / "model")
 
 
 def test_a_batch():
@@ -60,3 +44,26 @@ def test_a_batch():
     check_batch("--batch-size", 3, {"pixel_values": np.zeros((2, 2, 3), np.float32)}, 16, 3 * 48)
     with pytest.raises(ConfigError, match=r"^--batch-size: "):
         check_batch("--batch-size", 3, EXAMPLE, 16, 3 * (80 + 320) - 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("500M", 500 * 2**20), ("8g", 8 * 2**30), ("2KiB", 2048), ("3 ", 3)]
+)
+def test_a_variable_sets_the_memory(monkeypatch, text, size):
+    assert limits.host_memory() is None or limits.host_memory() > 2**28
+    monkeypatch.setenv(limits.MEMORY, text)
+    assert limits.host_memory() == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5G", "8X", "9" * 5000, "nan"])
+def test_a_variable_without_a_size_is_an_error(monkeypatch, text):
+    monkeypatch.setenv(limits.MEMORY, text)
+    with pytest.raises(HeadjaxError, match=r"^HEADJAX_MEMORY: "):
+        limits.host_memory()
+
+
+def test_arrays_that_cannot_fit_are_named():
+    limits.check_memory("config.batch_size", 2**30, 2**30, "8 examples")
+    limits.check_memory("config.batch_size", 2**60, None, "8 examples")
+    with pytest.raises(ConfigError, match=r"^config.batch_size: "):
+        limits.check_memory("config.batch_size", 2**31, 2**30, "8 examples")

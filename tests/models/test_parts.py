@@ -1,7 +1,5 @@
 """Feed-forward sub-layers, residual branches, embeddings and outputs against their formulas."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -1,7 +1,5 @@
 """Prompts as batches, and generated tokens as text."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

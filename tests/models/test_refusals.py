@@ -1,7 +1,5 @@
 """Configs that describe no model, and batches that a model cannot read: one line that begins with the field."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 
@@ -12,7 +10,6 @@ import pytest
 from headjax.core.errors import ConfigError, DataError
 from headjax.models import Compute, EncoderModel
 from headjax.models.beam import beam_search
-from headjax.models.config import Output
 from headjax.models.embeddings import Embeddings, Learned, RelativeBuckets
 from headjax.models.generation import generate, programs
 from headjax.models.sampling import Sample
@@ -84,16 +81,12 @@ MASK = tiny.tokens() | {"attention_mask": np.ones((2, 3))}
     [
         (tiny.decoder_config(), {"tokens": TOKENS}, "input_ids: missing"),
         (tiny.decoder_config(), {"input_ids": TOKENS.astype(np.float32)}, "input_ids: expected integers"),
-        (tiny.decoder_config(), {"input_ids": TOKENS[0]}, "input_ids: expected integers"),
         (tiny.decoder_config(), {"input_ids": LONG}, "input_ids: 13 tokens, but the model has 12"),
         (tiny.decoder_config(), MASK, "attention_mask: "),
         (encoder(), {}, "input_ids: missing"),
-        (encoder(), {"input_ids": LONG}, "input_ids: 13 tokens, but the model has 12"),
-        (encoder(), MASK, "attention_mask: "),
         (PAIR, tiny.tokens(), "labels: "),
         (translation(positions=Learned(9)), BATCH, "input_ids: "),
         (vision(), {"pixel_values": IMAGES.transpose(0, 2, 3, 1)}, "pixel_values: "),
-        (vision(), {}, "pixel_values: "),
     ],
 )
 def test_a_batch_that_a_model_cannot_read_is_refused(config, batch, message):
@@ -106,8 +99,6 @@ def test_a_batch_that_a_model_cannot_read_is_refused(config, batch, message):
     [
         ({"deocder": (2, 4)}, "the model has no head stack 'deocder'; it has decoder"),
         ({"decoder": (2, 1)}, r"decoder has shape \[2, 1\]; expected \[2, 4\]"),
-        ({"decoder": (2, 5)}, "decoder has shape"),
-        ({"decoder": (3, 4)}, "decoder has shape"),
         ({"decoder": (1, 4)}, "decoder has shape"),
         ({"decoder": (4,)}, "decoder has shape"),
     ],
@@ -119,17 +110,6 @@ def test_gates_of_another_model_are_refused(given, message, decoder):
             call(tiny.tokens(), gates=gates)
 
 
-def test_results_that_a_forward_lacks_are_named():
-    output = Output(hidden=jnp.zeros((1, 2, 3)))
-    for name, require in (
-        ("logits", output.require_logits),
-        ("start_logits", lambda: output.require_logits("start_logits")),
-        ("probes", output.require_probes),
-    ):
-        with pytest.raises(DataError, match=f"^{name}: "):
-            require()
-
-
 PROMPTS = {"input_ids": np.array([[5, 6, 7]]), "position_ids": np.array([[0, 2, tiny.MAX_LENGTH - 3]])}
 SEARCH = {"beams": 1, "max_new_tokens": 2, "end_token": 1}
 
@@ -139,7 +119,6 @@ SEARCH = {"beams": 1, "max_new_tokens": 2, "end_token": 1}
     [
         (generate, PROMPTS, {"max_new_tokens": 0}, "max_new_tokens: "),
         (programs, PROMPTS, {"max_new_tokens": 0}, "max_new_tokens: "),
-        (beam_search, PROMPTS, SEARCH | {"max_new_tokens": 0}, "max_new_tokens: "),
         (beam_search, PROMPTS, SEARCH | {"beams": 0}, "beams: "),
         (beam_search, PROMPTS, SEARCH | {"length_penalty": -1.0}, "length_penalty: "),
         (generate, PROMPTS, {"max_new_tokens": 3}, "position_ids: "),

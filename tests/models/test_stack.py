@@ -1,7 +1,5 @@
 """Groups of equal layers: which layers form one, how its parameters are taken apart and put together, and the sites."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax
@@ -11,13 +9,11 @@ import numpy as np
 from headjax.attention import NoHeads
 from headjax.core.tensors import Normal, abstract, flatten, initialize
 from headjax.models import Compute, Options
-from headjax.models.config import head_stack_at
 from headjax.models.layer import Layer
 from headjax.models.shared_stack import SharedStack
 from headjax.models.stack import Stack
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_close, assert_trees_equal
-from tests.models.test_encoder_decoder import translation
 
 MULTI, COLLABORATIVE = tiny.layer(), tiny.layer(tiny.collaborative())
 MIXED = tiny.decoder_config(MULTI, MULTI, COLLABORATIVE, tiny.layer(NoHeads()), MULTI)
@@ -33,22 +29,6 @@ def test_equal_neighbours_form_a_group_whatever_heads_they_have_lost():
     pruned = [tiny.replace_attention(MULTI, tiny.multi_head(2, head_ids=ids)) for ids in ((0, 3), (1, 2))]
     assert names(*pruned) == ["layers_0_1"]
     assert [attention.ids for attention in Stack(layers=tuple(pruned)).attentions("attention")] == [(0, 3), (1, 2)]
-
-
-def test_groups_are_found_once_and_are_no_part_of_a_stack_as_a_value(monkeypatch):
-    calls = []
-    structure = Layer.structure
-    monkeypatch.setattr(Layer, "structure", lambda layer: calls.append(layer) or structure(layer))
-    stack = Stack(layers=(MULTI, COLLABORATIVE) * 192)
-    assert [stack.tied_layers(layer) for layer in range(384)] == [(layer,) for layer in range(384)]
-    assert len(stack.groups) == 384
-    assert len(calls) == 384
-    assert (stack, hash(stack)) == (twin := Stack(layers=stack.layers), hash(twin))
-    assert len(dataclasses.replace(stack, layers=(MULTI, COLLABORATIVE)).groups) == 2
-    calls.clear()
-    shared = SharedStack(layers=(MULTI,) * 384)
-    assert all(shared.tied_layers(layer) == tuple(range(384)) for layer in range(384))
-    assert len(calls) == 1
 
 
 def test_layers_start_alike_whatever_the_layers_beside_them_are():
@@ -112,19 +92,3 @@ def test_a_deeper_group_is_no_longer_program_and_more_operations():
     stack = MIXED.decoder
     assert stack.flops(16, 8) == sum(Stack(layers=(layer,)).flops(16, 8) for layer in stack.layers)
     assert Stack(layers=(MULTI,)).flops(16, 8) > Stack(layers=(tiny.layer(NoHeads()),)).flops(16, 8) > 0
-
-
-def test_sites_are_all_attention_layers_with_their_places():
-    config = translation()
-    sites = config.sites()
-    places = [("encoder", "encoder", "attention"), ("decoder", "decoder", "attention")]
-    places.append(("cross", "decoder", "cross_attention"))
-    assert [site[:4] for site in sites] == [(*place, layer) for place in places for layer in (0, 1)]
-    for site in sites:
-        assert config.site(site.head_stack, site.layer) == site
-        assert site.attention == config.attentions()[site.head_stack][site.layer]
-        assert head_stack_at(site.stack, site.slot) == site.head_stack
-        assert (site.tied, site.first) == ((site.layer,), True)
-    assert config.sites(["cross"]) == sites[4:]
-    tied = tiny.decoder_config(decoder=SharedStack(layers=(MULTI,) * 3))
-    assert [(site.tied, site.first) for site in tied.sites()] == [((0, 1, 2), layer == 0) for layer in range(3)]

@@ -1,24 +1,25 @@
 """Summaries, operations against XLA's own count of the unscanned program, and kernels that a model cannot use."""
 
-from __future__ import annotations
-
 import jax
 import pytest
 
 from headjax.attention import MultiHead, NoHeads
+from headjax.conversion import convert
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
-from headjax.core.tensors import abstract
+from headjax.core.tensors import abstract, count
 from headjax.heads.pruning import prune
 from headjax.models import Compute, Options
 from headjax.models.decoder import LanguageModel
 from headjax.models.encoder import Albert, Bert
 from headjax.models.encoder_decoder import Translation
+from headjax.models.speed import DecodingCost, Rates, decoding_cost, peak_rates
 from headjax.models.sublayers import Dense
 from headjax.models.summary import check_kernels, summarize
 from headjax.models.tasks import Classification, MaskedLanguageModel, Pretraining
 from headjax.models.vision import Vit
 from tests import tiny
+from tests.hub.directories import LLAMA, model_of
 from tests.models.test_encoder import config
 
 MIXED = tiny.decoder_config(tiny.layer(), tiny.layer(tiny.collaborative()), tiny.layer(NoHeads()))
@@ -80,10 +81,7 @@ STACKS = {
     "pretraining": (Bert(task=Pretraining(), **LAYERS), TOKENS),
     "albert": (Albert(task=MaskedLanguageModel(), **LAYERS), TOKENS),
     "language_model": (LanguageModel(vocab_size=1000, max_length=LENGTH, width=768, **LAYERS), TOKENS),
-    "translation": (
-        Translation(vocab_size=1000, width=768, **LAYERS),
-        TOKENS | {"decoder_input_ids": (BATCH, LENGTH)},
-    ),
+    "translation": (Translation(vocab_size=1000, width=768, **LAYERS), TOKENS | {"decoder_input_ids": (BATCH, LENGTH)}),
     "vision": (Vit(task=Classification(classes=1000), **LAYERS), {"pixel_values": (BATCH, 3, 224, 224)}),
 }
 
@@ -103,14 +101,21 @@ def test_operations_are_those_that_xla_counts(name):
     assert config.flops(LENGTH) == pytest.approx(lowered.cost_analysis()["flops"] / BATCH, rel=0.02)
 
 
-def test_layers_that_are_alike_are_counted_once(monkeypatch):
-    """In however many groups they lie, and whatever heads each of them has lost."""
-    counted = []
-    cache_size = MultiHead.cache_size
-    monkeypatch.setattr(MultiHead, "cache_size", lambda self, *sizes: counted.append(self) or cache_size(self, *sizes))
-    kinds = [tiny.multi_head(3, head_dim=4 + i % 2, head_ids=(i, i + 1, i + 2)) for i in range(40)]
-    summary = summarize(tiny.decoder_config(*map(tiny.layer, kinds)), 8)
-    assert len(counted) == 2
-    assert [layer.heads for layer in summary.layers] == [kind.ids for kind in kinds]
-    assert [layer.tied_layers for layer in summary.layers] == [(i,) for i in range(40)]
-    assert [layer.sizes for layer in summary.layers[:3]] == [{"head_dim": 4}, {"head_dim": 5}, {"head_dim": 4}]
+def test_a_step_takes_the_longer_of_its_operations_and_its_bytes() -> None:
+    rates = Rates(flops=100.0, bytes=10.0)
+    assert DecodingCost(1000, 50).seconds(rates) == 10.0
+    assert DecodingCost(100, 50).seconds(rates) == 5.0
+    model = model_of(LLAMA)
+    one, two = (decoding_cost(model.config, 8, batch) for batch in (1, 2))
+    assert two.flops == 2 * one.flops
+    assert 2 * one.bytes - two.bytes == 4 * count(model.config.tensors())
+    # A latent whose keys turn does more in a long cache, although it reads less.
+    long = [decoding_cost(each.config, 1 << 20) for each in (model, convert(model, "latent:rank=3").model)]
+    assert long[1].flops > long[0].flops
+
+
+def test_rates_are_measured() -> None:
+    rates = peak_rates()
+    assert 1e8 < rates.flops < 1e16
+    assert 1e8 < rates.bytes < 1e14
+    assert peak_rates() is rates

@@ -1,7 +1,5 @@
 """Heads of a model that knows nothing of headjax, chosen together for a budget of parameters."""
 
-from __future__ import annotations
-
 import itertools
 
 import jax

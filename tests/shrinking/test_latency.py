@@ -1,14 +1,8 @@
 """Seconds of options: positive and in the right order whatever the noise, and those of the original model in sum."""
 
-from __future__ import annotations
-
-import statistics
-
 import numpy as np
 import pytest
 
-import headjax
-from headjax.heads.units import without_units
 from headjax.shrinking.choice import choose
 from headjax.shrinking.grid import Grid, Level
 from headjax.shrinking.latency import Part, Stopwatch, _computed, alone
@@ -95,29 +89,6 @@ def test_noise_makes_no_time_negative_and_leaves_the_order(model, measured, seed
     assert 0.0 < table.least("latency") < 0.5 * table.whole("latency")
     choice = choose(table, {"latency": 0.6 * table.whole("latency")})
     assert 0.0 < choice.costs["latency"] <= 0.6 * table.whole("latency")
-
-
-def test_savings_of_whole_models_in_sum_are_more_than_the_whole_under_this_noise(model):
-    """What the estimate was before: the original model's seconds less the savings of its heads and of its units."""
-    smaller = [headjax.prune(model, headjax.all_heads(model.config)).config, without_units(model.config, 0.95)]
-    sums = []
-    for seed in range(6):
-        clock = Loaded(seed, 0.25)
-        turns = clock({str(number): Part(own, "model") for number, own in enumerate([model.config, *smaller])})
-        whole, *others = map(statistics.median, turns.values())
-        sums.append(whole - sum(whole - other for other in others))
-    assert min(sums) < 0.0
-
-
-def test_equal_sub_layers_are_timed_once(model, measured):
-    seen = []
-
-    def clock(parts):
-        seen.append(tuple(parts))
-        return Loaded(0, 0.0)(parts)
-
-    timed(model, measured, clock)
-    assert sorted(map(len, seen)) == [2] * 5 + [4]
 
 
 def test_the_parts_of_a_model_are_all_of_its_work(model):

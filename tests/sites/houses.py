@@ -1,7 +1,5 @@
 """Small models with attention as other people write it; none knows of headjax."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

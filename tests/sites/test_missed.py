@@ -1,7 +1,5 @@
 """Attention that is not recognised is named; what is no attention, and what is recognised, is passed over."""
 
-from __future__ import annotations
-
 import warnings
 
 import jax

@@ -1,7 +1,5 @@
 """Heads removed from models that know nothing of headjax: equal to the gated model, and the model still works."""
 
-from __future__ import annotations
-
 import hypothesis
 import hypothesis.strategies as st
 import jax
@@ -26,14 +24,7 @@ REMOVED = {
     "flax_grouped": ["layers.0.attn/2", "layers.0.attn/3", "layers.1.attn/0", "layers.1.attn/2"],
     "einsum": ["layers.0.attn/0", "layers.0.attn/1", "layers.1.attn/1", "layers.1.attn/2"],
     "flat_remat": ["layers.1.attn/1", "layers.1.attn/3"],
-    "scanned": [
-        "layers.attn.0/1",
-        "layers.attn.0/2",
-        "layers.attn.1/0",
-        "layers.attn.1/3",
-        "layers.attn.2/0",
-        "layers.attn.2/2",
-    ],
+    "scanned": [f"layers.attn.{head}" for head in ("0/1", "0/2", "1/0", "1/3", "2/0", "2/2")],
     "scanned_flax": ["layers.attn.0/1", "layers.attn.1/0", "layers.attn.2/3"],
     "shared": ["layers.0.attn/0", "layers.0.attn/1"],
     "bf16": ["layers.0.attn/0", "layers.0.attn/2"],

@@ -1,7 +1,5 @@
 """W_O of models that know nothing of headjax, solved anew without some heads."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

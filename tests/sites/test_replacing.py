@@ -1,7 +1,5 @@
 """Attention layers of headjax in models that know nothing of it, behind the signature that they call."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """The page about the heads of a model that knows nothing of headjax."""
 
-from __future__ import annotations
-
 import html
 import re
 

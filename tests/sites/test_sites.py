@@ -1,7 +1,5 @@
 """Where heads lie in models that know nothing of headjax: found, registered, checked and refused."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -155,14 +153,3 @@ def test_experts_are_not_heads():
 
     with pytest.raises(HeadjaxError, match="has no attention layer"):
         headjax.attention_sites(Experts(nnx.Rngs(0)))
-
-
-def test_only_modules_can_be_registered():
-    with pytest.raises(HeadjaxError, match="cls"):
-        headjax.register_attention(int, odd_view)
-
-
-def test_a_map_names_heads_by_their_paths():
-    scores = {headjax.HeadId("layers.*.attn", layer, head): 1.0 for layer in range(2) for head in range(3 - layer)}
-    plot = headjax.plots.score_map(None, scores, title="Heads", unit="nats")
-    assert "Largest: layers.1.attn/1 with 1.00" in plot.alt

@@ -1,7 +1,5 @@
 """Tunix's own model classes, unmodified: scores equal those of headjax's import, pruned models equal gated ones."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Compiles kernels for TPUs on a machine without one, and prints what came out as JSON. Run by test_compile.py."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -21,9 +19,7 @@ from headjax.models.summary import check_kernels
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 
-WITHOUT_BIAS = {
-    "collaborative_without_bias": Collaborative(num_heads=4, shared_dim=8, value_dim=4, head_dim=4),
-}
+WITHOUT_BIAS = {"collaborative_without_bias": Collaborative(num_heads=4, shared_dim=8, value_dim=4, head_dim=4)}
 """Splash adds no bias to the logits."""
 
 DEVICES = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices

@@ -1,13 +1,11 @@
 """Which kernel is taken, and what is said when none or another would be."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import pytest
 
 from headjax.attention import Dropout, Mask
-from headjax.attention.kernels.choose import Machine, choose, current_target, target
+from headjax.attention.kernels.choose import Machine, choose
 from headjax.attention.operands import Operands
 from headjax.core.errors import KernelError
 
@@ -76,9 +74,3 @@ def test_a_named_kernel_is_taken_or_refused_never_replaced(name, machine, change
     with pytest.raises(KernelError, match=f"^attention implementation: .*{reason}"):
         choose(name, call(**changes), machine)
     assert choose("xla", call(), machine) == "xla"
-
-
-def test_a_target_holds_only_within():
-    with target("tpu", generation=5):
-        assert current_target() == Machine("tpu", 1, 5)
-    assert current_target().platform == jax.default_backend()

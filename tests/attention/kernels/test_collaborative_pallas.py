@@ -1,7 +1,5 @@
 """Our collaborative kernel, interpreted, against the reference; test_compile.py compiles it for a TPU."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -1,7 +1,5 @@
 """The Pallas kernels compile for a TPU v5e and v6e, which needs libtpu but no TPU."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
