@@ -262,7 +262,8 @@ def _forward(
     def computed(params: Params, batch: Any, gates: Any, key: Any) -> Output:
         return config.apply(params, batch, Options(gates, key, probe, compute))
 
-    return spread_by_example(computed, next(iter(batch.values())), params, batch, gates, key)
+    examples = next(iter(batch.values()), jax.numpy.zeros(()))  # an empty batch is refused by what reads it
+    return spread_by_example(computed, examples, params, batch, gates, key)
 
 
 FILES = "files"
