@@ -18,7 +18,7 @@ from headjax.core.task_names import OwnTask
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.storage.directories import replace_directory
-from headjax.storage.paths import path_of, remove_tree
+from headjax.storage.paths import absolute, path_of, remove_tree
 
 if TYPE_CHECKING:
     from headjax.commands.own_data import InferredTask
@@ -210,7 +210,7 @@ def _distilled(
 
 def workdir_of(out: str) -> Path:
     """Return the hidden folder beside OUT that holds a run's checkpoints until it has finished."""
-    path = path_of(out).expanduser().absolute()
+    path = absolute(path_of(out).expanduser())
     return path.with_name(f".{path.name}.finetune")
 
 
@@ -233,7 +233,7 @@ def run_config(options: Options, inferred: InferredTask, examples: int) -> Train
     many = f"{shown(options.epochs)} times {examples} examples are 2**31 steps of {options.batch_size} or more"
     require(steps < STEPS_END, "--epochs", many)
     return TrainConfig(
-        model=Directory(path=str(path_of(options.model).expanduser().absolute()), task=inferred.output),
+        model=Directory(path=str(absolute(path_of(options.model).expanduser())), task=inferred.output),
         data=inferred.data,
         batch_size=options.batch_size,
         steps=steps,

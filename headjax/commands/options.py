@@ -28,7 +28,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.fields import check_value
 from headjax.storage.directories import check_own
 from headjax.storage.files import is_stream
-from headjax.storage.paths import check_file, check_folder, is_bucket, path_of
+from headjax.storage.paths import check_file, check_folder, is_bucket, path_of, size_of
 
 Written = Literal["", "new", "folder", "file"]
 """Output under the path of an option: a new folder, a folder that is continued, or a file."""
@@ -313,7 +313,7 @@ def _danger(place: Path, kind: str, read: set[str]) -> str | None:
     above = None if is_bucket(place) else next(filter(_is_model, (place, *place.absolute().parents)), None)
     if above is not None:
         return f"in the model directory {above}" if above != place else "a model directory"
-    if kind == "file" and place.is_file() and place.suffix not in RESULTS and place.stat().st_size:
+    if kind == "file" and place.is_file() and place.suffix not in RESULTS and size_of(place):
         return "exists already"
     return None
 

@@ -18,6 +18,7 @@ from headjax.core.errors import DataError
 from headjax.data.files import packed_or_plain, source_of
 from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split
 from headjax.storage.files import first_line, read_bytes
+from headjax.storage.paths import size_of
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 
@@ -129,7 +130,7 @@ def folder_rows(root: Path) -> ImageRows:
         files[split] = [(file, number) for number, name in enumerate(classes) for file in _images(folder / name)]
         if not files[split]:
             raise DataError(f"{folder}: no images in its folders")
-    listed = [(str(file.relative_to(root)), file.stat().st_size, number) for file, number in files.get("train", ())]
+    listed = [(str(file.relative_to(root)), size_of(file), number) for file, number in files.get("train", ())]
     return ImageRows(
         {split: RowSource.by_number(functools.partial(_file_row, found), len(found)) for split, found in files.items()},
         classes,

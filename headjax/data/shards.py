@@ -169,5 +169,5 @@ class ShardRecords:
         try:
             yield
         except (RuntimeError, ValueError, safetensors.SafetensorError) as error:
-            folder = Path(self._paths[0]).parent
+            folder = self._paths[0].rpartition("/")[0]
             raise DataError(f"{folder}: a shard is damaged ({first_line(error)}); prepare again") from None

@@ -19,7 +19,7 @@ from headjax.models.config import Options
 from headjax.models.model import Model
 from headjax.storage.directories import Layout, write_directory
 from headjax.storage.failures import in_one_line
-from headjax.storage.paths import path_of
+from headjax.storage.paths import path_of, size_of
 
 TOLERANCE = 1e-3
 """Largest relative difference between the outputs of a model and of onnxruntime."""
@@ -81,7 +81,7 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
         write_companions(model, folder)
 
     write_directory(path_of(directory), write, Layout(ONNX, EXPORTED))
-    size = sum(file.stat().st_size for file in path_of(directory).glob(f"{ONNX}*"))
+    size = sum(size_of(file) for file in path_of(directory).glob(f"{ONNX}*"))
     return Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, differences[-1])
 
 

@@ -34,7 +34,7 @@ from headjax.storage import checksums
 from headjax.storage.arrays import read_params, write_params
 from headjax.storage.directories import Layout, write_directory
 from headjax.storage.files import json_text, parse_json
-from headjax.storage.paths import path_of
+from headjax.storage.paths import files_below, path_of
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.version import __version__
 
@@ -348,8 +348,7 @@ class ModelFolder:
 
     def _files(self) -> dict[str, bytes]:
         place = self.path / FILES
-        files = [file for file in sorted(place.rglob("*")) if file.is_file()] if place.is_dir() else []
-        return {file.relative_to(place).as_posix(): file.read_bytes() for file in files}
+        return {name: (place / name).read_bytes() for name in files_below(place)}
 
     def _json(self, name: str) -> Any:
         """Return the value of a document that is as it was written."""

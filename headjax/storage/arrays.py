@@ -55,7 +55,7 @@ def _save(params: Params, path: Path, processes: Any, **options: Any) -> None:
         use_compression=False, use_ocdbt=is_plain(path), multiprocessing_options=processes, **options
     )
     with ocp.Checkpointer(handler, multiprocessing_options=processes) as checkpointer:
-        checkpointer.save(absolute(path), args=ocp.args.PyTreeSave(params))
+        checkpointer.save(str(absolute(path)), args=ocp.args.PyTreeSave(params))
 
 
 def _one_by_one(update: Callable[[int, Mapping[str, float]], None]) -> Any:
@@ -100,7 +100,7 @@ def read_params(tensors: Tensors, path: Path, mesh: Mesh | None) -> Params:
     # The parameters of a bucket were written on a disk and copied: Orbax's own marker is not among them.
     atomicity = ocp.options.AtomicityOptions(allow_legacy_atomic_rename=is_bucket(path))
     handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=processes)
-    folder = absolute(path)
+    folder = str(absolute(path))
     with ocp.Checkpointer(handler, multiprocessing_options=processes, atomicity_options=atomicity) as checkpointer:
         try:
             stored = checkpointer.metadata(folder).item_metadata.tree

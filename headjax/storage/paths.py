@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from headjax.core.errors import HeadjaxError, in_line
 
@@ -52,8 +52,8 @@ def path_of(path: str | os.PathLike[str]) -> Path:
         # decided so before.
         os.environ["EPATH_USE_TF"] = "false"
         gpath._is_tf_installed.cache_clear()
-        # Other processes and TensorStore write to a bucket, too: a remembered listing would be wrong.
-        fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
+    # Other processes and TensorStore write to a bucket, too: a remembered listing would be wrong.
+    fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
     return cast(Path, gpath.PosixGPath(text))
 
 
@@ -68,8 +68,9 @@ def is_plain(path: Path) -> bool:
 def matches(pattern: Path) -> Iterator[Path]:
     """Yield the files and folders that match a pattern; of its folders those that exist are taken by their names."""
     if is_bucket(pattern):
-        folder = next(parent for parent in pattern.parents if not glob.has_magic(str(parent)))
-        return folder.glob(pattern.relative_to(folder).as_posix())
+        import gcsfs
+
+        return (path_of(SCHEME + name) for name in gcsfs.GCSFileSystem().glob(str(pattern)))
     folder = next(parent for parent in pattern.parents if parent.exists())
     found = glob.glob(str(pattern.relative_to(folder)), root_dir=folder, recursive=True)
     return (folder / name for name in found)
@@ -80,9 +81,16 @@ def is_bucket(path: object) -> bool:
     return not isinstance(path, Path) and str(path).startswith(SCHEME)
 
 
-def absolute(path: Path) -> str:
-    """Return the text of a path from its root, or of its address."""
-    return str(path) if is_bucket(path) else str(path.absolute())
+def absolute(path: Path) -> Path:
+    """Return a path from its root; an address is one, which etils would put below the current folder."""
+    return path if is_bucket(path) else path.absolute()
+
+
+def size_of(file: Path) -> int:
+    """Return the size of a file in bytes."""
+    found: Any = file.stat()
+    size: int = found.length if is_bucket(file) else found.st_size
+    return size
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:

@@ -46,7 +46,7 @@ class Checkpoints:
         registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
         with writing(self.path):
             self._manager = ocp.CheckpointManager(
-                absolute(self.path),
+                str(absolute(self.path)),
                 options=ocp.CheckpointManagerOptions(
                     preservation_policy=ocp.checkpoint_managers.LatestN(keep),
                     read_only=read_only,

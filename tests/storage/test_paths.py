@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 from headjax.core.errors import HeadjaxError
-from headjax.storage.paths import check_file, check_folder, copy_file, files_below, is_bucket, path_of, remove_tree
+from headjax.storage.paths import (
+    absolute,
+    check_file,
+    check_folder,
+    copy_file,
+    files_below,
+    is_bucket,
+    matches,
+    path_of,
+    remove_tree,
+    size_of,
+)
 
 NO_BUCKET = "gs://none-such/a"
 
@@ -70,3 +81,14 @@ def test_a_bucket_that_is_not_there_is_known_before_the_work(bucket):
     for check in (check_folder, check_file):
         with pytest.raises(HeadjaxError, match=f"^{NO_BUCKET}: cannot be written"):
             check(NO_BUCKET)
+
+
+def test_paths_of_a_bucket_stay_in_it(bucket):
+    """What etils has under another name than pathlib, or not at all."""
+    home = path_of(bucket)
+    (home / "deep" / "deeper" / "a.txt").write_text("four")
+    assert str(absolute(home)) == bucket
+    assert size_of(home / "deep" / "deeper" / "a.txt") == 4
+    assert [str(file) for file in matches(home / "**" / "*.txt")] == [f"{bucket}/deep/deeper/a.txt"]
+    assert files_below(home) == ["deep/deeper/a.txt"]
+    assert files_below(home / "none") == []
