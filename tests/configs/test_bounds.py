@@ -24,7 +24,7 @@ from headjax.training.config import load_config, train_config
 from headjax.training.objectives import Distillation
 from headjax.training.optimizer import AdamW, Cosine, InverseSquareRoot, RAdam
 from tests.attention.formulations import FORMULATIONS
-from tests.mutations import RECIPES, RUN, Silent, complaints, nested, run_all
+from tests.mutations import RECIPES, RUN, complaints, nested, run_all
 from tests.tiny import decoder_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -129,8 +129,6 @@ def run(recipe: str = "language_model", **changes: object) -> dict[str, object]:
         (ConfigDict(run(width=config_dict.required_placeholder(int))), "config.model.width"),
         (run(attention=MULTI | {"kind": np.array(["multi_head"])}), "config.model.attention.kind"),
         (run(attention=nested(5000, True)), "config.model.attention"),
-        (run(attention=Silent()), "config.model.attention"),
-        (run(num_layers=Silent()), "config.model.num_layers"),
     ],
 )
 def test_what_is_no_config_is_refused_by_the_path_of_its_field(data, field):

@@ -5,14 +5,7 @@ import pytest
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
-from headjax.data.augmentation import (
-    Augmentation,
-    CutMix,
-    Mixup,
-    OneOf,
-    RandomResizedCrop,
-    RandomSquare,
-)
+from headjax.data.augmentation import Augmentation, CutMix, Mixup, OneOf, RandomResizedCrop, RandomSquare
 from headjax.data.forms.images import AugmentedImages, ImageForm, augmented
 from tests.closeness import assert_close
 from tests.data.making import MIXED

@@ -1,6 +1,5 @@
 """The embedded corpus, and documents of which some text is held out."""
 
-import sys
 from collections import Counter
 
 import pytest
@@ -8,18 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.data import corpus as module
-from headjax.data.corpus import MODULES, docstrings, embedded_corpus, embedded_split, library_sources, split_files
-from headjax.data.documents import (
-    COMPARED,
-    Document,
-    HeldOut,
-    paragraphs,
-    passages,
-    split,
-    units,
-    without_repetitions,
-)
+from headjax.data.corpus import MODULES, docstrings, embedded_split, split_files
+from headjax.data.documents import COMPARED, Document, HeldOut, paragraphs, passages, split, units, without_repetitions
 
 
 @pytest.mark.whole
@@ -67,29 +56,6 @@ else:
 '''
     found = ["Module.", "Class.", "Second paragraph.", "Method.", "Inner.", "Coroutine."]
     assert docstrings(source) == "\n\n".join([*found, "In a branch.", "In a case.", "In a loop.", ""])
-
-
-@pytest.mark.parametrize("source", [b"print 'python 2'", b"\xff\xfe", b"x = '\\d'", b"\0"])
-def test_sources_that_do_not_parse_or_warn_have_no_docstrings(source):
-    assert docstrings(source) == ""
-
-
-def test_without_library_sources_the_reference_remains(monkeypatch, tmp_path):
-    monkeypatch.setattr(module.sysconfig, "get_path", lambda name: str(tmp_path))
-    (tmp_path / "json").mkdir()
-    (tmp_path / "json" / "__init__.py").write_text('"""The one module that is there."""')
-    names = [document.name for document in embedded_corpus()]
-    assert names[-1] == "json/__init__.py"
-    assert all(name.startswith("topics/") for name in names[:-1])
-    assert len(names) > 50
-    (tmp_path / "json" / "__init__.py").write_bytes(b"\xff\xfe")  # tests and broken files are no sources
-    (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "test_it.py").write_text("x = 1\n")
-    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
-    with pytest.raises(DataError, match=r"^embedded corpus: "):
-        embedded_corpus()
-    with pytest.raises(DataError, match="carries no library sources"):
-        library_sources(tmp_path)
 
 
 def test_source_code_is_held_out_by_whole_files_and_shares_no_passage_with_them():

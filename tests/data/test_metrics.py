@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headjax.core.errors import DataError
 from headjax.data import metrics
 
 PREDICTED = [1, 1, 0, 1, 0, 0, 1, 0]
@@ -63,16 +62,3 @@ def test_perplexities():
     assert metrics.perplexity(loss, 2) == pytest.approx(4)
     assert metrics.bits_per_byte(loss, 2) == pytest.approx(math.log2(metrics.perplexity(loss, 2)))
     assert math.isfinite(metrics.perplexity(1e9))
-
-
-@pytest.mark.parametrize(
-    ("metric", "predicted", "gold", "said"),
-    [
-        (metrics.accuracy, [], [], "there are no examples"),
-        (metrics.matthews, [0, 1], [0, 1, 1], r"expected predictions and labels \[examples\], got \[2\] and \[3\]"),
-        (metrics.spearman, [0.0, float("nan"), 1.0], [0.0, 1.0, 2.0], r"predictions\[1\] is not finite"),
-    ],
-)
-def test_bad_columns(metric, predicted, gold, said):
-    with pytest.raises(DataError, match=f"^metrics: {said}"):
-        metric(predicted, gold)

@@ -144,20 +144,6 @@ def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films
     assert fewer.manifest.counts("train")["examples"] == len(PreparedData(path=str(out)).load().train) == 5
 
 
-def test_what_a_killed_process_leaves_is_gone_on_from(prepared_films, run, tmp_path):
-    """A shard without the file beside it, one that is not whole, a vocabulary without its last file."""
-    out = tmp_path / "films"
-    run(out)
-    for name in ("train-00002.array_record", "train-00001.safetensors", "tokenizer/special_tokens_map.json"):
-        (out / name).unlink()
-    (out / "train-00003.safetensors").write_bytes(b"half of")
-    (out / hosts_of(out)[0].file).unlink()
-    with pytest.raises(DataError, match="films: not prepared to the end"):
-        PreparedData(path=str(out)).load()
-    assert run(out).written == 3
-    assert_same(out, prepared_films)
-
-
 READING = """
 import sys, time
 from headjax.data.prepare import prepare
@@ -318,20 +304,6 @@ def test_a_killed_host_goes_on_and_the_others_never_notice(run, prepared_films, 
     assert 0 < done.written == len(done.manifest.shards) - len(kept)
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
     assert_same(out, prepared_films)
-
-
-def test_hosts_prepare_a_finished_folder_again(run, film_rows, prepared_films, tmp_path):
-    out = tmp_path / "films"
-    for index in range(2):
-        run(out, index, 2)
-    assert [(each.written, each.waiting) for each in (run(out, index, 2) for index in (1, 0))] == [(0, ()), (0, ())]
-    assert_same(out, prepared_films)
-    last = len(read_manifest(out).of("train")) - 1  # its owner comes second
-    for host in hosts_of(out):
-        (out / host.file).unlink()  # the rows are others from here on
-    found = [run(out, (last + after) % 2, 2, train=changed_rows(film_rows, -1)) for after in (1, 0)]
-    assert [(each.written, each.waiting) for each in found] == [(0, (last % 2,)), (1, ())]
-    assert PreparedData(path=str(out)).load().train[69]["labels"] == 1
 
 
 def test_hosts_that_do_not_fit(run, film_rows, prepared_films, tmp_path):

@@ -1,6 +1,5 @@
 """Prepared folders as data: what does not fit, what is damaged, and reading by index."""
 
-import json
 import pickle
 import shutil
 
@@ -55,13 +54,6 @@ def test_manifests_that_cannot_be_read(prepared_films, content, tmp_path):
     (folder / "manifest.json").write_text(content)
     with pytest.raises(HeadjaxError, match=rf"^{folder}/manifest.json"):
         PreparedData(path=str(folder)).load()
-
-
-def test_the_manifest_has_settings_and_the_hosts_their_shards(prepared_films):
-    settings = json.loads((prepared_films / "manifest.json").read_text())
-    assert (settings["task"], settings["seed"]) == ("films", 0)
-    shards = json.loads((prepared_films / "host-0-of-1.json").read_text())["shards"]
-    assert sum(shard["examples"] for shard in shards) == 85
 
 
 def test_shards_are_read_by_index_in_another_process_too(prepared_films):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headjax.core.errors import ConfigError, DataError
+from headjax.core.errors import ConfigError
 from headjax.data import PreparedData
 from headjax.data.examples import TokenBlocks, sequences
 from headjax.data.forms import ImageForm, PretrainingForm
@@ -129,38 +129,6 @@ def test_an_epoch_over_processes_whose_number_changes(counts):
     for epoch in epochs:
         assert sorted(epoch) == list(range(50))
     assert len({tuple(epoch) for epoch in epochs}) == 4
-
-
-@pytest.mark.parametrize(
-    ("kind", "field", "call"),
-    [
-        *(
-            (
-                ConfigError,
-                field,
-                lambda fields=fields: train_iterator(Numbers(8), **{"batch_size": 6, "seed": 0} | fields),
-            )
-            for field, fields in (
-                ("batch_size", {"batch_size": 0}),
-                ("batch_size", {"share": BatchShare(0, 4)}),
-                ("seed", {"seed": -1}),
-                ("seed", {"seed": 2**32}),
-                ("threads", {"threads": -1}),
-                ("share", {"share": BatchShare(2, 2)}),
-            )
-        ),
-        (ConfigError, "batch_size", lambda: evaluation_batches(Numbers(8), 0)),
-        (DataError, "source", lambda: train_iterator(Numbers(0), 1, 0)),
-        (DataError, "source", lambda: evaluation_batches(Numbers(0), 1)),
-        (ConfigError, "length", lambda: TokenBlocks(np.arange(9), 1)),
-        (DataError, "length", lambda: TokenBlocks(np.arange(3), 4)),
-        (DataError, "tokens", lambda: TokenBlocks(np.zeros(8), 4)),
-        (DataError, "tokens", lambda: TokenBlocks(np.zeros((2, 8), int), 4)),
-    ],
-)
-def test_impossible_requests(kind, field, call):
-    with pytest.raises(kind, match=f"^{field}: "):
-        call()
 
 
 @settings(max_examples=20)

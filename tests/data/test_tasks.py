@@ -123,12 +123,6 @@ def test_choices_that_do_not_suit_the_examples(wordpiece):
             load_rows(form, {"train": rows, "validation": rows}, tokenizer, {}, reading)
 
 
-def test_totals_add_up_over_shards():
-    parts = [(2, {"tokens": 10, "words": 4}), (3, {"tokens": 6, "words": 4})]
-    assert totals(parts) == {"examples": 5, "tokens": 16, "words": 8, "words_per_token": 0.5}
-    assert totals([]) == {"examples": 0}
-
-
 ONE_OF_EACH_FORM = ("lm1b", "bert_pretraining", "mnli", "stsb", "squad", "wmt14_ende", "imagenet")
 
 

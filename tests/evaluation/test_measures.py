@@ -18,7 +18,6 @@ from headjax.data.prepare import prepare
 from headjax.data.rows import Row, RowSource
 from headjax.data.stream import evaluation_batches
 from headjax.data.text_data import ParallelText
-from headjax.evaluation.measures import MaskedAndNext
 from headjax.evaluation.spans import answer_f1, best_span, exact_match, normalize_answer, squad_metrics
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import Task, evaluate, evaluate_task, measure_of, measure_task
@@ -113,12 +112,6 @@ def test_both_accuracies_count_what_is_right(pretraining):
     assert found.metrics["next_sentence_accuracy"] == pytest.approx(following / examples)
     assert 0 < right < masked
     assert (pretraining.headline, pretraining.higher_is_better) == ("masked_accuracy", True)
-
-
-def test_only_for_models_that_are_pretrained(pretraining):
-    recipe = Bert(attention=multi_head(), feed_forward=Dense(16), vocab_size=len(WORDS), width=16, task=NoTask())
-    with pytest.raises(HeadjaxError, match=r"^task: .* a pretraining"):
-        MaskedAndNext().fit(recipe.build())
 
 
 LINES = ["ab", "abc", "b", "cab", "bca"]

@@ -133,11 +133,6 @@ def test_files_with_and_without_labels(tmp_path):
         read("empty.tsv", "text")
 
 
-def test_a_decoder_generates_instead():
-    with pytest.raises(HeadjaxError, match="headjax generate"):
-        predict(tiny.model(tiny.decoder_config()), Inputs(["a"]))
-
-
 @pytest.fixture(scope="module")
 def table(folder):
     rows = (f"{word} film\t{i % 2}" for i, word in enumerate(WORDS[5:13]))

@@ -21,10 +21,6 @@ def test_shapes_and_devices_are_those_of_the_documentation():
         assert (find_slice(name).topology, find_slice(name).num_devices) == (topology, int(devices))
 
 
-def test_a_compiler_string_is_a_slice_too():
-    assert find_slice("v3:4x8")[1:] == find_slice("v3-64")[1:]
-
-
 UNKNOWN = ("", "v9-8", "v3", "v3_32", "tpu", "v5e-8x0", "v5e-8x", "v3-" + "9" * 5000)
 
 

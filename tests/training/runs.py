@@ -16,35 +16,22 @@ from headjax.data.examples import TokenBlocks
 from headjax.data.task import TaskData
 from headjax.training.config import TrainConfig, train_config
 from headjax.training.loop import TrainResult, train
+from tests import tiny
 
 VOCABULARY, STEPS = 24, 7
-MODEL = {
-    "kind": "language_model",
-    "vocab_size": VOCABULARY,
-    "max_length": 12,
-    "width": 16,
-    "num_layers": 2,
-    "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 8},
-    "feed_forward": {"kind": "dense", "hidden": 32},
-    "dropout": 0.1,
+MODEL = tiny.RUN["model"] | {
+    "vocab_size": VOCABULARY, "max_length": 12, "feed_forward": {"kind": "dense", "hidden": 32}, "dropout": 0.1,
     "attention_dropout": 0.1,
-}
+}  # fmt: skip
 POST_NORM = MODEL | {
-    "num_layers": 3,
-    "residual": {"kind": "post_norm"},
-    "embedding_norm": {"kind": "layer_norm"},
+    "num_layers": 3, "residual": {"kind": "post_norm"}, "embedding_norm": {"kind": "layer_norm"},
     "initializer": {"kind": "fan_in"},
-}
+}  # fmt: skip
 FIELDS = {
-    "model": MODEL,
-    "data": {"kind": "language"},
-    "batch_size": 8,
-    "steps": STEPS,
+    "model": MODEL, "data": {"kind": "language"}, "batch_size": 8, "steps": STEPS, "log_every": 1,
     "optimizer": {"kind": "adamw", "schedule": {"kind": "cosine", "peak": 0.01, "warmup_steps": 2}},
-    "log_every": 1,
-    "checkpoint_every": 3,
-    "tensorboard": False,
-}
+    "checkpoint_every": 3, "tensorboard": False,
+}  # fmt: skip
 
 
 def constant(peak: float = 0.01, **fields: Any) -> dict[str, Any]:

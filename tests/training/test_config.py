@@ -16,12 +16,7 @@ FIELDS = runs.FIELDS | {"model": runs.POST_NORM}
 
 @pytest.mark.parametrize(
     ("initialization", "residual"),
-    [
-        ("admin", "post_norm"),
-        ("admin_constant", "post_norm"),
-        ("deep_norm", "post_norm"),
-        (None, "pre_norm"),
-    ],
+    [("admin", "post_norm"), ("admin_constant", "post_norm"), ("deep_norm", "post_norm"), (None, "pre_norm")],
 )
 def test_the_architecture_of_a_run_is_the_one_it_starts_from(initialization, residual):
     fields = to_data(train_config(FIELDS))

@@ -16,6 +16,7 @@ from headjax.models.residuals import ScaledPostNorm
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.recording import read_metrics
 from headjax.training.state import abstract_state, read_initialization
+from tests import tiny
 from tests.closeness import assert_trees_equal
 from tests.training.runs import MODEL, POST_NORM, after, config, constant, run, terminate, walk
 
@@ -65,11 +66,7 @@ def test_an_interrupted_run_keeps_its_initialisation(measured, data, tmp_path):
 
 
 class Exploding(TokenBlocks):
-    """Blocks with tokens that the model does not know from some example on: its loss is then not finite.
-
-    No token that a model knows makes a loss that is not a number; such tokens stand in for an overflow, and the check
-    that refuses them has to be off.
-    """
+    """Blocks with tokens that the model does not know from some example on, in the place of an overflow."""
 
     good = 8 + 3 * 8
     """Examples of the batch that measures and of three steps."""
@@ -104,18 +101,9 @@ def test_the_command_says_that_a_loss_above_the_limit_is_divergence_and_exits_wi
     for number in range(20):
         (tmp_path / "text" / f"{number}.txt").write_text(f"to be or not to be, that is question {number}\n" * 40)
     source = {"kind": "language", "path": str(tmp_path / "text"), "length": 8, "tokenizer": "bytes"}
-    fields = {
-        "model": MODEL | {"vocab_size": 257},
-        "data": source | {"validation_fraction": 0.3},
-        "batch_size": 8,
-        "steps": 2,
-        "diverged_above": 1.0,
-        "tensorboard": False,
-        "optimizer": constant(RATE),
-    }
-    (tmp_path / "diverging.py").write_text(
-        f"from ml_collections import ConfigDict\ndef get_config(arg=''):\n    return ConfigDict({fields!r})\n"
-    )
+    model, data = MODEL | {"vocab_size": 257}, source | {"validation_fraction": 0.3}
+    text = tiny.config_file(model=model, data=data, diverged_above=1.0, optimizer=constant(RATE))
+    (tmp_path / "diverging.py").write_text(text)
     arguments = ["train", "--config", str(tmp_path / "diverging.py"), "--workdir", str(tmp_path / "run"), "--json"]
     assert main([*arguments, str(tmp_path / "result.json")]) == 3
     result = json.loads((tmp_path / "result.json").read_text())

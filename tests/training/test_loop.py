@@ -13,13 +13,11 @@ from headjax.core.errors import CheckpointError, ConfigError, HeadjaxError
 from headjax.core.tensors import flatten
 from headjax.models.model import load
 from headjax.storage.paths import path_of
-from headjax.training.loop import train
 from headjax.training.recording import ProfiledSteps, read_metrics
-from headjax.training.step import train_step
 from headjax.training.workdir import check_workdir
 from tests import tiny
 from tests.closeness import assert_trees_close, assert_trees_equal, close_to
-from tests.training.runs import STEPS, after, config, constant, one_device, run, terminate, walk
+from tests.training.runs import STEPS, after, config, constant, run, terminate, walk
 
 pytestmark = pytest.mark.whole
 
@@ -215,19 +213,6 @@ def test_whose_run_it_is_the_config_in_its_folder_says(copy):
                 check_workdir(copy, config())
 
 
-def test_a_run_that_ends_while_another_loads_its_data_keeps_its_workdir(uninterrupted, data, tmp_path, monkeypatch):
-    other, settings = uninterrupted[1], config(seed=1)
-
-    def load(self, tokenizer=None):
-        shutil.copytree(other, tmp_path, dirs_exist_ok=True)
-        return data
-
-    monkeypatch.setattr(type(settings.data), "load", load)
-    with one_device(), pytest.raises(CheckpointError, match=r"config\.seed"):
-        train(settings, tmp_path)
-    assert json.loads((tmp_path / "train_config.json").read_text())["seed"] == 0
-
-
 @pytest.mark.parametrize("keep", ["last", "best"])
 def test_a_run_whose_last_parameters_are_no_good_has_diverged(keep, data, tmp_path):
     # The last step throws the parameters so far that the loss is not finite, and its own loss and gradient are.
@@ -288,21 +273,6 @@ def test_tensorboard_and_json_lines_hold_the_same_steps(data, tmp_path):
     for record in records[::2]:
         speed = record["train/tokens"] / record["train/step_seconds"]
         assert speed == pytest.approx(record["train/tokens_per_second"])
-
-
-def test_runs_that_differ_in_the_seed_share_a_program(data, tmp_path, monkeypatch):
-    programs = []
-
-    def recorded(*arguments, **options):
-        step = train_step(*arguments, **options)
-        programs.append(step.program)
-        return step
-
-    monkeypatch.setattr("headjax.training.loop.train_step", recorded)
-    losses = [run(tmp_path / str(seed), data, steps=2, seed=seed).metrics["loss"] for seed in (0, 1)]
-    assert programs[0] is programs[1]
-    assert programs[0]._cache_size() == 1
-    assert losses[0] != losses[1]
 
 
 def test_some_steps_are_traced(data, tmp_path):
