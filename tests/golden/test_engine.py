@@ -90,7 +90,7 @@ def outputs(name: str, model: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
     """Logits, or hidden states of a model without an output, where there are tokens."""
     found = model(batch)
     values = np.asarray(found.hidden if name == "minilm" else found.logits, np.float32)
-    return values[batch["attention_mask"].astype(bool)] if name in ("llama", "albert", "minilm") else values
+    return values[batch["attention_mask"].astype(bool)] if name in ("demo", "llama", "albert", "minilm") else values
 
 
 def by_head(values: dict[Any, Any]) -> np.ndarray:
