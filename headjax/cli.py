@@ -45,7 +45,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
             "headjax prepare lm1b --out data/ --source corpus/*.txt --vocab-size 8000",
         ),
         "plan": Command(
-            "compile the train step for a TPU slice without one: does it fit, how fast",
+            "compile the train step for a TPU slice without one: does it fit",
             "headjax plan --config configs/papers/bert.py --topology v3-32",
         ),
     },

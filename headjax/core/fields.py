@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import math
 import types
 import typing
@@ -140,104 +141,54 @@ def check_fields(owner: Any) -> None:
         ConfigError: a value of another type or out of bounds; the message starts with the field's name.
     """
     cls: Any = type(owner)
-    for name, check in _checks(cls):
-        check(name, getattr(owner, name))
+    for name, expected in _declared(cls):
+        check_value(expected, name, getattr(owner, name))
+
+
+@functools.cache
+def _declared(cls: Any) -> tuple[tuple[str, Any], ...]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return tuple((field.name, hints[field.name]) for field in dataclasses.fields(cls) if field.init)
 
 
 def check_value(expected: Any, field: str, value: Any) -> None:
-    """Compare one value with a declared type and its bounds, as `check_fields` does.
+    """Compare one value with a declared type and its bounds; functions, mappings and `Any` are not compared.
 
     Raises:
         ConfigError: a value of another type or out of bounds; the message starts with the field's name.
     """
-    check = _check_of(expected)
-    if check is not None:
-        check(field, value)
-
-
-_Check = Callable[[str, Any], None]
-
-
-@functools.cache
-def _checks(cls: Any) -> tuple[tuple[str, _Check], ...]:
-    hints = typing.get_type_hints(cls, include_extras=True)
-    found = ((field.name, _check_of(hints[field.name])) for field in dataclasses.fields(cls) if field.init)
-    return tuple((name, check) for name, check in found if check is not None)
-
-
-def _check_of(expected: Any) -> _Check | None:
-    """The check of a declared type; None where there is nothing to compare (`Any`, functions, mappings)."""
     origin, arguments = typing.get_origin(expected), typing.get_args(expected)
     if origin is Annotated:
-        bounds = [each for each in expected.__metadata__ if isinstance(each, Bound)]
-        return functools.partial(_check_bounds, _check_of(arguments[0]), bounds)
-    if origin in (types.UnionType, typing.Union):
-        options = [each for each in arguments if each is not type(None)]
-        whole = tuple(each for each in options if dataclasses.is_dataclass(each))
-        others = [each for each in options if each not in whole]
-        if len(options) > 1 and (not whole or len(others) != 1):
-            return None
-        inner = _check_of(others[0] if others else options[0])
-        accepted = (*(whole if others else ()), *((type(None),) if len(options) < len(arguments) else ()))
-        return None if inner is None else functools.partial(_check_other, accepted, inner)
-    if origin is typing.Literal:
-        return functools.partial(_check_choice, arguments)
-    if origin is tuple:
-        item = _check_of(arguments[0]) if len(arguments) == 2 and arguments[1] is Ellipsis else None
-        return functools.partial(_check_tuple, item)
-    if expected is float:
-        return _check_number
-    if expected is int:
-        return _check_integer
-    if expected in (bool, str) or dataclasses.is_dataclass(expected) or inspect.isabstract(expected):
-        return functools.partial(_check_type, expected)
-    return None
-
-
-def _check_bounds(inner: _Check | None, bounds: list[Bound], field: str, value: Any) -> None:
-    if inner is not None:
-        inner(field, value)
-    for bound in bounds:
-        require(bound.holds(value), field, f"{bound.text}, got {shown(value)}")
-
-
-def _check_other(accepted: tuple[type, ...], inner: _Check, field: str, value: Any) -> None:
-    """Check the values of a union that are of none of the accepted types: None, or a dataclass that checks itself."""
-    if not isinstance(value, accepted):
-        inner(field, value)
-
-
-def _check_choice(choices: tuple[Any, ...], field: str, value: Any) -> None:
-    known = any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices)
-    require(known, field, f"must be one of {', '.join(map(str, choices))}, got {shown(value)}")
-
-
-def _check_tuple(item: _Check | None, field: str, value: Any) -> None:
-    require(isinstance(value, tuple), field, f"expected a tuple, got {shown(value)}")
-    if item is not None:
-        for number, entry in enumerate(value):
-            item(f"{field}[{number}]", entry)
+        check_value(arguments[0], field, value)
+        for bound in expected.__metadata__:
+            require(bound.holds(value), field, f"{bound.text}, got {shown(value)}")
+    elif origin in (types.UnionType, typing.Union):
+        if value is not None or type(None) not in arguments:
+            check_value(arguments[0], field, value)
+    elif origin is typing.Literal:
+        known = any(type(value) is type(choice) and value == choice for choice in arguments)
+        require(known, field, f"must be one of {', '.join(map(str, arguments))}, got {shown(value)}")
+    elif origin is tuple:
+        require(isinstance(value, tuple), field, f"expected a tuple, got {shown(value)}")
+        items = itertools.repeat(arguments[0]) if arguments[-1] is Ellipsis else arguments
+        for number, (item, entry) in enumerate(zip(items, value)):  # noqa: B905
+            check_value(item, f"{field}[{number}]", entry)
+    elif expected in (int, float, bool, str) or dataclasses.is_dataclass(expected) or inspect.isabstract(expected):
+        _check_type(expected, field, value)
 
 
 FLOAT32_MAX = 3.4e38
 """Largest number of a field: larger ones are infinite in the arrays that they end in."""
 
 
-def _check_number(field: str, value: Any) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    require(number, field, f"expected float, got {shown(value)}")
-    require(isinstance(value, int) or math.isfinite(value), field, f"must be finite, got {shown(value)}")
-    small = abs(value) <= FLOAT32_MAX
-    require(small, field, f"must be at most {FLOAT32_MAX:.1e} in size (float32), got {shown(value)}")
-
-
-def _check_integer(field: str, value: Any) -> None:
-    require(isinstance(value, int) and not isinstance(value, bool), field, f"expected int, got {shown(value)}")
-    require(abs(value) <= INTEGER_MAX, field, f"must be below 2**63 in size, got {shown(value)}")
-
-
 def _check_type(expected: type, field: str, value: Any) -> None:
-    require(isinstance(value, expected), field, f"expected {expected.__name__}, got {shown(value)}")
+    allowed = (int, float) if expected is float else expected
+    right = isinstance(value, allowed) and (expected is bool or not isinstance(value, bool))
+    require(right, field, f"expected {expected.__name__}, got {shown(value)}")
+    if isinstance(value, int):
+        require(abs(value) <= INTEGER_MAX, field, f"must be below 2**63 in size, got {shown(value)}")
+    elif isinstance(value, float):
+        require(abs(value) <= FLOAT32_MAX, field, f"must be finite in float32, got {shown(value)}")
 
 
 def shown(value: Any) -> str:

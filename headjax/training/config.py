@@ -129,9 +129,9 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
         overrides: `--config.FIELD=VALUE` each; they may set groups that the file leaves out.
 
     Raises:
-        ConfigError: a missing file, an error inside it, an override of no group, or a value of the wrong type.
+        ConfigError: a missing file, an error inside it, or an override that cannot be read.
     """
-    return config_file.load_config_file(spec, overrides, TrainConfig)
+    return config_file.load_config_file(spec, overrides)
 
 
 def train_config(config: ConfigDict | dict[str, Any]) -> TrainConfig:

@@ -6,45 +6,42 @@ that it states its knobs, their types and their defaults in one place and an unk
 
 from __future__ import annotations
 
-import importlib.util
+import dataclasses
+import importlib
 import re
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from headjax.core.configuration import read_literal
-from headjax.core.errors import ConfigError, in_line, require
-from headjax.core.fields import shown
-from headjax.core.serialize import NESTED_MAX, group_fields, is_group, unknown_name
+from headjax.core.errors import ConfigError, in_line
+from headjax.core.serialize import class_of_kind, kinds_of
 from headjax.storage.paths import path_of
 
 
-def load_config_file(spec: str, overrides: Sequence[str] = (), describes: Any = None) -> ConfigDict:
+def load_config_file(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
     """Load `FILE[:ARGS]` and apply overrides such as `--config.optimizer.schedule.peak=0.001`.
 
-    An override may also set a field that the file leaves at its default. Whether the field exists is checked when the
-    config is built (`headjax.core.serialize.from_data`). An override of a `kind` replaces the group: the fields that
-    the new kind has keep the file's values, the others go, and the group's other overrides are applied afterwards,
-    wherever they stand.
+    An override may also set a field or a group that the file leaves out. Names and values are checked when the config
+    is built (`headjax.core.serialize.from_data`). An override of a `kind` replaces the group: the fields that the new
+    kind has keep the file's values, the others go, and the group's other overrides are applied afterwards, wherever
+    they stand.
 
     Args:
         spec: the file, which may lie in a bucket, and after a colon its arguments.
         overrides: `--config.FIELD=VALUE` each.
-        describes: the dataclass that the config describes; its groups can be set where the file leaves them out. None
-            knows the groups of the file alone.
 
     Raises:
-        ConfigError: a missing file, an error inside it, an override of no group, or a value of the wrong type.
+        ConfigError: a missing file, an error inside it, or an override that cannot be read.
     """
     path, argument = split_spec(spec)
     config = _call(_module(path), path, argument)
     # A kind says which fields its group has: kinds come first, those of outer groups before those of inner ones.
-    for override in sorted((_Override.parse(text) for text in overrides), key=_Override.rank):
-        override.apply(config, describes)
+    for groups, name, text in sorted(map(_parsed, overrides), key=lambda each: (each[1] != "kind", len(each[0]))):
+        _set(config, groups, name, text)
     return config
 
 
@@ -97,15 +94,9 @@ def import_modules(names: Sequence[str]) -> None:
     """
     for name in names:
         file = Path(name)
+        _find_modules_in(file.parent)
         try:
-            if file.suffix != ".py":
-                _find_modules_in(Path())
-                importlib.import_module(name)
-            elif file.stem not in sys.modules:
-                _find_modules_in(file.parent)
-                spec: Any = importlib.util.spec_from_file_location(file.stem, file)
-                sys.modules[file.stem] = module = importlib.util.module_from_spec(spec)
-                spec.loader.exec_module(module)
+            importlib.import_module(file.stem if file.suffix == ".py" else name)
         except Exception as error:
             raise ConfigError(f"--import: {name}: {type(error).__name__}: {_one_line(error)}") from error
 
@@ -119,85 +110,34 @@ def _call(module: types.ModuleType, path: str, argument: str) -> ConfigDict:
         raise ConfigError(f"{path}: {type(error).__name__}: {_one_line(error)}") from error
     if not isinstance(config, ConfigDict):
         raise ConfigError(f"{path}: get_config must return a ConfigDict, got {type(config).__name__}")
-    _check_names(config, path)
     return config
 
 
-def _check_names(node: ConfigDict | Mapping[Any, Any], path: str, depth: int = 0) -> None:
-    """Raise `ConfigError` unless all names of fields are text without dots, and groups end somewhere.
-
-    `ml_collections` sorts them, and not every pair sorts; and takes dots for groups.
-    """
-    require(depth < NESTED_MAX, path, "its groups are nested too deep")
-    try:
-        fields = node.items(preserve_field_references=True) if isinstance(node, ConfigDict) else node.items()
-    except TypeError:
-        fields = [(None, None)]
-    for name, entry in fields:
-        if not isinstance(name, str):
-            raise ConfigError(f"{path}: the names of fields must be text")
-        if "." in name:
-            raise ConfigError(f"{path}: the name of a field has no dots, got {name!r}")
-        if isinstance(entry, ConfigDict | Mapping):
-            _check_names(entry, path, depth + 1)
+def _parsed(override: str) -> tuple[list[str], str, str]:
+    """Return the groups, the name and the text of `--config.GROUP.NAME=TEXT`."""
+    path, equals, text = override.removeprefix("--").partition("=")
+    first, *names = path.split(".")
+    if not equals or first != "config" or not names or not all(names):
+        raise ConfigError(f"{in_line(override)}: expected --config.FIELD=VALUE")
+    return names[:-1], names[-1], text
 
 
-class _Override(NamedTuple):
-    """One `--config.GROUP.NAME=TEXT`."""
-
-    groups: tuple[str, ...]
-    name: str
-    text: str
-
-    @classmethod
-    def parse(cls, override: str) -> _Override:
-        path, equals, text = override.removeprefix("--").partition("=")
-        first, *groups = path.split(".")
-        if not equals or first != "config" or not all(groups) or not groups:
-            raise ConfigError(f"{in_line(override)}: expected --config.FIELD=VALUE")
-        return cls(tuple(groups[:-1]), groups[-1], text)
-
-    def rank(self) -> tuple[bool, int]:
-        """Where among the overrides this one is applied."""
-        return self.name != "kind", len(self.groups) if self.name == "kind" else 0
-
-    def apply(self, config: ConfigDict, describes: Any) -> None:
-        node, fields = config, group_fields(describes, None)
-        for depth, group in enumerate(self.groups):
-            if not isinstance(node.get(group), ConfigDict):
-                missing = [name for name, expected in fields.items() if node.get(name) is None and is_group(expected)]
-                if group not in missing:
-                    where = in_line(".".join(["config", *self.groups[: depth + 1]]))
-                    raise ConfigError(f"{where}: {unknown_name('group', group, {*_groups(node), *missing})}")
-                with node.unlocked():
-                    node[group] = ConfigDict()
+def _set(config: ConfigDict, groups: Sequence[str], name: str, text: str) -> None:
+    """Apply one override; text stays text where the file has text, else it is read as a Python literal."""
+    node, where = config, "config"
+    with config.unlocked():
+        for group in groups:
+            where = f"{where}.{group}"
+            node[group] = ConfigDict() if node.get(group) is None else node[group]
             node = node[group]
-            kind = self.text if self.name == "kind" and depth + 1 == len(self.groups) else node.get("kind")
-            fields = group_fields(fields.get(group), kind)
-        with node.unlocked():
-            if self.name == "kind" and fields:
-                for leftover in set(node) - set(fields) - {"kind"}:
-                    del node[leftover]
-            self._set(node, fields.get(self.name))
-
-    def _set(self, node: ConfigDict, expected: Any) -> None:
-        path = ".".join(["config", *self.groups, self.name])
-        value = self.text if expected is str else _literal(self.text, node.get(self.name))
-        if isinstance(value, Mapping):
-            _check_names(value, path)
-        try:
-            node[self.name] = value
-        except (TypeError, ValueError, OverflowError):  # of another type, or an integer of thousands of digits
-            raise ConfigError(f"{path}: expected {type(node[self.name]).__name__}, got {shown(self.text)}") from None
-
-
-def _groups(node: ConfigDict) -> list[str]:
-    return [name for name, entry in node.items() if isinstance(entry, ConfigDict)]
-
-
-def _literal(text: str, present: Any) -> Any:
-    """The override's value: text stays text where the field holds text, else it is read as a Python literal."""
-    return text if isinstance(present, str) else read_literal(text)
+            if not isinstance(node, ConfigDict):
+                raise ConfigError(f"{in_line(where)}: is no group of fields")
+        if name == "kind" and text in kinds_of(object):
+            known = {field.name for field in dataclasses.fields(class_of_kind(text)) if field.init}
+            for leftover in set(node) - known:
+                del node[leftover]
+        with node.ignore_type():
+            node[name] = text if isinstance(node.get(name), str) else read_literal(text)
 
 
 def _one_line(error: BaseException) -> str:
