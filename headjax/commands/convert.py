@@ -88,7 +88,7 @@ def run(options: Options, progress: Progress) -> Found:
         bar(1, {})
     converted = conversion.model
     metrics = evaluate_each((model, converted), task, options, progress)
-    save(converted, options.out, progress)
+    save(converted, options.out)
     history = reversed(converted.history)
     tried: Mapping[str, Any] = next((entry for entry in history if entry["action"] == "convert"), {})
     return Found(

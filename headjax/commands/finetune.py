@@ -203,7 +203,7 @@ def _distilled(
     ):
         model = distill(student, teacher, counted(), settings, checkpoints=checkpoints, progress=bar).model
     speed = tokens / (time.perf_counter() - started)
-    save(model, options.out, progress)
+    save(model, options.out)
     metrics = evaluate_task(model, task, batch_size=config.batch_size)
     return TrainResult(model, path_of(options.out), config.steps, metrics, speed, finished=True, kept_step=config.steps)
 

@@ -57,8 +57,8 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.models.model import save
     from headjax.models.summary import summarize
 
-    model = from_huggingface(options.directory, dtype=options.dtype, lazy=True)
-    save(model, options.out, progress)
+    model = from_huggingface(options.directory, dtype=options.dtype, progress=progress)
+    save(model, options.out)
     entry = model.history[-1]
     return Found(
         family=entry["family"],

@@ -101,7 +101,7 @@ def run(options: Options, progress: Progress) -> Found:
         model = model.replace(params={})
         pruned = prune(options.folder.model(), removed)
         metrics = [*before, *evaluate_each((pruned,), task, options, progress)]
-    save(pruned, options.out, progress)
+    save(pruned, options.out)
     kept = all_heads(pruned.config)
     return Found(kept=kept, removed=removed, model=str(options.out), **compared(model, pruned, metrics, task), **more)
 

@@ -144,7 +144,7 @@ def run(options: Options, progress: Progress) -> Found:
     built = session.build(choice)
     metrics = evaluate_each((model, built), examples.evaluation, options, progress)
     damage, count = session.damage_of(built)
-    save(built, options.out, progress)
+    save(built, options.out)
     story = Story(table, quantity, choice)
     return Found(
         layers=story.layers(),

@@ -9,7 +9,6 @@ import jax
 from flax import nnx
 
 from headjax.attention.module import WrappingAttention
-from headjax.core.deferred import held
 from headjax.core.modules import arrays, bind, copied
 from headjax.core.tensors import Params, abstract
 from headjax.heads.head_id import HeadId, require_stack, tied_heads
@@ -50,7 +49,7 @@ class LayerModule(NamedTuple):
 
 
 def attention_layers(model: Model, head_stacks: Collection[str] | None = None) -> Iterator[LayerModule]:
-    """Yield the attention layers, head stack after head stack; deferred arrays of one head stack are made at once."""
+    """Yield the attention layers, head stack after head stack."""
     for head_stack in model.config.attentions() if head_stacks is None else head_stacks:
         stack, slot = HEAD_STACKS[head_stack]
         yield from _modules(model, head_stack, stack, slot, _unstacked(model, stack, slot))
@@ -64,11 +63,10 @@ def map_attention(
 ) -> Model:
     """Return the model with every chosen attention layer replaced by the module that `change` returns for it.
 
-    Everything else about the model (other parameters, history, tokenizer) stays as it is. Of deferred arrays those of
-    attention in the chosen head stacks are made, and the others stay deferred. Layers are regrouped into runs, so that
-    any mixture of formulations and head counts is an ordinary model. Arrays that a layer keeps are shared with the
-    model as far as the groups of its layers stay. Layers that share their parameters change together: `change` is
-    called for the first of them, and all take its result.
+    Everything else about the model (other parameters, history, tokenizer) stays as it is. Layers are regrouped into
+    runs, so that any mixture of formulations and head counts is an ordinary model. Arrays that a layer keeps are shared
+    with the model as far as the groups of its layers stay. Layers that share their parameters change together: `change`
+    is called for the first of them, and all take its result.
 
         >>> model = headjax.demo_model()
         >>> smaller = headjax.map_attention(model, lambda layer: layer.module.keep_heads([0, 1, 2]), layers=[0])
@@ -172,10 +170,10 @@ def _mapped(
 
 
 def _unstacked(model: Model, name: str, slot: str) -> list[Params]:
-    """Return a slot's parameters by layer, made where they are deferred."""
+    """Return a slot's parameters by layer."""
     params = model.params[name]
     groups = model.config.stacks()[name].groups
-    return [layer for group in groups for layer in group.unstack(held(params[group.name][slot]))]
+    return [layer for group in groups for layer in group.unstack(params[group.name][slot])]
 
 
 def _modules(model: Model, called: str, name: str, slot: str, weights: Iterable[Params]) -> Iterator[LayerModule]:

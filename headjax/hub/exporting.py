@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -61,7 +60,7 @@ def to_huggingface(
         ('gpt2', 'native', 52)
 
     Args:
-        model: the model; deferred arrays (`headjax.models.model.load`) are read, written and dropped one after another.
+        model: the model.
         directory: the directory to write; an earlier export there is replaced.
         layout: `native` (the shapes the model has), `padded` (zeros in place of removed heads), or `auto`, the first of
             these that can express the model. `onnx` writes `model.onnx` instead, see `to_onnx`.
@@ -196,21 +195,13 @@ def _entries(bound: Mapping[str, BoundRule], params: Mapping[str, Any]) -> dict[
 def _tensors(
     bound: Mapping[str, BoundRule], params: Mapping[str, Any], progress: Progress
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the file's tensors, those of one array of ours after another, so that each is read once and dropped."""
-    together: dict[tuple[str, ...], dict[str, BoundRule]] = {}
-    for name, entry in bound.items():
-        together.setdefault(tuple(place.path for place in entry.ours), {})[name] = entry
-    numbers = itertools.count(1)
+    """Yield the file's tensors, one at a time."""
     with progress("writing", len(bound), "tensors") as update:
-        for paths in sorted(together, key=lambda paths: [getattr(params[path], "order", 0) for path in paths]):
-            arrays = [np.asarray(params[path]) for path in paths]
-            for name, entry in together[paths].items():
-                layers = [place.layer for place in entry.ours]
-                ours = [array if i is None else array[i] for array, i in zip(arrays, layers, strict=True)]
-                yield name, entry.form.store(ours, entry.tensors)
-                del ours
-                update(next(numbers), {})
-            del arrays
+        for done, (name, entry) in enumerate(bound.items(), start=1):
+            arrays = [(np.asarray(params[place.path]), place.layer) for place in entry.ours]
+            ours = [array if layer is None else array[layer] for array, layer in arrays]
+            yield name, entry.form.store(ours, entry.tensors)
+            update(done, {})
 
 
 def _text_tokens(model: Model) -> dict[str, int | None]:

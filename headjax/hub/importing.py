@@ -15,9 +15,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
 from headjax.core import history
-from headjax.core.deferred import Deferred
-from headjax.core.errors import ConfigError, ParameterError, require
-from headjax.core.limits import host_memory
+from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, Tensors, all_finite, flatten, map_tensors
 from headjax.hub.companions import read_companions
@@ -43,7 +41,6 @@ def from_huggingface(
     family: Family | None = None,
     mesh: Mesh | None = None,
     dtype: str | None = None,
-    lazy: bool = False,
     progress: Progress = silent,
 ) -> Model:
     """Read a Hugging Face directory: `config.json`, safetensors (one file or shards) and tokenizer files.
@@ -62,16 +59,14 @@ def from_huggingface(
         mesh: place the parameters on this mesh by the sharding rules, each device reading its own parts; None is one
             device.
         dtype: `float32`, `bfloat16` or `float16` to convert to; None keeps each tensor's type.
-        lazy: return deferred arrays, as `headjax.models.model.load` does; not with a mesh.
         progress: shows what is read.
 
     Raises:
         CheckpointError: a file is missing, broken or not safetensors; the message starts with the file.
         ConfigError: `config.json` names no known family, or a field has a value that is not supported; the message
-            names the file and the field. The arrays cannot fit into memory, or `lazy` is given with a mesh.
+            names the file and the field. The arrays cannot fit into memory.
         ParameterError: tensors are missing, left over or of another shape than the config gives.
     """
-    require(mesh is None or not lazy, "lazy", "deferred arrays lie on no mesh")
     folder = path_of(directory)
     files = SafetensorsFiles(folder)
     fields = Fields.load(folder, files.entries)
@@ -81,11 +76,8 @@ def from_huggingface(
     pieces = _by_array(bound)
     kinds = {path: _kind(own, files, dtype) for path, own in pieces.items()}
     sizes = (tensor.size * kinds[path].itemsize for path, tensor in flatten(config.tensors()).items())
-    check_arrays(str(directory), sizes, host_memory() if lazy else memory_of(mesh), lazy=lazy)
-    if lazy:
-        params = _deferred_params(config.tensors(), pieces, files, kinds)
-    else:
-        params = _load_params(config.tensors(), pieces, files, mesh, kinds, progress)
+    check_arrays(str(directory), sizes, memory_of(mesh))
+    params = _load_params(config.tensors(), pieces, files, mesh, kinds, progress)
     entry = history.entry(
         "import",
         family=family.model_type,
@@ -203,19 +195,6 @@ def _by_array(bound: Iterable[BoundRule]) -> Pieces:
         for part, place in enumerate(entry.ours):
             pieces[place.path].append(_Piece(place.layer, entry, part))
     return pieces
-
-
-def _deferred_params(
-    tensors: Tensors, pieces: Pieces, files: SafetensorsFiles, kinds: Mapping[str, np.dtype]
-) -> Params:
-    """Return the parameters that a model declares as deferred arrays; beside one, a tensor of the file is held."""
-
-    def defer(path: str, tensor: nnx.Param[Any]) -> Deferred:
-        own, kind = pieces[path], kinds[path]
-        everything = (slice(None),) * len(tensor.shape)
-        return Deferred(tensor.shape, kind, lambda: _read(tensor, own, files, kind, [everything])[0])
-
-    return map_tensors(defer, tensors)
 
 
 def _load_params(

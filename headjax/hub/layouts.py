@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from headjax.attention.formulation import Attention
 from headjax.attention.module import AttentionModule
 from headjax.attention.multi_head import Grouped, MultiHead
-from headjax.core.deferred import held
 from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
 from headjax.core.serialize import kind_of
 from headjax.heads.surgery import LayerModule, config_after, map_attention
@@ -207,7 +206,7 @@ def _renumber(model: Model) -> Model:
             if len(kept) > 1:
                 raise InexpressibleError(f"{name}: its layers share one position bias, but kept different heads")
             columns = jnp.asarray(next(iter(kept)), jnp.int32)
-            table = jnp.take(held(params[name]["position_bias"]["table"]), columns, axis=1)
+            table = jnp.take(params[name]["position_bias"]["table"], columns, axis=1)
             params[name] = params[name] | {"position_bias": {"table": table}}
             bias = dataclasses.replace(bias, num_heads=len(columns))
         layers = tuple(layer.structure() for layer in stack.layers)

@@ -28,19 +28,15 @@ def memory_of(mesh: Mesh | None = None) -> int | None:
     return None if not stats or "bytes_limit" not in stats else len(devices) * int(stats["bytes_limit"])
 
 
-def check_arrays(place: str, sizes: Iterable[int], there: int | None, *, lazy: bool = False) -> None:
-    """Check that a model's arrays can fit into memory: all of them, or the largest where they are deferred.
+def check_arrays(place: str, sizes: Iterable[int], there: int | None) -> None:
+    """Check that a model's arrays can fit into memory.
 
     Args:
         place: the directory that they are in.
         sizes: bytes of each.
         there: bytes of memory, see `memory_of`.
-        lazy: whether they are deferred, so that one at a time is made.
 
     Raises:
         ConfigError: they take more than there is.
     """
-    if lazy:
-        check_memory(place, max(sizes, default=0), there, "its arrays, one at a time,")
-    else:
-        check_memory(place, sum(sizes), there, "its arrays")
+    check_memory(place, sum(sizes), there, "its arrays")

@@ -18,10 +18,8 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from headjax.core import tensors as declared
-from headjax.core.deferred import any_deferred
 from headjax.core.errors import ArgumentError, CheckpointError, ConfigError, DataError, HeadjaxError
 from headjax.core.modules import arrays
-from headjax.core.progress import Progress, silent
 from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
 from headjax.core.tensors import Params
 from headjax.mesh.explicit import spread_by_example
@@ -274,11 +272,10 @@ LAYOUT = Layout("history.json", _NAMES)
 """Content of a model directory."""
 
 
-def save(model: Model, path: str | Path, progress: Progress = silent) -> None:
+def save(model: Model, path: str | Path) -> None:
     """Write a model directory; it appears under its name only once it is complete.
 
-    Deferred arrays (`headjax.core.deferred`) are made, written and dropped one after another. Among several processes,
-    the one that calls this writes, without the others; it has the parameters whole.
+    Among several processes, the one that calls this writes, without the others; it has the parameters whole.
 
         >>> headjax.save(headjax.demo_model(), folder / "model")
         >>> sorted(path.name for path in (folder / "model").iterdir())
@@ -289,8 +286,7 @@ def save(model: Model, path: str | Path, progress: Progress = silent) -> None:
         ParameterError: the parameters are not those the config declares, or not finite.
     """
     declared.check(model.config.tensors(), model.params)
-    if not any_deferred(model.params):
-        declared.require_finite(model.params)
+    declared.require_finite(model.params)
     config: dict[str, Any] = {"headjax": __version__, "model": to_data(model.config)}
     modules = sorted(foreign_modules(model.config))
     if modules:
@@ -304,7 +300,7 @@ def save(model: Model, path: str | Path, progress: Progress = silent) -> None:
         for name, data in model.files.items():
             (folder / FILES / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / FILES / name).write_bytes(data)
-        write_params(model.params, folder / "params", progress)
+        write_params(model.params, folder / "params")
         checksums.write_checksums(folder)
 
     write_directory(path_of(path), write, LAYOUT)

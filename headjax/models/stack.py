@@ -15,7 +15,6 @@ from flax import nnx
 
 from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention
-from headjax.core.deferred import any_deferred, layer_of, stacked
 from headjax.core.errors import require
 from headjax.core.modules import Spec, stacked_module
 from headjax.core.norms import Norm
@@ -76,9 +75,7 @@ class LayerGroup:
         return stacked_module(self.layer.module(width, memory_width), self.count)
 
     def unstack(self, params: Params) -> list[Params]:
-        """Return the parameters of each layer, deferred where they are."""
-        if any_deferred(params):
-            return [jax.tree.map(functools.partial(layer_of, index=i), params) for i in range(self.count)]
+        """Return the parameters of each layer."""
         on_device = jax.tree.map(jnp.asarray, params)
         return [_layer(on_device, i) for i in range(self.count)]
 
@@ -88,8 +85,6 @@ class LayerGroup:
 
     def restack(self, layers: Sequence[Params]) -> Params:
         """Invert `unstack`."""
-        if any_deferred(layers):
-            return jax.tree.map(lambda *arrays: stacked(arrays), *layers)
         return _stacked(list(layers))
 
     def tied(self, layer: int) -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,72 +10,30 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from headjax.core.deferred import Deferred, any_deferred, deferred
 from headjax.core.errors import CheckpointError
-from headjax.core.progress import Progress, silent
-from headjax.core.tensors import Params, Tensors, check, flatten, map_tensors, nested
+from headjax.core.tensors import Params, Tensors, check, flatten, map_tensors
 from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.rules import shardings
 from headjax.storage.files import first_line
 from headjax.storage.paths import absolute, is_bucket, is_plain
 
 
-def write_params(params: Params, path: Path, progress: Progress = silent) -> None:
-    """Write parameters into a new folder.
-
-    Deferred ones are made, written and dropped one after another.
-
-    Raises:
-        ParameterError: a deferred array is not finite; the message names its path.
-    """
+def write_params(params: Params, path: Path) -> None:
+    """Write parameters into a new folder."""
     import orbax.checkpoint as ocp
 
-    alone = _this_process_alone()
-    if any_deferred(params):
-        flat = flatten(params)
-        with progress("writing", len(flat), "arrays") as update:
-            values = nested({name: deferred(array).finite(name) for name, array in flat.items()})
-            # Orbax warns where it finds no handler of JAX's own arrays.
-            own = (jax.Array, ocp.type_handlers.ArrayHandler())
-            registry = ocp.type_handlers.create_type_handler_registry((Deferred, _one_by_one(update)), own)
-            _save(values, path, alone, type_handler_registry=registry)
-        return
-    # Arrays written one after another need little memory besides themselves.
+    # Arrays written one after another need little memory besides themselves. Trained weights hardly compress.
     largest = max((array.nbytes for array in jax.tree.leaves(params)), default=0)
     arrays = jax.device_get(params) if jax.process_count() > 1 else params
-    _save(arrays, path, alone, save_concurrent_gb=max(0.1, 1.1e-9 * largest))
-
-
-def _save(params: Params, path: Path, processes: Any, **options: Any) -> None:
-    """Write a tree of arrays. Trained weights hardly compress, so that they are written as they are."""
-    import orbax.checkpoint as ocp
-
+    alone = _this_process_alone()
     handler = ocp.PyTreeCheckpointHandler(
-        use_compression=False, use_ocdbt=is_plain(path), multiprocessing_options=processes, **options
+        use_compression=False,
+        use_ocdbt=is_plain(path),
+        save_concurrent_gb=max(0.1, 1.1e-9 * largest),
+        multiprocessing_options=alone,
     )
-    with ocp.Checkpointer(handler, multiprocessing_options=processes) as checkpointer:
-        checkpointer.save(str(absolute(path)), args=ocp.args.PyTreeSave(params))
-
-
-def _one_by_one(update: Callable[[int, Mapping[str, float]], None]) -> Any:
-    """Return Orbax's handler of deferred arrays, which has at most one of them in memory."""
-    import orbax.checkpoint as ocp
-
-    class OneByOne(ocp.type_handlers.NumpyHandler):
-        """Writes deferred arrays in the order in which their source is read fastest."""
-
-        async def serialize(self, values: Sequence[Deferred], infos: Sequence[Any], args: Any = None) -> Sequence[Any]:
-            args = args or [ocp.SaveArgs()] * len(values)
-            order = sorted(range(len(values)), key=lambda number: values[number].order)
-            for done, number in enumerate(order, start=1):
-                array = np.asarray(values[number])
-                for written in await super().serialize([array], [infos[number]], [args[number]]):
-                    written.result()
-                del array
-                update(done, {})
-            return []
-
-    return OneByOne(deepcopy_host_arrays=False)
+    with ocp.Checkpointer(handler, multiprocessing_options=alone) as checkpointer:
+        checkpointer.save(str(absolute(path)), args=ocp.args.PyTreeSave(arrays))
 
 
 def read_params(tensors: Tensors, path: Path, mesh: Mesh | None) -> Params:

@@ -5,9 +5,8 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.core.deferred import Deferred, deferred, held
 from headjax.heads.pruning import prune
-from headjax.heads.surgery import attention_layers, config_after, map_attention
+from headjax.heads.surgery import config_after, map_attention
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -44,33 +43,6 @@ def test_only_the_chosen_layers_are_visited_and_runs_are_formed_anew(model):
     expected = without_bias(batch).logits
     got = map_attention(without_bias, rescale, layers=[1])(batch).logits
     assert_close(got, expected, sums=tiny.SUMS)
-
-
-def test_of_deferred_arrays_attention_alone_is_made(model):
-    """The others stay deferred, also where layers are grouped anew, and have the same numbers in the end."""
-
-    def fewer(found):
-        return found.module.keep_heads([0, 2] if found.layer else [1, 2, 3])
-
-    made = []
-
-    def later(path, array):
-        def make():
-            made.append(jax.tree_util.keystr(path, simple=True, separator="/"))
-            return np.asarray(array)
-
-        return Deferred(array.shape, array.dtype, make)
-
-    lazy = model.replace(params=jax.tree_util.tree_map_with_path(later, model.params))
-    changed, expected = map_attention(lazy, fewer), map_attention(model, fewer)
-    assert made
-    assert all("/attention/" in path for path in made)
-    assert isinstance(changed.params["decoder"]["layers_0_0"]["feed_forward"]["up"], Deferred)
-    assert changed.config == expected.config
-    jax.tree.map(np.testing.assert_array_equal, held(changed.params), expected.params)
-    layers = attention_layers(model.replace(params=jax.tree.map(deferred, model.params)))
-    for one, other in zip(layers, attention_layers(model), strict=True):
-        jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
 
 
 def test_what_does_not_change_is_shared(model):

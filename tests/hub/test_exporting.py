@@ -4,7 +4,6 @@ import dataclasses
 import importlib.util
 import json
 
-import jax
 import numpy as np
 import pytest
 
@@ -19,7 +18,6 @@ from headjax.hub.onnx import to_onnx
 from headjax.models.tasks import NoTask, SentenceSimilarity
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
-from tests.alive import Alive
 from tests.closeness import assert_close, close_to, tolerance
 from tests.hub.directories import (
     BERT,
@@ -100,29 +98,6 @@ def test_the_tokenizer_gives_what_the_model_reads(name, expected, tmp_path):
     to_huggingface(model_of(CONFIGS[name]).replace(tokenizer=byte_tokenizer()), tmp_path / "out")
     config = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
     assert config["model_input_names"] == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "removed", "layout"),
-    [
-        ("llama", (), "native"),
-        ("gpt2", (), "native"),
-        ("t5", (), "native"),
-        ("llama", ("decoder/0/0",), "padded"),
-        ("bert", ("encoder/1/0",), "padded"),
-    ],
-)
-def test_deferred_arrays_are_written_as_held_ones_are(name, removed, layout, tmp_path):
-    """Byte by byte; in its own shapes a model has one array in memory at a time, or those of one tensor of the file."""
-    model, alive = prune(model_of(CONFIGS[name]), removed), Alive()
-    held = to_huggingface(model, tmp_path / "held", layout, family=name)
-    assert to_huggingface(alive.model(model), tmp_path / "deferred", layout, family=name) == held
-    assert {file.name for file in (tmp_path / "held").iterdir()} == {"config.json", "model.safetensors"}
-    for file in (tmp_path / "held").iterdir():
-        assert file.read_bytes() == (tmp_path / "deferred" / file.name).read_bytes()
-    if layout == "native":
-        fused = 3 if name == "gpt2" else 1
-        assert 0 < alive.most <= fused * max(array.nbytes for array in jax.tree.leaves(model.params))
 
 
 def test_zeros_in_place_of_removed_heads_have_a_cost(tmp_path):

@@ -9,7 +9,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from headjax.cli import main
-from headjax.core.deferred import Deferred
 from headjax.core.errors import CheckpointError, ConfigError, DataError, ParameterError
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.families import FAMILIES
@@ -28,10 +27,6 @@ def test_every_family_there_and_back(name, tmp_path):
     again = from_huggingface(tmp_path / "out")
     assert again.config == model.config
     assert_trees_equal(again.params, model.params)
-    lazy = from_huggingface(tmp_path / "out", lazy=True)
-    assert all(isinstance(array, Deferred) for array in jax.tree.leaves(lazy.params))
-    assert_trees_equal(lazy.params, model.params)
-    assert (lazy.config, len(lazy.history)) == (again.config, 1)
     assert exported.tensors == len(load_file(tmp_path / "out" / "model.safetensors"))
     assert again.history[0]["family"] == name
 
@@ -69,10 +64,6 @@ def test_a_mesh_holds_the_same(made):
 
 def test_another_type(made):
     model, folder = made
-    lazy = from_huggingface(folder, dtype="float16", lazy=True)
-    assert {np.asarray(array).dtype for array in jax.tree.leaves(lazy.params)} == {np.dtype(np.float16)}
-    with pytest.raises(ConfigError, match=r"^lazy: deferred arrays lie on no mesh$"):
-        from_huggingface(folder, mesh=MeshConfig(data=2).build(jax.devices()[:2]), lazy=True)
     half = from_huggingface(folder, dtype="bfloat16")
     assert {str(array.dtype) for array in jax.tree.leaves(half.params)} == {"bfloat16"}
     np.testing.assert_array_equal(

@@ -7,6 +7,7 @@ import pytest
 from headjax.core import limits
 from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.core.limits import host_memory
+from headjax.hub import from_huggingface, to_huggingface
 from headjax.mesh.memory import memory_of
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.memory import check_batch, check_state
@@ -32,9 +33,11 @@ def test_the_state_of_a_model():
 def test_a_directory_larger_than_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
     model = tiny.model(tiny.decoder_config())
     model.save(tmp_path / "model")
+    to_huggingface(model, tmp_path / "theirs")
     monkeypatch.setenv("HEADJAX_MEMORY", str(4 * model.num_parameters - 1))
-    with pytest.raises(ConfigError, match=r"model: "):
-        load(tmp_path / "model")
+    for read, name in ((load, "model"), (from_huggingface, "theirs")):
+        with pytest.raises(ConfigError, match=rf"{name}: "):
+            read(tmp_path / name)
 
 
 def test_a_batch():
