@@ -4,12 +4,15 @@ import gzip
 import re
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from headjax.core.errors import DataError
 from headjax.data.documents import Document, text_files
 from headjax.data.files import find_files, read_lines
 from headjax.data.rows import Row, divided
+from headjax.data.tables import table_rows
 from headjax.storage.files import read_text
 from headjax.storage.paths import path_of
 
@@ -95,7 +98,7 @@ def test_paths_without_text_are_named(tmp_path, monkeypatch):
         text_files(file)
 
 
-def test_texts_of_a_bucket_are_found_and_read(bucket):
+def test_files_of_a_bucket_are_found_and_read(bucket, tmp_path):
     home = path_of(bucket)
     (home / "deep" / "a.txt").write_text("one\r\ntwo\n")
     (home / "b.md").write_text("bee")
@@ -106,6 +109,12 @@ def test_texts_of_a_bucket_are_found_and_read(bucket):
     assert list(read_lines(home / "deep" / "a.txt")) == ["one\n", "two\n"]
     assert list(read_lines(home / "d.txt.gz")) == ["three\n", "four"]
     assert read_text(home / "d.txt.gz") == "three\nfour"
+    (home / "t.csv").write_text("text;label\na film;1\n")
+    parquet.write_table(pyarrow.table({"text": ["a film"], "label": [1]}), tmp_path / "t.parquet")
+    (home / "t.parquet").write_bytes((tmp_path / "t.parquet").read_bytes())
+    for name in ("t.csv", "t.parquet"):
+        (row,) = table_rows(f"{bucket}/{name}", {"text": "text", "label": "label"})
+        assert row.values == {"text": "a film", "label": "1"}
     with pytest.raises(DataError, match=rf"^{bucket}/none.txt: "):
         find_files(f"{bucket}/none.txt")
 
