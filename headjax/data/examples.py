@@ -202,8 +202,6 @@ class TokenBlocks:
 
     def __init__(self, tokens: np.ndarray, length: int) -> None:
         require(length >= 2, "length", f"must be at least 2 (a token and its successor), got {length}")
-        if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
-            raise DataError(f"tokens: expected integers [tokens], got {tokens.dtype} {list(tokens.shape)}")
         if len(tokens) < length:
             raise DataError(f"length: the text has {len(tokens)} tokens, less than one block of {length}")
         blocks = len(tokens) // length

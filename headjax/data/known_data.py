@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -156,9 +156,7 @@ class ImageFiles(DataConfig):
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder")
         name = find_cifar(folder)
-        usual = find_task(name or "imagenet").form
-        if not isinstance(usual, ImageForm):
-            raise DataError(f"{folder}: {name} is no task of images")
+        usual = cast(ImageForm, find_task(name or "imagenet").form)
         found = cifar_rows(folder, name) if name else folder_rows(folder)
         form = self.form(usual, usual.classes if name else found.classes)
         return _image_data(form, found, self.path, Reading(augmentation=self.augmentation))

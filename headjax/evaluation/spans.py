@@ -140,8 +140,6 @@ def best_span(output: Output, batch: Batch) -> tuple[jax.Array, jax.Array, jax.A
     logits = output.require_logits().astype(jnp.float32)
     inside = batch_array(batch, "context_mask").astype(bool)
     length = inside.shape[1]
-    if logits.shape != (*inside.shape, 2):
-        raise DataError(f"logits: expected [batch, length, 2], got {list(logits.shape)}")
     start, end = (jnp.where(inside, logits[..., i], -jnp.inf) for i in (0, 1))
     gap = jnp.arange(length)[None, :] - jnp.arange(length)[:, None]
     allowed = (gap >= 0) & (gap < LONGEST_ANSWER)
