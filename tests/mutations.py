@@ -1,15 +1,13 @@
-"""Configs with parts replaced: by what their declared types allow, by any object that Python has, or by text."""
+"""Configs with parts replaced: by what such a field holds elsewhere, by any object that Python has, or by text."""
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import functools
 import json
 import random
 import re
 import traceback
-import types
-import typing
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -22,12 +20,13 @@ from ml_collections import ConfigDict, config_dict
 
 from headjax.attention import MultiHead, NoHeads
 from headjax.core.errors import HeadjaxError
-from headjax.core.serialize import class_of_kind, kinds_of, to_data
+from headjax.core.serialize import kinds_of, to_data
 from headjax.core.tensors import count
 from headjax.models.config import Options
 from headjax.models.memory import check_state
 from headjax.models.summary import check_kernels, summarize
 from headjax.training.config import TrainConfig, load_config, train_config
+from tests.attention.formulations import FORMULATIONS
 
 SIZES = {"num_layers": 2, "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 4}}
 LAYERS = SIZES | {"width": 8, "feed_forward": {"kind": "dense", "hidden": 8}}
@@ -85,95 +84,54 @@ OBJECTS: list[Any] = [
 ]
 
 
-def fitting(draw: random.Random, expected: Any, depth: int = 0) -> Any:
-    """A value that a declared type allows; bounds, and what fields say of each other, are another matter."""
-    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
-    if origin is typing.Annotated:
-        return fitting(draw, arguments[0], depth)
-    if origin in (types.UnionType, typing.Union):
-        return fitting(draw, draw.choice(arguments), depth)
-    if origin is typing.Literal:
-        return draw.choice(arguments)
-    if origin is tuple:
-        inner = arguments[0] if arguments else int
-        return [fitting(draw, inner, depth + 1) for _ in range(draw.randint(0, 3))]
-    if isinstance(expected, type) and expected not in (bool, int, float, str) and depth < 4:
-        kinds = kinds_of(expected)
-        if kinds or dataclasses.is_dataclass(expected):
-            return group(draw, draw.choice(kinds) if kinds else None, expected, depth)
-    small = {bool: [True, False], int: [1, 2, 3, 4, 8], float: [0.0, 0.1, 1.0, 2], str: ["x", "auto", "relu"]}
-    return draw.choice(small.get(expected, [None]))
-
-
-def group(draw: random.Random, kind: str | None, base: type, depth: int) -> dict[str, Any]:
-    """The fields of a kind, those it needs and some of the others."""
-    cls: Any = base if kind is None else class_of_kind(kind)
-    found: dict[str, Any] = {} if kind is None else {"kind": kind}
-    for name, (expected, needed) in schema(cls).items():
-        if needed or draw.random() < 0.2:
-            found[name] = fitting(draw, expected, depth + 1)
-    return found
-
-
-@functools.cache
-def schema(cls: type) -> dict[str, tuple[Any, bool]]:
-    """The type of every field of a config class, and whether it has to be given."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    missing = dataclasses.MISSING
-    fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
-    return {
-        field.name: (hints[field.name], field.default is missing and field.default_factory is missing)
-        for field in fields
-    }
-
-
-def places(data: Any, expected: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """The path of everything below a config's data, with the type that is declared there."""
-    if isinstance(data, dict):
-        known = isinstance(data.get("kind"), str) and data["kind"] in kinds_of(object)
-        cls = class_of_kind(data["kind"]) if known else first_class(expected)
-        fields = schema(cls) if dataclasses.is_dataclass(cls) else {}
-        for name, entry in data.items():
-            declared = fields[name][0] if name in fields else str if name == "kind" else Any
-            yield (*path, name), declared
-            yield from places(entry, declared, (*path, name))
-    elif isinstance(data, list):
-        item = (typing.get_args(expected) or (Any,))[0]
-        for number, entry in enumerate(data):
-            yield (*path, number), item
-            yield from places(entry, item, (*path, number))
-
-
-def first_class(expected: Any) -> Any:
-    """The class that a type, or an optional one, holds."""
-    options = [each for each in typing.get_args(expected) or (expected,) if each is not type(None)]
-    return options[0]
-
-
 @functools.cache
 def base(recipe: str) -> str:
     """A run of a small model, every field written out."""
     return json.dumps(to_data(train_config(RUN | {"model": {"kind": recipe} | RECIPES[recipe]})))
 
 
+def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """The path and the value of everything below a config's data."""
+    entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for name, entry in entries:
+        yield (*path, name), entry
+        yield from places(entry, (*path, name))
+
+
+@functools.cache
+def known() -> Mapping[Any, list[Any]]:
+    """What fields of a name hold in any recipe, formulation or initialisation, and what every type holds."""
+    found = {bool: [True, False], int: [1, 2, 3, 4, 8], float: [0.0, 0.1, 1.0, 2], str: ["x", "auto", "relu"]}
+    formulations = [{"attention": to_data(each)} for each in FORMULATIONS.values()]
+    parts = [{"residual": {"kind": kind}} for kind in ("pre_norm", "post_norm", "scaled_post_norm")]
+    parts += [{"initialization": {"kind": kind}} for kind in ("admin", "admin_constant", "deep_norm")]
+    for data in (*(json.loads(base(recipe)) for recipe in RECIPES), *formulations, *parts):
+        for path, value in places(data):
+            found.setdefault(path[-1], []).append(value)
+    return found | {"kind": kinds_of(object)}
+
+
+def fitting(draw: random.Random, name: Any, old: Any) -> Any:
+    """A value that a field may have; bounds, and what fields say of each other, are another matter."""
+    values = known().get(name if draw.random() < 0.5 or type(old) not in known() else type(old), [None])
+    return copy.deepcopy(draw.choice(values))
+
+
 def mutated(draw: random.Random) -> Any:
     """A run with one to three of its parts replaced, removed or added."""
     data = json.loads(base(draw.choice(list(RECIPES))))
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
-        path, expected = draw.choice(list(places(data, TrainConfig)))
+        path, old = draw.choice(list(places(data)))
         holder = functools.reduce(lambda entry, key: entry[key], path[:-1], data)
         change = draw.choice(("fitting",) * 5 + ("number", "text", "object") * 2 + ("delete", "add"))
         if change == "delete":
             del holder[path[-1]]
         elif change == "add" and isinstance(holder, dict):
             holder[draw.choice(["x", "", None, 1, "kind", "num_layers"])] = draw.choice(OBJECTS)
-        elif change == "fitting" and path[-1] == "kind":
-            holder["kind"] = draw.choice(kinds_of(object))
         elif change == "fitting":
-            holder[path[-1]] = fitting(draw, expected)
+            holder[path[-1]] = fitting(draw, path[-1], old)
         else:
-            values = {"number": NUMBERS, "text": TEXTS}.get(change, OBJECTS)
-            holder[path[-1]] = draw.choice(values)
+            holder[path[-1]] = draw.choice({"number": NUMBERS, "text": TEXTS}.get(change, OBJECTS))
         if change in ("add", "object"):
             break  # what they put there cannot always be walked through
     return data
@@ -184,12 +142,10 @@ def overrides(draw: random.Random) -> tuple[str, list[str]]:
     recipe = draw.choice(list(RECIPES))
     found = []
     for _ in range(draw.choice((1, 1, 2, 3))):
-        path, expected = draw.choice(list(places(json.loads(base(recipe)), TrainConfig)))
+        path, old = draw.choice(list(places(json.loads(base(recipe)))))
         name = ".".join(map(str, path)) + draw.choice(("",) * 9 + (".", ".kind", ".x", "="))
-        fits = draw.random() < 0.6
-        value = draw.choice(kinds_of(object)) if path[-1] == "kind" and fits else fitting(draw, expected)
         odd = draw.choice([*TEXTS, hex(16**5000), "[" * 5000, "1if 2 else", "{1: 2}", "3", "()"])
-        found.append(f"--config.{name}={value if fits else odd}")
+        found.append(f"--config.{name}={fitting(draw, path[-1], old) if draw.random() < 0.6 else odd}")
     return recipe, found
 
 
