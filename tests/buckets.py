@@ -56,16 +56,11 @@ def emulator(log: Path) -> Iterator[str]:
 
 
 def _make_bucket(server: str, log: Path) -> None:
-    request = urllib.request.Request(
-        f"{server}/storage/v1/b?project=heads",
-        json.dumps({"name": BUCKET}).encode(),
-        {"Content-Type": "application/json"},
-    )
-    end = time.monotonic() + 60
+    body, kind = json.dumps({"name": BUCKET}).encode(), {"Content-Type": "application/json"}
+    request, end = urllib.request.Request(f"{server}/storage/v1/b?project=heads", body, kind), time.monotonic() + 60
     while True:
         try:
-            urllib.request.urlopen(request).close()
-            return
+            return urllib.request.urlopen(request).close()
         except urllib.error.URLError:
             if time.monotonic() > end:
                 raise RuntimeError(log.read_text()) from None

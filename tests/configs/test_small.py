@@ -10,12 +10,11 @@ from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.cli import main
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import count
-from headjax.data.known_data import Glue, Mnist
-from headjax.data.prepared import PreparedData
+from headjax.data.known_data import Glue
 from headjax.data.tasks import GLUE
 from headjax.models.recipe import Directory
 from headjax.models.residuals import PostNorm, PreNorm, ScaledPostNorm
-from headjax.models.tasks import Classification, Pretraining, Regression, Span
+from headjax.models.tasks import Classification, Regression
 from headjax.training.config import load_config, train_config
 from headjax.training.config_file import load_config_file
 
@@ -80,23 +79,6 @@ def test_the_code_model_is_the_one_that_headjax_carries():
     config = train_config(load_config_file(f"{SMALL / 'code.py'}:steps=9"))
     assert (config.steps, config.data.embedded, config.data.length) == (9, "code", 256)
     assert count(config.model.build().tensors()) == 1_088_256
-
-
-def test_questions_start_from_a_directory_and_end_in_spans(data_dir, monkeypatch):
-    monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
-    config = train_config(load_config_file(f"{SMALL / 'minilm_squad.py'}:start=somewhere"))
-    assert (config.model.path, config.model.task) == ("somewhere", Span())
-    assert Path(config.data.train).is_file()
-    assert Path(config.data.validation).is_file()
-
-
-def test_images_and_pretraining_have_their_outputs():
-    vision = train_config(load_config_file(f"{SMALL / 'vit_mnist.py'}:steps=9"))
-    assert vision.model.build().output == Classification(classes=10)
-    assert isinstance(vision.data, Mnist)
-    bert = train_config(load_config_file(f"{SMALL / 'pretraining.py'}:data=somewhere"))
-    assert bert.data == PreparedData(path="somewhere")
-    assert isinstance(bert.model.build().output, Pretraining)
 
 
 FILE = SMALL / "deep.py"

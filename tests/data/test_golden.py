@@ -100,7 +100,7 @@ def digest_of(data, batch_size=3, steps=4):
 
 
 def tokenizer(kind, root):
-    byte_kinds = ("language", "parallel_text", "language_model_rows", "translations")
+    byte_kinds = ("language", "parallel_text")
     return byte_tokenizer() if kind in byte_kinds else wordpiece_tokenizer(root / "vocab.txt")
 
 
