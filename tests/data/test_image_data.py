@@ -14,7 +14,6 @@ from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data.image_rows import CIFAR, cifar_rows, find_cifar, pixels, read_idx
 from headjax.data.known_data import ImageFiles, Mnist
-from headjax.data.stream import train_iterator
 from headjax.data.task import DataConfig
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import measure_task
@@ -196,16 +195,6 @@ def test_classes_that_are_numbers_keep_them(tmp_path):
     data = ImageFiles(path=str(tmp_path), size=8, mean=(0.0,), deviation=(1.0,)).load()
     assert data.info["labels"] == list(map(str, range(11)))
     assert_close(data.validation[10]["pixel_values"], 200 / 255, sums=4)
-
-
-def test_training_cuts_and_mirrors_at_random(folder):
-    def edges(flip):
-        iterator = train_iterator(ImageFiles(path=str(folder), size=14, flip=flip).load().train, 6, 0)
-        found = [next(iterator)["pixel_values"][:, 0] for _ in range(4)]
-        return [np.concatenate([red[:, :, column].mean(axis=1) for red in found]) for column in (0, -1)]
-
-    assert np.unique(edges(True)[0] > 0).size == 2  # red on the left, or mirrored
-    assert (edges(False)[1] < 0).all()
 
 
 def test_top1_and_top5(folder, tmp_path):

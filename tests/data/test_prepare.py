@@ -242,17 +242,6 @@ def test_bad_rows_name_their_place(run, tmp_path):
         run(tmp_path / "none", train=RowSource.of([Row("film.tsv: row 41", {"text": " ", "label": 0})]))
 
 
-def test_rows_without_a_label_are_counted(run, wordpiece, tmp_path):
-    """As TFDS has them in test splits; -1, or NaN."""
-    lacking = [Row("film.tsv", {"text": "a film", "label": label}) for label in (-1, float("nan"), "-")]
-    run(tmp_path / "films", train=RowSource.of([*rows(40), *lacking]))
-    with pytest.warns(UserWarning, match=r"films: .*label.* 3 of 43 in train"):
-        data = PreparedData(path=str(tmp_path / "films")).load(wordpiece)
-    assert len(data.train) == 40
-    with pytest.raises(DataError, match=r"^films: the split validation has no labels"):
-        run(tmp_path / "none", validation=RowSource.of(lacking))
-
-
 def test_a_folder_of_something_else(prepared_films, film_rows, run, wordpiece, tmp_path):
     with pytest.raises(DataError, match=r"films: .*length was 12 and is 10 now"):
         run(prepared_films, form=dataclasses.replace(FORM, length=10))

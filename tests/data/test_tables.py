@@ -185,22 +185,6 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path, name, content, place):
             header(path)
 
 
-@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".json", ".jsonl", ".tsv.gz"])
-def test_tables_of_every_format(suffix, tmp_path):
-    rows = [{"text": f"a film {i}", "label": ("negative", 1)[i % 2]} for i in range(3)]
-    for split, some in (("train", rows), ("valid", rows[:1])):
-        file = tmp_path / f"{split}{suffix}"
-        if suffix.startswith(".json"):
-            entries = [json.dumps(row) for row in some]
-            file.write_text("[" + ",".join(entries) + "]" if suffix == ".json" else "\n".join(entries))
-            continue
-        between = "," if suffix == ".csv" else "\t"
-        lines = [between.join(("text", "label")), *(between.join(map(str, row.values())) for row in some)]
-        data = ("\n".join(lines) + "\n").encode()
-        file.write_bytes(gzip.compress(data) if suffix.endswith(".gz") else data)
-    assert task_rows("sst2", tmp_path) == {"train": rows, "validation": rows[:1]}
-
-
 def test_columns_may_have_the_names_of_the_data_set(tmp_path):
     rows = (f"{i}\tpremise {i}\tso\tneutral" for i in range(99))
     pairs = write_lines(tmp_path / "pairs.tsv", "index\tpremise\thypothesis\tgold_label", *rows)

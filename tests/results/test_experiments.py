@@ -106,16 +106,6 @@ def test_probabilities_after_any_history_sum_to_one(history):
     np.testing.assert_allclose(total, 1.0, rtol=1e-12)
 
 
-def test_longer_histories_predict_a_text_with_memory_better():
-    generator = np.random.default_rng(0)
-    tokens = [0, 1]
-    for _ in range(5000):  # the next token is the one before the last, nine times of ten
-        tokens.append(tokens[-2] if generator.random() < 0.9 else int(generator.integers(8)))
-    found = losses(tokens[4000:], 3, [np.array(tokens[:4000])], 8)
-    assert found[2] < 0.6 * min(found[:2])
-    assert found[:2] == losses(tokens[4000:], 2, [np.array(tokens[:4000])], 8)
-
-
 def test_no_n_gram_reaches_over_the_end_of_an_example():
     # B is never followed by anything, so after it only the unigrams count.
     unigram, bigram = losses([B, C], 2, [np.array([A, B]), np.array([C, C])], 3)

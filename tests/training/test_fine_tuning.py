@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import contextlib
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,7 +10,6 @@ from headjax.data.labelled_text import TextClassification, TextSimilarity
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task
 from headjax.models.encoder import Bert
-from headjax.models.model import load
 from headjax.models.recipe import Directory
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, NoTask, SentenceSimilarity
@@ -63,30 +59,6 @@ def test_a_classifier_learns_and_is_evaluated_as_it_was_trained(folder, tmp_path
     task = load_task(str(folder / "dev.tsv"), result.model)
     assert evaluate_task(result.model, task) == close_to(dict(result.metrics), sums=tiny.SUMS)
     assert result.model.history[-1]["data"]["labels"] == ["0", "1"]
-
-
-def test_a_bfloat16_model_is_fine_tuned_as_its_copy_in_float32(folder, tmp_path):
-    """Small steps reach every weight, norms included, and the end is saved as it was trained and evaluated."""
-    coarse = tiny.model(config_of(folder, Classification(classes=2)).model.build())
-    coarse = coarse.replace(params=jax.tree.map(lambda array: array.astype(jnp.bfloat16), coarse.params))
-    control = coarse.replace(params=jax.tree.map(lambda array: array.astype(jnp.float32), coarse.params))
-    small = AdamW(schedule=ConstantRate(peak=5e-5))
-    trained = {}
-    for name, model in (("coarse", coarse), ("control", control)):
-        model.save(tmp_path / name)
-        config = config_of(
-            folder, NoTask(), model=Directory(path=str(tmp_path / name)), steps=10, optimizer=small, keep="best",
-            evaluate_every=5,
-        )  # fmt: skip
-        with pytest.warns(UserWarning, match="bfloat16") if name == "coarse" else contextlib.nullcontext():
-            trained[name] = train(config, tmp_path / f"{name}_run")
-    found, expected = (flatten(load(result.path).params) for result in trained.values())
-    moved = {path: float(np.mean(array != flatten(control.params)[path])) for path, array in found.items()}
-    assert min(share for path, share in moved.items() if path.endswith("scale")) == 1.0
-    assert {array.dtype for array in found.values()} == {jnp.dtype("float32")}
-    for path, array in found.items():
-        np.testing.assert_array_equal(array, expected[path], err_msg=path)
-    assert trained["coarse"].metrics == trained["control"].metrics
 
 
 def test_seeds_of_a_fine_tuning_start_from_outputs_of_their_own(folder, tmp_path):
