@@ -66,11 +66,6 @@ def max_difference(model: Model, directory: str | Path, *, family: Family | None
 
     The directory is read again. The outputs are the hidden states and, where there are any, the logits of two random
     examples, the second of which is padded.
-
-    Args:
-        model: the model.
-        directory: the directory that `to_huggingface` wrote.
-        family: as of `from_huggingface`.
     """
     batch = example_batch(model)
     ours, theirs = model(batch), from_huggingface(directory, family=family)(batch)
@@ -79,12 +74,7 @@ def max_difference(model: Model, directory: str | Path, *, family: Family | None
 
 
 def example_batch(model: Model, length: int | None = None) -> dict[str, np.ndarray]:
-    """Return a batch of two random examples for the model, the second padded.
-
-    Args:
-        model: the model.
-        length: number of tokens; None is `LENGTH`, or the model's longest if that is less.
-    """
+    """Return a batch of two random examples for the model, the second padded."""
     generator, config = np.random.default_rng(0), model.config
     if isinstance(config, VisionModel):
         size = (2, config.patches.channels, config.patches.image_size, config.patches.image_size)

@@ -30,11 +30,7 @@ CARRIED = TOKENIZER | {
 
 
 def read_companions(folder: Path) -> dict[str, bytes]:
-    """Return the files that a model carries, by name.
-
-    Raises:
-        ConfigError: it is a pipeline of `sentence-transformers` that computes something else than this package.
-    """
+    """Return the files that a model carries, by name."""
     check_links(folder, sorted(CARRIED))
     found: dict[str, bytes] = {}
     for name in sorted(CARRIED):

@@ -120,11 +120,7 @@ def imported_from(model: Model) -> str | None:
 
 
 def layout_of_export(model: Model) -> tuple[str, str]:
-    """Return the family and the layout that `to_huggingface` would take.
-
-    Raises:
-        InexpressibleError: no layout can express the model; the message has the reasons and an alternative.
-    """
+    """Return the family and the layout that `to_huggingface` would take."""
     family, layout, _ = choose(model, _families(model, None, _imported(model)), "auto")
     return family.model_type, layout
 

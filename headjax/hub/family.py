@@ -130,11 +130,7 @@ class Family:
         return self.config.kind
 
     def read(self, fields: Fields) -> ModelConfig:
-        """Return the architecture that a `config.json` describes.
-
-        Raises:
-            ConfigError: a field is missing, malformed or has a value that is not supported.
-        """
+        """Return the architecture that a `config.json` describes."""
         fields = fields.having({name: fields.data[alias] for alias, name in self.aliases.items() if fields.has(alias)})
         for name, values in self.supported.items():
             fields.only(name, values, values[0])
@@ -146,9 +142,6 @@ class Family:
         """Return the fields of a `config.json` that express as much of an architecture as the family can.
 
         The family can express the architecture if, and only if, `read` of the fields returns it.
-
-        Raises:
-            InexpressibleError: a part is of a kind that the family does not have.
         """
         chosen = self._classes_of(config)
         if not chosen:

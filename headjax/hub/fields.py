@@ -53,11 +53,7 @@ class Fields:
 
     @classmethod
     def load(cls, directory: Path, tensors: Collection[str] = ()) -> Fields:
-        """Read the `config.json` of a directory.
-
-        Raises:
-            CheckpointError: the file is missing, holds no JSON object, or is a link out of the directory.
-        """
+        """Read the `config.json` of a directory."""
         check_links(directory, ("config.json",))
         file = directory / "config.json"
         try:

@@ -99,11 +99,7 @@ def _named_family(fields: Fields, families: Collection[Family]) -> Family:
 
 
 def read_config(family: Family, fields: Fields) -> ModelConfig:
-    """Return the architecture that a `config.json` describes.
-
-    Raises:
-        ConfigError: a field is missing, malformed or has a value that is not supported.
-    """
+    """Return the architecture that a `config.json` describes."""
     try:
         return family.read(fields)
     except ConfigError as error:
@@ -113,11 +109,7 @@ def read_config(family: Family, fields: Fields) -> ModelConfig:
 
 
 def match(family: Family, config: ModelConfig, files: SafetensorsFiles) -> list[BoundRule]:
-    """Return every tensor of a model with its name in the files.
-
-    Raises:
-        ParameterError: tensors are missing, left over, wrongly shaped, or differ from the tensor that they repeat.
-    """
+    """Return every tensor of a model with its name in the files."""
     bound = bind(family.tensor_rules(config), config, family.model_type)
     expected = {entry.theirs for entry in bound}
     copies = {copy: first for copy, first in family.repeated(config) if first in expected and copy not in expected}
@@ -209,14 +201,6 @@ def _load_params(
 
     Each layer goes straight into its place in a run's array, or in the array's shards on this process's devices. Beside
     the result, at most one tensor of the file and one array are held.
-
-    Args:
-        tensors: the declarations.
-        pieces: every tensor with its name in the files, by the array that it belongs to.
-        files: the files.
-        mesh: the mesh on which they are placed; None is one device.
-        kinds: the type of each array, by its path.
-        progress: shows what is read.
     """
     placed = {} if mesh is None else flatten(shardings(tensors, mesh))
     with progress("reading", len(pieces), "arrays") as update:
@@ -261,11 +245,7 @@ def _kind(pieces: Sequence[_Piece], files: SafetensorsFiles, dtype: str | None) 
 def _read(
     tensor: nnx.Param[Any], pieces: Sequence[_Piece], files: SafetensorsFiles, kind: np.dtype, shards: Sequence[Index]
 ) -> list[np.ndarray]:
-    """Return shards of an array, each in a separate buffer; every tensor of the files is read once.
-
-    Raises:
-        ParameterError: a tensor is not finite, or not in the array's type; the message names its file and the tensor.
-    """
+    """Return shards of an array, each in a separate buffer; every tensor of the files is read once."""
 
     def load(piece: _Piece) -> np.ndarray:
         return piece.bound.form.load(files.read(piece.bound.theirs), piece.bound.tensors, piece.part)
@@ -287,11 +267,7 @@ def _read(
 
 
 def _finite(value: np.ndarray, piece: _Piece, files: SafetensorsFiles) -> np.ndarray:
-    """Return the part of a tensor that was read.
-
-    Raises:
-        ParameterError: it is not finite; the message names the file and the tensor.
-    """
+    """Return the part of a tensor that was read."""
     if not all_finite(value):
         name = piece.bound.theirs
         raise ParameterError(

@@ -78,16 +78,7 @@ LAYOUTS: Mapping[str, Layout] = {"native": native, "padded": padded}
 
 
 def choose(model: Model, families: Collection[Family], layout: str) -> tuple[Family, str, Written]:
-    """Return the first family that can express the model in a layout, with the layout and the model as written.
-
-    Args:
-        model: the model.
-        families: the candidates.
-        layout: a name in `LAYOUTS`, or `auto` for the first that works.
-
-    Raises:
-        InexpressibleError: no family can; the message says why, and names a layout that can.
-    """
+    """Return the first family that can express the model in a layout, with the layout and the model as written."""
     names = list(LAYOUTS) if layout == "auto" else [layout]
     refused = []
     for name in names:
@@ -156,13 +147,7 @@ def _checked(fields: dict[str, Any], config: ModelConfig, family: Family) -> dic
 
 
 def first_difference(one: Any, other: Any, ignored: Collection[str], path: str = "") -> str | None:
-    """Return a phrase about the first field in which two configs differ; None if they compute the same.
-
-    Args:
-        one, other: the configs.
-        ignored: names of fields that may differ.
-        path: place of the configs, for the phrase.
-    """
+    """Return a phrase about the first field in which two configs differ; None if they compute the same."""
     if isinstance(one, Attention) and isinstance(other, Attention):
         one, other = _spelled_out(one), _spelled_out(other)
     if type(one) is not type(other):

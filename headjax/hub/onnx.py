@@ -86,11 +86,7 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
 
 
 def _libraries() -> tuple[Any, Any]:
-    """Return jax2onnx and onnxruntime.
-
-    Raises:
-        HeadjaxError: the `onnx` extra is not installed.
-    """
+    """Return jax2onnx and onnxruntime."""
     try:
         import jax2onnx
         import onnxruntime
@@ -102,11 +98,7 @@ def _libraries() -> tuple[Any, Any]:
 
 
 def _checked_difference(expected: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:
-    """Return the largest difference of onnxruntime's outputs, relative to the model's.
-
-    Raises:
-        HeadjaxError: it is beyond `TOLERANCE`.
-    """
+    """Return the largest difference of onnxruntime's outputs, relative to the model's."""
     pairs = zip(expected, found, strict=True)
     apart = [float(np.max(np.abs(ours - theirs)) / max(1.0, np.max(np.abs(ours)))) for ours, theirs in pairs]
     worst = float(np.max(apart))

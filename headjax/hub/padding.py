@@ -49,11 +49,7 @@ class PlainHeads(NamedTuple):
 
 @functools.singledispatch
 def as_grouped(module: AttentionModule) -> PlainHeads:
-    """Return a layer as grouped heads, which compute the same function up to rounding.
-
-    Raises:
-        InexpressibleError: the formulation is not multi-head attention with other weights; the message says why.
-    """
+    """Return a layer as grouped heads, which compute the same function up to rounding."""
     raise InexpressibleError(f"{kind_of(module.config)} attention cannot be written as multi-head attention")
 
 
@@ -166,13 +162,6 @@ def pad_heads(model: Model, family: Family) -> Model:
 
     Each head takes the place of its original number. Removed heads have zero output weights, so that they add nothing;
     dimensions that heads lack are zero. A scale that the family cannot write goes into the query weights.
-
-    Args:
-        model: the model.
-        family: says which shapes there are.
-
-    Raises:
-        InexpressibleError: a formulation is not multi-head attention, or the heads fit no shape of the family.
     """
     plain: dict[Place, PlainHeads] = {}
     for found in attention_layers(model):

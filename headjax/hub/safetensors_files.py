@@ -51,12 +51,7 @@ class SafetensorsFiles:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Read the headers.
-
-        Raises:
-            CheckpointError: there are no safetensors, or a file or the index is broken; the message starts with the
-                file. A link leads out of the directory.
-        """
+        """Read the headers."""
         check_links(directory, (SINGLE, INDEX))
         self.directory = directory
         self.entries: dict[str, StoredTensor] = {}
@@ -82,11 +77,7 @@ class SafetensorsFiles:
             self.entries |= header
 
     def dtype(self, name: str) -> np.dtype:
-        """Return the type of a tensor.
-
-        Raises:
-            CheckpointError: the type is not in `DTYPES`.
-        """
+        """Return the type of a tensor."""
         entry = self.entries[name]
         if entry.dtype not in DTYPES:
             raise CheckpointError(f"{entry.file}: {name} is of type {entry.dtype}; readable: {', '.join(DTYPES)}")
@@ -139,11 +130,6 @@ def write_safetensors(
 
     Each tensor is written to its place as it comes and dropped then, so that one at a time is in memory. In any order
     the file is the same, byte by byte, which is that of the safetensors library.
-
-    Args:
-        path: the file.
-        entries: type and shape of every tensor by name.
-        tensors: each name once, with its data.
     """
     kinds = {DTYPES[kind]: kind for kind in WRITTEN}
     order = sorted(entries, key=lambda name: (WRITTEN.index(kinds[np.dtype(entries[name].dtype)]), name))

@@ -128,16 +128,9 @@ def _of_family(folder: Path, family: str, config: Mapping[str, Any]) -> Tokenize
 def write_tokenizer(
     tokenizer: Tokenizer, directory: str | Path, max_length: int | None = None, *, segments: bool = False
 ) -> None:
-    """Write the files from which `transformers` builds the same tokenizer.
-
-    Args:
-        tokenizer: the tokenizer.
-        directory: folder to write to.
-        max_length: longest sequence of the model, in tokens; None where it is unknown.
-        segments: whether the model reads `token_type_ids`. The default of `transformers` depends on its version, and a
-            model that misses them reads both texts of a pair as one.
-    """
+    """Write the files from which `transformers` builds the same tokenizer."""
     tokenizer.save(directory)
+    # The default of `transformers` depends on its version, and a model that misses types reads a pair as one text.
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **dict(tokenizer.special)}
     config["model_input_names"] = ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"]
     if max_length is not None:
@@ -153,11 +146,7 @@ def _check_rules(folder: Path, kind: str, config: Mapping[str, Any]) -> None:
 
 
 def _is_there(file: Path) -> bool:
-    """Return whether there is such a file.
-
-    Raises:
-        DataError: something else has its name: a folder, a pipe, or a link that leads nowhere.
-    """
+    """Return whether there is such a file, and nothing else of its name."""
     if file.is_file():
         return True
     if file.exists() or (not is_bucket(file) and os.path.islink(file)):

@@ -21,14 +21,8 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Learn a byte-level byte-pair encoding from texts (Sennrich et al. 2016; over bytes as in GPT-2).
 
     All 256 bytes are tokens, so any text is encoded and decoded without loss. The same texts give the same tokenizer.
-
-    Args:
-        texts: texts to learn from.
-        vocab_size: number of tokens: 256 bytes, the end-of-text token and the learned merges.
-
-    Raises:
-        ConfigError: fewer than 257 tokens, or more than memory holds; the library ends the process where it runs out.
-        DataError: the texts have too few different pairs for this vocabulary size.
+    `vocab_size` counts the bytes, the end-of-text token and the learned merges. The library ends the process where
+    memory runs out.
     """
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -102,16 +96,7 @@ def check_tokenizer(name: str) -> None:
 
 
 def make_tokenizer(name: str, texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Learn a tokenizer from texts, or read one from a folder.
-
-    Args:
-        name: a name of `TRAINERS`, or a folder.
-        texts: texts to learn from.
-        vocab_size: number of tokens to learn.
-
-    Raises:
-        DataError: the folder holds no tokenizer that can be read, or the texts yield fewer tokens.
-    """
+    """Learn a tokenizer from texts, or read one from a folder."""
     if name in TRAINERS:
         return TRAINERS[name](texts, vocab_size)
     found = read_tokenizer(path_of(name).expanduser())

@@ -49,12 +49,6 @@ def sentencepiece_tokenizer(path: str | Path) -> Tokenizer:
 
     The tokenizer splits text as the library does, with two exceptions. Of two splits with the same score it may take
     either. Text that spells a special token is that token where the vocabulary lacks one of its characters.
-
-    Args:
-        path: the model file.
-
-    Raises:
-        DataError: the file holds no such model, or the library is not installed.
     """
     file = path_of(path).expanduser()
     return _tokenizer(str(file), read_bytes(file))
@@ -65,14 +59,6 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
     Text is normalised (NFKC, white space to single spaces), so unlike byte pairs it does not come back to the letter;
     every character of the texts has a piece. Special tokens are T5's: `<pad>` 0, `</s>` 1, `<unk>` 2.
-
-    Args:
-        texts: texts to learn from; each line is a sentence.
-        vocab_size: number of pieces, special tokens included.
-
-    Raises:
-        DataError: the texts have too few or too many different characters and words for this vocabulary size, or the
-            library is not installed.
     """
     library = sentencepiece_library()
     require(vocab_size >= 4, "vocab_size", f"must be at least 4 (3 special tokens), got {vocab_size}")
@@ -124,14 +110,7 @@ def byte_fallback_tokenizer(path: str | Path, *, start: bool = True, end: bool =
     """Read the tokenizer of a SentencePiece model of byte pairs whose unknown characters are UTF-8 bytes (`<0x0A>`).
 
     The tokenizer splits text as the library does, behind an added space. One exception: where two neighbouring pairs
-    make the same piece, the library takes the left one.
-
-    Args:
-        path: the model file.
-        start, end: whether texts of examples start with `<s>` and end with `</s>`.
-
-    Raises:
-        DataError: the file holds no such model, or the library is not installed.
+    make the same piece, the library takes the left one. `start` and `end` say whether texts get `<s>` and `</s>`.
     """
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, normalizers
@@ -174,12 +153,6 @@ def marian_tokenizer(folder: str | Path) -> Tokenizer:
 
     Ids are those of `vocab.json`. A piece that it lacks is never used; Hugging Face's tokenizer makes it unknown. A
     language's code (`>>fra<<`) at the start of a text is one token.
-
-    Args:
-        folder: folder of the three files.
-
-    Raises:
-        DataError: a file cannot be used, or the vocabulary lacks a token; the message starts with the file.
     """
     source_file, target_file, file = (path_of(folder) / name for name in MARIAN_FILES)
     numbers = read_vocabulary(file)

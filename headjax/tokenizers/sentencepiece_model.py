@@ -29,17 +29,7 @@ def unigram(
     vocabulary: Sequence[tuple[str, float]],
     unknown: str,
 ) -> Backend:
-    """Build the `tokenizers` library's tokenizer of a unigram model.
-
-    Args:
-        name: name of the file, for errors.
-        proto: the model file's message, which holds the rules for white space and characters.
-        vocabulary: tokens in the order of their ids, with their scores.
-        unknown: the token that stands for unknown text.
-
-    Raises:
-        DataError: the library refuses the rules or the vocabulary.
-    """
+    """Build the `tokenizers` library's tokenizer of a unigram model."""
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, normalizers, pre_tokenizers
 
@@ -56,11 +46,7 @@ def unigram(
 
 
 def add_template(name: str, backend: Backend, single: Sequence[str], pair: Sequence[str]) -> None:
-    """Add a template that joins texts and pairs with special tokens; empty `single` adds nothing.
-
-    Raises:
-        DataError: the vocabulary lacks one of them; the message starts with `name`.
-    """
+    """Add a template that joins texts and pairs with special tokens; empty `single` adds nothing."""
     from tokenizers import processors
 
     added = sorted({part.partition(":")[0] for part in (*single, *pair) if not part.startswith("$")})
@@ -76,16 +62,7 @@ def add_template(name: str, backend: Backend, single: Sequence[str], pair: Seque
 
 
 def parse_model(name: str, data: bytes, model_type: str = "unigram") -> Any:
-    """Parse the message of a model file.
-
-    Args:
-        name: name of the file, for errors.
-        data: its bytes.
-        model_type: `unigram`, or `bpe` for byte pairs that fall back to bytes and keep white space (Llama).
-
-    Raises:
-        DataError: the bytes are no model file or another kind of model, or the library is not installed.
-    """
+    """Parse a model file: `unigram`, or `bpe` for pairs that fall back to bytes and keep white space (Llama)."""
     sentencepiece_library()
     from google.protobuf.message import DecodeError
 
@@ -109,11 +86,7 @@ def parse_model(name: str, data: bytes, model_type: str = "unigram") -> Any:
 
 
 def piece_scores(name: str, proto: Any) -> list[tuple[str, float]]:
-    """Return the pieces with the scores by which the library splits text.
-
-    Raises:
-        DataError: a score is not finite; the message starts with `name`.
-    """
+    """Return the pieces with the scores by which the library splits text."""
     for piece in proto.pieces:
         if not math.isfinite(piece.score):
             raise DataError(f"{name}: piece {piece.piece!r} has the score {piece.score}")
@@ -128,11 +101,7 @@ def piece_scores(name: str, proto: Any) -> list[tuple[str, float]]:
 
 
 def sentencepiece_library() -> Any:
-    """Return the `sentencepiece` module.
-
-    Raises:
-        DataError: it is not installed.
-    """
+    """Return the `sentencepiece` module."""
     try:
         import sentencepiece
     except ImportError:

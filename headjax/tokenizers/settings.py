@@ -69,13 +69,7 @@ def class_of(config: Mapping[str, Any], model_type: str) -> str:
 
 
 def with_settings(text: str, kind: str, config: Mapping[str, Any]) -> str:
-    """Return the text of a `tokenizer.json` with what a class takes from `tokenizer_config.json` instead.
-
-    Args:
-        text: the text, returned as it is where nothing changes.
-        kind: the class, see `class_of`.
-        config: the settings.
-    """
+    """Return the text of a `tokenizer.json` with what a class takes from `tokenizer_config.json` instead."""
     data = json.loads(text)
     before = json.dumps(data)
     wordpiece = (data.get("model") or {}).get("type") == "WordPiece"
@@ -164,10 +158,7 @@ def _sequence(name: str) -> dict[str, Any]:
 def added_tokens(config: Mapping[str, Any], companion: Mapping[str, Any], added: Mapping[str, Any]) -> list[Added]:
     """Return the tokens that a directory adds, in the order of their ids.
 
-    Args:
-        config: `tokenizer_config.json`.
-        companion: `special_tokens_map.json`, which counts where the config has no `added_tokens_decoder`.
-        added: `added_tokens.json`, likewise.
+    `special_tokens_map.json` and `added_tokens.json` count where the config has no `added_tokens_decoder`.
     """
     decoder = config.get("added_tokens_decoder")
     settings = dict(config) if isinstance(decoder, dict) else {**config, **companion}
@@ -202,14 +193,7 @@ def _token(value: Any, special: bool = True) -> Added | None:
 def with_added(text: str, tokens: list[Added], place: Path, *, flags: bool) -> str:
     """Return the text of a `tokenizer.json` with tokens behind its vocabulary.
 
-    Args:
-        text: the text, returned as it is where it has all of them.
-        tokens: the tokens.
-        place: the file that names them, for errors.
-        flags: whether their flags count for tokens that the text adds itself, too.
-
-    Raises:
-        DataError: a token would get another id than the files say.
+    With `flags` those of the tokens count for tokens that the text adds itself, too.
     """
     import tokenizers
 

@@ -204,11 +204,7 @@ class Tokenizer:
 
 
 def parsed(tokenizer: Tokenizer, directory: str | Path) -> Tokenizer:
-    """Return a tokenizer of a directory after the library has parsed it.
-
-    Raises:
-        DataError: the library cannot; the message starts with the file.
-    """
+    """Return a tokenizer of a directory after the library has parsed it."""
     try:
         tokenizer.backend  # noqa: B018
     except DataError as error:
@@ -219,13 +215,7 @@ def parsed(tokenizer: Tokenizer, directory: str | Path) -> Tokenizer:
 def special_tokens(data: Any, file: Path, roles: Collection[str] | None = None) -> dict[str, str]:
     """Return special tokens by role; a file holds each as a string, or as an object with its options.
 
-    Args:
-        data: what the file says.
-        file: the file, for errors.
-        roles: the roles to read, others are passed over; None reads all, which must be tokens.
-
-    Raises:
-        DataError: it says something else; the message starts with the file.
+    Without `roles` all entries must be tokens.
     """
     if not isinstance(data, dict):
         raise DataError(f"{file}: not a JSON object")
@@ -240,11 +230,7 @@ def special_tokens(data: Any, file: Path, roles: Collection[str] | None = None) 
 
 
 def read_file(file: Path) -> str:
-    """Return the text of a file.
-
-    Raises:
-        DataError: it is missing or cannot be read; the message starts with it.
-    """
+    """Return the text of a file."""
     try:
         return read_document(file)
     except FileNotFoundError:

@@ -24,30 +24,14 @@ def wordpiece_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> T
     """Read a WordPiece vocabulary as BERT does (Devlin et al. 2019): longest pieces first, `##` inside words.
 
     Control characters are dropped, white space is made spaces, every CJK character is a word, and for lower-cased
-    vocabularies letters lose their case and accents.
-
-    Args:
-        path: a `vocab.txt`, one piece a line, the line being its id.
-        lowercase: whether the vocabulary is lower-cased (`uncased`); None says yes unless a piece has a capital.
-
-    Raises:
-        DataError: a file that cannot be used, a piece occurs twice, or one of `WORDPIECE_SPECIAL` is missing.
+    vocabularies (`lowercase`; None says yes unless a piece has a capital) letters lose their case and accents.
     """
     file = path_of(path).expanduser()
     return wordpiece_of(read_text(file).removesuffix("\n").split("\n"), str(file), lowercase=lowercase)
 
 
 def wordpiece_of(pieces: Sequence[str], source: str, *, lowercase: bool | None = None) -> Tokenizer:
-    """Return the tokenizer of a list of WordPiece pieces, in the order of their ids.
-
-    Args:
-        pieces: the vocabulary.
-        source: name of the vocabulary, for messages.
-        lowercase: as for `wordpiece_tokenizer`.
-
-    Raises:
-        DataError: a piece occurs twice, or one of `WORDPIECE_SPECIAL` is missing.
-    """
+    """Return the tokenizer of a list of WordPiece pieces, in the order of their ids."""
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
@@ -94,14 +78,6 @@ def byte_level_tokenizer(folder: str | Path, family: str) -> Tokenizer:
     """Read a byte-pair encoding over bytes (Radford et al. 2019) from `vocab.json` and `merges.txt`.
 
     RoBERTa's texts become `<s> text </s>`, pairs `<s> first </s></s> second </s>`; GPT-2 adds nothing.
-
-    Args:
-        folder: folder of the two files.
-        family: a name of `BYTE_LEVEL`.
-
-    Raises:
-        DataError: a file that cannot be used, or a special token that the vocabulary lacks; the message starts with the
-            file.
     """
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers, processors
@@ -125,11 +101,7 @@ def byte_level_tokenizer(folder: str | Path, family: str) -> Tokenizer:
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:
-    """Read tokens and their ids from a `vocab.json`.
-
-    Raises:
-        DataError: the file holds no such object; the message starts with the file.
-    """
+    """Read tokens and their ids from a `vocab.json`."""
     vocabulary = parse_json(read_text(file), str(file))
     if not isinstance(vocabulary, dict) or not all(type(number) is int for number in vocabulary.values()):
         raise DataError(f"{file}: not a JSON object of tokens and their ids")
