@@ -1,6 +1,6 @@
 """Runs the tests as other processors would: with other instruction sets, and numbers of cores for each worker.
 
-    python tests/slow/portable.py --isas SSE4_2 AVX2 --cores 1 2 tests/models
+    python tests/slow/portable.py tests/models --isas SSE4_2 AVX2 --cores 1 2
 
 A line for each says what pytest says at its end. What the processor cannot do, or has too few cores for, is left out.
 """
