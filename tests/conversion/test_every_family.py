@@ -1,0 +1,107 @@
+"""Conversions of models as importers build them; BERT, T5 and ALBERT are in test_model.py."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from headjax.attention import Gated, Grouped
+from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent, convert
+from headjax.core import tensors
+from headjax.heads.pruning import prune
+from tests import tiny
+from tests.closeness import assert_close, tolerance
+from tests.hub.directories import BERT, CONFIGS, T5, model_of
+
+pytestmark = pytest.mark.whole  # every one of a product: minutes of compilation
+
+LENGTH = 8
+RANDOM = np.random.default_rng(0)
+TEXT = {
+    "input_ids": RANDOM.integers(1, 20, (2, LENGTH)),
+    "attention_mask": np.array([[1] * LENGTH, [1] * 5 + [0] * 3]),
+}
+PIXELS = {"pixel_values": RANDOM.standard_normal((2, 3, 4, 4)).astype(np.float32)}
+FAMILIES = {
+    "distilbert": CONFIGS["distilbert"],
+    "roberta": CONFIGS["roberta"],
+    "gpt2": CONFIGS["gpt2"],
+    "vit": CONFIGS["vit"] | {"num_hidden_layers": 4},
+    "bart": CONFIGS["bart"] | {"decoder_layers": 2},
+}
+
+
+def hidden(model, name: str) -> np.ndarray:
+    if name == "vit":
+        return np.asarray(model(PIXELS).hidden)
+    labels = {"labels": TEXT["input_ids"][:, :6]} if name in ("bart", "t5") else {}
+    found = np.asarray(model(TEXT | labels).hidden)
+    return found if labels else found * TEXT["attention_mask"][:, :, None]
+
+
+def lossless(attention, width: int) -> list[Target]:
+    """Targets that keep the layer's function, largest sizes first."""
+    size = attention.num_heads * attention.head_dim
+    return [
+        ToCollaborative(shared_dim=size),
+        ToLatent(rank=min(width, 2 * size)),
+        ToGrouped(kv_heads=attention.num_heads),
+        ToFixed(head_dim=attention.head_dim + 3),
+    ]
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_every_family_keeps_its_function(name: str) -> None:
+    """Each of its layers becomes something else, all of them in gates in the end."""
+    source = model_of(FAMILIES[name])
+    expected = hidden(source, name)
+    attentions = source.config.attentions()
+    places = [(stack, layer) for stack, layers in attentions.items() for layer in range(len(layers))]
+    turns = itertools.count()
+    targets = {
+        place: lossless(attentions[place[0]][place[1]], source.config.width)[next(turns) % 4] for place in places
+    }
+    converted, errors = convert(source, targets)
+    assert max(max(error.relative_error, error.value_error) for error in errors) < tolerance(tiny.SUMS)
+    gated = convert(converted, "gated").model
+    assert all(isinstance(attention, Gated) for layers in gated.config.attentions().values() for attention in layers)
+    assert_close(hidden(gated, name), expected, sums=tiny.SUMS)
+    assert gated.num_parameters == tensors.count(gated.config.tensors())
+
+
+@pytest.mark.parametrize("target", ["collaborative:shared_dim={size}", "grouped:kv_heads={heads}"])
+def test_conversions_and_pruning_commute_without_loss(target: str) -> None:
+    """Cross-attention and both self-attentions of an encoder-decoder, heads removed before or after."""
+    source = model_of(T5)
+    heads = ["encoder/0/1", "decoder/1/3", "cross/0/0", "cross/0/2"]
+    pruned = prune(source, heads)
+    expected = hidden(pruned, "t5")
+
+    def full(model, layer):
+        attention = model.config.attentions()[layer[0]][layer[1]]
+        count = attention.num_heads
+        return target.format(heads=count, size=count * attention.head_dim)
+
+    places = [(stack, layer) for stack in ("encoder", "decoder", "cross") for layer in range(2)]
+    after = convert(pruned, {place: full(pruned, place) for place in places}).model
+    before = prune(convert(source, {place: full(source, place) for place in places}).model, heads)
+    for model in (after, before):
+        assert_close(hidden(model, "t5"), expected, sums=tiny.SUMS)
+    kept = {stack: [a.ids for a in layers] for stack, layers in pruned.config.attentions().items()}
+    for model in (after, before):
+        found = {stack: [tuple(sorted(a.ids)) for a in layers] for stack, layers in model.config.attentions().items()}
+        assert found == kept
+
+
+def test_groups_survive_pruning() -> None:
+    """Heads that share a key can go one by one; the key goes with the last of them."""
+    grouped = convert(model_of(BERT), "grouped:kv_heads=2,grouping=consecutive").model
+    pruned = prune(grouped, ["encoder/0/0", "encoder/0/1", "encoder/1/3"])
+    first, second = pruned.config.attentions()["encoder"]
+    assert isinstance(first, Grouped)
+    assert (first.num_heads, first.kv_heads) == (2, 1)
+    assert isinstance(second, Grouped)
+    assert (second.num_heads, second.kv_heads) == (3, 2)
+    assert np.isfinite(hidden(pruned, "bert")).all()
