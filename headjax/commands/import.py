@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import Result, found
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Table
-
-if TYPE_CHECKING:
-    from headjax.models.model import Model
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,11 +27,7 @@ class Options(CommandOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found(Result):
-    """A model from a Hugging Face directory.
-
-    Attributes:
-        read: the tokenizer in words.
-    """
+    """A model from a Hugging Face directory."""
 
     title = "Imported"
 
@@ -44,10 +38,9 @@ class Found(Result):
     dtype: Sequence[str] = found("types of the weights", "weights", ", ".join)
     tokenizer: bool = found("whether it has one")
     model: str = found("its folder", said="model")
-    read: str
 
     def tables(self) -> Sequence[Table]:
-        return [self.summary(("tokenizer", self.read))]
+        return [self.summary(("tokenizer", "yes" if self.tokenizer else "none"))]
 
 
 def run(options: Options, progress: Progress) -> Found:
@@ -56,9 +49,14 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.hub import from_huggingface
     from headjax.models.model import save
     from headjax.models.summary import summarize
+    from headjax.models.vision import VisionModel
+    from headjax.tokenizers.files import looked_for
 
     model = from_huggingface(options.directory, dtype=options.dtype, progress=progress)
     save(model, options.out)
+    if model.tokenizer is None and not isinstance(model.config, VisionModel):
+        files = ", ".join(looked_for(model.history[-1]["family"]))
+        print(f"headjax: note: {options.directory} has no tokenizer ({files})", file=sys.stderr)
     entry = model.history[-1]
     return Found(
         family=entry["family"],
@@ -68,15 +66,4 @@ def run(options: Options, progress: Progress) -> Found:
         dtype=sorted({str(array.dtype) for array in flatten(model.params).values()}),
         tokenizer=model.tokenizer is not None,
         model=str(options.out),
-        read=_no_tokenizer(model, options.directory) if model.tokenizer is None else "yes",
     )
-
-
-def _no_tokenizer(model: Model, directory: str) -> str:
-    """Return the reason for a missing tokenizer."""
-    from headjax.models.vision import VisionModel
-    from headjax.tokenizers.files import looked_for
-
-    if isinstance(model.config, VisionModel):
-        return "none, the model reads images"
-    return f"none: {directory} has no {', '.join(looked_for(model.history[-1]['family']))}"

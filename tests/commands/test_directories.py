@@ -30,7 +30,8 @@ def test_the_files_that_hold_no_tokenizer_are_named(exported, tmp_path, capsys):
     """llama2.c's `tok512.bin` is none of them."""
     (exported / "tok512.bin").write_bytes(b"0")
     assert main(["import", str(exported), str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
     assert "tokenizer.json" in said
     assert "vocab.txt" in said
     (exported / "tokenizer.json").mkdir()
