@@ -247,9 +247,6 @@ def write_json(data: Mapping[str, Any], path: str, stdout: Any = None) -> None:
     """Write JSON to a file, which appears only once it is complete, or to stdout for `-`.
 
     Numbers that are not finite become null: JSON has no others.
-
-    Raises:
-        HeadjaxError: the file cannot be written.
     """
     text = json_text(data, indent=2) + "\n"
     if path == "-":

@@ -32,17 +32,7 @@ __all__ = [
 
 
 def score_map(model: Any, values: Values, *, title: str, unit: str) -> Plot:
-    """Draw one value a head as a colour, layers from top to bottom, one panel a head stack.
-
-    Args:
-        model: the model whose heads they are, headjax's or any other that `score_heads` takes.
-        values: a score by head, such as `score_heads(...).score("importance")`; heads without a value are hatched.
-        title: heading of the plot.
-        unit: name and unit of the score.
-
-    Raises:
-        DataError: there is no value, or one is infinite.
-    """
+    """Draw one value a head as a colour, layers from top to bottom, one panel a head stack."""
     if isinstance(model, Model):
         arrays: dict[str, Any] = dict(from_values(model.config, values, fill=float("nan")))
     else:

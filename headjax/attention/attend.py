@@ -46,24 +46,6 @@ def attend(
 
     Keys and values may have fewer heads than queries (grouped, multi-query, shared): head h of `heads` reads head
     h * key_heads // heads.
-
-    Args:
-        query: `[batch, query, heads, qk_dim]`.
-        key: `[batch, key, key_heads, qk_dim]`, key_heads a divisor of heads.
-        value: `[batch, key, value_heads, value_dim]`, value_heads a divisor of heads.
-        scale: multiplies the dot products (1 / sqrt(head_dim) unless a conversion carries another).
-        mask: keys that each query may see; a query that may see none attends evenly to all (the fused kernels
-            document where they differ).
-        bias: added to the scaled dot products, broadcastable to `[batch, heads, query, key]`.
-        gates: `[heads]`, `[batch, heads]` or `[batch, query, heads]`; None is all ones.
-        dropout: dropout of the probabilities.
-        mixing: `[heads, qk_dim]`, for one query shared by all heads: the query of head h is query * mixing_h
-            (collaborative attention), which a kernel may compute block by block.
-        probabilities: whether the caller may read the probabilities; `auto` then takes a kernel that returns them.
-        implementation: a name in `headjax.attention.kernels.KERNELS`, or `auto`.
-
-    Raises:
-        KernelError: the named implementation is unknown or cannot compute this call; the message says why.
     """
     operands = Operands(query, key, value, scale, mask, _four_axes(bias, key.shape[1]), dropout, mixing)
     machine, mesh = current_target(), current_mesh()

@@ -79,28 +79,7 @@ class AttentionModule(nnx.Module, abc.ABC):
         rules: Rules = RULES,
         **fields: Any,
     ) -> None:
-        """Make a module whose weights are drawn, given, or only declared.
-
-        Args:
-            width: size of the residual stream.
-            config: the formulation, in the place of its fields; without `rngs` and `params` the weights are then
-                declared as shapes.
-            rngs: its stream `params` draws the weights.
-            params: arrays to hold instead, nested as the formulation declares them; nothing is copied.
-            memory_width: size of the vectors that are attended to; None is `width`.
-            initializer: of weights whose declaration names none.
-            dropout_rate: rate at which calls with `rngs` drop attention probabilities.
-            dtype: type to compute in; None is that of inputs and weights.
-            implementation: an attention kernel's name, or `auto`.
-            rules: mesh axis of every logical axis, kept with each weight; axes that it leaves out are replicated.
-            **fields: the formulation's own fields (`num_heads`, `head_dim`, ...). A `head_dim` or `value_dim` that it
-                needs and that is not given, or None, is `width / num_heads`.
-
-        Raises:
-            ConfigError: a field that the formulation lacks or cannot use, or one that is missing.
-            ParameterError: the given arrays are not those that the formulation declares.
-            HeadjaxError: neither `config` nor `rngs` nor `params`.
-        """
+        """Make a module whose weights are drawn, given, or only declared."""
         if config is None or fields:
             config = self._config(width, fields)
             if rngs is None and params is None:
@@ -154,12 +133,7 @@ class AttentionModule(nnx.Module, abc.ABC):
 
     @abc.abstractmethod
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
-        """Return the keys and values of the attended sequence, or the arrays they are computed from.
-
-        Args:
-            inputs: `[batch, key, memory_width]`.
-            positions: `[batch or 1, key]`, for rotary embeddings.
-        """
+        """Return the keys and values of the attended sequence, or the arrays they are computed from."""
 
     @abc.abstractmethod
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
@@ -191,27 +165,6 @@ class AttentionModule(nnx.Module, abc.ABC):
 
         `batch` stands for any number of axes, none included. On a mesh with explicit axes (`jax.make_mesh`) outputs lie
         as the inputs do, and the compiler spreads what lies between.
-
-        Args:
-            inputs: `[batch, query, width]`, from which queries are computed.
-            attended_to: `[batch, key, memory_width]`, from which keys and values are computed; None is `inputs`.
-            mask: which keys a query may see: conditions, or an array broadcastable to `[batch, heads, query, key]` that
-                is not zero where it may. With a cache, `key` is its capacity, and queries count from `cache.used`;
-                `Mask(causal=True)` is the default, and holds beside an array.
-            is_causal: whether a query sees only the keys up to its own place, beside the mask.
-            bias: added to the scaled logits, broadcastable to `[batch, heads, query, key]`.
-            gates: head gates xi, `[heads]`, `[batch, heads]` or `[batch, query, heads]`; None is all ones.
-            positions: broadcastable to `[batch, query]`, for rotary embeddings; None counts from 0, or from
-                `cache.used`.
-            cache: keys and values of earlier calls; those of the inputs are appended.
-            rngs: its stream `dropout` draws the dropout of probabilities; None drops nothing.
-            deterministic: whether nothing is dropped; None is the attribute, which `eval()` and `train()` set.
-
-        Returns:
-            `[batch, query, width]`; with a cache, that and the new cache.
-
-        Raises:
-            ArgumentError: an array has a shape that does not fit, or the cache has no room for the inputs.
         """
         drops = self.options.dropout_rate > 0.0 and not (self.deterministic if deterministic is None else deterministic)
         call = ModuleCall(
@@ -257,24 +210,14 @@ class AttentionModule(nnx.Module, abc.ABC):
         return outputs, AttentionCache(entries, cache.used + inputs.shape[1])
 
     def empty_cache(self, batch: int | Sequence[int], capacity: int, dtype: Any = None) -> AttentionCache:
-        """A cache with room for this many tokens of each example, in the type to compute in or another.
-
-        Args:
-            batch: number of examples, or the sizes of their axes.
-            capacity: number of tokens.
-            dtype: type of its arrays.
-        """
+        """A cache with room for this many tokens of each example, in the type to compute in or another."""
         axes = (batch,) if isinstance(batch, int) else tuple(batch)
         shapes = key_value_shapes(self, 1, capacity, dtype or self.options.dtype or jnp.float32)
         entries = {name: jnp.zeros((*axes, *shape.shape[1:]), shape.dtype) for name, shape in shapes.items()}
         return AttentionCache(entries, jnp.zeros((), jnp.int32))
 
     def keep_heads(self, heads: Sequence[int]) -> AttentionModule:
-        """Return a module with only the heads at these positions; its outputs equal those with the other gates at zero.
-
-        Args:
-            heads: positions (not original numbers) of the heads to keep; none gives a `NoHeadsAttention`.
-        """
+        """Return a module with the heads at these positions alone: its outputs are those with the other gates at 0."""
         if not heads:
             bias = {} if self.output_bias is None else {"output_bias": self.output_bias.get_raw_value()}
             return self.like(self.left(heads), bias)
@@ -293,15 +236,7 @@ class AttentionModule(nnx.Module, abc.ABC):
         return self.config.with_heads(heads) if heads else NoHeads(output_bias=self.output_bias is not None)
 
     def convert(self, to: Any, seed: int = 0) -> AttentionModule:
-        """Return a module of another formulation with these weights, by `headjax.convert`'s targets.
-
-        Args:
-            to: a target, such as `grouped:kv_heads=2`.
-            seed: of random starts and choices.
-
-        Raises:
-            ConfigError: the layer cannot become the target.
-        """
+        """Return a module of another formulation with these weights, by `headjax.convert`'s targets."""
         # Conversions are made of formulations, so that formulations do not know them.
         converted: AttentionModule = importlib.import_module("headjax.conversion.model").convert_layer(self, to, seed)
         return converted

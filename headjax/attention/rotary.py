@@ -20,12 +20,7 @@ class FrequencyScaling(Checked, abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, frequencies: jax.Array, base: float) -> jax.Array:
-        """Return the scaled frequencies.
-
-        Args:
-            frequencies: `[pairs]` radians per position, base^(-2i / dim) for pair i of dim / 2.
-            base: the rotary embedding's base.
-        """
+        """Return the scaled frequencies."""
 
     @property
     def logit_factor(self) -> float:

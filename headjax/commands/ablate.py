@@ -33,11 +33,7 @@ class Options(TaskOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found(OnExamples):
-    """Effects of ablations.
-
-    Attributes:
-        effects_by_mode: the effects and their tests.
-    """
+    """Effects of ablations."""
 
     metric: str = found("the headline metric, of the first mode as are the keys up to `test`")
     baseline: Mapping[str, float] = found("metrics with all heads")

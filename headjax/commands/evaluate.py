@@ -42,12 +42,7 @@ class Options(TaskOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found(Result):
-    """Metrics of a model on a task.
-
-    Attributes:
-        printed: the metrics that the table shows.
-        notes: how they were measured.
-    """
+    """Metrics of a model on a task."""
 
     metrics: Mapping[str, float] = found()
     examples: int = found()

@@ -104,10 +104,6 @@ def open_model_and_task(options: TaskOptions, split: str = "validation") -> tupl
     """Return the model directory and the task that the options name; the task has been found to fit the model.
 
     A command that writes a model keeps this one; `task.fit(model)` may have another output.
-
-    Args:
-        options: name the model and the task.
-        split: see `headjax.load_task`; `all` for a command that chooses no heads, so that it reads whole texts.
     """
     from headjax.evaluation.specs import load_task
     from headjax.mesh.memory import memory_of
@@ -130,14 +126,7 @@ def printed_metrics(metrics: Mapping[str, float], task: Task) -> dict[str, float
 
 
 class Examples(NamedTuple):
-    """A task's parts as the options ask for them.
-
-    Attributes:
-        selection: the examples to choose on.
-        evaluation: the examples to take metrics on.
-        number: number of selection examples; 0 is all.
-        options: the command's options.
-    """
+    """A task's parts as the options ask for them."""
 
     selection: Task
     evaluation: Task
@@ -171,11 +160,7 @@ class Examples(NamedTuple):
 
 
 def open_model_and_examples(options: ExamplesOptions) -> tuple[Model, Examples]:
-    """Return the model directory that the options name and the parts of the task, which fits the model.
-
-    Raises:
-        HeadjaxError: there is no such model or task, or the task or the examples do not fit the model.
-    """
+    """Return the model directory that the options name and the parts of the task, which fits the model."""
     from headjax.evaluation.selection import SPLITS, split_task
     from headjax.evaluation.specs import load_task
 
@@ -194,11 +179,7 @@ def open_model_and_examples(options: ExamplesOptions) -> tuple[Model, Examples]:
 
 
 def open_model_and_examples_if_any(options: ExamplesOptions) -> tuple[Model, Examples | None]:
-    """Return the same for a command that can do without a task.
-
-    Raises:
-        HeadjaxError: as `open_model_and_examples`, or there are examples to choose on and no task.
-    """
+    """Return the same for a command that can do without a task."""
     if options.task:
         return open_model_and_examples(options)
     for name in ("calibration", "calibrate"):

@@ -36,11 +36,7 @@ RECORDS = 50
 
 
 def _task_name(text: str) -> str:
-    """Return the task's name as typed.
-
-    Raises:
-        ValueError: it is a file, which `--task` of the other commands takes.
-    """
+    """Return the task's name as typed."""
     if path_of(text).is_file():
         raise ValueError(f"names what to train for, but {text} is a file; --validation evaluates on it")
     return text
@@ -215,16 +211,7 @@ def workdir_of(out: str) -> Path:
 
 
 def run_config(options: Options, inferred: InferredTask, examples: int) -> TrainConfig:
-    """Return the training run that the options describe.
-
-    Args:
-        options: of the command.
-        inferred: the task on the user's files.
-        examples: number of training examples.
-
-    Raises:
-        ConfigError: the epochs have more steps than a run can count.
-    """
+    """Return the training run that the options describe."""
     from headjax.models.recipe import Directory
     from headjax.training.config import TrainConfig
     from headjax.training.optimizer import AdamW, LinearDecay

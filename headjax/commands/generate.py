@@ -54,11 +54,7 @@ class Written(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found(Result):
-    """Generated texts.
-
-    Attributes:
-        streamed: whether the texts have been printed.
-    """
+    """Generated texts."""
 
     text: Sequence[str] = found("by prompt")
     prompts: Sequence[str] = found()
@@ -107,12 +103,7 @@ def run(options: Options, progress: Progress) -> Found:
 
 
 def prompts_of(options: Options) -> list[str]:
-    """Return the prompts that the options name.
-
-    Raises:
-        HeadjaxError: no prompt is given, or both a file and prompts are.
-        DataError: a file that cannot be read.
-    """
+    """Return the prompts that the options name."""
     from headjax.data.files import read_lines
 
     if bool(options.prompt) == bool(options.file):
@@ -125,11 +116,7 @@ def prompts_of(options: Options) -> list[str]:
 
 
 def sampler_of(options: Options) -> Sampler:
-    """Return the sampler that the options ask for.
-
-    Raises:
-        HeadjaxError: options that exclude each other, or a value out of bounds.
-    """
+    """Return the sampler that the options ask for."""
     from headjax.models.sampling import Greedy, Sample
 
     draws = options.temperature is not None or options.top_k > 0 or options.top_p < 1.0
@@ -146,16 +133,7 @@ def sampler_of(options: Options) -> Sampler:
 
 
 class _Request(NamedTuple):
-    """Settings of a generation.
-
-    Attributes:
-        model: the model, its parameters as generation reads them.
-        batch: all prompts, of one shape, so that one compilation serves every batch.
-        size: number of prompts of a batch.
-        limit: greatest number of new tokens.
-        end: the token that ends a text.
-        sampler, options: how to choose tokens.
-    """
+    """Settings of a generation."""
 
     model: Model
     batch: Batch

@@ -36,20 +36,7 @@ Written = Literal["", "new", "folder", "file"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Declared:
-    """How a field is typed; see `option` and `argument`.
-
-    Attributes:
-        help: the line of `--help`, to which the default is added.
-        metavar: name of the value in the help.
-        positional: whether it is a word without a name.
-        read: the function from text to value, for types beyond numbers, text, choices and tuples of them with commas;
-            the text of its `ValueError` is the rest of the error's line.
-        shown: the default as the help shows it.
-        words: `many`: the option takes several words; `repeated`: it can be typed again. Both fill a tuple.
-        name: the option's name where it is not the field's; of a group whose commands call it differently.
-        reads: whether the value names files or folders that the command reads.
-        writes: what the command writes under the path that the value is.
-    """
+    """How a field is typed; see `option` and `argument`."""
 
     help: str = ""
     metavar: str = "N"
@@ -63,12 +50,7 @@ class Declared:
 
 
 def option(default: Any = dataclasses.MISSING, help: str = "", metavar: str = "N", **more: Any) -> Any:
-    """Declare a field as the option of its name: `batch_size` is `--batch-size`.
-
-    Args:
-        default: the value where the option is not typed; without one the option is required.
-        help, metavar, more: see `Declared`.
-    """
+    """Declare a field as the option of its name: `batch_size` is `--batch-size`."""
     return dataclasses.field(default=default, metadata={"option": Declared(help=help, metavar=metavar, **more)})
 
 
@@ -100,17 +82,7 @@ OptionsT = TypeVar("OptionsT", bound=CommandOptions)
 
 
 def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.ArgumentParser, **given: Any) -> OptionsT:
-    """Return a command's options as typed.
-
-    Args:
-        cls: the dataclass of the options.
-        words: the words after the command's name.
-        parser: an empty parser, to which the options are added.
-        given: values of fields that are no options.
-
-    Raises:
-        HeadjaxError: an unknown or missing option, or a value that it cannot have.
-    """
+    """Return a command's options as typed."""
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = [field for field in dataclasses.fields(cls) if "option" in field.metadata]
     groups: dict[str, Any] = {"": parser}
@@ -260,11 +232,7 @@ RESULTS = (".json", ".html")
 
 
 def check_places(options: CommandOptions) -> None:
-    """Check everything that a command will write.
-
-    Raises:
-        HeadjaxError: a path that cannot be written, or that holds something that only `--overwrite` replaces.
-    """
+    """Check everything that a command will write."""
     read = {file for field in dataclasses.fields(options) for file in _paths_read(options, field)}
     written: dict[Path, str] = {}
     for field in dataclasses.fields(options):

@@ -49,15 +49,7 @@ FAMILIES: dict[type, tuple[OwnTask, ...]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnFiles:
-    """Files as a user names them.
-
-    Attributes:
-        train: a table, SQuAD's JSON, or text; of translations also the common part of two files' names.
-        validation: the same to evaluate on; empty holds some of `train` out.
-        task: the task; None finds it by the file's columns and the model.
-        columns: columns of a table: text and label; text, second text and label; or source and target.
-        length: number of tokens of an example; 0 is the default.
-    """
+    """Files as a user names them."""
 
     train: str
     validation: str = ""
@@ -67,14 +59,7 @@ class OwnFiles:
 
 
 class InferredTask(NamedTuple):
-    """A model's task on the user's own files.
-
-    Attributes:
-        task: the task.
-        data: the data.
-        output: the fresh output that the model needs; None keeps its own.
-        division: origin of the validation examples, in words.
-    """
+    """A model's task on the user's own files."""
 
     task: OwnTask
     data: DataConfig
@@ -83,12 +68,7 @@ class InferredTask(NamedTuple):
 
 
 def infer_task(model: Model, files: OwnFiles) -> InferredTask:
-    """Return the task of the files for a model.
-
-    Raises:
-        HeadjaxError: the model cannot be trained for the task, or has no tokenizer.
-        DataError: a file that cannot be used, or whose columns name no task.
-    """
+    """Return the task of the files for a model."""
     possible = next((tasks for kind, tasks in FAMILIES.items() if isinstance(model.config, kind)), ())
     if not possible:
         raise HeadjaxError("MODEL: encoders, decoders and encoder-decoders of text are fine-tuned on files")

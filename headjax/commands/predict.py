@@ -40,11 +40,7 @@ class Options(ReadingOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found(Result):
-    """Predictions.
-
-    Attributes:
-        out: file that they were written to.
-    """
+    """Predictions."""
 
     predictions: Sequence[Mapping[str, Any]] = found("by example; the keys are those of the model's output")
     examples: int = found()

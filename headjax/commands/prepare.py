@@ -31,11 +31,7 @@ Processes = Annotated[Size, Bound("must be at most 1,024", lambda value: value <
 
 
 def _host(text: str) -> tuple[int, int]:
-    """Read the number of a host and the number of hosts.
-
-    Raises:
-        ValueError: the text is not I/N with I below N.
-    """
+    """Read the number of a host and the number of hosts."""
     index, _, count = text.partition("/")
     if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
         raise ValueError(f"expected I/N with I from 0 to N - 1, got {text!r}")
@@ -67,11 +63,7 @@ class Options(CommandOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found(Result):
-    """Prepared shards.
-
-    Attributes:
-        host: number of this host.
-    """
+    """Prepared shards."""
 
     task: str = found()
     examples: int = found("in all splits")
@@ -144,11 +136,7 @@ def run(options: Options, progress: Progress) -> Found:
 
 
 def changed(form: Form, given: Sequence[str]) -> Form:
-    """A form with other values of its fields.
-
-    Raises:
-        ConfigError: a field that it lacks, or a value that it cannot have.
-    """
+    """A form with other values of its fields."""
     from headjax.core.configuration import read_literal
     from headjax.core.serialize import from_data, to_data, unknown_name
     from headjax.data.forms import Form
@@ -180,14 +168,7 @@ def _rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
 
 
 def _tokenizer(spec: TaskSpec, rows: Rows, options: Options, out: Path) -> Tokenizer:
-    """The tokenizer that is given, the one of a continued preparation, or a new one learned from the text.
-
-    Args:
-        spec: the task.
-        rows: its rows.
-        options: of the command.
-        out: folder that may hold a continued preparation.
-    """
+    """The tokenizer that is given, the one of a continued preparation, or a new one learned from the text."""
     import itertools
 
     from headjax.data.prepared import TOKENIZER, has_tokenizer, is_prepared
@@ -217,11 +198,7 @@ def _first(texts: Iterable[str], characters: int) -> Iterator[str]:
 
 
 def open_tokenizer(path: str) -> Tokenizer:
-    """Return the tokenizer of a `vocab.txt`, of a folder that holds one, or of a model directory.
-
-    Raises:
-        DataError: the path holds no tokenizer.
-    """
+    """Return the tokenizer of a `vocab.txt`, of a folder that holds one, or of a model directory."""
     from headjax.tokenizers.files import read_tokenizer
     from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 

@@ -52,11 +52,7 @@ class Options(ExamplesOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found(Changed):
-    """A pruned model.
-
-    Attributes:
-        notes: warnings of the reconstruction.
-    """
+    """A pruned model."""
 
     kept: Sequence[Any] = found("heads")
     removed: Sequence[Any] = found("heads")

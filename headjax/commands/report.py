@@ -32,11 +32,7 @@ class Options(ExamplesOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found(OnExamples):
-    """A report about heads.
-
-    Attributes:
-        shown: the tables.
-    """
+    """A report about heads."""
 
     baseline: Mapping[str, float] = found("metrics with all heads")
     examples: int = found()

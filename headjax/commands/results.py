@@ -49,15 +49,7 @@ def found(
     said: str = "",
     default: Any = dataclasses.MISSING,
 ) -> Any:
-    """Declare a field of a result.
-
-    Args:
-        help: its meaning, for the reference; none where the name says it.
-        label: its name in the table for people, with the unit unless the format writes it; none is not printed.
-        form: from the value to its text.
-        said: its name in the last line.
-        default: the value without one; `ABSENT` leaves the key out.
-    """
+    """Declare a field of a result."""
     return dataclasses.field(default=default, metadata={"found": Field(help, label, form, said)})
 
 
@@ -99,11 +91,7 @@ NO_EXAMPLES: Mapping[str, Any] = {"selection": None, "evaluation": None}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnExamples(Result):
-    """A result on the examples of a task.
-
-    Attributes:
-        about: notes about the examples, for the table.
-    """
+    """A result on the examples of a task."""
 
     selection: Mapping[str, Any] | None = found()
     evaluation: Mapping[str, Any] | None = found()

@@ -33,11 +33,7 @@ Budget = tuple[str, Amount]
 
 
 def budget_of(text: str) -> Budget:
-    """Return the name and the amount of `parameters=60%`, `cache=4096` or `drop=0.01`.
-
-    Raises:
-        ValueError: an unknown name, or no amount that it can have.
-    """
+    """Return the name and the amount of `parameters=60%`, `cache=4096` or `drop=0.01`."""
     name, equals, amount = text.partition("=")
     if not equals or name not in BUDGETS:
         raise ValueError(f"expected one of {', '.join(f'{known}=...' for known in BUDGETS)}, got {text!r}")
@@ -47,11 +43,7 @@ def budget_of(text: str) -> Budget:
 
 
 def size_of(text: str) -> Amount:
-    """Return the largest cost that `60%`, `20000000` or `1.5e9` means.
-
-    Raises:
-        ValueError: the text is neither a positive number nor a percentage above 0 and up to 100.
-    """
+    """Return the largest cost that `60%`, `20000000` or `1.5e9` means."""
     return read_amount(
         text, "2e7, or 60%", lambda amount: amount.number > 0.0 and not (amount.relative and amount.number > 1.0)
     )
@@ -81,11 +73,7 @@ class Options(ExamplesOptions):
     seed: int = option(0, "seed of the calibration examples")
 
     def budgets(self) -> dict[str, Amount]:
-        """Return the budgets by name.
-
-        Raises:
-            HeadjaxError: none is given, or one twice.
-        """
+        """Return the budgets by name."""
         given = [*self.budget, *([("parameters", self.parameters)] if self.parameters is not None else [])]
         names = [name for name, _ in given]
         if not names:
@@ -98,11 +86,7 @@ class Options(ExamplesOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found(Changed):
-    """A smaller model.
-
-    Attributes:
-        story: the tables.
-    """
+    """A smaller model."""
 
     layers: Sequence[Any] = found(
         "`place`, `form`, `heads`, `to`, `units`, `kind`, `level`, `damage`, its costs, `smaller` and `larger`: the "
@@ -198,11 +182,7 @@ class _Session:
         return effect_between(effect, self.fitted, task.fit(built), batches), count
 
     def within_drop(self, drop: Amount, limits: Mapping[str, float], points: Sequence[Point]) -> Choice:
-        """Return the smallest choice within the limits that loses no more of the metric, by bisection.
-
-        Raises:
-            HeadjaxError: the largest choice within the limits loses more.
-        """
+        """Return the smallest choice within the limits that loses no more of the metric, by bisection."""
         from headjax.evaluation.task import evaluate_task
         from headjax.shrinking.choice import choose, choose_if_any
 

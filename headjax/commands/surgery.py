@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Changed(OnExamples):
-    """A changed model, and the one before.
-
-    Attributes:
-        compared: heads, feed-forward units where they changed, parameters and the metrics that are printed, before and
-            after.
-    """
+    """A changed model, and the one before."""
 
     parameters: int = found()
     parameters_before: int = found()

@@ -38,12 +38,7 @@ def shown_classes(classes: Sequence[str]) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run(Result):
-    """A training run.
-
-    Attributes:
-        wanted: steps of the whole run.
-        reason: why it diverged; None where it did not.
-    """
+    """A training run."""
 
     title = "Training"
 

@@ -50,11 +50,7 @@ class Captured(NamedTuple):
 def captured_variance(
     model: Model, *, stacks: Collection[str] | None = None, layers: Collection[int] | None = None
 ) -> dict[HeadLayer, Captured]:
-    """Return the captured variance of every multi-head or grouped layer, by (head stack, layer), without centring.
-
-    Raises:
-        ConfigError: A chosen layer has no queries and keys per head.
-    """
+    """Return the captured variance of every multi-head or grouped layer, by (head stack, layer), without centring."""
     with one_blas_thread():
         return {
             place: _captured(scaled_query_key(site)) for place, site in _multi_head_sites(model, stacks, layers).items()

@@ -80,14 +80,6 @@ def calibrate(model: Model, batches: Iterable[Batch], progress: Update = lambda 
     """Run a model over calibration batches once, and keep the sums that conversions need.
 
     Fewer than four batches are cut into four by their examples.
-
-    Args:
-        model: Model to run.
-        batches: Calibration batches; a few thousand tokens more than `width` are enough.
-        progress: Called after every batch with the number of batches done.
-
-    Raises:
-        DataError: There is no batch.
     """
     given = list(batches)
     parts = given if len(given) >= FOLDS else [part for batch in given for part in _parts(batch)]
@@ -108,9 +100,6 @@ def collect(model: Model, batches: Iterable[Batch]) -> dict[tuple[str, int], Mom
     """Return the moments of every attention layer's inputs, by (head stack, layer).
 
     Layers that share their parameters share their moments, which are taken over the inputs of all of them.
-
-    Raises:
-        DataError: There is no batch.
     """
     return _by_layer(model, _sums(model, batches))
 

@@ -154,10 +154,6 @@ def shared_key_params(site: Site, approximation: Products | None) -> Params:
 
     The first term is the part of b_Q in the logits (section 3.3 of the paper; b_K adds the same to a whole row and is
     dropped). The second makes the mean query's logits exact when the site is calibrated.
-
-    Args:
-        site: Layer to convert.
-        approximation: T'_h; None where it is exact.
     """
     names = ("value", "output", "value_bias", "output_bias")
     kept: Params = {name: site.params[name] for name in names if name in site.params}

@@ -251,15 +251,7 @@ def _against(new: CP, point: CP, best: CP) -> jax.Array:
 def decompose(products: Products, rank: int, solver: Solver = Solver()) -> Fit:
     """Approximate every layer's T_h = A_h B_h^T by P diag(m_h) S^T of the given rank, in float32.
 
-        minimise  sum_h ||A_h B_h^T - P diag(m_h) S^T||^2
-
-    Args:
-        products: A `[layers, rows, heads, dim]` and B `[layers, columns, heads, dim]`.
-        rank: Number of components, at most heads * dim, at which the concatenated factors are exact.
-        solver: Solver.
-
-    Raises:
-        ConfigError: The rank is out of range.
+    minimise  sum_h ||A_h B_h^T - P diag(m_h) S^T||^2
     """
     require(1 <= rank <= products.max_rank, "rank", f"must be from 1 to heads * dim = {products.max_rank}, got {rank}")
     with one_blas_thread():

@@ -62,11 +62,6 @@ def layer_gap(whole: TransformerLayer, parts: Sequence[TransformerLayer], seed: 
 
     Inputs are standard normal vectors, normalised as the layer's own outputs are (post-norm). The encoder output that
     cross-attention reads is drawn in the same way. Attention is not masked.
-
-    Args:
-        whole: The layer.
-        parts: The layers in its place, in order.
-        seed: Seed of the inputs.
     """
     inputs, memory = jax.random.normal(jax.random.key(seed), (2, EXAMPLES, LENGTH, whole.attention.width))
     residual: Any = whole.feed_forward_residual

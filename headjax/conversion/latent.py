@@ -188,13 +188,7 @@ def _key_root(moments: Moments) -> Root:
 
 
 def _factors(site: Site, rank: int, weights: tuple[jax.Array, ...] | None) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return W_C `[memory width, rank]`, W_UK `[rank, heads, head_dim]` and W_UV `[rank, heads, value_dim]`.
-
-    Args:
-        site: Layer.
-        rank: Size of the latent.
-        weights: Cost of an error of each key and of each value, `[heads, dim, dim]`; None is 1 for each number.
-    """
+    """Return W_C `[memory width, rank]`, W_UK `[rank, heads, head_dim]` and W_UV `[rank, heads, value_dim]`."""
     key, value = site.params["key"], site.params["value"]
     root = None if site.moments is None else _key_root(site.moments)
     parts = [made.reshape(made.shape[0], -1) for made in (key, value)]

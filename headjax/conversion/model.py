@@ -69,25 +69,6 @@ def convert(
         >>> found = headjax.convert(headjax.demo_model(), "grouped:kv_heads=2", layers=[0])
         >>> [attention.kv_heads for attention in found.model.config.attentions()["decoder"]]
         [2, 8, 8, 8]
-
-    Args:
-        model: Model to convert.
-        to: Target as a value (`ToCollaborative(shared_dim=384)`), as text (`collaborative:shared_dim=384`), or one for
-            each of some layers, by (head stack, layer).
-        batches: Calibration batches, or what `headjax.conversion.calibration.calibrate` keeps of them, or their moments
-            alone. With them the error over the inputs that layers see is made small, without them the error of the
-            weights. `latent` has two criteria: each is tried on three of four batches, and the one is taken whose model
-            agrees best on the others.
-        plain: Make the error of the weights small all the same; use the batches for the reported error alone.
-        reconstruct: Refit the output projections afterwards so that layers compute as before, see
-            `headjax.heads.reconstruction.reconstruct`; needs batches.
-        stacks: Head stacks to convert; None converts all.
-        layers: Layers to convert, counted from 0; None converts all.
-        seed: Seed of random choices.
-
-    Raises:
-        ConfigError: The target does not exist, or a layer cannot be converted to it; the message names the layer.
-            Nothing is computed then.
     """
     to = parse_target(to) if isinstance(to, str) else to
     if isinstance(to, Restructuring):
@@ -158,16 +139,7 @@ def _build(
 
 @on_automatic_axes
 def convert_layer(module: AttentionModule, to: Target | str, seed: int = 0) -> AttentionModule:
-    """Return one layer as another formulation, converted from its weights alone.
-
-    Args:
-        module: Layer to convert.
-        to: Target, as for `convert`.
-        seed: Seed of random choices.
-
-    Raises:
-        ConfigError: The target does not exist or replaces whole layers, or the layer cannot be converted to it.
-    """
+    """Return one layer as another formulation, converted from its weights alone."""
     target = parse_target(to) if isinstance(to, str) else to
     if isinstance(target, Restructuring):
         raise ConfigError(f"{target.name}: replaces the layers of a model; convert every layer to it")

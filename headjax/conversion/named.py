@@ -23,11 +23,7 @@ TARGETS: dict[str, type[Target | Restructuring]] = {
 
 
 def parse_target(text: str) -> Target | Restructuring:
-    """Return the conversion that `name` or `name:option=value,...` names.
-
-    Raises:
-        ConfigError: The name or an option is unknown, or an option is missing, given twice or of the wrong type.
-    """
+    """Return the conversion that `name` or `name:option=value,...` names."""
     name, _, options = text.partition(":")
     if name not in TARGETS:
         raise ConfigError(f"to: {unknown_name('formulation', name, TARGETS)}")

@@ -126,25 +126,12 @@ def query_key(module: AttentionModule) -> Products:
 
     Biases do not count. With rotary embeddings the form is the one between equal positions. Of the normalisation of
     queries and keys it has the learned scale; their root mean squares are left out.
-
-    Returns:
-        Products of `[width, heads, dim]` and `[memory width, heads, dim]` in float32.
-
-    Raises:
-        ConfigError: The formulation has no such form.
     """
     return _query_key(in_float32(module))
 
 
 def value_output(module: AttentionModule) -> Products:
-    """Return the linear maps from inputs to outputs of heads, y T_h: T_h = W_V^h W_O^h, without biases.
-
-    Returns:
-        Products of `[memory width, heads, dim]` and `[width, heads, dim]` in float32.
-
-    Raises:
-        ConfigError: The formulation has no such form.
-    """
+    """Return the linear maps from inputs to outputs of heads, y T_h: T_h = W_V^h W_O^h, without biases."""
     module = in_float32(module)
     return Products(_values(module), jnp.moveaxis(module.output_matrices(), 2, 0))
 

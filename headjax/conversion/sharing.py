@@ -47,15 +47,6 @@ def fit_query_key(site: Site, groups: Groups, dim: int) -> Params:
     The solution is in closed form: W_K'^g spans the leading right singular vectors of the group's slices, stacked one
     below another. In a calibrated site the error is that of logits over inputs of the measured covariances. There is no
     b_K', because it vanishes in the softmax.
-
-    Args:
-        site: Multi-head layer without rotary embeddings.
-        groups: Groups of heads that share a key.
-        dim: Size of the new queries and keys.
-
-    Returns:
-        `query [width, heads, dim]` and `query_bias [heads, dim]` with heads in the order of the groups,
-        `key [memory width, groups, dim]`.
     """
     query, (seen, root) = extended(site, "query"), _seen_keys(site)
     queries, keys = [], []
@@ -75,10 +66,6 @@ def fit_value_output(site: Site, groups: Groups, dim: int) -> Params:
 
     The solution is in closed form, as in `fit_query_key`. Because every row of probabilities sums to one, the error for
     the mean input is a constant, which goes into the output bias where there is one.
-
-    Returns:
-        `value [memory width, groups, dim]`, `value_bias [groups, dim]`, `output [heads, dim, width]` with heads in the
-        order of the groups, and `output_bias [width]` where the layer has one.
     """
     value = extended(site, "value")
     output = jnp.moveaxis(site.params["output"], 2, 0)
@@ -99,11 +86,7 @@ def fit_value_output(site: Site, groups: Groups, dim: int) -> Params:
 
 
 def sharing_losses(site: Site) -> tuple[jax.Array, jax.Array]:
-    """Return the cost of sharing for every pair of heads: the minima of `fit_query_key` and `fit_value_output` of both.
-
-    Returns:
-        Two `[heads, heads]`, relative to a head's mean squared norm.
-    """
+    """Return the cost of sharing for every pair of heads: the minima of both fits of the pair."""
     keys = _pair_losses(extended(site, "query").rows, _seen_keys(site)[0])
     written = jnp.moveaxis(site.params["output"], 2, 0)
     return keys, _pair_losses(written, extended(site, "value").rows)
@@ -173,12 +156,6 @@ def best_partition(distances: np.ndarray, groups: int, *, seed: int = 0, restart
 
     From the consecutive partition and from random ones, heads are exchanged between groups, the best exchange first,
     until none lowers the sum. The best result of all starts is returned, its groups in the order of their first heads.
-
-    Args:
-        distances: `[heads, heads]`, symmetric.
-        groups: Number of groups, a divisor of heads.
-        seed: Seed of the random starts.
-        restarts: Number of random starts.
     """
     heads = distances.shape[0]
     generator = np.random.default_rng(seed)

@@ -130,16 +130,7 @@ class Restructuring(Checked, abc.ABC):
     def restructure(
         self, model: Model, stacks: Collection[str] | None, layers: Collection[int] | None, seed: int
     ) -> tuple[Model, tuple[LayerError, ...]]:
-        """Return the restructured model with its history, and the error of each layer that changed.
-
-        Args:
-            model: Model to restructure.
-            stacks, layers: Layers to restructure, see `headjax.conversion.convert`.
-            seed: Seed of random inputs.
-
-        Raises:
-            ConfigError: A layer cannot be restructured; the message names it.
-        """
+        """Return the restructured model with its history, and the error of each layer that changed."""
 
 
 def as_multi_head(module: AttentionModule) -> AttentionModule:
@@ -158,11 +149,7 @@ def copied_keys(module: AttentionModule) -> Params:
 
 
 def multi_head_of(attention: Attention) -> MultiHead:
-    """Return the config of `as_multi_head`.
-
-    Raises:
-        ConfigError: The layer is neither multi-head nor grouped attention, or normalises queries or keys.
-    """
+    """Return the config of `as_multi_head`."""
     if isinstance(attention, MultiHead):
         whole = attention.frequencies is None
         require(whole, "frequencies", "heads that keep some rotary frequencies cannot be converted once more")
@@ -201,16 +188,7 @@ HeadLayer = tuple[str, int]
 def find_layers(
     model: Model, stacks: Collection[str] | None, layers: Collection[int] | None
 ) -> dict[HeadLayer, Attention]:
-    """Return the formulations of the chosen layers with heads; of layers that share their parameters only the first.
-
-    Args:
-        model: Model to look at.
-        stacks: Head stacks; None is all.
-        layers: Layers, counted from 0; None is all.
-
-    Raises:
-        ConfigError: The model has no such head stack or layer.
-    """
+    """Return the formulations of the chosen layers with heads; of layers that share their parameters only the first."""
     attentions = model.config.attentions()
     for stack in stacks or ():
         if stack not in attentions:

@@ -30,13 +30,6 @@ def fit_turning(site: Site, groups: Groups) -> Params:
     """Return queries of every head and one key per group that turn alike, with the least error of logits.
 
     A head's c goes into its query, because conj(q) c s = conj(conj(c) q) s.
-
-    Args:
-        site: Multi-head layer, all of whose dimensions turn.
-        groups: Groups of heads that share a key.
-
-    Returns:
-        `query`, `query_bias` with heads in the order of the groups, `key`, `key_bias`.
     """
     turning, rotary = turning_keys(site), rotary_of(grouped_of(site.attention))
     asked = as_complex(in_pairs(rotary, weights_and_bias(site, "query")))
@@ -61,9 +54,6 @@ def shared_key(turning: Turning) -> tuple[np.ndarray, np.ndarray]:
 
     with the costs of `Turning`. Complex factors commute with turning. From the leading eigenvectors of each frequency
     all c and all s are solved in turns by least squares.
-
-    Returns:
-        s `[inputs + 1, frequencies]`, whose last row is the bias, and c `[kv_heads, frequencies]`.
     """
     if turning.rows.shape[1] == 1:
         return as_complex(turning.back @ turning.rows[:, 0]), np.ones((1, turning.frequencies), complex)
@@ -127,15 +117,7 @@ def _normal(gram: np.ndarray, cost: np.ndarray) -> np.ndarray:
 
 
 def keep_frequencies(site: Site, count: int) -> tuple[tuple[tuple[int, ...], ...], Params]:
-    """Return the `count` frequencies of every head that carry most of its squared logits, and the weights of those.
-
-    Args:
-        site: Multi-head layer, all of whose dimensions turn.
-        count: Number of frequencies to keep of each head.
-
-    Returns:
-        Frequencies of each head, from the fastest on, and `query`, `key` and their biases, where the layer has them.
-    """
+    """Return the `count` frequencies of every head that carry most of its squared logits, and the weights of those."""
     energy = np.diagonal(turning_keys(site).by_frequency(), axis1=1, axis2=2).real
     kept = np.sort(np.argsort(-energy, axis=0, kind="stable")[:count], axis=0).T
     rotary, size = rotary_of(grouped_of(site.attention)), site.params["key"].shape[-1]

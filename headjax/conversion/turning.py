@@ -172,12 +172,7 @@ def _waves(rotary: Rotary, size: int) -> np.ndarray:
 
 
 def _turned(wave: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the means over distances of R E[q q^T] R^T, and those about the mean over a row, of every head.
-
-    Args:
-        wave: `[distances, pairs]`, of `_waves`.
-        asked: E[q q^T] `[heads, 2 pairs, 2 pairs]`, all first dimensions of the pairs before all second ones.
-    """
+    """Return the means over distances of R E[q q^T] R^T, and those about the mean over a row, of every head."""
     count = wave.shape[1]
     blocks = asked.reshape(len(asked), 2, count, 2, count)
     outer = (blocks[:, 0, :, 0] + blocks[:, 1, :, 1]) + 1j * (blocks[:, 1, :, 0] - blocks[:, 0, :, 1])  # E[q conj(q)^T]

@@ -16,12 +16,7 @@ _IMAGENET = 1000
 
 
 def is_missing(label: object, *, numbers: bool = False) -> bool:
-    """Return whether a label means that there is none; for a class also -1, as `datasets` writes it, and infinity.
-
-    Args:
-        label: text or a number.
-        numbers: whether labels are numbers to predict, of which -1 may be one.
-    """
+    """Return whether a label means that there is none; for a class also -1, as `datasets` writes it, and infinity."""
     text = str(label).strip().casefold()
     if text in _MISSING or numbers:
         return text in _MISSING
@@ -56,11 +51,7 @@ def tell_nothing(names: Sequence[str]) -> bool:
 
 
 class ClassIndex:
-    """The numbers of classes by name; case counts only where names differ in nothing else.
-
-    Args:
-        names: the classes in the order of their numbers; the attribute of this name has them.
-    """
+    """The numbers of classes by name; case counts only where names differ in nothing else."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names

@@ -12,16 +12,7 @@ from headjax.core.serialize import unknown_name
 
 
 def parse_arguments(argument: str, of: str = "config", /, **defaults: Any) -> types.SimpleNamespace:
-    """Reads `a=1,b=two,smoke` into the types of the defaults; a bare name sets a boolean.
-
-    Args:
-        argument: the text after the colon of `FILE:ARGS`.
-        of: the owner of the arguments, for errors.
-        **defaults: every argument the file takes, with its default, whose type it keeps.
-
-    Raises:
-        ConfigError: an unknown argument or a value of another type.
-    """
+    """Reads `a=1,b=two,smoke` into the types of the defaults; a bare name sets a boolean."""
     values = dict(defaults)
     for part in filter(None, argument.split(",")):
         name, equals, text = part.partition("=")

@@ -70,11 +70,7 @@ class DamagedError(CheckpointError):
 
 
 class KernelError(HeadjaxError):
-    """An attention implementation cannot meet a request; the message has the reason and an alternative.
-
-    Attributes:
-        reason: the why alone.
-    """
+    """An attention implementation cannot meet a request; the message has the reason and an alternative."""
 
     def __init__(self, message: str, reason: str | None = None) -> None:
         super().__init__(message)

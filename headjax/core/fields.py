@@ -25,12 +25,7 @@ from headjax.core.errors import require
 
 
 class Bound(NamedTuple):
-    """Values that a field can have.
-
-    Attributes:
-        text: the rest of the error's line: `must be positive`.
-        holds: whether a value of the right type is within the bound.
-    """
+    """Values that a field can have."""
 
     text: str
     holds: Callable[[Any], bool]
@@ -87,9 +82,6 @@ class Checked:
     """Base of configs, whose fields are compared with their declared types and bounds.
 
     Integers are accepted where a number is expected, truth values are not; numbers must be finite.
-
-    Raises:
-        ConfigError: a value of another type or out of bounds; the message starts with the field's name.
     """
 
     def __post_init__(self) -> None:
@@ -97,12 +89,7 @@ class Checked:
 
 
 class Amount(NamedTuple):
-    """A number, or a share of a whole.
-
-    Attributes:
-        number: the number; of a share 0.6 for 60%.
-        relative: whether it is a share.
-    """
+    """A number, or a share of a whole."""
 
     number: float
     relative: bool
@@ -113,16 +100,7 @@ class Amount(NamedTuple):
 
 
 def read_amount(text: str, such_as: str, allowed: Callable[[Amount], bool] | None = None) -> Amount:
-    """Return the number that `0.01` or `2e7` means, or the share that `60%` means.
-
-    Args:
-        text: the text.
-        such_as: examples for the error's line, such as `0.01, or 5%`.
-        allowed: whether an amount can be used; None allows all.
-
-    Raises:
-        ValueError: the text is neither, it is negative or infinite, or the amount is not allowed.
-    """
+    """Return the number that `0.01` or `2e7` means, or the share that `60%` means."""
     relative = text.strip().endswith("%")
     try:
         number = float(text.strip().removesuffix("%"))
@@ -135,11 +113,7 @@ def read_amount(text: str, such_as: str, allowed: Callable[[Amount], bool] | Non
 
 
 def check_fields(owner: Any) -> None:
-    """Compare every field of a dataclass instance with its declared type and bounds.
-
-    Raises:
-        ConfigError: a value of another type or out of bounds; the message starts with the field's name.
-    """
+    """Compare every field of a dataclass instance with its declared type and bounds."""
     cls: Any = type(owner)
     for name, expected in _declared(cls):
         check_value(expected, name, getattr(owner, name))
@@ -152,11 +126,7 @@ def _declared(cls: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def check_value(expected: Any, field: str, value: Any) -> None:
-    """Compare one value with a declared type and its bounds; functions, mappings and `Any` are not compared.
-
-    Raises:
-        ConfigError: a value of another type or out of bounds; the message starts with the field's name.
-    """
+    """Compare one value with a declared type and its bounds; functions, mappings and `Any` are not compared."""
     origin, arguments = typing.get_origin(expected), typing.get_args(expected)
     if origin is Annotated:
         check_value(arguments[0], field, value)

@@ -15,11 +15,7 @@ MEMORY = "HEADJAX_MEMORY"
 
 
 def host_memory() -> int | None:
-    """Return the bytes of memory of this machine, swap included, or of its container; None where nobody says.
-
-    Raises:
-        HeadjaxError: the environment variable `MEMORY` holds something else than a size.
-    """
+    """Return the bytes of memory of this machine, swap included, or of its container; None where nobody says."""
     if MEMORY in os.environ:
         return _size(MEMORY, os.environ[MEMORY])
     try:
@@ -36,17 +32,7 @@ def host_memory() -> int | None:
 
 
 def check_memory(field: str, needed: int, there: int | None, what: str) -> None:
-    """Check that the arrays of a field can fit into memory, before anything is built for it.
-
-    Args:
-        field: path of the config's field, or the option.
-        needed: bytes that it takes at the very least.
-        there: bytes of memory; None where nobody says.
-        what: what takes them, for the message.
-
-    Raises:
-        ConfigError: it takes more than there is.
-    """
+    """Check that the arrays of a field can fit into memory, before anything is built for it."""
     if there is not None and needed > there:
         raise ConfigError(
             f"{field}: {what} take at least {needed / 1e9:,.3g} GB of memory, there are {there / 1e9:,.3g}; "

@@ -18,18 +18,10 @@ class Losses:
     """The losses of `total` steps, fetched together after the first step, every `FETCH_EVERY` and after the last.
 
     Between those moments the device has work ahead, and an error shows up to `FETCH_EVERY` steps late.
-
-    Attributes:
-        fetched: losses that the host knows.
     """
 
     def __init__(self, name: str, total: int) -> None:
-        """Begin with none.
-
-        Args:
-            name: what is trained, for errors.
-            total: number of steps.
-        """
+        """Begin with none."""
         self._name, self._total = name, total
         self._waiting: list[jax.Array] = []
         self.fetched: list[float] = []
@@ -38,21 +30,13 @@ class Losses:
         return len(self.fetched) + len(self._waiting)
 
     def add(self, loss: jax.Array) -> None:
-        """Take the loss of the next step, a scalar on the device.
-
-        Raises:
-            HeadjaxError: a loss that has just been fetched is not finite; the message names its step.
-        """
+        """Take the loss of the next step, a scalar on the device."""
         self._waiting.append(loss)
         if len(self) in (1, self._total) or len(self) % FETCH_EVERY == 0:
             self.fetch()
 
     def fetch(self) -> np.ndarray:
-        """Wait for the losses of all steps so far and return them, `[steps]`.
-
-        Raises:
-            HeadjaxError: one of them is not finite; the message names its step.
-        """
+        """Wait for the losses of all steps so far and return them, `[steps]`."""
         for value in map(float, jax.device_get(self._waiting)):
             if not math.isfinite(value):
                 raise HeadjaxError(f"{self._name}: the loss is {value} at step {len(self.fetched)}, counted from 0")

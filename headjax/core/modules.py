@@ -93,12 +93,7 @@ def copied(module: Any) -> Any:
 
 
 def bind(module: Any, params: Mapping[str, Any]) -> Any:
-    """Put arrays into a module that was made for them, and return it.
-
-    Args:
-        module: its weights are replaced.
-        params: nested as `arrays` returns them. A list in the place of a module is one module for each entry.
-    """
+    """Put arrays into a module that was made for them, and return it."""
     for name, value in params.items():
         entry = vars(module).get(name)
         if isinstance(value, list):

@@ -33,13 +33,7 @@ class Norm(Spec, abc.ABC):
 
 
 class Normalisation(nnx.Module, abc.ABC):
-    """Base of the modules of norms.
-
-    Attributes:
-        config: the norm.
-        scale: `[width]`, gamma, the factor of each normalised feature, unless the class says otherwise.
-        bias: `[width]`, beta, or None.
-    """
+    """Base of the modules of norms."""
 
     start: Initializer = Ones
     bias: nnx.Param[Any] | None = None

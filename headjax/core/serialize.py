@@ -75,11 +75,7 @@ def to_data(value: Any) -> Any:
 
 
 def from_data(cls: type[T], data: Any, path: str = "config") -> T:
-    """Build a `cls` from JSON data, or from a `ConfigDict`.
-
-    Raises:
-        ConfigError: an unknown or missing field, a value of the wrong type, or whatever the dataclass itself refuses.
-    """
+    """Build a `cls` from JSON data, or from a `ConfigDict`."""
     try:
         return typing.cast(T, _build(cls, data, path))
     except RecursionError:

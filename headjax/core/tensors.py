@@ -53,19 +53,7 @@ def weight(
     decay: bool = True,
     stacked: int = 0,
 ) -> nnx.Param[Any]:
-    """Declare a parameter: an `nnx.Param` of a shape without numbers, with all that is known of it as metadata.
-
-    Args:
-        shape: its shape.
-        axes: one logical name per dimension (`embed`, `heads`, `head_dim`, `feed_forward`, `vocabulary`, ...), which
-            the sharding rules map to mesh axes; None is never sharded. Removing a head is taking its slice out along
-            the axis `heads`. The metadata `out_sharding` holds them.
-        init: its initialiser; None takes the model's.
-        inputs: the dimensions summed over when the parameter is applied; their product is the fan-in.
-        decay: whether it is a weight: weight decay shrinks it, initialisations by depth scale it. False for biases,
-            normalisations and multipliers of residual branches.
-        stacked: how many leading dimensions count layers of a run. They belong to no fan.
-    """
+    """Declare a parameter: an `nnx.Param` of a shape without numbers, with all that is known of it as metadata."""
     if len(shape) != len(axes):
         raise ParameterError(f"tensor of shape {shape} declares {len(axes)} axes {axes}")
     array = jax.ShapeDtypeStruct(shape, jnp.float32)
@@ -168,10 +156,6 @@ def drawn(sample: Callable[[tuple[int, ...]], jax.Array], shape: tuple[int, ...]
     An entry's number depends on its place in row-major order alone, so both ways draw the same. A CPU compiles the
     vector's draw eight times as fast: 2 s rather than 16 s for the parameters of a decoder of four layers. Devices
     that share an array draw it in its shape, of which each needs only its own part.
-
-    Args:
-        sample: from a shape to numbers.
-        shape: of the array.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty and mesh.size > 1:
@@ -320,12 +304,6 @@ def initialize(tensors: Tensors, key: jax.Array, default: Initializer, dtype: An
     Each takes its randomness from its own path, so that declaring one more tensor changes no other. The path of a
     layer's tensor has the layer's number, not the group that it is stacked in: layers that two models share start
     alike.
-
-    Args:
-        tensors: the declarations.
-        key: a PRNG key.
-        default: the initialiser of tensors that name none.
-        dtype: type of the arrays.
     """
 
     def draw(path: str, tensor: nnx.Param[Any]) -> jax.Array:
@@ -347,11 +325,7 @@ _GROUP = re.compile(r"\blayers_([0-9]+)_[0-9]+\b")
 
 
 def check(tensors: Tensors, params: Mapping[str, Any]) -> None:
-    """Compares arrays with their declarations.
-
-    Raises:
-        ParameterError: an array is missing, extra or wrongly shaped; the message names its path.
-    """
+    """Compares arrays with their declarations."""
     declared, given = flatten(tensors), flatten(params)
     for path, tensor in declared.items():
         if path not in given:

@@ -13,13 +13,7 @@ from headjax.core.progress import Progress, silent
 
 
 class Timing(NamedTuple):
-    """Seconds of repeated calls.
-
-    Attributes:
-        median: median seconds of a call.
-        low, high: the first and third quartile.
-        repeats: number of timed calls.
-    """
+    """Seconds of repeated calls."""
 
     median: float
     low: float
@@ -59,17 +53,6 @@ def seconds_in_turns(
 
     A turn is `settle` calls that do not count and one that does, because training takes step after step. Memory that
     the candidate before has given back to the system is slow to get again where a virtual machine's host has taken it.
-
-    Args:
-        candidates: functions by name; what they return is waited for.
-        repeats: timed calls of each, at least 2.
-        warmup: calls of each before any is timed (compilation).
-        settle: calls before the timed one of each turn.
-        before: by name, what each call needs to have done; it is waited for and not timed.
-        progress: shows the turns.
-
-    Returns:
-        By name, the seconds of each turn's timed call.
     """
     needed = before or {}
     seconds: dict[str, list[float]] = {name: [] for name in candidates}

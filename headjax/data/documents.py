@@ -63,12 +63,7 @@ def read_documents(file: Path) -> Iterator[Document]:
 
 
 class Document(NamedTuple):
-    """A text with the name of its source.
-
-    Attributes:
-        name: a file or a section.
-        text: its text.
-    """
+    """A text with the name of its source."""
 
     name: str
     text: str
@@ -143,14 +138,6 @@ class HeldOut:
     text is below the fraction. So added documents move no other piece to the other side, if the text has more than
     20 * `PIECE` characters. Held-out units with a passage that also occurs in the training text are dropped.
     Neighbouring pieces of the same side stay one document.
-
-    Attributes:
-        documents: reads the documents from the start; called several times.
-        validation_fraction: approximate share of the text that is held out.
-
-    Raises:
-        ConfigError: a fraction that is not between 0 and 1.
-        DataError: too little text to hold some out.
     """
 
     documents: Callable[[], Iterable[Document]]

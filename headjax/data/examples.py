@@ -53,12 +53,7 @@ class RandomSource(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """Some examples (or records) of a source, in a given order.
-
-    Attributes:
-        source: all of them.
-        indices: the numbers of the chosen examples.
-    """
+    """Some examples (or records) of a source, in a given order."""
 
     source: Source
     indices: np.ndarray
@@ -72,12 +67,7 @@ class Chosen:
 
 @dataclasses.dataclass(frozen=True)
 class Mapped:
-    """Examples of one length, each made of its record when it is read.
-
-    Attributes:
-        records: the records.
-        example: function from a record to an example.
-    """
+    """Examples of one length, each made of its record when it is read."""
 
     records: Records
     example: Callable[[Record], dict[str, np.ndarray]]
@@ -95,14 +85,7 @@ Pad = Callable[[Record, int], dict[str, np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Padded:
-    """Examples of different lengths, each padded when it is read.
-
-    Attributes:
-        records: the records.
-        lengths: `[records]` number of tokens of each, on its longer side.
-        length: length to which examples are padded by default.
-        pad: function from a record and a length to an example.
-    """
+    """Examples of different lengths, each padded when it is read."""
 
     records: Records
     lengths: np.ndarray
@@ -190,15 +173,7 @@ def bucket_ends(bounds: Sequence[int], length: int) -> list[int]:
 
 
 class TokenBlocks:
-    """One long text as examples `{"input_ids": int32 [length]}`: consecutive blocks, without an incomplete last one.
-
-    Args:
-        tokens: `[tokens]` integers.
-        length: number of tokens of an example.
-
-    Raises:
-        DataError: a text shorter than one block.
-    """
+    """One long text as examples `{"input_ids": int32 [length]}`: consecutive blocks, without an incomplete last one."""
 
     def __init__(self, tokens: np.ndarray, length: int) -> None:
         require(length >= 2, "length", f"must be at least 2 (a token and its successor), got {length}")
@@ -215,12 +190,7 @@ class TokenBlocks:
 
 
 class Sequences(NamedTuple):
-    """Encoded examples of different lengths.
-
-    Attributes:
-        ids: token ids of each example, int32 `[tokens]`.
-        types: number of the sentence of each token (`token_type_ids`), int32 `[tokens]`.
-    """
+    """Encoded examples of different lengths."""
 
     ids: list[np.ndarray]
     types: list[np.ndarray]
@@ -252,12 +222,7 @@ def encode_sequences(
 def encode_packed(
     tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str], *, max_length: int
 ) -> dict[str, list[np.ndarray]]:
-    """Encode every pair as two sentences that do not attend to each other, one after the other in one example.
-
-    Returns:
-        For every example int32 `[tokens]` of `input_ids`, `segment_ids` (1 for the first sentence, 2 for the second)
-        and `position_ids` (from 0 in each sentence).
-    """
+    """Encode every pair as two sentences that do not attend to each other, one after the other in one example."""
     halves = [encode_sequences(tokenizer, texts, max_length=max_length).ids for texts in (first, second)]
     pairs = list(zip(*halves, strict=True))
     return {

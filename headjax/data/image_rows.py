@@ -33,13 +33,7 @@ CIFAR_SHAPE = (3, 32, 32)
 
 
 class ImageRows(NamedTuple):
-    """Images with labels, each read by its number.
-
-    Attributes:
-        rows: by split; rows hold `image`, uint8 `[height, width]` or `[height, width, channels]`, and `label`.
-        classes: the classes' names in the order of their numbers.
-        fingerprint: hash of the training images, which checkpoints hold.
-    """
+    """Images with labels, each read by its number."""
 
     rows: Rows
     classes: tuple[str, ...]
@@ -167,13 +161,7 @@ def pixels(data: bytes, place: str) -> np.ndarray:
 
 
 class CifarLayout(NamedTuple):
-    """The files of CIFAR-10's or CIFAR-100's binary version (Krizhevsky 2009).
-
-    Attributes:
-        train, test: names.
-        label_bytes: number of bytes before each image; the last of them is the label.
-        classes: number of classes.
-    """
+    """The files of CIFAR-10's or CIFAR-100's binary version (Krizhevsky 2009)."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]

@@ -21,14 +21,7 @@ from headjax.tokenizers.tokenizer import Tokenizer
 
 
 class Reading(NamedTuple):
-    """Choices of how records are read and measured; the records do not depend on them.
-
-    Attributes:
-        metrics: the task's own metrics, the headline first; empty for the form's usual ones.
-        buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.
-        augmentation: random changes of training images; None for the form's usual ones.
-        threads: number of threads that read training batches ahead.
-    """
+    """Choices of how records are read and measured; the records do not depend on them."""
 
     metrics: Sequence[str] = ()
     buckets: Sequence[int] = ()
@@ -37,13 +30,7 @@ class Reading(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """The records of a split, in memory or on disk.
-
-    Attributes:
-        records: the records.
-        sizes: `[records]` their numbers of tokens.
-        counts: number of examples and the form's counts, with words and bytes per token where they are known.
-    """
+    """The records of a split, in memory or on disk."""
 
     records: Records
     sizes: np.ndarray
@@ -58,19 +45,7 @@ def load_rows(
     reading: Reading = Reading(),
     seed: Seed = (0,),
 ) -> TaskData:
-    """Encode rows in memory and return them as a task's data.
-
-    Args:
-        form: encodes the rows.
-        rows: by split; a split without rows has no examples.
-        tokenizer: of the text.
-        info: facts to report besides the counts.
-        reading: how examples are read.
-        seed: seed of the random choices in encoding.
-
-    Raises:
-        DataError: a row that cannot be used, or a split whose rows give no example.
-    """
+    """Encode rows in memory and return them as a task's data."""
     if form.reads_text:
         form.check(tokenizer)
     splits: dict[Split, Stored] = {}
@@ -152,12 +127,7 @@ def read_when_asked(form: Form, rows: Rows) -> dict[Split, Stored]:
 
 @dataclasses.dataclass(frozen=True)
 class RowRecords:
-    """Records by index, one of each row, encoded each time it is read.
-
-    Attributes:
-        form: encodes a row.
-        source: reads the rows.
-    """
+    """Records by index, one of each row, encoded each time it is read."""
 
     form: Form
     source: RowSource

@@ -14,42 +14,26 @@ from headjax.core.errors import DataError
 
 
 def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
-    """Return mean_i [prediction_i = label_i].
-
-    Raises:
-        DataError: no examples, or not the same number of both.
-    """
+    """Return mean_i [prediction_i = label_i]."""
     predicted, gold = _columns(predictions, labels)
     return float((predicted == gold).mean())
 
 
 def top_k_accuracy(ranks: ArrayLike, k: int) -> float:
-    """Return mean_i [rank_i < k], where rank_i `[examples]` counts the classes that score higher than the right one.
-
-    Raises:
-        DataError: no examples.
-    """
+    """Return mean_i [rank_i < k], where rank_i `[examples]` counts the classes that score higher than the right one."""
     ranked, _ = _columns(ranks, ranks)
     return float((ranked < k).mean())
 
 
 def f1(predictions: ArrayLike, labels: ArrayLike, positive: int = 1) -> float:
-    """Return 2 TP / (2 TP + FP + FN) of the class `positive`: the harmonic mean of its precision and recall.
-
-    Raises:
-        DataError: no examples, or not the same number of both.
-    """
+    """Return 2 TP / (2 TP + FP + FN) of the class `positive`: the harmonic mean of its precision and recall."""
     predicted, gold = _columns(predictions, labels)
     hits = 2.0 * ((predicted == positive) & (gold == positive)).sum()
     return float(_ratio(hits, (predicted == positive).sum() + (gold == positive).sum()))
 
 
 def macro_f1(predictions: ArrayLike, labels: ArrayLike) -> float:
-    """Return the mean of `f1` over the classes that occur among predictions or labels.
-
-    Raises:
-        DataError: no examples, or not the same number of both.
-    """
+    """Return the mean of `f1` over the classes that occur among predictions or labels."""
     predicted, gold = _columns(predictions, labels)
     return float(np.mean([f1(predicted, gold, label) for label in np.union1d(predicted, gold)]))
 
@@ -60,9 +44,6 @@ def matthews(predictions: ArrayLike, labels: ArrayLike) -> float:
     With p and l the one-hot predictions and labels `[examples, classes]`: cov(p, l) / sqrt(cov(p, p) cov(l, l)), each
     covariance summed over classes. For two classes this is
     (TP TN - FP FN) / sqrt((TP + FP) (TP + FN) (TN + FP) (TN + FN)).
-
-    Raises:
-        DataError: no examples, or not the same number of both.
     """
     predicted, gold = _columns(predictions, labels)
     classes = np.union1d(predicted, gold)
@@ -73,11 +54,7 @@ def matthews(predictions: ArrayLike, labels: ArrayLike) -> float:
 
 
 def pearson(predictions: ArrayLike, labels: ArrayLike) -> float:
-    """Return Pearson's correlation coefficient, cov(p, l) / sqrt(cov(p, p) cov(l, l)).
-
-    Raises:
-        DataError: no examples, not the same number of both, or a prediction that is not finite.
-    """
+    """Return Pearson's correlation coefficient, cov(p, l) / sqrt(cov(p, p) cov(l, l))."""
     from scipy import stats
 
     predicted, gold = _varying(predictions, labels)
@@ -85,11 +62,7 @@ def pearson(predictions: ArrayLike, labels: ArrayLike) -> float:
 
 
 def spearman(predictions: ArrayLike, labels: ArrayLike) -> float:
-    """Return Spearman's rank correlation: Pearson's coefficient of the ranks; ties have their mean rank.
-
-    Raises:
-        DataError: no examples, not the same number of both, or a prediction that is not finite.
-    """
+    """Return Spearman's rank correlation: Pearson's coefficient of the ranks; ties have their mean rank."""
     from scipy import stats
 
     predicted, gold = _varying(predictions, labels)
@@ -97,22 +70,12 @@ def spearman(predictions: ArrayLike, labels: ArrayLike) -> float:
 
 
 def perplexity(loss: float, units_per_target: float = 1.0) -> float:
-    """Return exp(loss / units_per_target).
-
-    Args:
-        loss: mean loss per target, nats.
-        units_per_target: words or bytes of text per target, for the perplexity per word or byte; 1 for that per token.
-    """
+    """Return exp(loss / units_per_target)."""
     return math.exp(min(loss / units_per_target, 700.0))
 
 
 def bits_per_byte(loss: float, bytes_per_target: float) -> float:
-    """Return loss / (ln 2 * bytes_per_target), the logarithm to base 2 of the perplexity per byte.
-
-    Args:
-        loss: mean loss per target, nats.
-        bytes_per_target: bytes of text per target.
-    """
+    """Return loss / (ln 2 * bytes_per_target), the logarithm to base 2 of the perplexity per byte."""
     return loss / math.log(2.0) / bytes_per_target
 
 

@@ -50,13 +50,7 @@ PACKAGES = ("array_record", "numpy", "seqio", "tensorflow-datasets", "tokenizers
 
 
 class Prepared(NamedTuple):
-    """A finished preparation, or the finished part of a host.
-
-    Attributes:
-        manifest: settings and shards; while other hosts are at work, the shards of those that are not.
-        written: number of shards written by this call; the others existed.
-        waiting: numbers of the hosts that have not finished.
-    """
+    """A finished preparation, or the finished part of a host."""
 
     manifest: Manifest
     written: int
@@ -98,23 +92,6 @@ def prepare(
 
     Of several hosts each makes the same call with its own number, on a folder that all of them see. Each reads all rows
     and encodes those of its shards. The folder is finished when the last of them is.
-
-    Args:
-        name: name of the task.
-        form: form that encodes its rows.
-        splits: its rows.
-        tokenizer: tokenizer of its text.
-        out: the folder.
-        source: origin of the rows, for the manifest.
-        processes: number of processes that encode.
-        host: the host that calls, if several prepare the task together.
-        shard_bytes: approximate size of a shard's rows in bytes.
-        seed: seed of the random choices.
-        progress: shows the progress.
-
-    Raises:
-        DataError: a row that cannot be used, a split without examples, a file that cannot be written, or a folder with
-            other content.
     """
     require(processes >= 1, "processes", f"must be at least 1, got {processes}")
     wanted = _wanted(name, form, source, tokenizer if form.reads_text else None, shard_bytes, seed)

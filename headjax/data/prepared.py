@@ -42,12 +42,7 @@ READ_AHEAD = 8
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Host:
-    """One of the hosts that prepare a task together.
-
-    Attributes:
-        index: its number, from 0.
-        count: number of hosts.
-    """
+    """One of the hosts that prepare a task together."""
 
     index: int = 0
     count: int = 1
@@ -64,18 +59,7 @@ class Host:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Description of a prepared task.
-
-    Attributes:
-        task: name of the task.
-        form: form that encoded the rows.
-        source: origin of the rows.
-        tokenizer: fingerprint of the vocabulary; empty for a task without text.
-        shard_bytes: approximate size of a shard's rows in bytes.
-        seed: seed of the random choices in encoding.
-        versions: versions of the programs that wrote the folder.
-        shards: the shards in order; they are not part of `manifest.json`.
-    """
+    """Description of a prepared task."""
 
     task: str
     form: Form
@@ -101,11 +85,7 @@ class Manifest:
         return totals((shard.examples, shard.counts) for shard in self.of(split))
 
     def stored(self, folder: Path) -> dict[Split, Stored]:
-        """Return the records of both splits: training records are read from disk, the others are in memory.
-
-        Raises:
-            DataError: a shard is missing or damaged.
-        """
+        """Return the records of both splits: training records are read from disk, the others are in memory."""
         train, held = (self.records(folder, split) for split in SPLITS)
         in_memory = [held[index] for index in range(len(held))]
         return {
@@ -114,19 +94,11 @@ class Manifest:
         }
 
     def records(self, folder: Path, split: str) -> ShardRecords:
-        """Return the records of a split, on disk.
-
-        Raises:
-            DataError: a shard is missing or damaged.
-        """
+        """Return the records of a split, on disk."""
         return ShardRecords([folder / shard.name for shard in self.of(split)], self.counts(split)["examples"])
 
     def sizes(self, folder: Path, split: str) -> np.ndarray:
-        """Return the numbers of tokens `[records]` of a split.
-
-        Raises:
-            DataError: a file of sizes is missing or damaged.
-        """
+        """Return the numbers of tokens `[records]` of a split."""
         found = [read_sizes(folder / shard.name) for shard in self.of(split)]
         return np.concatenate([*found, np.zeros(0, np.int32)])
 
@@ -150,11 +122,7 @@ class Manifest:
 
 
 def read_settings(folder: Path) -> Manifest:
-    """Return the manifest of a folder, finished or not, without its shards.
-
-    Raises:
-        DataError: there is none, or it is damaged.
-    """
+    """Return the manifest of a folder, finished or not, without its shards."""
     file = folder / MANIFEST
     if not file.is_file():
         raise DataError(f"{folder}: no {MANIFEST}, not a folder that `headjax prepare` wrote")
@@ -162,11 +130,7 @@ def read_settings(folder: Path) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a prepared folder with the shards of all hosts.
-
-    Raises:
-        DataError: the folder has no manifest, is not finished, is damaged, or hosts have read different rows.
-    """
+    """Return the manifest of a prepared folder with the shards of all hosts."""
     settings, (shards, waiting) = read_settings(folder), finished_shards(folder)
     if waiting:
         names = ", ".join(map(str, waiting))
@@ -175,11 +139,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def finished_shards(folder: Path) -> tuple[tuple[Shard, ...], tuple[int, ...]]:
-    """Return the shards of the hosts that have finished, and the numbers of the hosts that have not.
-
-    Raises:
-        DataError: hosts have read different rows, or a list of shards is damaged.
-    """
+    """Return the shards of the hosts that have finished, and the numbers of the hosts that have not."""
     hosts = hosts_of(folder)
     listed = {host: parse_json((folder / host.file).read_bytes(), str(folder / host.file)) for host in hosts}
     if len({entry["rows"] for entry in listed.values()}) > 1:
@@ -266,11 +226,7 @@ class PreparedData(DataConfig):
         return task_data(form, own, manifest.stored(folder), info, reading)
 
     def open(self) -> tuple[Path, Manifest]:
-        """Return the folder and its manifest.
-
-        Raises:
-            DataError: no prepared folder is found, or it holds another task or length.
-        """
+        """Return the folder and its manifest."""
         folder = source_of(self.path) if self.path else self._search()
         manifest = read_manifest(folder)
         if self.task and manifest.task != self.task:

@@ -18,12 +18,7 @@ SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
 class Row(NamedTuple):
-    """An example as its source has it.
-
-    Attributes:
-        place: the file and row, or the data set and number; error messages start with it.
-        values: the fields by name: texts, numbers, tuples of texts, or arrays.
-    """
+    """An example as its source has it."""
 
     place: str
     values: Mapping[str, Any]
@@ -31,13 +26,7 @@ class Row(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RowSource:
-    """The rows of a split, read as often as needed.
-
-    Attributes:
-        rows: starts reading.
-        count: number of rows; 0 if it is unknown before reading.
-        row: reads one row by its number; None if rows can only be read in order.
-    """
+    """The rows of a split, read as often as needed."""
 
     rows: Callable[[], Iterable[Row]]
     count: int = 0

@@ -27,15 +27,7 @@ SUFFIX = ".array_record"
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """Description of a shard.
-
-    Attributes:
-        name: file name, `train-00000.array_record`.
-        split: `train` or `validation`.
-        examples: number of records.
-        rows: fingerprint of the rows that were encoded.
-        counts: counts of the form.
-    """
+    """Description of a shard."""
 
     name: str
     split: str
@@ -50,17 +42,7 @@ def shard_name(split: str, number: int) -> str:
 
 
 def write_shard(path: Path, shard: Shard, records: Records, sizes: np.ndarray) -> None:
-    """Write a shard, which gets its name when it and the file beside it are complete.
-
-    Args:
-        path: its file.
-        shard: its description.
-        records: the records.
-        sizes: `[records]` their numbers of tokens.
-
-    Raises:
-        DataError: the shard cannot be written (a full disk); no partial file is left.
-    """
+    """Write a shard, which gets its name when it and the file beside it are complete."""
     described = {"shard": json.dumps(dataclasses.asdict(shard))}
     write_file(_sizes_of(path), safetensors.numpy.save({"sizes": sizes.astype(np.int32)}, described))
     with _writing(path), tempfile.TemporaryDirectory(prefix="headjax-") if is_bucket(path) else _nowhere() as folder:
@@ -120,11 +102,7 @@ def read_shard(path: Path) -> Shard | None:
 
 
 def read_sizes(path: Path) -> np.ndarray:
-    """Return the numbers of tokens `[records]` of a shard's records.
-
-    Raises:
-        DataError: the file of sizes is missing or damaged.
-    """
+    """Return the numbers of tokens `[records]` of a shard's records."""
     file = _sizes_of(path)
     try:
         return safetensors.numpy.load(file.read_bytes())["sizes"]
@@ -133,15 +111,7 @@ def read_sizes(path: Path) -> np.ndarray:
 
 
 class ShardRecords:
-    """The records of several shards by index, read by Grain. Threads may share it, and it can be pickled.
-
-    Args:
-        paths: the shards.
-        count: number of records that they must have.
-
-    Raises:
-        DataError: a shard that is missing or damaged.
-    """
+    """The records of several shards by index, read by Grain. Threads may share it, and it can be pickled."""
 
     def __init__(self, paths: Sequence[Path], count: int) -> None:
         import grain

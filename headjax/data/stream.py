@@ -33,11 +33,6 @@ class LengthBuckets:
     The examples of `window` consecutive batches are drawn as without buckets, sorted by length and cut into batches,
     which are then shuffled. Every example is still read once per epoch, and the order is still a function of the seed
     alone.
-
-    Attributes:
-        rows: the examples.
-        bounds: lengths to which batches are padded, besides the examples' own; one compilation each.
-        window: number of batches that are sorted together.
     """
 
     rows: Padded
@@ -56,14 +51,7 @@ class LengthBuckets:
 
 @dataclasses.dataclass(frozen=True)
 class _SortedBatches:
-    """The endless stream of `LengthBuckets`: examples by position, each padded like its batch.
-
-    Attributes:
-        buckets: the examples.
-        order: the endless stream of example numbers without buckets, by position.
-        batch_size: number of examples of a batch.
-        seed: seed of the order of the batches in a window.
-    """
+    """The endless stream of `LengthBuckets`: examples by position, each padded like its batch."""
 
     buckets: LengthBuckets
     order: Any
@@ -120,9 +108,6 @@ def train_iterator(
     batch_size on. So the stream is the same for any number of processes, and the end of an epoch skips no example. The
     state after i batches is the number i for every process. `iterator.get_state()` is JSON data, and `set_state`
     continues exactly there, also with another number of processes or threads.
-
-    Returns:
-        A Grain iterator over dicts of arrays `[batch_size / share.count, ...]`.
     """
     import grain
 

@@ -35,12 +35,7 @@ Entries = Iterator[tuple[str, Mapping[str, Any]]]
 
 
 class Rules(NamedTuple):
-    """Rules of a TSV file.
-
-    Attributes:
-        raw: whether cells that look quoted are text as they stand; else they are an error.
-        skips: whether rows with another number of columns than the first row are left out; else they are an error.
-    """
+    """Rules of a TSV file."""
 
     raw: bool = False
     skips: bool = False
@@ -53,16 +48,6 @@ def table_rows(path: str | Path, columns: Columns, rules: Rules = Rules()) -> It
     in its first line semicolons or tabs; cells may be quoted as Python's `csv` and pandas quote them. `.tsv` and `.txt`
     have tabs, and a quotation mark is a character like any other. `.json` is one array of objects, `.jsonl` has an
     object per line. Text is UTF-8.
-
-    Args:
-        path: the file.
-        columns: the column of each field.
-        rules: of a TSV file.
-
-    Raises:
-        DataError: a file that cannot be read, a missing column, a row with another number of columns, a value that is
-            missing (but for a `label`, which is then blank) or neither text nor a finite number; the message starts
-            with the file and the row, counted from 1 with the header.
     """
     file = source_of(path)
     suffix = _suffix(file)

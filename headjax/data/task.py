@@ -13,29 +13,14 @@ from headjax.tokenizers.tokenizer import Tokenizer
 
 
 class MeasureSpec(NamedTuple):
-    """Name and arguments of the measure of a task's examples; `headjax.evaluation.task.MEASURES` has the measures.
-
-    Attributes:
-        measure: name of the measure: `classes`, `numbers`, `similarities`, `language_modelling`, `spans` or
-            `masked_and_next`.
-        arguments: arguments of the measure.
-    """
+    """Name and arguments of the measure of a task's examples; `headjax.evaluation.task.MEASURES` has the measures."""
 
     measure: str
     arguments: Mapping[str, Any] = MappingProxyType({})
 
 
 class TaskData(NamedTuple):
-    """A loaded task.
-
-    Attributes:
-        tokenizer: tokenizer of the text; None for tasks without text.
-        train: examples to train on.
-        validation: examples to evaluate on, never trained on.
-        info: facts to report (documents, tokens, bytes).
-        measured: measure of the examples; None for the loss and the perplexity alone.
-        threads: number of threads that read training batches ahead; 0 reads on demand.
-    """
+    """A loaded task."""
 
     tokenizer: Tokenizer | None
     train: Source
@@ -49,14 +34,7 @@ class DataConfig(Checked, abc.ABC):
     """Base of the kinds of data, the values of `config.data` in a config file."""
 
     def for_classes(self, names: Sequence[str]) -> DataConfig:
-        """Return the same data with its classes numbered as a model numbers its own, if the data has classes.
-
-        Args:
-            names: the model's class names in the order of their numbers; the numbers themselves if it has no names.
-
-        Raises:
-            DataError: the data names other classes.
-        """
+        """Return the same data with its classes numbered as a model numbers its own, if the data has classes."""
         return self
 
     def for_files(self, files: Mapping[str, bytes]) -> DataConfig:
@@ -65,11 +43,4 @@ class DataConfig(Checked, abc.ABC):
 
     @abc.abstractmethod
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
-        """Read and encode the data.
-
-        Args:
-            tokenizer: a trained model's tokenizer; None makes the one that the config describes.
-
-        Raises:
-            DataError: a file that cannot be used; the message names it.
-        """
+        """Read and encode the data."""

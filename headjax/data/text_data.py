@@ -329,13 +329,7 @@ class WikiText2(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Overlapping windows of a text, in which every token but the first is predicted once.
-
-    Attributes:
-        tokens: `[tokens]` int32, at least `context` of them.
-        context: number of tokens of a window.
-        stride: number of tokens between the starts of windows, below `context`.
-    """
+    """Overlapping windows of a text, in which every token but the first is predicted once."""
 
     tokens: np.ndarray
     context: int

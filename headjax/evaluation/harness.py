@@ -49,19 +49,7 @@ Encoded = tuple[tuple[str, str] | None, list[int], list[int]]
 
 @register_model("headjax")
 class HeadjaxLM(TemplateLM):
-    """A decoder of headjax as a model of lm-eval.
-
-    Args:
-        path: model directory of a decoder with its tokenizer.
-        batch_size: number of requests of a batch; `auto` is `BATCH_SIZE`.
-        max_length: number of tokens that the model reads; None is its positions, or `MAX_LENGTH` without a limit.
-        max_gen_toks: longest continuation where a task does not say.
-        dtype: type to compute in, `float32` or `bfloat16`.
-        device, max_batch_size: accepted because lm-eval passes them; JAX chooses the device.
-
-    Raises:
-        HeadjaxError: no model directory, no decoder, or a decoder without a tokenizer.
-    """
+    """A decoder of headjax as a model of lm-eval."""
 
     def __init__(
         self,
@@ -208,13 +196,7 @@ class HeadjaxLM(TemplateLM):
 
 
 class Wish(NamedTuple):
-    """The generation that a task asks for.
-
-    Attributes:
-        tokens: longest continuation.
-        until: texts that end it, and are not part of it.
-        sampler: how tokens are chosen.
-    """
+    """The generation that a task asks for."""
 
     tokens: int
     until: tuple[str, ...]

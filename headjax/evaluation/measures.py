@@ -57,11 +57,7 @@ SHOWN_RANKS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Measure(abc.ABC):
-    """Base of the measures.
-
-    Attributes:
-        headline: name of the task's main metric.
-    """
+    """Base of the measures."""
 
     headline: str = "loss"
 
@@ -71,11 +67,7 @@ class Measure(abc.ABC):
         return self.headline not in ("loss", "perplexity", "word_perplexity", "bits_per_byte")
 
     def fit(self, config: ModelConfig) -> ModelConfig:
-        """Return the config with an output for the task; a model without an output gets one without parameters.
-
-        Raises:
-            HeadjaxError: the model's output is for another task.
-        """
+        """Return the config with an output for the task; a model without an output gets one without parameters."""
         return config
 
     def outcomes(self) -> Mapping[str, Outcome]:
@@ -92,12 +84,7 @@ class Measure(abc.ABC):
         """Return metrics by name, the headline among them."""
 
     def on(self, source: Source, counts: Mapping[str, Any]) -> Measure:
-        """Return the measure of other examples of the same task.
-
-        Args:
-            source: the examples.
-            counts: their counts in the task's `info`.
-        """
+        """Return the measure of other examples of the same task."""
         return self
 
     def together(self, example: Mapping[str, np.ndarray]) -> str | None:
@@ -111,11 +98,7 @@ class Measure(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelling(Measure):
-    """Perplexity per token, word and byte, of texts or of translations given their sources.
-
-    Attributes:
-        words_per_token, bytes_per_token: of the text (`headjax.data.loading.totals`).
-    """
+    """Perplexity per token, word and byte, of texts or of translations given their sources."""
 
     headline: str = "perplexity"
     words_per_token: float = 1.0
@@ -168,11 +151,6 @@ class Classes(Measure):
 
     Outcomes: `prediction` (the class of the largest logit), `label`, and `rank`, the number of classes with a larger
     logit than the right class.
-
-    Attributes:
-        names: the classes in the order of their numbers.
-        chosen: names in `CLASSIFICATION_METRICS`.
-        positive: number of the class of `f1`.
     """
 
     headline: str = "accuracy"
@@ -216,11 +194,7 @@ class Classes(Measure):
 
 @dataclasses.dataclass(frozen=True)
 class Numbers(Measure):
-    """Correlations of predicted with right numbers. Outcomes: `prediction` and `label`.
-
-    Attributes:
-        chosen: names in `REGRESSION_METRICS`.
-    """
+    """Correlations of predicted with right numbers. Outcomes: `prediction` and `label`."""
 
     headline: str = "spearman"
     chosen: tuple[str, ...] = ("spearman", "pearson")

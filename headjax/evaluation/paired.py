@@ -25,15 +25,7 @@ RESAMPLES = 1000
 
 
 class Compared(NamedTuple):
-    """Result of a comparison.
-
-    Attributes:
-        first, second: the evaluation of each model.
-        agreement: share of equal predictions, mean absolute difference or divergence; None where nothing compares.
-        measure: the agreement's definition.
-        test: name of the paired test of the headline; empty where the examples are not the same.
-        significance: its result, the second model's headline minus the first's; None without a test.
-    """
+    """Result of a comparison."""
 
     first: Evaluation
     second: Evaluation
@@ -51,19 +43,7 @@ def compare(
     batch_size: int = BATCH_SIZE,
     buckets: Sequence[int] = (),
 ) -> Compared:
-    """Compare two models on a task, which each reads with its own tokenizer.
-
-    Args:
-        models: the models.
-        tasks: the task as loaded for each.
-        limit: number of examples, from the start; 0 is all.
-        batch_size: number of examples of a batch.
-        buckets: lengths to which examples are padded, see `Task.batches`. With two tokenizers all are padded to the
-            longest, so that both models see them in one order.
-
-    Raises:
-        HeadjaxError: the task does not fit a model, or gives them different measures.
-    """
+    """Compare two models on a task, which each reads with its own tokenizer."""
     if type(tasks[0].measure) is not type(tasks[1].measure):
         raise HeadjaxError(f"compare: {tasks[0].name} has different measures for the two models")
     measure, same = tasks[0].measure, _same_inputs(models)
@@ -126,16 +106,7 @@ def _divergence(
 
 
 class HeadEffects(NamedTuple):
-    """The effect of every ablation on a task.
-
-    Attributes:
-        metric: the task's headline.
-        baseline: metrics of the model itself, by name.
-        metrics: by head, the metrics under its ablation.
-        comparisons: by head, the test of the headline by the measure's kind: McNemar's for `binary`, a t-test on the
-            examples' losses for `sum`, a paired bootstrap for `graded` and `corpus`.
-        test: name of that test.
-    """
+    """The effect of every ablation on a task."""
 
     metric: str
     baseline: dict[str, float]
@@ -152,17 +123,7 @@ class HeadEffects(NamedTuple):
 def head_effects(
     ablation: Ablation, measure: Measure, *, resamples: int = RESAMPLES, progress: Update | None = None
 ) -> HeadEffects:
-    """Return the task's metrics under every ablation.
-
-    Args:
-        ablation: an ablation computed with `metrics=measure.outcomes()`.
-        measure: the task's measure.
-        resamples: number of bootstrap resamples.
-        progress: called after every head with the number of heads done.
-
-    Raises:
-        DataError: fewer than two examples.
-    """
+    """Return the task's metrics under every ablation."""
     own = _outcomes(ablation, ablation.baseline)
     by_head: dict[HeadId, dict[str, float]] = {}
     comparisons: dict[HeadId, Comparison] = {}

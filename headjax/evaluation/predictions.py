@@ -47,13 +47,7 @@ Prediction = dict[str, Any]
 
 
 class Inputs(NamedTuple):
-    """Texts to predict for.
-
-    Attributes:
-        texts: the texts; the questions, or the sources of translations.
-        second: the second text of each pair, or the context of each question; empty without pairs.
-        given: labels, scores, answers or translations as the file has them, which are only shown; empty without.
-    """
+    """Texts to predict for."""
 
     texts: Sequence[str]
     second: Sequence[str] = ()

@@ -38,13 +38,7 @@ RULE = (
 
 
 class Parts(NamedTuple):
-    """A task's two parts.
-
-    Attributes:
-        selection: its `batches` give the examples to choose heads on, in a seeded random order: the first N of them are
-            a random draw.
-        evaluation: its `batches` give the examples to take metrics on.
-    """
+    """A task's two parts."""
 
     selection: Task
     evaluation: Task

@@ -71,9 +71,6 @@ class Spans(Measure):
 
     Outcomes of a window: the `score` of its best span, the span's first and last token (`start`, `end`), and the
     `window`'s number. A question's answer is the best span of all its windows.
-
-    Attributes:
-        windows: the windows with their questions.
     """
 
     headline: str = "f1"

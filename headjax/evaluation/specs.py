@@ -39,14 +39,7 @@ SIMILARITY = "sentence_similarity"
 
 
 class Request(NamedTuple):
-    """A task that was asked for.
-
-    Attributes:
-        path: the part after the task's name, or a file; may be empty.
-        model: the model to evaluate.
-        asked_length: number of tokens of an example; 0 for the default.
-        trains: whether training examples are wanted, to choose heads, to calibrate or to train on.
-    """
+    """A task that was asked for."""
 
     path: str
     model: Model
@@ -302,13 +295,7 @@ def _is_regression(labels: Labels, model: Model) -> bool:
 
 
 class Labels(NamedTuple):
-    """The labels of a table.
-
-    Attributes:
-        real: whether all are numbers and one has a decimal point; integers may be class numbers.
-        largest: the largest finite number among them; 0 without any.
-        whole: whether all are whole numbers from 0 on, as class numbers are.
-    """
+    """The labels of a table."""
 
     real: bool
     largest: float

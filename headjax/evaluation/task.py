@@ -201,13 +201,7 @@ class Task:
 
 
 class Evaluation(NamedTuple):
-    """A model on a task.
-
-    Attributes:
-        metrics: by name, `loss` among them (mean per target, nats).
-        examples: number of examples.
-        outcomes: `[examples]` outcomes from which the metrics were computed, in the order of the batches.
-    """
+    """A model on a task."""
 
     metrics: dict[str, float]
     examples: int
@@ -319,18 +313,7 @@ def measure_batch(
     more: tuple[tuple[str, Outcome], ...] = (),
     mesh: Mesh | None = None,
 ) -> tuple[Loss, dict[str, jax.Array]]:
-    """Return one batch's losses and a measure's outcomes, jitted once per config, measure and shapes.
-
-    Args:
-        config: the architecture.
-        measure: the measure; None has no outcomes besides the losses.
-        compute: how to compute.
-        params: the model's parameters.
-        batch: arrays on the device or, spread over its batch axes, on the mesh.
-        gates: head gates; any values reuse one compilation.
-        more: further outcomes, by name.
-        mesh: the devices, each of which gets the whole result; None is a single device.
-    """
+    """Return one batch's losses and a measure's outcomes, jitted once per config, measure and shapes."""
     # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
     with contextlib.nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         output = config.apply(params, batch, Options(gates=gates, compute=compute))
@@ -353,16 +336,7 @@ def require_finite_losses(losses: Sequence[Loss], params: Params) -> None:
 def reduce_batches(
     measure: Measure | None, batches: Sequence[tuple[Loss, Mapping[str, Any]]], name: str = "evaluation"
 ) -> Evaluation:
-    """Return the metrics of the losses and outcomes of every batch; examples without targets do not count.
-
-    Args:
-        measure: metrics of the task; None is `perplexity` and the number of `targets`.
-        batches: losses and outcomes, as `measure_batch` returns them.
-        name: name or file of the examples, with which an error begins.
-
-    Raises:
-        DataError: no targets.
-    """
+    """Return the metrics of the losses and outcomes of every batch; examples without targets do not count."""
     if not batches:
         raise DataError(f"{name}: it has no examples")
     fetched = jax.device_get(list(batches))

@@ -18,12 +18,7 @@ from headjax.models.prompts import texts_of, tokenizer_of
 
 
 class Bleu(NamedTuple):
-    """A BLEU score.
-
-    Attributes:
-        score: BLEU, 0 to 100.
-        signature: sacrebleu's signature of the computation, to be reported with every score.
-    """
+    """A BLEU score."""
 
     score: float
     signature: str
@@ -43,12 +38,7 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokeniz
 
 
 class Translated(NamedTuple):
-    """A model's translations.
-
-    Attributes:
-        texts: one per sentence.
-        bleu: their BLEU.
-    """
+    """A model's translations."""
 
     texts: list[str]
     bleu: Bleu

@@ -35,11 +35,7 @@ class CurveConfig(Checked):
 
     @classmethod
     def parse(cls, text: str) -> CurveConfig:
-        """`importance`, `reconstruction+reconstruct`, ...
-
-        Raises:
-            ConfigError: there is no such order.
-        """
+        """`importance`, `reconstruction+reconstruct`, ..."""
         order = text.removesuffix("+reconstruct")
         return cls(OrderConfig(by=order), order != text)
 
@@ -66,16 +62,7 @@ def curve(
     *,
     seed: int = 0,
 ) -> Iterator[CurvePoint]:
-    """Yield the headline with more and more heads gated off; heads that layers share go together.
-
-    Args:
-        model: the model, with an output for the task.
-        config: the order.
-        batches: examples that heads are ordered by.
-        percentages: shares of heads to remove.
-        judge: gives the headline.
-        seed: of whatever the order itself draws.
-    """
+    """Yield the headline with more and more heads gated off; heads that layers share go together."""
     total = len(all_heads(model.config))
     order = order_heads(model, batches, dataclasses.replace(config.order, seed=seed))
     for percentage, count in zip(percentages, percent_steps(total, percentages), strict=True):
@@ -93,14 +80,7 @@ def _reconstructed(model: Model, batches: Sequence[Batch], removed: Order) -> Mo
 
 
 def removable(points: Sequence[CurvePoint], baseline: float, drop: float, higher_is_better: bool) -> float:
-    """The largest share of heads up to which every measured share loses at most `drop` of the headline, seeds averaged.
-
-    Args:
-        points: of one order.
-        baseline: the headline of the unpruned model.
-        drop: in the headline's own unit.
-        higher_is_better: whether a higher headline is better.
-    """
+    """Return the largest share of heads up to which every measured share loses at most `drop`, seeds averaged."""
     sign = 1.0 if higher_is_better else -1.0
     best = 0.0
     for fraction in sorted({point.fraction for point in points}):

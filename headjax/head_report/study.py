@@ -68,23 +68,7 @@ class StudyConfig(Checked):
 
 
 class HeadStudy(NamedTuple):
-    """Facts about a model's heads.
-
-    Attributes:
-        model: the model.
-        task: the task, whose evaluation examples judge.
-        few: the task with those of them on which single heads are ablated.
-        selection: the task whose examples heads are scored, ordered and chosen on.
-        config: how much was measured.
-        baseline: the task's metrics, with all heads.
-        scores: every head score by name, on the selection examples.
-        curves: points of the pruning curves, by order.
-        effects: effects of ablations, by mode of `ablate`.
-        best: the head of every layer with the least loss on the selection examples when it is the only one left.
-        roles: attention patterns of every head.
-        views: examples with the attention of all heads, and their predictions without some.
-        seconds: wall-clock time of all measurements.
-    """
+    """Facts about a model's heads."""
 
     model: Model
     task: Task
@@ -110,19 +94,7 @@ class HeadStudy(NamedTuple):
 def study_heads(
     model: Model, task: Task, config: StudyConfig, *, selection: Task | None = None, progress: Progress = silent
 ) -> HeadStudy:
-    """Score, prune by gates, ablate and view the heads of a model.
-
-    Args:
-        model: the model.
-        task: a task that fits it.
-        config: how much to measure.
-        selection: the task whose `batches` give the examples to choose heads on; None divides `task`
-            (`headjax.evaluation.selection.split_task`).
-        progress: shows the advance.
-
-    Raises:
-        DataError: a task of one split that cannot be divided.
-    """
+    """Score, prune by gates, ablate and view the heads of a model."""
     started = time.perf_counter()
     if selection is None:
         selection, task = split_task(task)

@@ -53,20 +53,12 @@ class Ablation(NamedTuple):
     weights: dict[str, np.ndarray]
 
     def mean(self, metric: str = "loss") -> float:
-        """Return the metric of the model itself; the loss is per target.
-
-        Raises:
-            HeadjaxError: there is no such metric.
-        """
+        """Return the metric of the model itself; the loss is per target."""
         self._require(metric)
         return float(self.baseline[metric].sum() / self.weights[metric].sum())
 
     def effects(self, metric: str = "loss") -> dict[HeadId, float]:
-        """Return by head the metric with its ablation minus the metric of the model itself.
-
-        Raises:
-            HeadjaxError: there is no such metric.
-        """
+        """Return by head the metric with its ablation minus the metric of the model itself."""
         self._require(metric)
         change = (self.ablated[metric] - self.baseline[metric][None, :]).sum(axis=1) / self.weights[metric].sum()
         return dict(zip(self.heads, change.tolist(), strict=True))
@@ -74,15 +66,7 @@ class Ablation(NamedTuple):
     def compare(
         self, metric: str = "loss", test: Callable[[np.ndarray, np.ndarray], Comparison] = t_test
     ) -> dict[HeadId, Comparison]:
-        """Return by head a paired test of its ablation over the examples; losses are means over an example's targets.
-
-        Args:
-            metric: Name of the metric.
-            test: `t_test`, `mcnemar` (for accuracies) or `paired_bootstrap` of `headjax.heads.significance`.
-
-        Raises:
-            HeadjaxError: there is no such metric.
-        """
+        """Return by head a paired test of its ablation; losses are means over an example's targets."""
         self._require(metric)
         weights = self.weights[metric]
         baseline = self.baseline[metric] / weights
@@ -160,14 +144,7 @@ def _row(config: ModelConfig, at: Gates, head: HeadId, mode: Mode) -> np.ndarray
 
 
 def ablated_row(gates: Any, column: int, groups: np.ndarray, mode: Mode) -> np.ndarray:
-    """Return the gates of a layer under the ablation of a head.
-
-    Args:
-        gates: Gates `[max_heads]` of the layer without the ablation.
-        column: Position of the head.
-        groups: KV head that each head reads.
-        mode: Heads to remove.
-    """
+    """Return the gates of a layer under the ablation of a head."""
     row = np.array(gates, np.float32)
     if mode == "all-but-one":
         return np.eye(len(row), dtype=np.float32)[column]
@@ -211,11 +188,7 @@ class Programs(NamedTuple):
 
 
 def programs(model: Model, batch: Batch, *, budget: int = DEFAULT_BUDGET, compute: Compute = Compute()) -> Programs:
-    """Compile the programs of `ablate` for a batch of these shapes.
-
-    Raises:
-        HeadjaxError: the budget is too small for a single ablation.
-    """
+    """Compile the programs of `ablate` for a batch of these shapes."""
     config, at = model.config.for_evaluation(), head_gates.ones(model.config)
     arrays = device_batch(config, batch)
     whole = _whole.lower(config, model.params, arrays, at, (), compute)
@@ -337,15 +310,7 @@ def collect(
 
 
 def best_heads(ablation: Ablation) -> list[HeadId]:
-    """Return the head of every layer whose loss is least when it is left alone (Michel et al. 2019, tables 2 and 3).
-
-    Args:
-        ablation: Of mode `all-but-one`. Heads are chosen on its examples, which flatter them; other examples give
-            honest effects, as in the paper's table 5.
-
-    Raises:
-        HeadjaxError: The ablation has another mode.
-    """
+    """Return the head of every layer whose loss is least when it is left alone (Michel et al. 2019, tables 2 and 3)."""
     if ablation.mode != "all-but-one":
         raise HeadjaxError(f"mode: best heads need the ablation all-but-one, got {ablation.mode!r}")
     best: dict[tuple[str, int], HeadId] = {}

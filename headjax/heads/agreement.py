@@ -69,15 +69,6 @@ def agreement(
 
     Models with logits are compared by KL(first || second) of every prediction, in nats; regressions by the squared
     difference; and models that embed sentences or texts by the cosine between both models' embeddings.
-
-    Args:
-        first, second: Models of one task; `second` may have fewer heads.
-        batches: Examples; labels are not needed.
-        gates: `[layers, max_heads]` by head stack of the second model; None is all ones.
-        compute: Precision and kernels.
-
-    Raises:
-        DataError: There are no batches.
     """
     return agreements(first, [(second, gates)], batches, compute=compute)[0]
 

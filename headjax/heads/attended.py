@@ -49,16 +49,6 @@ def head_roles(
 
     This definition is that of Voita et al. (2019), section 5.1. In cross-attention positions are those of the key
     sequence. Padding is left out.
-
-    Args:
-        model: Model to examine.
-        batches: Examples; labels are not needed.
-        threshold: Smallest share of queries that makes a role.
-        compute: Precision and kernels of the forward pass; the attention kernel must hold probabilities.
-
-    Raises:
-        DataError: There are no batches.
-        KernelError: The attention kernel holds no probabilities.
     """
     config = model.config
     arrays = (device_batch(model.config, batch) for batch in batches)

@@ -99,14 +99,6 @@ def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | N
     sub-layer (pre-norm). Of the norms after a sub-layer (post-norm) the last new layer has the old one; the layers
     between have a constant norm that passes the stream on at its size, see `level`. Heads keep their numbers: with 12
     heads a layer, `encoder/3/7` becomes `encoder/43/7`. The history holds the number of parts of each layer.
-
-    Args:
-        model: Model to split.
-        heads: Number of heads of each new layer.
-        chosen: (stack, layer) of the layers to split, self- and cross-attention together; None is all.
-
-    Raises:
-        ConfigError: A layer cannot be split, or no layer has more heads; the message names the layer.
     """
     config, params, width = model.config, dict(model.params), model.config.width
     counts = part_counts(config, heads, chosen)
@@ -121,11 +113,7 @@ def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | N
 
 
 def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, int]] | None = None) -> Parts:
-    """Return the number of layers of `heads` heads that each layer splits into; 1 where it is not chosen.
-
-    Raises:
-        ConfigError: See `deepen`.
-    """
+    """Return the number of layers of `heads` heads that each layer splits into; 1 where it is not chosen."""
     require(heads >= 1, "heads", f"must be at least 1, got {heads}")
     counts: Parts = {}
     for name, stack in config.stacks().items():

@@ -54,11 +54,7 @@ class LossRise:
         return self.config.for_evaluation().loss(output, batch)
 
     def value(self, pairs: Iterable[tuple[Loss, Loss]]) -> float:
-        """Return the effect, of the losses of every batch before and after the change.
-
-        Raises:
-            DataError: No example has a label.
-        """
+        """Return the effect, of the losses of every batch before and after the change."""
         risen, targets = sum_over(
             (changed.total.sum() - whole.total.sum(), whole.weight.sum()) for whole, changed in pairs
         )

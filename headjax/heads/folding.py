@@ -30,12 +30,6 @@ def fold_shortcuts(model: Model) -> Model:
 
     A stack's first omega goes into the normalisation of the embeddings. Without such a normalisation the first layer
     stays `scaled_post_norm` and keeps its first omega.
-
-    Args:
-        model: Model of `ScaledPostNorm` layers.
-
-    Raises:
-        ConfigError: A stack has other layers, its layers share their parameters, or an omega is zero.
     """
     config, params, width = model.config, dict(model.params), model.config.width
     stacks = {}

@@ -35,20 +35,12 @@ def filled(config: ModelConfig, gates: Gates | None) -> Gates:
 
 
 def without(config: ModelConfig, heads: Iterable[HeadId]) -> dict[str, jax.Array]:
-    """Return gates that are 0 for the given heads and 1 for all others.
-
-    Raises:
-        HeadjaxError: the model has no such head.
-    """
+    """Return gates that are 0 for the given heads and 1 for all others."""
     return {stack: gates[0] for stack, gates in without_each(config, [heads]).items()}
 
 
 def only(config: ModelConfig, heads: Iterable[HeadId]) -> dict[str, jax.Array]:
-    """Return gates that are 1 for the given heads and 0 for all others.
-
-    Raises:
-        HeadjaxError: the model has no such head.
-    """
+    """Return gates that are 1 for the given heads and 0 for all others."""
     return {stack: 1.0 - gates for stack, gates in without(config, heads).items()}
 
 
@@ -73,11 +65,7 @@ def to_values(config: ModelConfig, arrays: Mapping[str, Any]) -> dict[HeadId, fl
 
 
 def from_values(config: ModelConfig, values: Values, fill: float = 1.0) -> dict[str, jax.Array]:
-    """Return gate-shaped arrays `[layers, max_heads]` of one number per head, `fill` for heads without one.
-
-    Raises:
-        HeadjaxError: the model has no such head.
-    """
+    """Return gate-shaped arrays `[layers, max_heads]` of one number per head, `fill` for heads without one."""
     arrays = {stack: np.full(shape, fill, np.float32) for stack, shape in config.gate_shapes().items()}
     for head, value in values.items():
         column = position(config, head)

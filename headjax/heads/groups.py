@@ -21,10 +21,6 @@ def key_value_groups(config: ModelConfig, stacks: Iterable[str] | None = None) -
     """Return the heads of each KV head, by stack, layer and position.
 
     A head that shares no keys and values is a group of one.
-
-    Args:
-        config: Architecture of the model.
-        stacks: Head stacks to list; None lists all.
     """
     groups: dict[tuple[str, int, int], list[HeadId]] = {}
     for stack, layers in config.attentions().items():
@@ -35,12 +31,7 @@ def key_value_groups(config: ModelConfig, stacks: Iterable[str] | None = None) -
 
 
 def by_groups(config: ModelConfig, values: Values) -> Order:
-    """Return the order of whole groups by the sum of their heads' scores, the least first, ties by name.
-
-    Args:
-        config: Architecture of the model.
-        values: Score of every head that may go.
-    """
+    """Return the order of whole groups by the sum of their heads' scores, the least first, ties by name."""
     groups = (tuple(head for head in group if head in values) for group in key_value_groups(config))
     return flat(sorted(groups, key=lambda group: (sum(values[head] for head in group), group)))
 
@@ -50,11 +41,6 @@ def removals(config: ModelConfig, order: Order, *, whole_groups: bool = False) -
 
     Layers that share their parameters lose a head together. A removal stands where the first of its heads does, and
     where layers share it at the mean of their first places.
-
-    Args:
-        config: Architecture of the model.
-        order: Heads in the order of their removal.
-        whole_groups: Whether whole groups go.
     """
     homes = {
         HeadId(site.head_stack, site.layer, head): (site.head_stack, site.tied[0], group if whole_groups else head)
@@ -76,14 +62,6 @@ def uniform_steps(config: ModelConfig, order: Order, *, whole_groups: bool = Fal
     comes first in the order. Where no head shares keys and values, both are one head of every layer. One
     head of every group, or one group, stays. Layers that share their parameters or a position bias lose the same heads:
     those with the lowest sum of places in the order.
-
-    Args:
-        config: Architecture of the model.
-        order: Heads in the order of their removal, all that are left in the head stacks to prune.
-        whole_groups: Whether whole groups go.
-
-    Raises:
-        HeadjaxError: Layers have different numbers of heads, or groups different sizes, before anything is removed.
     """
     rank = {head: place for place, head in enumerate(order)}
     layers: dict[Place, list[Order]] = {

@@ -103,11 +103,7 @@ def all_heads(config: ModelConfig, stacks: Iterable[str] | None = None) -> tuple
 
 
 def position(config: ModelConfig, head: HeadId) -> int:
-    """Return the present position of a head in its layer: the column of its gate and its index along head axes.
-
-    Raises:
-        HeadjaxError: the model has no such head (any more); the message names it and what there is.
-    """
+    """Return the present position of a head in its layer: the column of its gate and its index along head axes."""
     require_stack(config, head.stack, f"head {head}")
     layers = config.attentions()[head.stack]
     if head.layer >= len(layers):
@@ -120,11 +116,7 @@ def position(config: ModelConfig, head: HeadId) -> int:
 
 
 def tied_heads(config: ModelConfig, head: HeadId) -> tuple[HeadId, ...]:
-    """Return the heads that share this one's parameters, itself included: one at every depth of a shared stack.
-
-    Raises:
-        HeadjaxError: the model has no such head stack.
-    """
+    """Return the heads that share this one's parameters, itself included: one at every depth of a shared stack."""
     require_stack(config, head.stack, f"head {head}")
     return tuple(HeadId(head.stack, layer, head.head) for layer in config.site(head.stack, head.layer).tied)
 

@@ -53,10 +53,6 @@ def spread(model: Model, batches: Sequence[Batch]) -> Placed:
 
     Examples lie along the mesh's batch axes, parameters as `headjax.mesh.rules` says; a dimension that does not divide
     is left whole.
-
-    Raises:
-        ConfigError: A batch does not divide over the mesh.
-        DataError: A batch has a token or a label that the model does not have.
     """
     if spreading_mesh() is None:
         return Placed(model.params, [device_batch(model.config, batch) for batch in batches])
@@ -102,13 +98,6 @@ class SubLayer(NamedTuple):
 
 class TwoModels:
     """The original model and one in repair, computed side by side from given hidden states.
-
-    Args:
-        config: Architecture of the original model.
-        placed: Its parameters, and batches.
-        gates: Gates of the model in repair.
-        compute: How to compute.
-        converted: The model in repair, whose layers may have other formulations; None is a copy of the whole one.
 
     Attributes:
         config, own_config: Architectures of the original model and of the one in repair.
@@ -160,13 +149,7 @@ class TwoModels:
             self._streams.append(_Streams(teacher, teacher if memory is own_memory else run(own_memory)))
 
     def sums(self, block: Sequence[int], slot: str, *, mended: bool = True) -> tuple[RefitSums, np.ndarray]:
-        """Return the sums of products of a sub-layer over all batches, and the factor of the branch.
-
-        Args:
-            block: Layers that share the sub-layer's parameters, the one that comes next first.
-            slot: Slot of the sub-layer.
-            mended: Whether the errors of earlier layers belong to the target; those of a block of several never do.
-        """
+        """Return the sums of products of a sub-layer over all batches, and the factor of the branch."""
         total: Any = None
         streams = self._streams
         for layer in block:
@@ -305,13 +288,7 @@ def layer_sums(
 
 
 def sums_by_half(features: jax.Array, lacking: jax.Array, shift: Any) -> RefitSums:
-    """Return the sums of products of one batch.
-
-    Args:
-        features: `[batch, length, n + 1]`, the features and a 1, both 0 at padding.
-        lacking: `[batch, length, width]`, the part of the target that the present map leaves, 0 at padding.
-        shift: 1 exchanges the halves, of which examples of even number are the first; else 0.
-    """
+    """Return the sums of products of one batch."""
     x, r = _in_pairs(features), _in_pairs(lacking)
     product = functools.partial(jnp.einsum, "phtn,phtm->hnm", precision="highest")
     halves = RefitSums(product(x, x), product(x, r), jnp.square(r).sum(axis=(0, 2)))

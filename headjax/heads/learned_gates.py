@@ -48,13 +48,7 @@ class GateDistribution(Checked, abc.ABC):
 
     @abc.abstractmethod
     def sample(self, logits: Logits, key: jax.Array, progress: jax.Array) -> Logits:
-        """Return gates for one training step, differentiable in the logits.
-
-        Args:
-            logits: Learned logits.
-            key: PRNG key.
-            progress: Fraction of the training done, from 0 to 1, for temperatures that fall.
-        """
+        """Return gates for one training step, differentiable in the logits."""
 
     @abc.abstractmethod
     def penalty(self, logits: Logits) -> jax.Array:
@@ -292,13 +286,7 @@ class Subset(GateDistribution):
 
 
 def relaxed_top_k(r: jax.Array, count: int, temperature: jax.Array | float) -> jax.Array:
-    """Return weights in [0, 1] that sum to `count` and tend to the indicator of the largest entries at low temperature.
-
-    Args:
-        r: Logits `[heads]`; -inf for entries that cannot be taken.
-        count: Number of entries to take, at most that of finite ones.
-        temperature: Temperature of the softmax.
-    """
+    """Return weights in [0, 1] of sum `count`, at low temperature the indicator of the largest entries."""
     # A lower bound on 1 - p lets an entry that is taken whole drop far below the others without becoming -inf, whose
     # difference with itself is not a number.
     smallest = 1e-30

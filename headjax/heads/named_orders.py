@@ -74,16 +74,6 @@ def order_heads(
 
     Learned gates choose this many heads together and put them first; the other orders do not depend on the number.
     A head of layers that share their parameters follows itself, layer after layer (`headjax.heads.groups.removals`).
-
-    Args:
-        model: Model with the output that the batches need.
-        batches: Examples with labels; `reconstruction` needs no labels, `random` needs no examples.
-        config: Order and its options.
-        progress: Called with the number of units done, see `units`.
-
-    Raises:
-        DataError: There are no batches.
-        HeadjaxError: The model has no such head stack.
     """
     together = functools.partial(removals, model.config, whole_groups=config.whole_groups)
     if config.by in LEARNED:

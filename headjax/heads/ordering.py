@@ -29,12 +29,7 @@ Rescore = Callable[[dict[str, jax.Array]], Values]
 
 
 def by_score(values: Values, low_first: bool = True) -> Order:
-    """Return the one-shot order: heads by score, ties by name.
-
-    Args:
-        values: Score of every head.
-        low_first: Whether heads with low scores go first or those with high ones.
-    """
+    """Return the one-shot order: heads by score, ties by name."""
     sign = 1.0 if low_first else -1.0
     return tuple(sorted(values, key=lambda head: (sign * values[head], head)))
 
@@ -48,13 +43,6 @@ def compared(values: Mapping[str, Values], name: str) -> Values:
 
     `importance` is divided by the l2 norm of its layer's, as in Michel et al. Layers differ in the size of their
     gradients, and the raw score empties some of them first. `importance_raw` and all others are the scores themselves.
-
-    Args:
-        values: Scores of all heads by name, `Scores.values`.
-        name: Name in `SCORES` or `RAW`.
-
-    Raises:
-        HeadjaxError: No score has this name.
     """
     score = RAW.get(name, name)
     if score not in values or score not in SCORES:
@@ -63,28 +51,12 @@ def compared(values: Mapping[str, Values], name: str) -> Values:
 
 
 def by_scores(scores: Scores, name: str) -> Order:
-    """Return the one-shot order by a score of `score_heads`, the least first.
-
-    Args:
-        scores: Scores of all heads.
-        name: Name of the score, see `compared`.
-
-    Raises:
-        HeadjaxError: No score has this name.
-    """
+    """Return the one-shot order by a score of `score_heads`, the least first."""
     return by_score(compared(scores.values, name))
 
 
 def by_ablation(ablation: Ablation, metric: str = "loss") -> Order:
-    """Return the oracle order: heads whose removal alone costs least go first (Michel et al. 2019, section 4).
-
-    Args:
-        ablation: Removal of each head alone, or of each group.
-        metric: `loss`, or a metric of which more is better.
-
-    Raises:
-        HeadjaxError: The metric does not exist, or the ablation is of mode `all-but-one`.
-    """
+    """Return the oracle order: heads whose removal alone costs least go first (Michel et al. 2019, section 4)."""
     if ablation.mode == "all-but-one":
         raise HeadjaxError(f"mode: an order needs the ablation of each head alone, got {ablation.mode!r}")
     return by_score(ablation.effects(metric), low_first=metric == "loss")
@@ -112,11 +84,7 @@ def most_of(steps: Steps, count: int) -> int:
 
 
 def in_stacks(config: ModelConfig, order: Order, stacks: Iterable[str]) -> Order:
-    """Return the heads of these head stacks alone (Michel et al. 2019, figure 4).
-
-    Raises:
-        HeadjaxError: the model has no such head stack.
-    """
+    """Return the heads of these head stacks alone (Michel et al. 2019, figure 4)."""
     chosen = set(stacks)
     for stack in chosen:
         require_stack(config, stack)
@@ -136,11 +104,7 @@ def steps_within_minimum(config: ModelConfig, steps: Steps, minimum: int) -> Ste
 
 
 def explicit_heads(config: ModelConfig, request: str) -> Order | None:
-    """Return the heads that a request names one by one, separated by commas; None for a number or a percentage.
-
-    Raises:
-        HeadjaxError: A head does not exist.
-    """
+    """Return the heads that a request names one by one, separated by commas; None for a number or a percentage."""
     if "/" not in request:
         return None
     heads = tuple(HeadId.parse(text.strip()) for text in request.split(","))
@@ -150,16 +114,7 @@ def explicit_heads(config: ModelConfig, request: str) -> Order | None:
 
 
 def requested_count(config: ModelConfig, request: str, stacks: Sequence[str] = ()) -> int:
-    """Return the number of heads that `12` or `40%` means; a percentage is of all heads, rounded down.
-
-    Args:
-        config: Architecture of the model.
-        request: Number or percentage.
-        stacks: Head stacks whose heads are all heads; empty is every stack.
-
-    Raises:
-        HeadjaxError: The request is neither a number nor a percentage, or exceeds the number of heads.
-    """
+    """Return the number of heads that `12` or `40%` means; a percentage is of all heads, rounded down."""
     total = len(all_heads(config, stacks or None))
     amount = amount_of(request)
     # Rounding first keeps decimal percentages such as 28.7 % of 1000 from losing a head to binary fractions.
@@ -171,11 +126,7 @@ def requested_count(config: ModelConfig, request: str, stacks: Sequence[str] = (
 
 
 def amount_of(request: str) -> Amount:
-    """Return the amount that `12` or `40%` means.
-
-    Raises:
-        HeadjaxError: The request is neither a number nor a percentage.
-    """
+    """Return the amount that `12` or `40%` means."""
     try:
         return read_amount(request, "12, or 40%", lambda amount: amount.relative or amount.number.is_integer())
     except ValueError:

@@ -55,12 +55,6 @@ def resume(
     The result is that of the whole forward pass if the options differ from the recorded ones only for layers of
     `stack` from `start` on and for later stacks. One compilation serves every `start`. Under a vmap over gates with one
     `start` for all, attention of layer `start` is computed once for all.
-
-    Args:
-        config, params, batch, options: Those of the whole forward pass, without dropout and probe.
-        recorded: Result of `record` for this batch.
-        stack: Name of the stack, a key of `config.stacks()`.
-        start: Layer to start from, a scalar integer.
     """
     earlier = list(config.stacks())
     earlier = earlier[: earlier.index(stack)]
@@ -85,14 +79,7 @@ class _Recording(Hooks):
 
 
 class _Resuming(Hooks):
-    """Hooks that replay the outputs of earlier stacks and enter one stack at a layer.
-
-    Args:
-        outputs: Outputs of the stacks before, by name.
-        resumed: Name of the stack.
-        stream: `[batch, length, width]`, what enters its layer `start`.
-        start: The layer, a scalar integer.
-    """
+    """Hooks that replay the outputs of earlier stacks and enter one stack at a layer."""
 
     def __init__(self, outputs: Mapping[str, jax.Array], resumed: str, stream: jax.Array, start: jax.Array) -> None:
         self._outputs, self._resumed = outputs, resumed
@@ -157,17 +144,7 @@ def chunks_of(heads: Sequence[HeadId], limit: int) -> list[Chunk]:
 def split_within(
     heads: Sequence[HeadId], limit: int, budget: int, compiled: Callable[[int], Any]
 ) -> tuple[list[Chunk], Any]:
-    """Return the largest chunks of at most `limit` whose program's temporaries fit the budget, and the program.
-
-    Args:
-        heads: Heads of one head stack.
-        limit: Largest chunk to consider.
-        budget: Number of bytes.
-        compiled: Function of a chunk size that returns the compiled program (`jax.stages.Compiled`).
-
-    Raises:
-        HeadjaxError: A single ablation needs more than the budget.
-    """
+    """Return the largest chunks of at most `limit` whose program's temporaries fit the budget, and the program."""
     while True:
         chunks = chunks_of(heads, limit)
         size = chunks[0].size

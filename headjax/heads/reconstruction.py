@@ -113,11 +113,7 @@ def reconstruct(
 
 
 def _units_lost(config: ModelConfig, units: float | Mapping[Place, int]) -> dict[Place, int]:
-    """Return how many units every feed-forward loses.
-
-    Raises:
-        ConfigError: No share, or more units than a feed-forward can lose.
-    """
+    """Return how many units every feed-forward loses."""
     there = {(name, i): layer.feed_forward.hidden for name, stack in config.stacks().items()
              for i, layer in enumerate(stack.layers)}  # fmt: skip
     if not isinstance(units, Mapping):
@@ -131,11 +127,7 @@ def _units_lost(config: ModelConfig, units: float | Mapping[Place, int]) -> dict
 
 
 def _removed(config: ModelConfig, removed: Iterable[HeadId | str]) -> set[HeadId]:
-    """Return the heads that go, those that share their parameters together.
-
-    Raises:
-        HeadjaxError: A head does not exist, or the model loses all heads.
-    """
+    """Return the heads that go, those that share their parameters together."""
     named = {HeadId.parse(head) if isinstance(head, str) else head for head in removed}
     gone = {tied for head in named for tied in tied_heads(config, head)}
     if gone and gone >= set(all_heads(config)):

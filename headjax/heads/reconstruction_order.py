@@ -59,11 +59,6 @@ def group_costs(inverse: np.ndarray, output: np.ndarray, groups: Sequence[Positi
     """Return the cost of removing each of these groups: tr(W_S^T ((H^-1)_SS)^-1 W_S) (ZipLM, arXiv 2302.04089).
 
     This cost is the mean squared error of the layer's output once the other heads have been refitted.
-
-    Args:
-        inverse: H^-1, `[heads * value_dim, heads * value_dim]`, inverse of the second moments of the contexts.
-        output: W_O, `[heads, value_dim, width]`.
-        groups: Positions of the heads of each group.
     """
     flat = output.reshape(-1, output.shape[2])
 
@@ -87,13 +82,7 @@ def _rows(group: Positions, size: int) -> np.ndarray:
 
 
 def layer_removals(moments: np.ndarray, output: np.ndarray, groups: Sequence[Positions] | None = None) -> Removals:
-    """Return the greedy removal of all heads of a layer, each time the group of least cost per head.
-
-    Args:
-        moments: H, second moments of the contexts (about their mean where a bias takes it up).
-        output: W_O, `[heads, value_dim, width]`.
-        groups: Positions of the heads that go together; None is each head alone.
-    """
+    """Return the greedy removal of all heads of a layer, each time the group of least cost per head."""
     inverse = damped_inverse(moments)
     left = [(head,) for head in range(len(output))] if groups is None else list(groups)
     order, errors, outputs = [], [0.0], [output]

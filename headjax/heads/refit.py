@@ -81,13 +81,6 @@ def refit(
     The ridge is the one of `ridges` with the least error on the half that it was not solved on, in two folds. They are
     tried from the middle one on in the direction in which the error falls, up to the first that is worse. The weight
     of the penalty against a token is then kept for the solution on both halves.
-
-    Args:
-        sums: sums over the calibration tokens.
-        kept: `[n]` bool, features that still exist.
-        bias: whether the map has a bias to change.
-        scale: `[width]`, weight of each output in the held-out error.
-        ridges: ridges to choose from, increasing.
     """
     halves = [RefitSums(*(array[half : half + 1].sum(axis=0) for array in sums)) for half in (0, 1)]
     folds = (halves, halves[::-1])
@@ -120,12 +113,6 @@ def least_needed(moments: np.ndarray, weight: np.ndarray, count: int, steps: int
 
     Feature i costs ||W_i||^2 / (H^-1)_ii (optimal brain surgery, Hassibi and Stork 1993). They are removed greedily in
     at most `steps` groups, with H^-1 and W brought up to date after each.
-
-    Args:
-        moments: H, `[n, n]`, second moments of the features.
-        weight: W, `[n, width]`.
-        count: number of features to remove.
-        steps: most groups.
     """
     inverse, left, removed = damped_inverse(moments), np.ones(len(moments), bool), []
     for size in np.diff(np.round(np.linspace(0, count, min(steps, count) + 1)).astype(int)):
@@ -166,13 +153,7 @@ def centred(sums: RefitSums, bias: bool) -> np.ndarray:
 
 
 def without_rows(sums: RefitSums, weight: np.ndarray, rows: np.ndarray) -> RefitSums:
-    """Return the sums once rows of the present map are 0: the residual r grows by x_S W_S.
-
-    Args:
-        sums: sums with the whole map.
-        weight: W, `[n, width]`.
-        rows: features S.
-    """
+    """Return the sums once rows of the present map are 0: the residual r grows by x_S W_S."""
     lost = weight[rows]
     cross = sums.cross + sums.gram[:, :, rows] @ lost
     grown = 2.0 * sums.cross[:, rows] + sums.gram[:, rows][:, :, rows] @ lost

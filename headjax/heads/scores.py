@@ -55,13 +55,6 @@ def gate_gradient(
     """Differentiate every example's loss in one gate per head and query; parameters get no gradient.
 
     Since no example reads another's gates, the gradient of the summed loss holds every example's gradient.
-
-    Args:
-        config, params: Model to differentiate.
-        batch: Arrays by Hugging Face's names.
-        gates: Gates `[layers, max_heads]` by head stack at which to differentiate.
-        probe: Statistics to take in the same forward pass.
-        compute: Precision and kernels of the forward pass.
     """
 
     def summed(gates: dict[str, jax.Array]) -> tuple[jax.Array, tuple[Loss, Any]]:
@@ -152,11 +145,7 @@ class Scores(NamedTuple):
     seconds: float
 
     def score(self, name: str) -> dict[HeadId, float]:
-        """Return the values of one score.
-
-        Raises:
-            HeadjaxError: No score has this name.
-        """
+        """Return the values of one score."""
         if name not in self.values:
             raise HeadjaxError(f"score: {unknown_name('score', name, self.values)}")
         return self.values[name]
@@ -271,14 +260,7 @@ def means(
     queries: ByPlace,
     to_values: Callable[[ByPlace], dict[HeadId, float]],
 ) -> dict[str, dict[HeadId, float]]:
-    """Return the scores of their sums over all examples, and those that are made of others.
-
-    Args:
-        sums: By score, the sums of every head.
-        examples: Number of examples.
-        queries: Numbers of queries.
-        to_values: Function of arrays of the shape of gates that returns their entries by head.
-    """
+    """Return the scores of their sums over all examples, and those that are made of others."""
     divisors = {"importance": examples, "fisher": 1.0}
     values = {}
     for name, arrays in sums.items():
@@ -321,11 +303,6 @@ def hies(importance: Values, entropy: Values, alpha: float = 0.5) -> dict[HeadId
 
     I^ and E^ are importance and entropy, each min-max normalised over all heads. The authors choose alpha per task on
     held-out data.
-
-    Args:
-        importance: Importance of every head.
-        entropy: Mean attention entropy over log(number of keys) of the same heads.
-        alpha: Weight of the importance, from 0 to 1.
     """
     scaled, spread = min_max(importance), min_max(entropy)
     return {head: alpha * scaled[head] + (1.0 - alpha) * (1.0 - spread[head]) for head in importance}

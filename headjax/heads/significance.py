@@ -26,11 +26,7 @@ class Comparison(NamedTuple):
 
 
 def t_test(baseline: np.ndarray, changed: np.ndarray) -> Comparison:
-    """Run Student's paired t-test on per-example values `[examples]` (losses, squared errors).
-
-    Raises:
-        DataError: There are fewer than two examples, or not the same number of both.
-    """
+    """Run Student's paired t-test on per-example values `[examples]` (losses, squared errors)."""
     from scipy import stats
 
     change = _paired(baseline, changed)
@@ -53,9 +49,6 @@ def mcnemar(baseline: np.ndarray, changed: np.ndarray) -> Comparison:
         (g - l) / (n + 2) +- 1.96 sqrt((g + l) / (n + 2) - ((g - l) / (n + 2))^2) / sqrt(n + 2).
 
     The interval is not the test turned around, so the two may disagree where a p-value is close to 0.05.
-
-    Raises:
-        DataError: There are values other than 0 and 1, fewer than two examples, or not the same number of both.
     """
     from scipy import stats
 
@@ -82,15 +75,6 @@ def paired_bootstrap(
 
     Examples are drawn with replacement, the same ones for both models. The p-value is twice the share of resamples
     whose difference does not have the sign of the full data's; the full data count as one resample.
-
-    Args:
-        baseline, changed: `[examples, ...]` per-example values, or other inputs of the metric.
-        metric: Function of `[examples, ...]` that returns a number.
-        resamples: Number of resamples.
-        seed: Seed of the draws.
-
-    Raises:
-        DataError: There are fewer than two examples, or not the same number of both.
     """
     from scipy import stats
 

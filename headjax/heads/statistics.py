@@ -71,11 +71,7 @@ def counted_queries(probe: Probe) -> jax.Array:
 
 
 def probabilities(probe: Probe) -> jax.Array:
-    """Return attention probabilities `[batch, heads, query, key]` in float32.
-
-    Raises:
-        KernelError: The attention kernel does not hold them.
-    """
+    """Return attention probabilities `[batch, heads, query, key]` in float32."""
     weights, total = _weights(probe)
     return weights / total[..., None]
 
@@ -137,14 +133,6 @@ def sum_over(
     """Return the sum of trees of arrays that live on devices, in float64 on the host.
 
     A tree is fetched while the device computes the next one.
-
-    Args:
-        parts: One tree a batch, all of one structure.
-        check: Called with a batch's number and its fetched tree, to refuse values or to show progress.
-        empty: End of the error without batches.
-
-    Raises:
-        DataError: There are no batches.
     """
     total: Any = None
     for number, part in enumerate(one_behind(parts)):

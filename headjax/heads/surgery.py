@@ -99,12 +99,7 @@ def config_after(config: ModelConfig, surgery: Callable[[Model], Model]) -> Mode
 
 
 def kept_heads(config: ModelConfig, removed: Iterable[HeadId]) -> dict[tuple[str, int], list[int]]:
-    """Return the positions of the heads that stay, by (head stack, layer), in every layer that loses some.
-
-    Args:
-        config: architecture of the original model.
-        removed: heads; those that share their parameters with one of them go with it.
-    """
+    """Return the positions of the heads that stay, by (head stack, layer), in every layer that loses some."""
     gone = {tied for head in removed for tied in tied_heads(config, head)}
     kept = {}
     for name, layer in sorted({(head.stack, head.layer) for head in gone}):
@@ -140,14 +135,7 @@ def _mapped(
     places: Mapping[str, tuple[str, str]],
     layers: Collection[int] | None = None,
 ) -> Model:
-    """Return the model with other modules in these places.
-
-    Args:
-        model: the model.
-        change: function of a sub-layer that returns the module in its place; the same one where nothing changes.
-        places: (stack, slot) by the name under which `change` knows them.
-        layers: layers to change; None is all.
-    """
+    """Return the model with other modules in these places."""
     config, params = model.config, dict(model.params)
     chosen = None if layers is None else frozenset(layers)
     stacks = {name: stack for name, stack in config.stacks().items() if name in {stack for stack, _ in places.values()}}
@@ -188,15 +176,7 @@ def _modules(model: Model, called: str, name: str, slot: str, weights: Iterable[
 def _restacked(
     model: Model, name: str, new: Stack, weights: Mapping[str, list[Params]], changed: Collection[tuple[int, str]]
 ) -> Params:
-    """Return the parameters of a changed stack; a group of the same layers as before shares unchanged arrays.
-
-    Args:
-        model: the model before.
-        name: the stack's name.
-        new: the changed stack.
-        weights: parameters of the slots that were changed, by layer.
-        changed: (layer, slot) of every change.
-    """
+    """Return the parameters of a changed stack; a group of the same layers as before shares unchanged arrays."""
     old, params = model.config.stacks()[name], model.params[name]
     before = {group.name for group in old.groups}
     made = {key: entry for key, entry in params.items() if key not in before}

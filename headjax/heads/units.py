@@ -56,13 +56,6 @@ def prune_units(model: Model, removed: Mapping[Place, Collection[int]]) -> Model
 
     Their columns of W_1 (and of the gate), their biases and their rows of W_2 are removed, so that the result equals
     the model with their activations at 0. The numbers of removed units are added to the history.
-
-    Args:
-        model: model to prune.
-        removed: units to remove, counted from 0, by stack and layer.
-
-    Raises:
-        HeadjaxError: a layer or a unit does not exist, or a layer would lose its last unit.
     """
     counts = count_units(model)
     for place, units in removed.items():

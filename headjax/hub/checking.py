@@ -24,14 +24,7 @@ LENGTH = 16
 
 
 class Padding(NamedTuple):
-    """Difference between the shapes that the layout `padded` writes and those of the model.
-
-    Attributes:
-        bytes: bytes of weights.
-        flops: FLOPs of one forward pass of one example, as a share of the model's own.
-        cache_bytes_per_token: bytes that a float32 decoding cache holds for each token.
-        length: tokens of the example.
-    """
+    """Difference between the shapes that the layout `padded` writes and those of the model."""
 
     bytes: int
     flops: float
@@ -40,17 +33,7 @@ class Padding(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """Result of an export.
-
-    Attributes:
-        family: `model_type` of the config; the kind of model for ONNX.
-        layout: the layout taken.
-        tensors: number of tensors in the file.
-        bytes: size of the weights in bytes.
-        max_difference: largest difference of outputs, where they were compared.
-        padding: cost of the family's larger shapes, where the layout is `padded`.
-        notes: sentences about what a reader of the directory may not expect, such as another family than before.
-    """
+    """Result of an export."""
 
     family: str
     layout: str

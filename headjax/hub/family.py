@@ -19,13 +19,7 @@ Copies = tuple[tuple[str, str], ...]
 
 
 class HeadShape(NamedTuple):
-    """Number and size of the heads of a layer, as a family's config gives them.
-
-    Attributes:
-        num_heads: number of query heads.
-        head_dim: size of queries, keys and values.
-        kv_heads: number of KV heads.
-    """
+    """Number and size of the heads of a layer, as a family's config gives them."""
 
     num_heads: int
     head_dim: int
@@ -60,16 +54,7 @@ def _refuse_others(fields: Fields) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelClass:
-    """A class of a family: the base model, or the model with one task.
-
-    Attributes:
-        suffix: End of the class's name, after the family's `class_prefix`.
-        parts: entries of the config that differ between classes: `output`, perhaps `pooler`.
-        rules: names of the tensors that differ between classes. They replace the family's rules of the same tensors.
-        copies: tensors that files of this class may repeat.
-        instead_of, marked_by: a file that names the class with the suffix `instead_of`, and has a tensor whose name
-            matches the pattern `marked_by`, is of this class.
-    """
+    """A class of a family: the base model, or the model with one task."""
 
     suffix: str
     parts: Mapping[str, Entry]
@@ -81,30 +66,7 @@ class ModelClass:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Family:
-    """A family of Hugging Face models, both directions in one table.
-
-    Attributes:
-        model_type: the field of `config.json` that names the family.
-        class_prefix: Beginning of the names of its classes.
-        classes: its classes. A config that names none means the first; a model is written as the first that can.
-        config: the architecture as fields of the config, without the parts that differ between classes.
-        rules: names of the base model's tensors, without `prefix`.
-        prefix: Beginning of the names of the base model's tensors in the files of models with a task.
-        base: End of the name of the base model's class, which has no task.
-        head_groups: head stacks whose head counts are one field of the config.
-        copies: tensors that some files repeat. A pair counts for models that have the original and not the copy.
-        aliases: second names of fields, with the first ones: `transformers` takes their values where a config has both.
-        ignored: patterns of whole names: tensors of older files that hold nothing learned.
-        supported: fields with the values that are supported, the default first.
-        constants: fields that every config of the family has.
-        defaults: fields that other readers require and no model here decides, for models that came without them.
-        head_shape: `head_shape(num_heads, head_dim, width)` is the smallest shape that the family can have with at
-            least this number and size of heads; None where no shape fits.
-        tokenizer_class: the class with which `transformers` reads the tokenizer, whatever its files say; None where
-            they say it.
-        standard: `standard(shape, like)` is the family's attention with heads of this shape; whatever else differs
-            between models of the family is taken from `like`.
-    """
+    """A family of Hugging Face models, both directions in one table."""
 
     model_type: str
     class_prefix: str

@@ -37,11 +37,6 @@ class Fields:
     """The fields of a config by name, and the names of the tensors beside it.
 
     A field that is null counts as absent. Errors start with the file and name the field.
-
-    Attributes:
-        data: the JSON object.
-        file: the file, for errors.
-        tensors: names of the tensors, which tell what a config leaves open (whether the model has a pooler).
     """
 
     def __init__(

@@ -160,13 +160,7 @@ def _check_copy(files: SafetensorsFiles, copy: str, original: str) -> None:
 
 
 class _Piece(NamedTuple):
-    """One layer of a declared tensor.
-
-    Attributes:
-        layer: its index along the axis of layers, or None where the tensor has no such axis.
-        bound: the rule that names it.
-        part: its number among the tensors that the rule names.
-    """
+    """One layer of a declared tensor."""
 
     layer: int | None
     bound: BoundRule

@@ -38,12 +38,7 @@ TRAINING_ONLY = {
 
 
 class Written(NamedTuple):
-    """A model as a family can write it.
-
-    Attributes:
-        model: a model that computes the same function.
-        fields: its `config.json`.
-    """
+    """A model as a family can write it."""
 
     model: Model
     fields: dict[str, Any]

@@ -31,15 +31,6 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
     Inputs have Hugging Face's names; tokens are int32. The number of examples is free, their length is fixed: shorter
     ones are padded and masked. Outputs are `hidden` and, where the model has a task, `logits`. Before anything is
     written, onnxruntime computes an example and the outputs are compared.
-
-    Args:
-        model: the model.
-        directory: the directory to write; an earlier export there is replaced.
-        length: number of tokens of an example; None is 128, or the model's longest if that is less. Images have their
-            own size.
-
-    Raises:
-        HeadjaxError: the `onnx` extra is not installed, the converter fails, or the outputs differ.
     """
     jax2onnx, onnxruntime = _libraries()
     batch = example_batch(model, length=_onnx_length(model, length))

@@ -31,12 +31,7 @@ from headjax.models.model import Model
 
 
 class PlainHeads(NamedTuple):
-    """A layer as grouped heads.
-
-    Attributes:
-        attention: the heads, with their original numbers; None where the layer has none.
-        weights: the parameters by path. A bias that is missing is zero, whatever the attention says of it.
-    """
+    """A layer as grouped heads."""
 
     attention: Grouped | None
     weights: dict[str, np.ndarray]

@@ -27,10 +27,6 @@ class TensorForm:
     """Layout of a tensor in a file; several of ours (GPT-2's query, key and value) lie there along the last dimension.
 
     Ours are declared as parameters of one layer. The shape in the file follows from the declarations.
-
-    Attributes:
-        flat: the shape to which ours is reshaped.
-        last_first: whether its last dimension then comes first, as in PyTorch's layers.
     """
 
     flat: Callable[[nnx.Param[Any]], Shape]
@@ -93,13 +89,6 @@ class Rule:
 
     `{}` on both sides stands for the number of a layer. A rule whose tensors the config does not declare is passed
     over, so that one list serves a family's variants. A tensor without a rule is an error on either side.
-
-    Attributes:
-        theirs: name in the file.
-        ours: our paths, layers unstacked: `encoder/{}/attention/query`.
-        form: difference of the layouts.
-        given: the rule counts only where the config declares a tensor of this path.
-        unless: the rule counts only where the config declares no tensor of this path.
     """
 
     theirs: str
@@ -170,13 +159,7 @@ def unless(path: str, rules: Iterable[Rule]) -> Rules:
 
 
 class Place(NamedTuple):
-    """The place of one layer's tensor in the parameters.
-
-    Attributes:
-        path: path of the declared tensor.
-        layer: index along its leading axis of layers, or None where it has none.
-        tensor: the declaration for one layer.
-    """
+    """The place of one layer's tensor in the parameters."""
 
     path: str
     layer: int | None
@@ -199,13 +182,7 @@ def places(config: ModelConfig) -> dict[str, Place]:
 
 
 class BoundRule(NamedTuple):
-    """A rule applied to a model.
-
-    Attributes:
-        theirs: name in the file.
-        ours: places of its parts in the parameters.
-        form: difference of the layouts.
-    """
+    """A rule applied to a model."""
 
     theirs: str
     ours: tuple[Place, ...]
@@ -223,16 +200,7 @@ class BoundRule(NamedTuple):
 
 
 def bind(rules: Iterable[Rule], config: ModelConfig, family: str) -> list[BoundRule]:
-    """Return the rules applied to every layer of a model.
-
-    Args:
-        rules: the rules.
-        config: the model's config.
-        family: `model_type` of the family, for errors.
-
-    Raises:
-        ParameterError: the model declares tensors for which the family has no name.
-    """
+    """Return the rules applied to every layer of a model."""
     declared = places(config)
     layers = range(max(len(stack.layers) for stack in config.stacks().values()))
     bound, used = [], set()

@@ -29,23 +29,11 @@ class Entry(abc.ABC):
 
     @abc.abstractmethod
     def read(self, fields: Fields) -> Any:
-        """Return the value.
-
-        Raises:
-            ConfigError: a field is missing, malformed or has a value that is not supported.
-        """
+        """Return the value."""
 
     @abc.abstractmethod
     def write(self, value: Any, path: str) -> dict[str, Any]:
-        """Return the fields that give this value.
-
-        Args:
-            value: the value.
-            path: its place in the model's config, for errors.
-
-        Raises:
-            InexpressibleError: the value is of a kind that no field can give.
-        """
+        """Return the fields that give this value."""
 
     def accepts(self, value: Any) -> bool:
         """Return whether this entry, of several that a choice has, is the one to write the value."""
@@ -58,14 +46,7 @@ class Entry(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Field(Entry):
-    """A single field: `size`, `integer`, `number`, `flag` and `text` are those of one type.
-
-    Attributes:
-        name: its name.
-        default: its value where it is absent: a value, an entry or a function of the fields.
-        reader: reads it: `reader(fields, name, default)`.
-        writer: turns our value into the field's.
-    """
+    """A single field: `size`, `integer`, `number`, `flag` and `text` are those of one type."""
 
     name: str
     default: Any = REQUIRED
@@ -97,13 +78,7 @@ activation = functools.partial(Field, reader=Fields.activation, writer=ACTIVATIO
 
 @dataclasses.dataclass(frozen=True)
 class Custom(Entry):
-    """A value that takes more than one field or another form.
-
-    Attributes:
-        reader: makes the value of the fields.
-        writer: makes the fields of the value.
-        name: the field that an error about the value names.
-    """
+    """A value that takes more than one field or another form."""
 
     reader: Callable[[Fields], Any]
     writer: Callable[[Any], Mapping[str, Any]]
@@ -154,13 +129,7 @@ class Fixed(Entry):
 
 @dataclasses.dataclass(frozen=True)
 class Record(Entry):
-    """A dataclass; see `record`.
-
-    Attributes:
-        kind: the class.
-        parts: entries of its fields. Fields without an entry keep their defaults.
-        more: fields that follow from several parts at once, whose entries are `computed`.
-    """
+    """A dataclass; see `record`."""
 
     kind: type
     parts: Mapping[str, Entry]
@@ -221,15 +190,7 @@ SHALLOW = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Layers(Entry):
-    """Equal layers, or layers that differ in some fields.
-
-    Attributes:
-        count: their number.
-        layer: one of them; of equal layers the first is written.
-        spread: `spread(fields, count)` returns the fields that each layer reads instead of the config's, as if all
-            layers were of its kind; None where layers are equal.
-        gather: returns the config's fields from those that each layer was written with.
-    """
+    """Equal layers, or layers that differ in some fields."""
 
     count: Field
     layer: Entry
@@ -253,12 +214,7 @@ class Layers(Entry):
 
 @dataclasses.dataclass(frozen=True)
 class Choice(Entry):
-    """One of several values, distinguished by a field.
-
-    Attributes:
-        selector: the field.
-        options: an entry for each of its values; the first that accepts a value writes it.
-    """
+    """One of several values, distinguished by a field."""
 
     selector: Field
     options: Mapping[Hashable, Entry]
@@ -282,12 +238,7 @@ class Choice(Entry):
 
 @dataclasses.dataclass(frozen=True)
 class Optional(Entry):
-    """A value or None.
-
-    Attributes:
-        entry: the value.
-        when: tells whether there is a value; an entry is a flag that is written, a function reads other fields.
-    """
+    """A value or None."""
 
     entry: Entry
     when: Entry | Callable[[Fields], bool]
@@ -306,11 +257,7 @@ class Optional(Entry):
 
 @dataclasses.dataclass(frozen=True)
 class TrainingOnly(Entry):
-    """A value that matters in training alone: one that the entry cannot write is not written.
-
-    Attributes:
-        entry: the value.
-    """
+    """A value that matters in training alone: one that the entry cannot write is not written."""
 
     entry: Entry
 

@@ -88,19 +88,7 @@ class Admin(Initialization):
 def profile(
     config: ModelConfig, params: Params, batch: Batch, setting: Setting, *, exclude_padding: bool = False
 ) -> dict[str, np.ndarray]:
-    """Return Admin's omega of every sub-layer, by stack, in the order in which they are computed. One jitted forward.
-
-    Args:
-        config: an architecture of `ScaledPostNorm` layers; the omegas it has do not matter.
-        params: its parameters.
-        batch: a training batch.
-        setting: dropout key, devices and computation.
-        exclude_padding: whether the variance is over tokens alone.
-
-    Raises:
-        DataError: a batch without examples or, if padding is excluded, without tokens; a stack whose input is not
-            scaled to a variance of about one.
-    """
+    """Return Admin's omega of every sub-layer, by stack, in the order of computation, by one jitted forward."""
     if any(array.shape[0] == 0 for array in batch.values()):
         raise DataError("batch: holds no examples to profile")
 

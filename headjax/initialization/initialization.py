@@ -54,35 +54,19 @@ class Initialization(Checked, abc.ABC):
 
     @abc.abstractmethod
     def configure(self, config: ModelConfig) -> ModelConfig:
-        """Return the architecture to train.
-
-        Raises:
-            ConfigError: the initialisation does not fit the architecture; the message names the field.
-        """
+        """Return the architecture to train."""
 
     def draw(self, config: ModelConfig, key: jax.Array) -> Params:
         """Return fresh parameters of the configured architecture; may be traced."""
         return config.initialize(key)
 
     def measure(self, config: ModelConfig, params: Params, setting: Setting) -> tuple[Params, Mapping[str, Any]]:
-        """Return the parameters adjusted to data, and the measured numbers for the model's history.
-
-        Raises:
-            DataError: the batches hold nothing to measure.
-        """
+        """Return the parameters adjusted to data, and the measured numbers for the model's history."""
         return params, {}
 
 
 def architecture(recipe: Recipe, initialization: Initialization | None) -> ModelConfig:
-    """Return the config of the model that a run trains.
-
-    Args:
-        recipe: the run's `model`.
-        initialization: the run's `initialization`; None keeps what the recipe builds.
-
-    Raises:
-        ConfigError: fields that do not fit together, or an initialisation that does not fit the recipe's model.
-    """
+    """Return the config of the model that a run trains."""
     with within("config.model"):
         config = recipe.build()
     return config if initialization is None else initialization.configure(config)
@@ -119,13 +103,7 @@ def num_sub_layers(stack: Stack) -> int:
 
 
 def scale_weights(config: ModelConfig, params: Params, factor: Callable[[str, str], float]) -> Params:
-    """Multiply every weight of every layer by a factor; biases and norms (`decay` is False) stay.
-
-    Args:
-        config: the architecture.
-        params: its parameters.
-        factor: from the name of the stack and the weight's path within the layer (`attention/query`) to its factor.
-    """
+    """Multiply every weight of every layer by a factor; biases and norms (`decay` is False) stay."""
     network = config.bind(params)
     for name, stack in config.stacks().items():
         for group in stack.groups:
@@ -136,13 +114,7 @@ def scale_weights(config: ModelConfig, params: Params, factor: Callable[[str, st
 
 
 def set_shortcuts(config: ModelConfig, params: Params, omega: Mapping[str, Any]) -> Params:
-    """Return the parameters with these multipliers of the shortcuts.
-
-    Args:
-        config: an architecture of `ScaledPostNorm` layers.
-        params: its parameters.
-        omega: by stack, one number per sub-layer in the order in which they are computed.
-    """
+    """Return the parameters with these multipliers of the shortcuts."""
     network = config.bind(params)
     for name, stack in config.stacks().items():
         values = np.asarray(omega[name], np.float32).reshape(len(stack.layers), -1)

@@ -17,15 +17,7 @@ from headjax.mesh.mesh import batch_parts, batch_sharding, replicated
 
 
 def initialize(spec: str) -> None:
-    """Connect this process to the others; to be called before anything asks for the devices.
-
-    Args:
-        spec: `auto`, which asks the environment (Cloud TPU, GKE, Slurm), or `COORDINATOR,N,I`: process I of N,
-            meeting at the address `host:port` of process 0.
-
-    Raises:
-        HeadjaxError: the spec cannot be read, or the processes do not find each other.
-    """
+    """Connect this process to the others; to be called before anything asks for the devices."""
     if spec == "auto":
         options: dict[str, Any] = {}
     else:
@@ -46,11 +38,7 @@ def is_first() -> bool:
 
 
 def on_first(action: Callable[[], Any]) -> None:
-    """Call an action on the first process; an error there is one on all. All processes call it together.
-
-    Raises:
-        HeadjaxError: the action raised it; the other processes only say that it did.
-    """
+    """Call an action on the first process; an error there is one on all. All processes call it together."""
     failure: HeadjaxError | None = None
     if is_first():
         try:
@@ -90,9 +78,6 @@ def process_share(mesh: Mesh) -> BatchShare:
     """Return the part of every global batch that this process's devices hold.
 
     Processes whose devices hold the same examples (a model axis over hosts) have the same part.
-
-    Raises:
-        ConfigError: the processes' examples overlap in part, so that the batch cannot be divided among them.
     """
     parts = batch_parts(mesh)
     held: dict[int, set[int]] = {}
@@ -129,12 +114,7 @@ def fetch(tree: Any) -> Any:
 
 
 def place_copies(tree: Any, places: Any) -> Any:
-    """Return copies of arrays at their places on a mesh. All processes call it together.
-
-    Args:
-        tree: arrays that each process has whole, or that lie on the mesh already.
-        places: their shardings, in the same nesting.
-    """
+    """Return copies of arrays at their places on a mesh. All processes call it together."""
     if jax.process_count() == 1:
         return jax.device_put(jax.tree.map(jnp.copy, tree), places)
 
@@ -160,11 +140,7 @@ def put_whole_batch(batch: Mapping[str, jax.typing.ArrayLike], mesh: Mesh) -> di
 
 
 def wait_for_all(name: str) -> None:
-    """Return once every process has come here.
-
-    Args:
-        name: of this place in the program.
-    """
+    """Return once every process has come here."""
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 

@@ -35,14 +35,7 @@ def sharding_of(array: jax.typing.ArrayLike) -> NamedSharding | None:
 
 
 def spread_by_compiler(function: Callable[..., Result], like: Any, *args: Any) -> Result:
-    """Return `function(*args)`, computed with automatic axes if the mesh has explicit ones.
-
-    Args:
-        function: takes all its arrays as arguments.
-        like: for every array of the result, or for a whole part of it, an array that lies as it shall, or a
-            `PartitionSpec`.
-        *args: its arguments.
-    """
+    """Return `function(*args)`, computed with automatic axes if the mesh has explicit ones."""
     mesh = explicit_mesh(args)
     if mesh is None:
         return function(*args)

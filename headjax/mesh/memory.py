@@ -11,14 +11,7 @@ from headjax.core.limits import check_memory, host_memory
 
 
 def memory_of(mesh: Mesh | None = None) -> int | None:
-    """Return the bytes of memory of all devices of a mesh; of this host where they are its processor's cores.
-
-    Args:
-        mesh: the devices; None is the first one of this process.
-
-    Returns:
-        The bytes, or None where neither the device nor the system says.
-    """
+    """Return the bytes of memory of all devices of a mesh; of this host where they are its processor's cores."""
     devices = jax.devices()[:1] if mesh is None else list(mesh.devices.flat)
     if devices[0].platform == "cpu":
         there = host_memory()
@@ -29,14 +22,5 @@ def memory_of(mesh: Mesh | None = None) -> int | None:
 
 
 def check_arrays(place: str, sizes: Iterable[int], there: int | None) -> None:
-    """Check that a model's arrays can fit into memory.
-
-    Args:
-        place: the directory that they are in.
-        sizes: bytes of each.
-        there: bytes of memory, see `memory_of`.
-
-    Raises:
-        ConfigError: they take more than there is.
-    """
+    """Check that a model's arrays can fit into memory."""
     check_memory(place, sum(sizes), there, "its arrays")

@@ -39,11 +39,6 @@ def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...]) -> 
 
     XLA splits `threefry2x32` as it splits the array. The device's own generator (`rbg`) cannot be split: every device
     would draw for the whole batch. So each draws for its own examples alone, from a separate key.
-
-    Args:
-        key: PRNG key, the same on every device.
-        rate: probability of False; may be traced.
-        shape: of the array.
     """
     if str(jax.random.key_impl(key)) == "threefry2x32":
         return jax.random.bernoulli(key, 1.0 - rate, shape)

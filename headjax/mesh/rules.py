@@ -40,10 +40,6 @@ def partition_spec(
 
     A mesh axis that the mesh lacks, or of size one, shards nothing, so on a single device every spec is empty. A
     logical axis that only the standard table names is replicated.
-
-    Raises:
-        ConfigError: a logical axis that no table names; two dimensions on one mesh axis, or a size that does not
-            divide, unless these are replicated.
     """
     spec: list[str | None] = []
     for size, axis in zip(tensor.shape, tensor.out_sharding, strict=True):

@@ -98,22 +98,14 @@ class Output(NamedTuple):
     extra_logits: dict[str, jax.Array] | None = None
 
     def require_logits(self, name: str | None = None) -> jax.Array:
-        """Return the task's logits, or the extra logits of this name.
-
-        Raises:
-            DataError: the model has no such output.
-        """
+        """Return the task's logits, or the extra logits of this name."""
         logits = self.logits if name is None else (self.extra_logits or {}).get(name)
         if logits is None:
             raise DataError(f"{name or 'logits'}: the model has no output for this task")
         return logits
 
     def require_probes(self) -> dict[str, list[Any]]:
-        """Return the probe function's results, see `probes`.
-
-        Raises:
-            DataError: the forward had none.
-        """
+        """Return the probe function's results, see `probes`."""
         if self.probes is None:
             raise DataError("probes: the forward was given no probe")
         return self.probes
@@ -331,11 +323,7 @@ class GenerativeModel(ModelConfig):
 
     @abc.abstractmethod
     def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
-        """Return the prompt of a batch, with room in the cache for this many new tokens.
-
-        Raises:
-            DataError: prompt and new tokens together are more than the model's positions reach.
-        """
+        """Return the prompt of a batch, with room in the cache for this many new tokens."""
 
     @abc.abstractmethod
     def decode(
@@ -351,13 +339,4 @@ class GenerativeModel(ModelConfig):
         """Return logits `[batch, new, vocabulary]` after each new token, and the state that has seen them.
 
         The results are those of one forward over all tokens seen so far.
-
-        Args:
-            params: the parameters.
-            tokens: `[batch, new]` tokens that follow those in the state.
-            present: `[batch, new]` bool, False at padding.
-            state: state after the tokens before.
-            options: gates and how to compute.
-            at: `[batch]` the new token whose logits `[batch, 1, vocabulary]` are wanted; None is every token.
-            positions: `[batch or 1, new]` of the new tokens; None goes on from the last one.
         """

@@ -41,11 +41,7 @@ class Settings(NamedTuple):
     cache: int | None = None
 
     def room(self, batch: Batch) -> int:
-        """Return the number of new tokens that the cache has room for.
-
-        Raises:
-            DataError: the continuation would not fit.
-        """
+        """Return the number of new tokens that the cache has room for."""
         if self.cache is None:
             return self.max_new_tokens
         tokens = prompt_length(self.config, batch)

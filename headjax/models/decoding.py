@@ -21,11 +21,6 @@ def decode(stack: TransformerStack, x: jax.Array, call: StackCall, cache: Cache)
 
     A query sees the tokens in the cache and the new tokens before it: the same function as a forward of all tokens at
     once.
-
-    Args:
-        stack: the layers.
-        x, call: as for a forward of the new tokens; the mask of the self-attention is made here.
-        cache: result of `Cache.admit` for these tokens.
     """
     length = x.shape[1]
     positions = jax.lax.dynamic_slice_in_dim(cache.positions, cache.used, length, axis=1)
@@ -72,14 +67,7 @@ def _decode_group(
 def empty_cache(
     stack: TransformerStack, example: jax.Array, capacity: int, encoder_output: jax.Array | None = None
 ) -> Cache:
-    """Return an empty cache, with the cross-attention's keys and values of an encoder output in it.
-
-    Args:
-        stack: the layers.
-        example: `[batch, 1, width]`, of the type that hidden states have.
-        capacity: number of tokens that the cache has room for.
-        encoder_output: `[batch, key, memory_width]`, for cross-attention.
-    """
+    """Return an empty cache, with the cross-attention's keys and values of an encoder output in it."""
     layers = {
         group.name: _empty_group(group, getattr(stack, group.name), example, capacity, encoder_output)
         for group in stack.config.groups

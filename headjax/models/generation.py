@@ -137,11 +137,7 @@ def generate(
 
 
 def check_generative(config: ModelConfig, max_new_tokens: int, gates: Gates | None) -> GenerativeModel:
-    """Return the config if it can generate with these gates.
-
-    Raises:
-        DataError: it cannot.
-    """
+    """Return the config if it can generate with these gates."""
     if not isinstance(config, GenerativeModel):
         raise DataError("model: it has no decoder, so it does not generate")
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
@@ -206,11 +202,7 @@ def begin(
     gates: Gates | None = None,
     compute: Compute = Compute(),
 ) -> Generation:
-    """Read the prompts of a batch and choose the first token of each continuation; the arguments are `generate`'s.
-
-    Raises:
-        DataError: as `generate`.
-    """
+    """Read the prompts of a batch and choose the first token of each continuation; the arguments are `generate`'s."""
     config = check_generative(model.config, max_new_tokens, gates)
     check_positions(config, batch, max_new_tokens)
     arrays = device_batch(config, batch)
@@ -260,11 +252,7 @@ class Programs(NamedTuple):
 
 
 def programs(model: Model, batch: Batch, *, max_new_tokens: int = NEW_TOKENS, compute: Compute = Compute()) -> Programs:
-    """Compile the programs of `generate` for a batch of these shapes, greedily and without an end token.
-
-    Raises:
-        DataError: as `generate`.
-    """
+    """Compile the programs of `generate` for a batch of these shapes, greedily and without an end token."""
     config = check_generative(model.config, max_new_tokens, None)
     settings = Settings(config, max_new_tokens, None, 0, Greedy(), compute)
     params, key = for_decoding(config, model.params, compute), jax.random.key(0)
@@ -275,20 +263,7 @@ def programs(model: Model, batch: Batch, *, max_new_tokens: int = NEW_TOKENS, co
 
 
 def check_room(field: str, config: GenerativeModel, params: Params, batch: Batch, texts: int, new_tokens: int) -> int:
-    """Check that texts that are generated at a time can fit into memory; return the bytes of their caches.
-
-    Args:
-        field: the option or argument that asks for them.
-        config: the architecture.
-        params: parameters as generation reads them.
-        batch: one prompt.
-        texts: number of texts, those of all beams.
-        new_tokens: number of new tokens that each has room for.
-
-    Raises:
-        ConfigError: they take more memory than there is.
-        DataError: they are longer than the model's positions reach.
-    """
+    """Check that texts that are generated at a time can fit into memory; return the bytes of their caches."""
     there, length = memory_of(), prompt_length(config, batch) + new_tokens
     asked = f"{texts:,} x {length:,} tokens"
     # Larger ones have no shape that JAX could tell the bytes of.

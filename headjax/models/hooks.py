@@ -41,24 +41,12 @@ class Hooks:
     """Base of the hooks: these change nothing."""
 
     def stack(self, stack: Any, x: jax.Array, call: Any) -> tuple[jax.Array, list[Reports]]:
-        """Return a stack's output `[batch, length, width]` and the reports of its layers.
-
-        Args:
-            stack: the `TransformerStack`.
-            x: `[batch, length, width]`, its input.
-            call: the `StackCall`, with the stack's name.
-        """
+        """Return a stack's output `[batch, length, width]` and the reports of its layers."""
         output: tuple[jax.Array, list[Reports]] = stack.forward(x, call)
         return output
 
     def layer(self, layer: Any, x: Any, call: Any) -> tuple[Any, Reports]:
-        """Return a layer's output and its reports; what stands in the place of x enters the next layer.
-
-        Args:
-            layer: the `TransformerLayer`.
-            x: `[batch, length, width]`, its input.
-            call: the `LayerCall`.
-        """
+        """Return a layer's output and its reports; what stands in the place of x enters the next layer."""
         output: tuple[Any, Reports] = layer(x, call)
         return output
 

@@ -21,9 +21,6 @@ def check_batch(config: ModelConfig, batch: Batch) -> Batch:
     """Check on the host that the batch's integers are tokens, classes and positions of the model; return the batch.
 
     Every batch passes here on its way to a device. Arrays that are there already are not fetched back.
-
-    Raises:
-        DataError: an integer out of range; the message names the array and the place in it.
     """
     check_ranges(config.ranges(), batch)
     return batch
@@ -40,11 +37,7 @@ def abstract_integers(shape: tuple[int, ...], *names: str) -> dict[str, jax.Shap
 
 
 def batch_tokens(batch: Batch, name: str = "input_ids") -> jax.Array:
-    """Return the batch's token ids.
-
-    Raises:
-        DataError: the batch has no such array, or not integers `[batch, length]`.
-    """
+    """Return the batch's token ids."""
     tokens = batch_array(batch, name)
     if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise DataError(f"{name}: expected integers [batch, length], got {tokens.dtype} {list(tokens.shape)}")
@@ -52,27 +45,14 @@ def batch_tokens(batch: Batch, name: str = "input_ids") -> jax.Array:
 
 
 def batch_array(batch: Batch, name: str) -> jax.Array:
-    """Return an array of the batch.
-
-    Raises:
-        DataError: the batch has no array of this name.
-    """
+    """Return an array of the batch."""
     if name not in batch:
         raise DataError(f"{name}: missing from the batch, which has {', '.join(sorted(batch))}")
     return jnp.asarray(batch[name])
 
 
 def batch_present(batch: Batch, like: jax.Array, name: str = "attention_mask") -> jax.Array | None:
-    """`[batch, length]` bool, False at padding; None where the batch has no such mask.
-
-    Args:
-        batch: the batch.
-        like: the tokens the mask belongs to.
-        name: the mask's name.
-
-    Raises:
-        DataError: the mask has another shape than the tokens.
-    """
+    """`[batch, length]` bool, False at padding; None where the batch has no such mask."""
     if batch.get(name) is None:
         return None
     present = jnp.asarray(batch[name])
@@ -93,9 +73,6 @@ def batch_positions(
 
     Decoders count what the mask shows and begin again in every packed example, so that a text has the same positions
     with padding on either side, among others, and in generation. Encoders count as `positions` says.
-
-    Raises:
-        DataError: the tokens of an example that is not packed are more than the positions reach.
     """
     own, segments = batch.get(f"{side}position_ids"), batch.get(f"{side}segment_ids")
     if own is not None:
@@ -141,14 +118,6 @@ def embedded(
     """Return the embeddings of `input_ids [batch, length]` and the call of the stack that reads them.
 
     Examples packed by `segment_ids` are kept apart. `call.query_mask` is None where there is no `attention_mask`.
-
-    Args:
-        name: of the stack, whose head gates go by it.
-        model: has the `embeddings` as an attribute.
-        batch: the tokens, and where it has them `attention_mask`, `position_ids` and `segment_ids`.
-        options: of the forward.
-        causal: whether a token sees only those before it.
-        segments: `[batch, length]` which segment embedding a token gets, or None.
     """
     tokens = batch_tokens(batch)
     present = batch_present(batch, tokens)

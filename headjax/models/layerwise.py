@@ -65,15 +65,7 @@ class SubLayerSeen(NamedTuple):
 def stack_input(
     config: ModelConfig, params: Params, batch: Batch, stack: str, memory: jax.Array | None, compute: Compute
 ) -> Stream:
-    """Return the input of a stack's first layer.
-
-    Args:
-        config, params: the model.
-        batch: the batch.
-        stack: name of the stack.
-        memory: the encoder's output, for a decoder with cross-attention.
-        compute: how to compute.
-    """
+    """Return the input of a stack's first layer."""
     visit = _Visit(stack, memory)
     config.apply(params, batch, Options(compute=compute, hooks=visit))
     return Stream(visit.visited().x, memory)
@@ -90,18 +82,7 @@ def layer_output(
     options: Options = Options(),
     watched: str | None = None,
 ) -> tuple[Stream, SubLayerSeen | None]:
-    """Return the hidden states after one layer, and its watched sub-layer.
-
-    Args:
-        config, params: the model; of its parameters only those outside the layers are read.
-        batch: the batch, for its masks and positions.
-        place: the layer's stack and group.
-        number: number of the layer in its stack; it may be traced.
-        weights: parameters of the layer, an entry of `Stack.unstack`.
-        stream: its input.
-        options: gates, and how to compute.
-        watched: slot of the sub-layer to return, or None.
-    """
+    """Return the hidden states after one layer, and its watched sub-layer."""
     watching = None if watched is None else _Watching(watched)
     if watching is not None:
         options = options._replace(probe=watching.probe, hooks=watching)
@@ -145,12 +126,7 @@ class _Visited(NamedTuple):
 
 
 class _Visit(Hooks):
-    """Hooks that note the call of one stack and compute none; the later computation is not read.
-
-    Args:
-        name: Name of the stack.
-        memory: `[batch, key, width]`, the encoder's output for the decoder's call; None without.
-    """
+    """Hooks that note the call of one stack and compute none; the later computation is not read."""
 
     def __init__(self, name: str, memory: jax.Array | None) -> None:
         self._name, self._memory, self._calls = name, memory, []  # type: ignore[var-annotated]
@@ -171,9 +147,6 @@ class _Watching(Hooks):
 
     Attributes:
         seen: the sub-layer, after the layer's forward pass.
-
-    Args:
-        slot: the slot.
     """
 
     def __init__(self, slot: str) -> None:

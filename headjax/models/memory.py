@@ -19,16 +19,7 @@ ACTIVATION = 2
 
 
 def check_state(field: str, model: ModelConfig, there: int | None) -> None:
-    """Check that the state of a training run can fit into memory.
-
-    Args:
-        field: path of the model's recipe in the config.
-        model: the architecture.
-        there: bytes of memory, see `headjax.mesh.memory`.
-
-    Raises:
-        ConfigError: it takes more than there is.
-    """
+    """Check that the state of a training run can fit into memory."""
     parameters = count(model.tensors())
     check_memory(field, STATE * parameters, there, f"{parameters:,} parameters in training")
 
@@ -36,19 +27,7 @@ def check_state(field: str, model: ModelConfig, there: int | None) -> None:
 def check_batch(
     field: str, batch_size: int, example: Mapping[str, Any], width: int, there: int | None, parts: int = 1
 ) -> None:
-    """Check that a batch and the residual stream over it can fit into memory.
-
-    Args:
-        field: path of the batch size in the config, or the option.
-        batch_size: number of examples.
-        example: one of them.
-        width: width of the residual stream.
-        there: bytes of memory, see `headjax.mesh.memory`.
-        parts: number of parts of the batch that are computed one after another.
-
-    Raises:
-        ConfigError: they take more than there is.
-    """
+    """Check that a batch and the residual stream over it can fit into memory."""
     arrays = {name: np.asarray(array) for name, array in example.items()}
     tokens = max((array.size for name, array in arrays.items() if name.endswith("input_ids")), default=0)
     needed = batch_size * sum(array.nbytes for array in arrays.values())

@@ -150,15 +150,6 @@ class Model(Network):
         """Compute the forward pass, jitted.
 
         On a mesh with explicit axes (`jax.make_mesh`) the results lie by example as the batch does.
-
-        Args:
-            batch: arrays by Hugging Face's names.
-            gates: head gates; None is all ones.
-            attention: whether to return each layer's attention probabilities.
-            probe: a function of one attention call whose results are returned per layer.
-            compute: how to compute.
-            rngs: its stream `dropout` draws dropout; None drops nothing.
-            deterministic: whether nothing is dropped; None is the attribute, which `eval()` and `train()` set.
         """
         still = self.deterministic if deterministic is None else deterministic
         key = None if rngs is None or still else rngs.dropout()
@@ -227,14 +218,7 @@ class Model(Network):
 
 
 def forward(config: ModelConfig, params: Params, batch: Batch, options: Options, *, attention: bool = False) -> Output:
-    """Compute the forward pass, jitted once per (config, shapes, probe, compute).
-
-    Args:
-        config, params: the model.
-        batch: arrays by Hugging Face's names, NumPy or JAX.
-        options: of the forward; any gates reuse one compilation.
-        attention: whether to return attention probabilities.
-    """
+    """Compute the forward pass, jitted once per (config, shapes, probe, compute)."""
     if attention and options.probe is not None:
         raise DataError("attention: ask for attention probabilities or for a probe, not for both")
     probe = probabilities if attention else options.probe
@@ -355,13 +339,7 @@ class ModelFolder:
 
     @functools.cached_property
     def config(self) -> ModelConfig:
-        """The model's config.
-
-        Raises:
-            CheckpointError: not a model directory.
-            DamagedError: its `config.json` is not as it was written.
-            ConfigError: a config that describes no model.
-        """
+        """The model's config."""
         folder, file = self.path, self.path / "config.json"
         if not file.is_file():
             hint = f"; do you mean {folder / 'model'}?" if (folder / "model" / "config.json").is_file() else ""

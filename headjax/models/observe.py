@@ -34,10 +34,6 @@ class Observing(Hooks):
 
     Attributes:
         records: by stack, the records of its sub-layers, in the order of computation; there after the forward pass.
-
-    Args:
-        observer: joins a sub-layer and the stream.
-        state: state that the first sub-layer of each stack receives; its shapes and types stay.
     """
 
     def __init__(self, observer: Observer, state: Any = ()) -> None:

@@ -91,13 +91,7 @@ class VocabularyLogits(nnx.Module):
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) -> tuple[jax.Array, jax.Array]:
-    """Cross-entropy in nats of each label, 0 where the label is `IGNORED`, and which labels count (1.0 or 0.0).
-
-    Args:
-        logits: `[..., classes]`.
-        labels: `[...]` integers.
-        smoothing: share of the target spread evenly over all classes (Szegedy et al. 2016, section 7).
-    """
+    """Cross-entropy in nats of each label, 0 where the label is `IGNORED`, and which labels count (1.0 or 0.0)."""
     counted = labels != IGNORED
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.where(counted, labels, 0))
     if smoothing > 0.0:

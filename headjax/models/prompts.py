@@ -33,19 +33,6 @@ def prompt_batch(
     Special tokens are those of the tokenizer's template. Without one, the source of an encoder-decoder ends with the
     end-of-text token, as in training on translations. The prompt of a decoder never ends with it, and an empty prompt
     is that token alone, after which a document begins.
-
-    Args:
-        model: a decoder or an encoder-decoder with its tokenizer.
-        texts: the prompts, or the sources.
-        rows: greater number of rows to fill up to by repeating the last text, so that shapes repeat.
-        max_length: greatest number of tokens; longer texts are cut before their last token. 0 cuts nothing.
-        special: whether a special token that a text spells (`<|user|>`) is that token; otherwise it is text.
-
-    Returns:
-        `input_ids` and `attention_mask` (0 at padding), int32 `[batch, length]`.
-
-    Raises:
-        DataError: there are no texts, the model has no tokenizer, or a text spells an unknown special token.
     """
     if not texts:
         raise DataError("prompts: expected at least one text")
@@ -92,11 +79,7 @@ def _ended(ids: list[int], end: int | None, reads_source: bool) -> list[int]:
 
 
 def tokenizer_of(model: Model) -> Tokenizer:
-    """Return the model's tokenizer.
-
-    Raises:
-        DataError: the model has none.
-    """
+    """Return the model's tokenizer."""
     if model.tokenizer is None:
         raise DataError("model: it has no tokenizer, so it cannot read text")
     tokenizer: Tokenizer = model.tokenizer
@@ -109,11 +92,7 @@ def end_of_text(tokenizer: Tokenizer) -> int | None:
 
 
 def new_tokens(config: ModelConfig, batch: Batch) -> int:
-    """Return the default greatest number of new tokens: `NEW_TOKENS`, or as many as the model's positions leave.
-
-    Raises:
-        DataError: the prompt fills all positions.
-    """
+    """Return the default greatest number of new tokens: `NEW_TOKENS`, or as many as the model's positions leave."""
     embeddings: Any = getattr(config, "embeddings", None)
     used = prompt_length(config, batch)
     if isinstance(config, EncoderDecoderModel):
@@ -146,16 +125,7 @@ def check_positions(config: ModelConfig, batch: Batch, new_tokens: int) -> None:
 def texts_of(
     model: Model, batch: Batch, tokens: np.ndarray, lengths: np.ndarray, end: int | None, count: int = 0
 ) -> list[str]:
-    """Return generated tokens as text: the continuation without its prompt, or the translation.
-
-    Args:
-        model: the model that generated.
-        batch: its prompts, see `prompt_batch`.
-        tokens: `[batch, new tokens]`.
-        lengths: `[batch]` tokens generated, the end token included.
-        end: the end token, which is left out.
-        count: number of rows, from the start; 0 is all.
-    """
+    """Return generated tokens as text: the continuation without its prompt, or the translation."""
     tokenizer = tokenizer_of(model)
     texts = []
     for row in range(count or len(tokens)):

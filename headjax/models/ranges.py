@@ -43,11 +43,7 @@ class Range(NamedTuple):
 
 
 def check_ranges(ranges: Mapping[str, Range], batch: Mapping[str, Any]) -> None:
-    """Check a batch's integers against their ranges; arrays on a device, and real numbers, are left alone.
-
-    Raises:
-        DataError: an integer out of range; the message names the array and the place in it.
-    """
+    """Check a batch's integers against their ranges; arrays on a device, and real numbers, are left alone."""
     for name, wanted in ranges.items():
         if isinstance(batch.get(name), np.ndarray | list | tuple):
             array = np.asarray(batch[name])

@@ -50,20 +50,12 @@ class Recipe(Checked, abc.ABC):
     """Base of the recipes, the values of `config.model` in a config file."""
 
     def start(self, seed: int = 0) -> Start:
-        """Return the model that training starts from.
-
-        Args:
-            seed: of parameters that are drawn beside trained ones, such as the output for a new task.
-        """
+        """Return the model that training starts from."""
         return Start(self.build())
 
     @abc.abstractmethod
     def build(self) -> ModelConfig:
-        """Return the full config.
-
-        Raises:
-            ConfigError: fields that do not fit together.
-        """
+        """Return the full config."""
 
 
 def layer_of(recipe: Any) -> Layer:
@@ -76,9 +68,6 @@ def equal_stack(recipe: Any) -> Stack:
     """Return the stack of `recipe.num_layers` times its layer, with a final norm where its residuals need one.
 
     `recipe.attention_by_layer` holds formulations that differ from layer to layer; empty takes the layer's own for all.
-
-    Raises:
-        ConfigError: fewer or more formulations than layers.
     """
     layers, attentions = (layer_of(recipe),) * recipe.num_layers, recipe.attention_by_layer
     if attentions:

@@ -49,14 +49,7 @@ class DecodingCost(NamedTuple):
 
 
 def decoding_cost(config: ModelConfig, length: int, batch: int = 1, compute: Compute = Compute()) -> DecodingCost:
-    """Return the cost of one more token of every example in a batch.
-
-    Args:
-        config: a model that generates.
-        length: tokens in the cache, the new one included; of the source, too, in encoder-decoders.
-        batch: number of examples.
-        compute: its `dtype` is that of weights and caches.
-    """
+    """Return the cost of one more token of every example in a batch."""
     width, tensors = config.width, config.tensors()
     flops, numbers = 0, count({name: entry for name, entry in tensors.items() if name != "encoder"})
     for layer in config.stacks()["decoder"].layers:

@@ -92,13 +92,7 @@ class LayerGroup:
         return (layer,)
 
     def __call__(self, layers: Layers, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
-        """Return the last layer's output and the reports of all layers.
-
-        Args:
-            layers: the group's module, or a list of each layer's own, which cannot be scanned.
-            x: `[batch, length, width]`.
-            call: options; `call.compute.scan` chooses between a scan and unrolled layers.
-        """
+        """Return the last layer's output and the reports of all layers."""
         if call.compute.scan and self.count > 1 and not isinstance(layers, nnx.List):
             x, by_layer = jax.lax.scan(self.body(layers, call), x, self.values(layers, call))
             return x, [_slice(by_layer, i) for i in range(self.count)]
@@ -112,14 +106,7 @@ class LayerGroup:
     def one(
         self, layer: TransformerLayer, x: jax.Array, call: StackCall, number: jax.Array | int
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """Return the output and the report of a single layer.
-
-        Args:
-            layer: the layer's own module.
-            x: `[batch, length, width]`, the layer's input.
-            call: options, with the gates of all layers of the stack.
-            number: number of the layer in the stack; it may be traced, so that one program computes every layer.
-        """
+        """Return the output and the report of a single layer."""
         own: Varying = jax.tree.map(
             lambda array: jax.lax.dynamic_index_in_dim(array, number - self.start, keepdims=False),
             self.values(None, call),

@@ -133,16 +133,7 @@ ATTENTION_SLOTS = ("attention", "cross_attention")
 
 
 def check_kernels(model: ModelConfig, compute: Compute, *, training: bool) -> None:
-    """Refuse a kernel asked for by name that some layer cannot use on any machine and at any length.
-
-    Args:
-        model: the architecture.
-        compute: its `attention` names the kernel; `auto` fits every model.
-        training: whether dropout is on.
-
-    Raises:
-        ConfigError: the message names the kernel, the layer and the reason.
-    """
+    """Refuse a kernel asked for by name that some layer cannot use on any machine and at any length."""
     if compute.attention == "auto":
         return
     for stack, layers in ((name, stack.layers) for name, stack in model.stacks().items()):

@@ -77,11 +77,7 @@ class Patches(Spec):
         return PatchEmbeddings(self, width)
 
     def cut(self, images: jax.Array) -> jax.Array:
-        """`[batch, channels, height, width]` pixels to `[batch, patches, channels * patch_size^2]`.
-
-        Raises:
-            DataError: the images have another shape.
-        """
+        """`[batch, channels, height, width]` pixels to `[batch, patches, channels * patch_size^2]`."""
         expected = (self.channels, self.image_size, self.image_size)
         if images.ndim != 4 or images.shape[1:] != expected:
             raise DataError(

@@ -26,12 +26,7 @@ _TRANSFER = re.compile(r'"xla_megascale_runtime".*_xla_megascale_transfer_type="
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """All collectives of one kind.
-
-    Attributes:
-        count: how often they run in one run of the program, layers of a scan counted each.
-        bytes: the arrays' bytes on one device: of the gathered result for all-gathers, of the operands otherwise.
-    """
+    """All collectives of one kind."""
 
     count: int
     bytes: int
@@ -49,9 +44,6 @@ def collectives(text: str) -> dict[str, Collective]:
 
     The TPU compiler splits a collective over several slices into one within each and a transfer by the hosts. The
     latter are counted apart, as `all-reduce between slices`, with the bytes that one device hands to its host.
-
-    Args:
-        text: `jax.stages.Compiled.as_text()`.
     """
     computations, entry = _computations(text)
     found: dict[str, Collective] = {}

@@ -69,24 +69,7 @@ class PlanConfig(Checked):
 
 
 class Plan(NamedTuple):
-    """Memory, FLOPs and messages of a training step on a slice, by the compiler.
-
-    Attributes:
-        topology: name of the slice.
-        devices: number of JAX devices.
-        slices: number of slices that they form.
-        batch_size: examples per step, over all devices.
-        length: tokens of an example.
-        remat: the part that the backward pass recomputes, see `headjax.models.compute.Compute`.
-        accumulate: parts of the batch that are computed one after another.
-        prng: where dropout takes its random bits from.
-        fits: whether the step fits into memory.
-        peak_bytes_per_device: memory that it needs at its peak; where it does not fit, as far as the compiler says.
-        hbm_bytes_per_device: memory that there is.
-        flops_per_device: FLOPs of the matrix products of one step, forward and backward, nothing counted twice.
-        collectives: by kind, messages of one step; empty where it does not fit.
-        compile_seconds: time that tracing and compiling took.
-    """
+    """Memory, FLOPs and messages of a training step on a slice, by the compiler."""
 
     topology: str
     devices: int
@@ -110,15 +93,7 @@ class Plan(NamedTuple):
 
 
 def plan_config(data: Mapping[str, Any], length: int | None = None) -> PlanConfig:
-    """Read a plan's inputs from a training config; of the data it needs the length alone.
-
-    Args:
-        data: the training config as plain data.
-        length: tokens of an example; None takes `data.length`, else the longest the recipe names, else the model's own.
-
-    Raises:
-        ConfigError: a missing or unusable field; the message starts with the field's path.
-    """
+    """Read a plan's inputs from a training config; of the data it needs the length alone."""
     needed = {field.name for field in dataclasses.fields(PlanConfig)} - {"length"}
     given = {name: entry for name, entry in data.items() if name in needed}
     if "model" not in data:
@@ -134,13 +109,7 @@ def plan_config(data: Mapping[str, Any], length: int | None = None) -> PlanConfi
 
 
 def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
-    """Return the model and the mesh of a plan, before anything is compiled.
-
-    Raises:
-        ConfigError: a mesh that does not fill the slice, a batch or a tensor that does not divide over it, a kernel
-            that the model cannot use, an initialisation for other models, sizes that no compiler counts.
-        HeadjaxError: the TPU compiler is not installed.
-    """
+    """Return the model and the mesh of a plan, before anything is compiled."""
     with within("config"):
         mesh = config.mesh.build(where.devices())
         check_batch_size(config.batch_size, mesh, config.accumulate)
@@ -152,12 +121,7 @@ def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
 
 
 def _check_sizes(config: PlanConfig, model: ModelConfig, where: Slice) -> None:
-    """Check that a batch and a model can be compiled.
-
-    Raises:
-        ConfigError: a dimension or the batch's tokens are not counted in int32, or the state alone takes `BEYOND` times
-            the memory of the slice.
-    """
+    """Check that a batch and a model can be compiled."""
     examples = f"{config.batch_size:,} examples of {config.length:,} tokens"
     require(config.batch_size * config.length < COUNTED, "config.batch_size", f"{examples} are 2**31 tokens or more")
     tensors = model.tensors()
@@ -175,11 +139,7 @@ def _check_sizes(config: PlanConfig, model: ModelConfig, where: Slice) -> None:
 
 
 def plan(config: PlanConfig, where: Slice) -> Plan:
-    """Compile the training step for a slice.
-
-    Raises:
-        HeadjaxError: as `check_plan`, before anything is compiled.
-    """
+    """Compile the training step for a slice."""
     return _compile(config, *check_plan(config, where), where)
 
 
@@ -226,11 +186,7 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
 
 
 def _needed(message: str) -> int:
-    """Return the memory that a program needs, from the compiler's error that there is less.
-
-    Raises:
-        ConfigError: the message is about something else.
-    """
+    """Return the memory that a program needs, from the compiler's error that there is less."""
     found = re.search(r"Used ([\d.]+)([KMGT]) of [\d.]+[KMGT] hbm|memory required .*?\(([\d.]+)([KMGT])\)", message)
     if found is None:
         raise ConfigError(f"the step cannot be compiled for this slice: {' '.join(message.split())[:300]}")

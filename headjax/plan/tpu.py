@@ -18,17 +18,7 @@ GIB = 2**30
 
 
 class Chip(NamedTuple):
-    """A TPU generation.
-
-    Attributes:
-        name: its name in Cloud (`v3`), which starts that of a slice.
-        counted: how many of the units that slice names count (`v3-8`: 8 cores) a chip has.
-        devices: JAX devices a chip has.
-        dimensions: of the network, 2 or 3.
-        max_chips: chips of the largest slice.
-        hbm_bytes: memory of one *device* that a program can use, as the TPU compiler states it.
-        compiler: options of the compiler's topology.
-    """
+    """A TPU generation."""
 
     name: str
     counted: int
@@ -69,14 +59,7 @@ ENVIRONMENT = {
 
 
 class Slice(NamedTuple):
-    """A TPU slice, or several equal ones that the data-centre network joins.
-
-    Attributes:
-        name: as the user gave it.
-        chip: its generation.
-        shape: chips along each dimension of a slice's network.
-        slices: their number.
-    """
+    """A TPU slice, or several equal ones that the data-centre network joins."""
 
     name: str
     chip: Chip
@@ -99,12 +82,7 @@ class Slice(NamedTuple):
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
     def devices(self) -> list[jax.Device]:
-        """Return devices that programs can be compiled for, not run on.
-
-        Raises:
-            HeadjaxError: libtpu, which holds the compiler, is not installed, belongs to another version of jax, or
-                refuses the topology.
-        """
+        """Return devices that programs can be compiled for, not run on."""
         _check_libtpu()
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
@@ -145,9 +123,6 @@ def find_slice(name: str) -> Slice:
 
     `v5e-256x2` are two slices v5e-256. A Cloud name counts cores up to v4 and for v5p, chips for v5e and v6e. Of that
     many chips, a power of two, the shape is the one nearest to a square or a cube.
-
-    Raises:
-        ConfigError: there is no such slice; the message lists the known ones.
     """
     match = re.fullmatch(r"(v\d\w*?)(?:-(\d{1,9})(?:x([1-9]\d{0,8}))?|:(\d{1,9}(?:x\d{1,9})*))", name, re.ASCII)
     chip = None if match is None else CHIPS.get(ALIASES.get(match[1], match[1]))

@@ -23,14 +23,7 @@ LEVEL: Mapping[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (2,
 
 
 class Axis(NamedTuple):
-    """An axis.
-
-    Attributes:
-        label: what it shows, with the unit.
-        format: how its values are written, one of `headjax.report.numbers`; None is Matplotlib's way.
-        scale: its scale.
-        limits: its ends; None is around the data.
-    """
+    """An axis."""
 
     label: str
     format: numbers.Format | None = None
@@ -58,21 +51,7 @@ def draw(
     level: tuple[str, float] | None = None,
     joined: bool = False,
 ) -> Plot:
-    """Draw series with one legend.
-
-    Args:
-        series: points by name. The means of points with the same x are joined, and a band reaches from their smallest
-            to their largest.
-        x, y: the axes.
-        title: heading.
-        alt: the plot in words.
-        height: inches.
-        level: a value that is drawn as a level line, after its label.
-        joined: whether all points are joined in the order of x instead; a series of one point has no line.
-
-    Raises:
-        DataError: no series, a series without a finite point, or a value that its axis cannot show.
-    """
+    """Draw series with one legend."""
     if not series:
         raise DataError("curves: none to draw")
     with style():
@@ -136,11 +115,7 @@ def _written(form: numbers.Format) -> FuncFormatter:
 
 
 def reduced(field: str, points: Points, scale: Scale = "linear") -> Curve:
-    """Return points by increasing x, repeats of the same x reduced.
-
-    Raises:
-        DataError: no finite point, a position that is not finite, or a value that a logarithmic axis cannot show.
-    """
+    """Return points by increasing x, repeats of the same x reduced."""
     pairs = np.asarray(points, dtype=float).reshape(-1, 2)
     if not np.isfinite(pairs).all(axis=1).any():
         raise DataError(f"{field}: no finite points to draw")
@@ -174,19 +149,7 @@ def line_plot(
     scale: Scale = "linear",
     x_format: numbers.Format = numbers.count,
 ) -> Plot:
-    """Any values against any others, one marked line a series.
-
-    Args:
-        curves: `(x, y)` by name; pairs of the same x are repeats (seeds): the line goes through their mean and a band
-            reaches from the smallest to the largest.
-        title: heading of the plot.
-        x_label, y_label: axis labels with units.
-        scale: of the vertical axis.
-        x_format: how values of x are written, one of `headjax.report.numbers`.
-
-    Raises:
-        DataError: no curves, a curve without a finite point, or a value that a logarithmic axis cannot show.
-    """
+    """Any values against any others, one marked line a series."""
     return draw(
         curves,
         x=Axis(x_label, x_format),

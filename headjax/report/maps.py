@@ -38,14 +38,6 @@ def head_map(values: Mapping[str, Any], *, title: str, unit: str) -> Plot:
 
     Values of one sign run from 0 in a sequential map, values of two signs from -m to m in a diverging one, so that 0
     is neutral. Up to 100 heads carry their number.
-
-    Args:
-        values: `[layers, heads]` by head stack (`encoder`, `decoder`, `cross`); NaN where a head does not exist.
-        title: heading of the plot.
-        unit: name and unit of the value, written at the colour scale.
-
-    Raises:
-        DataError: no panels, values that are not `[layers, heads]`, infinite values, or no value at all.
     """
     arrays = {stack: np.asarray(value, dtype=float) for stack, value in values.items()}
     if not arrays:
@@ -89,18 +81,7 @@ def attention_patterns(
     names: Sequence[str] | None = None,
     title: str = "Attention patterns",
 ) -> Plot:
-    """Attention probabilities of one sequence, one panel a head, a row for each query and a column for each key.
-
-    Args:
-        probabilities: `[heads, query, key]`.
-        tokens: the queries.
-        memory_tokens: the keys; None if they are the queries.
-        names: of the heads; None counts from 0.
-        title: heading of the plot.
-
-    Raises:
-        DataError: the probabilities do not fit the tokens or the names.
-    """
+    """Attention probabilities of one sequence, one panel a head, a row for each query and a column for each key."""
     array = np.asarray(probabilities, dtype=float)
     keys = tokens if memory_tokens is None else memory_tokens
     if array.ndim != 3 or not array.size or array.shape[1:] != (len(tokens), len(keys)):

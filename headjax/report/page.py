@@ -31,15 +31,7 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A part of the page.
-
-    Attributes:
-        title: heading.
-        text: paragraphs separated by empty lines; `backticks` set code. Everything else stands as it is written.
-        figures: plots with captions.
-        table: a table of results.
-        viewer: data of an attention viewer, see `viewer.js`; None without a viewer.
-    """
+    """A part of the page."""
 
     title: str
     text: str = ""
@@ -51,15 +43,7 @@ class Section:
 def render_page(
     title: str, summary: str, sections: Sequence[Section], footer: str = "", facts: Mapping[str, str] | None = None
 ) -> str:
-    """The page as HTML text.
-
-    Args:
-        title: heading of the page.
-        summary: paragraphs under it, written like a section's text.
-        sections: the parts, in order.
-        footer: how and with what the page was made.
-        facts: headline numbers by what they are, shown in large type under the summary.
-    """
+    """The page as HTML text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("headjax", "report")
@@ -97,11 +81,7 @@ def write_page(
     footer: str = "",
     facts: Mapping[str, str] | None = None,
 ) -> Path:
-    """Writes the page of `render_page`, whole or not at all, and returns its path.
-
-    Raises:
-        HeadjaxError: the file cannot be written.
-    """
+    """Writes the page of `render_page`, whole or not at all, and returns its path."""
     # Text decoded from broken bytes can hold characters that UTF-8 cannot; they are spelled out.
     page = render_page(title, summary, sections, footer, facts)
     return write_file(path, page.encode("utf-8", "backslashreplace"))

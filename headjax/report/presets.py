@@ -26,14 +26,7 @@ def learning_curves(
     y_label: str = "Loss (nats per token)",
     scale: Scale = "linear",
 ) -> Plot:
-    """A metric during training, one line a model.
-
-    Args:
-        validation: `(step, value)` by model name; values of the same step are repeats (seeds), as in `line_plot`.
-        title: heading of the plot.
-        x_label, y_label: axis labels with units.
-        scale: of the vertical axis; "log" suits perplexity.
-    """
+    """A metric during training, one line a model."""
     return line_plot(validation, title=title, x_label=x_label, y_label=y_label, scale=scale)
 
 
@@ -46,17 +39,7 @@ def pruning_curves(
     title: str = "Quality against heads removed",
     scale: Scale = "linear",
 ) -> Plot:
-    """A metric against the share of heads removed, one curve an order of removal.
-
-    Args:
-        curves: `(share removed, value)` by order; pairs of the same share are repeats (seeds of a random order): the
-            line goes through their mean and a band reaches from the smallest to the largest.
-        metric: name of the metric, with its unit.
-        better: which values of the metric are the better ones.
-        baseline: the metric of the unpruned model, drawn as a level line.
-        title: heading of the plot.
-        scale: of the vertical axis; "log" suits perplexity, which can grow a hundredfold.
-    """
+    """A metric against the share of heads removed, one curve an order of removal."""
     for name, points in curves.items():
         if any(x < 0 or x > 1 for x, _ in points):
             raise DataError(f"curves[{name!r}]: fractions removed must lie between 0 and 1")
@@ -81,16 +64,7 @@ def trade_off(
     title: str = "Quality against cost",
     scale: Scale = "linear",
 ) -> Plot:
-    """Cost and quality of models, one point a model; a series of several (one model at several sizes) is joined.
-
-    Args:
-        series: `(cost, value)` pairs by name.
-        cost, metric: axis labels with units.
-        better: which values of the metric are the better ones.
-        cost_format: how the cost is written, one of `headjax.report.numbers`.
-        title: heading of the plot.
-        scale: of the vertical axis.
-    """
+    """Cost and quality of models, one point a model; a series of several (one model at several sizes) is joined."""
     said = "; ".join(
         f"{name} {', '.join(f'({cost_format(x)}, {numbers.significant(y)})' for x, y in sorted(points))}"
         for name, points in series.items()

@@ -71,12 +71,7 @@ _PARAMETERS: Any = {
 
 
 class Look(NamedTuple):
-    """How a series is drawn.
-
-    Attributes:
-        color, marker, linestyle: each alone tells the first six series apart.
-        fill: of the markers; every second six have hollow ones.
-    """
+    """How a series is drawn."""
 
     color: str
     marker: str
@@ -96,12 +91,7 @@ class Look(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """A finished plot.
-
-    Attributes:
-        figure: the Matplotlib figure.
-        alt: a description in words, for readers who cannot see it.
-    """
+    """A finished plot."""
 
     figure: Figure
     alt: str

@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Attributes:
-        title: heading, with the unit unless the format writes it.
-        format: from a value to its text, one of `headjax.report.numbers`; text is aligned left, numbers right.
-        better: which values are the better ones, if either; the best of the column is set in bold.
-    """
+    """A column of a table."""
 
     title: str
     format: numbers.Format = numbers.text
@@ -45,17 +39,7 @@ class Cell(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows of plain values under columns that know how to write them.
-
-    Attributes:
-        columns: the columns.
-        rows: one sequence of values a row; None and NaN print as a dash in a column of numbers.
-        title: heading of the table.
-        notes: facts by which to judge the numbers, such as the way they were measured.
-
-    Raises:
-        DataError: a row has another number of cells than there are columns.
-    """
+    """Rows of plain values under columns that know how to write them."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]

@@ -31,13 +31,6 @@ def build(
     Heads are removed and layers converted first. Then one walk through both models refits every map to the residual
     stream, so that it also repairs the losses of earlier layers; on the way feed-forwards lose their units
     (`headjax.reconstruct`).
-
-    Args:
-        model: the original model.
-        batches: calibration examples.
-        choice: an option of every place.
-        compute: how to compute.
-        progress: called after every solved map with the number of maps done.
     """
     places = places_of(model)
     chosen = choice.options

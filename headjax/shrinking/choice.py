@@ -19,18 +19,7 @@ forward."""
 
 
 class Option(NamedTuple):
-    """A form of one sub-layer, its damage and its costs.
-
-    Attributes:
-        place: the sub-layer: `encoder/3` for an attention layer of a head stack, `encoder/3/feed_forward`.
-        level: name of the level; empty for the whole sub-layer.
-        kind: `whole`, `heads`, `sharing`, `both` or `units`.
-        heads: original numbers of the kept heads; None of a feed-forward.
-        to: conversion; empty without.
-        units: number of units of a feed-forward; None of an attention layer.
-        damage: change of the model's output with this form alone, repaired; 0 of the whole.
-        parameters, flops, cache, latency: costs of the sub-layer: see `QUANTITIES`.
-    """
+    """A form of one sub-layer, its damage and its costs."""
 
     place: str
     level: str = ""
@@ -54,14 +43,7 @@ class Option(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Options of every place, the whole sub-layer first.
-
-    Attributes:
-        options: by place, in the order of computation.
-        rest: costs of everything else, by quantity.
-        damage: what damages are: `kl`, `cosine`, `squared_difference` or `loss`.
-        parts: summed seconds of the original model's parts, each timed alone, to confirm its `latency`; 0 if not timed.
-    """
+    """Options of every place, the whole sub-layer first."""
 
     options: Mapping[str, tuple[Option, ...]]
     rest: Mapping[str, float]
@@ -90,15 +72,7 @@ class Table(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A chosen option of every place.
-
-    Attributes:
-        options: by place.
-        damage: sum of their damages.
-        bound: sum that no choice within the budgets goes below.
-        gap: relative distance of both.
-        costs: of the model, by quantity.
-    """
+    """A chosen option of every place."""
 
     options: Mapping[str, Option]
     damage: float
@@ -110,16 +84,8 @@ class Choice(NamedTuple):
 def choose(table: Table, limits: Mapping[str, float], *, uniform: bool = False) -> Choice:
     """Return the options with the least sum of damages, one a place, that keep within all limits.
 
-        minimise  sum over places p and options o of damage_po x_po,   x_po in {0, 1},   sum over o of x_po = 1
-        subject to  rest_q + sum of cost_poq x_po <= limit_q  for every budgeted quantity q
-
-    Args:
-        table: the options.
-        limits: greatest costs by quantity.
-        uniform: whether all attention layers of a head stack, and all feed-forwards of a stack, take the same level.
-
-    Raises:
-        HeadjaxError: no choice keeps within the limits; the message names the quantity.
+    minimise  sum over places p and options o of damage_po x_po,   x_po in {0, 1},   sum over o of x_po = 1
+    subject to  rest_q + sum of cost_poq x_po <= limit_q  for every budgeted quantity q
     """
     found = choose_if_any(table, limits, uniform=uniform)
     if found is not None:

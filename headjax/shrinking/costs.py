@@ -12,12 +12,7 @@ from headjax.models.summary import summarize
 
 
 class Costs(NamedTuple):
-    """Costs of a model.
-
-    Attributes:
-        by_place: `parameters`, `flops` and `cache` of every sub-layer. The cache is that of generated tokens.
-        rest: those of everything else. Parameters are counted of attention and feed-forwards alone: the others stay.
-    """
+    """Costs of a model."""
 
     by_place: Mapping[str, Mapping[str, float]]
     rest: Mapping[str, float]

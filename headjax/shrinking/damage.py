@@ -29,14 +29,7 @@ class _Example(NamedTuple):
 
 
 class Damage:
-    """Effect on a model's output of one layer in another form.
-
-    Args:
-        model: The original model.
-        batches: Placed batches to measure on.
-        effect: What is measured.
-        compute: How to compute.
-    """
+    """Effect on a model's output of one layer in another form."""
 
     def __init__(self, model: Model, batches: Sequence[Batch], effect: Effect, compute: Compute) -> None:
         self._model, self._effect, self._compute = model, effect, compute
@@ -46,17 +39,7 @@ class Damage:
             self._examples.append(_Example(batch, recorded, result))
 
     def __call__(self, config: ModelConfig, stack: str, layer: int, weights: Params) -> float:
-        """Return the effect of a layer with these weights.
-
-        Args:
-            config: Architecture in which the layer has its form; all else is read from the original model.
-            stack: Stack of the layer.
-            layer: Its number.
-            weights: Its parameters.
-
-        Raises:
-            HeadjaxError: The output is not finite.
-        """
+        """Return the effect of a layer with these weights."""
         value = self._effect.value(
             (each.result, self._changed(config, stack, layer, weights, each)) for each in self._examples
         )

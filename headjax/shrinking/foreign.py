@@ -24,14 +24,7 @@ from headjax.sites.trials import mean_loss
 
 
 class ShrunkHeads(NamedTuple):
-    """Result of `shrink_heads`.
-
-    Attributes:
-        model: The smaller model, of the same class.
-        removed: The removed heads.
-        choice: The number of heads of every layer, with the sum of the rises of the loss, its bound and the parameters.
-        table: All numbers of heads of every layer, with the rise of the loss and the parameters.
-    """
+    """Result of `shrink_heads`."""
 
     model: nnx.Module
     removed: tuple[HeadId, ...]

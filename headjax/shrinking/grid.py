@@ -18,14 +18,7 @@ Share = Annotated[float, Bound("must be from 0 to 1", lambda value: 0.0 <= value
 
 
 class Level(NamedTuple):
-    """A smaller form of an attention layer or of a feed-forward, in shares of its parts.
-
-    Attributes:
-        heads: share of the heads.
-        to: conversion of the layer: `collaborative`, `fixed`, `grouped`, `latent`, or none.
-        size: share of the dimensions, or of the KV heads, that the conversion leaves.
-        units: share of the units of a feed-forward.
-    """
+    """A smaller form of an attention layer or of a feed-forward, in shares of its parts."""
 
     heads: float = 1.0
     to: str = ""

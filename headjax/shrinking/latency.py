@@ -35,14 +35,7 @@ REPEATS = 9
 
 
 class Part(NamedTuple):
-    """A part of a forward pass.
-
-    Attributes:
-        config: architecture.
-        slot: slot of the sub-layers that are computed alone; `model` for the whole forward, `rest` for everything that
-            is no sub-layer.
-        stack: their stack; empty for `model` and `rest`.
-    """
+    """A part of a forward pass."""
 
     config: ModelConfig
     slot: str
@@ -54,15 +47,7 @@ Clock = Callable[[Mapping[str, Part]], Mapping[str, Sequence[float]]]
 
 
 class Latency(NamedTuple):
-    """Seconds of a forward pass, by sub-layer.
-
-    Attributes:
-        whole: of the original model.
-        parts: of all its parts, each timed alone, summed; far from `whole`, nothing of this can be trusted.
-        rest: of everything but the sub-layers.
-        places: of every whole sub-layer, by place.
-        ratios: of an option's seconds to those of its whole sub-layer, by place and level.
-    """
+    """Seconds of a forward pass, by sub-layer."""
 
     whole: float
     parts: float
@@ -82,15 +67,7 @@ def measure_latency(
     clock: Clock,
     progress: Progress = silent,
 ) -> Latency:
-    """Time every option.
-
-    Args:
-        config: architecture of the original model.
-        places: its sub-layers.
-        levels: by place, the architecture of each of its levels.
-        clock: times parts.
-        progress: shows how far it is.
-    """
+    """Time every option."""
     wholes = {place.name: alone(config, place) for place in places}
     pairs = {
         place.name: {level: (wholes[place.name], alone(own, place)) for level, own in levels[place.name].items()}
@@ -146,12 +123,7 @@ def alone(config: ModelConfig, place: Place) -> Part:
 
 @dataclasses.dataclass(frozen=True)
 class Stopwatch:
-    """A clock of this machine.
-
-    Attributes:
-        model: the original model.
-        batch: inputs; the seconds hold for their shape.
-    """
+    """A clock of this machine."""
 
     model: Model
     batch: Batch

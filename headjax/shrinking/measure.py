@@ -36,14 +36,7 @@ from headjax.storage.kept import Kept
 
 
 class LevelForm(NamedTuple):
-    """Layers in the form of one level with a conversion.
-
-    Attributes:
-        level: the level.
-        targets: conversions in words by place, of the layers that can have the form.
-        costs: of their sub-layers, by place.
-        config: function that returns the architecture in which all of them have it.
-    """
+    """Layers in the form of one level with a conversion."""
 
     level: Level
     targets: Mapping[str, str]
@@ -52,14 +45,7 @@ class LevelForm(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Result of `measure`.
-
-    Attributes:
-        places: the sub-layers.
-        orders: of the heads of every attention layer.
-        damages: by `key_of` a place and a level.
-        forms: the levels with a conversion.
-    """
+    """Result of `measure`."""
 
     places: Sequence[Place]
     orders: Orders
@@ -97,21 +83,6 @@ def measure(
     layers after it; one program serves all layers of one structure. Removed heads and units have rows of 0 in the
     solved map. Maps are solved on other examples than damages are measured on: a map of a thousand units fits its own
     examples far better than others, so that forms with many features would look harmless.
-
-    Args:
-        model: the model.
-        batches: calibration examples.
-        grid: the levels.
-        examples: number of them that damages are measured on, in whole batches and half of all batches at most; maps
-            are solved on the others. A single batch serves both.
-        length: tokens of an example, for FLOPs.
-        labels: whether damage is the rise of the loss; else it is the change of the model's own output.
-        kept: where measurements are kept, and found again.
-        compute: how to compute.
-        progress: called after every option with the number of options done.
-
-    Raises:
-        HeadjaxError: layers share their parameters, or a damage is not finite.
     """
     placed = spread(model, batches)
     judged, solved = held_back(placed.batches, examples)
@@ -141,13 +112,7 @@ class _Form(NamedTuple):
 
 
 class _Run:
-    """One run through all options.
-
-    Attributes:
-        model, places: the model on its devices, and its sub-layers.
-        damage: function that returns the `Damage`, which is made once there is something to measure.
-        damages: those found so far.
-    """
+    """One run through all options."""
 
     damage: Callable[[], Damage]
 

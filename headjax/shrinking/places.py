@@ -23,14 +23,7 @@ Orders = Mapping[str, Sequence[int]]
 
 
 class Place(NamedTuple):
-    """A sub-layer.
-
-    Attributes:
-        name: `encoder/3` for an attention layer of a head stack, `encoder/3/feed_forward`.
-        at: where it is.
-        attention: formulation; None of a feed-forward.
-        units: number of units of a feed-forward.
-    """
+    """A sub-layer."""
 
     name: str
     at: SubLayer
@@ -73,11 +66,7 @@ class Place(NamedTuple):
 
 
 def places_of(model: Model) -> list[Place]:
-    """Return the sub-layers in the order of computation.
-
-    Raises:
-        HeadjaxError: layers share their parameters, so that none can be chosen alone.
-    """
+    """Return the sub-layers in the order of computation."""
     found = []
     for stack, own in model.config.stacks().items():
         for number, layer in enumerate(own.layers):
@@ -113,14 +102,7 @@ def converted(
     places: Sequence[Place],
     moments: Mapping[tuple[str, int], Moments],
 ) -> Model:
-    """Return the model with some attention layers converted.
-
-    Args:
-        model: the model, whose heads may have become fewer.
-        targets: conversions by place.
-        places: its sub-layers.
-        moments: of the layers' inputs.
-    """
+    """Return the model with some attention layers converted."""
     to: dict[tuple[str, int], Target | str] = {
         (place.at.head_stack, place.layer): targets[place.name] for place in places if place.name in targets
     }

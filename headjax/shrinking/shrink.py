@@ -83,14 +83,7 @@ class Budget(Checked):
 
 
 class Point(NamedTuple):
-    """A point of a frontier.
-
-    Attributes:
-        quantity: what has the budget.
-        share: the budget, as a share of the original model.
-        damage: least sum of damages within it.
-        costs: of the choice, by quantity.
-    """
+    """A point of a frontier."""
 
     quantity: str
     share: float
@@ -99,14 +92,7 @@ class Point(NamedTuple):
 
 
 class Shrunk(NamedTuple):
-    """Result of `shrink`.
-
-    Attributes:
-        model: the smaller model.
-        choice: the form of every sub-layer, with the predicted damage, its bound and the costs.
-        frontier: least damage at every share of the first budgeted quantity.
-        table: all options with damages and costs.
-    """
+    """Result of `shrink`."""
 
     model: Model
     choice: Choice
@@ -209,12 +195,7 @@ def options_of(
     compute: Compute = Compute(),
     progress: Progress = silent,
 ) -> Table:
-    """Return the table of options of a model, see `shrink`.
-
-    Args:
-        model, batches, grid, native, labels, measured, length, work, compute, progress: as of `shrink`.
-        timed: whether seconds are measured, too.
-    """
+    """Return the table of options of a model, see `shrink`."""
     tokens = length or mean_length(batches)
     settings = (model.config, grid, labels, measured, tokens, compute)
     key = key_of_study(settings, (model.params, [dict(batch) for batch in batches]))

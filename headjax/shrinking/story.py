@@ -30,13 +30,7 @@ DAMAGES = {
 
 
 class Story(NamedTuple):
-    """A decision.
-
-    Attributes:
-        options: the table of options.
-        quantity: the first budgeted quantity.
-        choice: the decision.
-    """
+    """A decision."""
 
     options: Options
     quantity: str

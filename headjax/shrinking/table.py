@@ -32,18 +32,7 @@ def table_of(
     clock: Clock | None = None,
     progress: Progress = silent,
 ) -> Table:
-    """Return the table of options.
-
-    Args:
-        model: the original model.
-        grid: the levels.
-        measured: their damages.
-        damage: what damages are.
-        length: tokens of an example, for FLOPs.
-        kept: where seconds are kept.
-        clock: times every option; None times none.
-        progress: shows how far the timing is.
-    """
+    """Return the table of options."""
     removed = _without(model, grid, measured)
     costs = {level: costs_of(config, length).by_place for level, config in removed.items()}
     costs |= {form.level: form.costs for form in measured.forms}
@@ -72,11 +61,7 @@ def _timed(
 
 
 def native_levels(model: Model, grid: Grid, measured: Measured) -> set[str]:
-    """Return the levels that keep a model in its family's native layout where all its layers take them.
-
-    Raises:
-        HeadjaxError: the model itself has no such layout.
-    """
+    """Return the levels that keep a model in its family's native layout where all its layers take them."""
     configs = _configs(_without(model, grid, measured), measured)
     native = {name for name, config in configs.items() if _is_native(_drawn(config, model))}
     if str(WHOLE) not in native:

@@ -21,11 +21,7 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def parameter(layer: nnx.Module, path: str) -> Any:
-    """Return the array at a path.
-
-    Raises:
-        HeadjaxError: the layer has no such parameter.
-    """
+    """Return the array at a path."""
     try:
         return at_path(layer, path)[...]
     except (KeyError, TypeError):
@@ -35,11 +31,7 @@ def parameter(layer: nnx.Module, path: str) -> Any:
 
 
 def layers_in_front(layer: nnx.Module, site: AttentionSite) -> int | None:
-    """Return the length of the axis of layers in front of the parameters, None without one.
-
-    Raises:
-        HeadjaxError: the site does not name W_O, or W_O has other axes.
-    """
+    """Return the length of the axis of layers in front of the parameters, None without one."""
     shape = parameter(layer, site.kernel).shape
     axis = dict(site.query).get(site.kernel)
     if axis is None:
@@ -90,9 +82,6 @@ def check_alone(layer: nnx.Module, site: AttentionSite) -> None:
 
     Shapes do not say in which order a flat kernel holds its heads. The layer is called with random inputs, once with
     W_O of one head alone, and once with all parameters of the other heads at 0, which must be the same.
-
-    Raises:
-        HeadjaxError: it is not the same, or it cannot be known of queries, keys and values in one parameter.
     """
     if not _has_values(parameter(layer, site.kernel)):
         return
@@ -119,14 +108,7 @@ def check_alone(layer: nnx.Module, site: AttentionSite) -> None:
 
 
 def check_pruned(layer: nnx.Module, pruned: nnx.Module, site: AttentionSite, query: np.ndarray) -> None:
-    """Raise `HeadjaxError` unless a pruned layer computes what the whole one does with gates, where that can be known.
-
-    Args:
-        layer: the whole layer.
-        pruned: the layer without some heads.
-        site: the site of the whole layer.
-        query: which heads of its first layer are left, `[heads]`.
-    """
+    """Raise `HeadjaxError` unless a pruned layer computes what the whole one does with gates, if it has values."""
     if not _has_values(parameter(layer, site.kernel)):
         return
     left = int(query.sum())
@@ -182,12 +164,7 @@ def _masked(layer: nnx.Module, site: AttentionSite, paths: Iterable[str], query:
 
 
 def _called(layer: Any, site: AttentionSite) -> np.ndarray:
-    """Return a layer's output for three random tokens; every other argument is None.
-
-    Raises:
-        TypeError: none of its results has the shape of its inputs.
-        FloatingPointError: its results are not finite.
-    """
+    """Return a layer's output for three random tokens; every other argument is None."""
     layer.eval()
     kernel = parameter(layer, site.kernel)
     inputs = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, kernel.shape[-1])), kernel.dtype)

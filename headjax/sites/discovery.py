@@ -150,11 +150,7 @@ def not_recognised(model: nnx.Module, sites: Sites) -> Iterator[str]:
 
 
 def report_missed(layers: Mapping[str, str], strict: bool, way: str = REGISTER) -> None:
-    """Warn of attention layers that are not recognised: paths, and what is known of them.
-
-    Raises:
-        HeadjaxError: there are some, and `strict` is set.
-    """
+    """Warn of attention layers that are not recognised: paths, and what is known of them."""
     if not layers:
         return
     named = [f"{path} ({about})" if about else path for path, about in layers.items()]

@@ -32,11 +32,7 @@ def checked(program: Program, state: Any, batches: Iterable[Any], strict: bool) 
 
 
 def check_recognised(program: Program, state: Any, batch: Any, strict: bool) -> tuple[str, ...]:
-    """Return the paths of the attention layers of a loss that are no sites, and warn of them.
-
-    Raises:
-        HeadjaxError: there are some, and `strict` is set.
-    """
+    """Return the paths of the attention layers of a loss that are no sites, and warn of them."""
     found = missed(program, state, batch)
     report_missed(found, strict, REGISTER if isinstance(program, ModuleProgram) else "give its W_O among the sites")
     return tuple(found)

@@ -141,11 +141,7 @@ def _path_of(path: Any) -> str:
 
 
 def prepare(model: nnx.Module | Applied, loss: Loss | None) -> tuple[Program, Any]:
-    """Return the program of a model and its arrays.
-
-    Raises:
-        HeadjaxError: There is no loss, no attention layer, or a site that the tree does not have.
-    """
+    """Return the program of a model and its arrays."""
     if loss is None:
         raise HeadjaxError(
             "loss: needed for a model that is not headjax's: a function of model and batch that returns the loss of "
@@ -182,11 +178,7 @@ def _tree_site(
 
 
 def arrays_of(batch: Any) -> Any:
-    """Return a batch as JAX arrays.
-
-    Raises:
-        DataError: it holds no array with an axis of examples.
-    """
+    """Return a batch as JAX arrays."""
     arrays = jax.tree.map(jnp.asarray, batch)
     if not any(array.ndim for array in jax.tree.leaves(arrays)):
         raise DataError("batches: a batch needs an array whose first axis is that of the examples")

@@ -58,11 +58,7 @@ class _Plan(NamedTuple):
 
 
 def _plan(site: AttentionSite, kept: np.ndarray) -> _Plan:
-    """Return the kept entries of a site, and refuse those that its code cannot hold.
-
-    Raises:
-        HeadjaxError: a layer would lose all heads, or groups or layers would keep different numbers.
-    """
+    """Return the kept entries of a site, and refuse those that its code cannot hold."""
     layers = kept.reshape(-1, site.heads)
     names = [str(head).rpartition("/")[0] for head in site.head_ids()[:: site.heads]]
     for name, row in zip(names, layers, strict=True):
@@ -181,9 +177,6 @@ def uniform_part(sites: Sites, removed: Sequence[HeadId]) -> tuple[HeadId, ...]:
 
     As many heads of every group go as of every group are named, the first ones of each; or as many whole groups of
     every layer, if that removes more. One head of every group, or one group, stays.
-
-    Raises:
-        HeadjaxError: layers have different numbers of heads, or no uniform removal lies within the named heads.
     """
     shapes = {(site.heads, site.kv_heads) for site in sites}
     if len(shapes) > 1:

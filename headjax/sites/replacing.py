@@ -149,11 +149,7 @@ def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Itera
 
 
 def _own_layer(layer: Any, site: AttentionSite) -> tuple[AttentionModule, type[Adapter]]:
-    """Return the module of headjax with a layer's weights, and the adapter for the layer's class.
-
-    Raises:
-        HeadjaxError: the layer's class has no adapter.
-    """
+    """Return the module of headjax with a layer's weights, and the adapter for the layer's class."""
     named = re.fullmatch(r"tunix\.models\.(llama3|qwen2|qwen3)\.model", type(layer).__module__)
     if site.layers is None and isinstance(layer, nnx.MultiHeadAttention):
         _require_plain(layer, site)
@@ -200,11 +196,7 @@ def _require_plain(layer: Any, site: AttentionSite) -> None:
 
 
 def _taken(layer: nnx.Module, site: AttentionSite, paths: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arrays at these paths by the names of headjax, those that there are.
-
-    Raises:
-        HeadjaxError: the layer has another parameter.
-    """
+    """Return the arrays at these paths by the names of headjax, those that there are."""
     held = {path: variable for path, variable in parameters(layer) if isinstance(variable, nnx.Param)}
     other = next((path for path in held if path not in paths.values()), None)
     if other is not None:

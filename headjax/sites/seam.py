@@ -54,15 +54,7 @@ def attach(
     reads: Mapping[str, jax.Array] | None = None,
     read: Read | None = None,
 ) -> None:
-    """Gate the sites of a copy of a model, which changes.
-
-    Args:
-        model: The copy.
-        sites: Its sites.
-        gates: By path, of the site's shape, or with an axis for every axis of positions before the heads.
-        reads: By path, the arguments whose gradients shall be what `read` returns.
-        read: What to read; None reads nothing.
-    """
+    """Gate the sites of a copy of a model, which changes."""
     for site in sites:
         layer = at_path(model, site.path)
         holder = at_path(layer, site.output)

@@ -121,11 +121,7 @@ def ones(sites: Sites) -> Gates:
 
 
 def filled(sites: Sites, gates: Mapping[str, Any] | None) -> Gates:
-    """Return the gates of every site: the given ones, and 1 where none are given.
-
-    Raises:
-        HeadjaxError: gates of no site, or of another shape.
-    """
+    """Return the gates of every site: the given ones, and 1 where none are given."""
     shapes = {site.path: site.shape for site in sites}
     given = {path: jnp.asarray(array) for path, array in (gates or {}).items()}
     for path, array in given.items():
@@ -156,11 +152,7 @@ def find_heads(sites: Sites) -> dict[HeadId, tuple[AttentionSite, tuple[int, ...
 
 
 def require_heads(sites: Sites, heads: Iterable[HeadId | str]) -> tuple[HeadId, ...]:
-    """Return heads that are given as `HeadId`s or as text such as `layers.3.attn/5`.
-
-    Raises:
-        HeadjaxError: the model has no such head; the message names it.
-    """
+    """Return heads that are given as `HeadId`s or as text such as `layers.3.attn/5`."""
     known = find_heads(sites)
     named = tuple(HeadId.parse(head) if isinstance(head, str) else head for head in heads)
     for head in named:
@@ -209,11 +201,7 @@ def _key(holder: Any, part: str) -> Any:
 
 
 def size_of(site: AttentionSite, path: str, shape: Sequence[int], axis: int, heads: int) -> int:
-    """Return the number of entries that a head has along its axis: 1, or `head_dim`.
-
-    Raises:
-        HeadjaxError: the axis does not exist, or holds another number of entries.
-    """
+    """Return the number of entries that a head has along its axis: 1, or `head_dim`."""
     if not -len(shape) <= axis < 0:
         raise HeadjaxError(f"{site.path}: {path} has shape {list(shape)}, which has no axis {axis} from the last one")
     if shape[axis] == heads:

@@ -61,12 +61,7 @@ def ablate_module(
 
 
 def mean_loss(program: Program, state: Any, gates: Gates, batches: Iterable[Any]) -> float:
-    """Return the mean loss of all examples at these gates.
-
-    Raises:
-        DataError: There are no examples.
-        HeadjaxError: A loss is not finite.
-    """
+    """Return the mean loss of all examples at these gates."""
     found = [
         _finite(fetch(_measure(program, (), state, gates, arrays_of(batch))), "the model", number).values["loss"]
         for number, batch in enumerate(batches)
@@ -77,11 +72,7 @@ def mean_loss(program: Program, state: Any, gates: Gates, batches: Iterable[Any]
 
 
 def _finite(measured: Measured, what: str, batch: int) -> Measured:
-    """Return values by example.
-
-    Raises:
-        HeadjaxError: One is not finite.
-    """
+    """Return values by example."""
     for name, values in measured.values.items():
         if not np.isfinite(values).all():
             worst = values[~np.isfinite(values)][0]

@@ -37,18 +37,7 @@ def write_params(params: Params, path: Path) -> None:
 
 
 def read_params(tensors: Tensors, path: Path, mesh: Mesh | None) -> Params:
-    """Read the parameters that a model declares from the folder that holds them.
-
-    Args:
-        tensors: the declarations.
-        path: the folder.
-        mesh: the mesh to place the parameters on; None is one device of this process, which waits for no other.
-
-    Raises:
-        CheckpointError: the folder cannot be read.
-        ConfigError: the arrays cannot fit into memory.
-        ParameterError: a missing, extra or wrongly shaped array; the message names its path.
-    """
+    """Read the parameters that a model declares from the folder that holds them."""
     import orbax.checkpoint as ocp
 
     if not path.is_dir():

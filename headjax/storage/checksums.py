@@ -28,11 +28,7 @@ class Entry(NamedTuple):
 
 
 def write_checksums(folder: Path) -> None:
-    """Record every file below a folder that is complete.
-
-    Raises:
-        HeadjaxError: the record cannot be written.
-    """
+    """Record every file below a folder that is complete."""
     names = [name for name in files_below(folder) if name != RECORD]
     with ThreadPoolExecutor(THREADS) as pool:
         entries = pool.map(lambda name: entry_of(folder / name)._asdict(), names)
@@ -41,11 +37,7 @@ def write_checksums(folder: Path) -> None:
 
 
 def entry_of(file: Path) -> Entry:
-    """Return size and checksum of a file.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return size and checksum of a file."""
     size = crc = 0
     with file.open("rb") as opened:
         while data := opened.read(AT_ONCE):
@@ -54,11 +46,7 @@ def entry_of(file: Path) -> Entry:
 
 
 def read_checksums(folder: Path) -> dict[str, Entry]:
-    """Return the record of a folder by the paths of its files; empty for a folder without one.
-
-    Raises:
-        DamagedError: the record cannot be read.
-    """
+    """Return the record of a folder by the paths of its files; empty for a folder without one."""
     file = folder / RECORD
     if not file.is_file():
         return {}
@@ -69,23 +57,14 @@ def read_checksums(folder: Path) -> dict[str, Entry]:
 
 
 def check(folder: Path) -> None:
-    """Compare a folder with its record; without a record nothing is known and nothing is compared.
-
-    Raises:
-        DamagedError: a file is missing or has other bytes; the message starts with it.
-    """
+    """Compare a folder with its record; without a record nothing is known and nothing is compared."""
     with ThreadPoolExecutor(THREADS) as pool:
         record = read_checksums(folder)
         list(pool.map(lambda name: _compare(folder / name, record[name]), record))
 
 
 def read_document(folder: Path, name: str) -> str:
-    """Return the text of one file of a folder, compared with the folder's record.
-
-    Raises:
-        DamagedError: it is not as it was written.
-        CheckpointError: it is missing or is no text.
-    """
+    """Return the text of one file of a folder, compared with the folder's record."""
     file, entry = folder / name, read_checksums(folder).get(name)
     if entry is not None:
         _compare(file, entry)

@@ -26,29 +26,14 @@ from headjax.storage.paths import copy_file, files_below, is_bucket, remove_tree
 
 
 class Layout(NamedTuple):
-    """Content of a kind of directory.
-
-    Attributes:
-        marker: name of a file that every such directory holds.
-        names: names of all files and folders right below it.
-    """
+    """Content of a kind of directory."""
 
     marker: str
     names: frozenset[str]
 
 
 def write_directory(path: Path, write: Callable[[Path], None], layout: Layout) -> None:
-    """Write a directory; it appears under its name, in place of an older one, once it is complete.
-
-    Args:
-        path: the directory.
-        write: function that fills the folder it is given.
-        layout: kind of directory.
-
-    Raises:
-        CheckpointError: the path holds something else.
-        HeadjaxError: it cannot be written.
-    """
+    """Write a directory; it appears under its name, in place of an older one, once it is complete."""
     path = path if is_bucket(path) else Path(os.path.realpath(path))
     check_target(path, layout)
     if is_bucket(path):
@@ -70,12 +55,7 @@ def write_directory(path: Path, write: Callable[[Path], None], layout: Layout) -
 
 
 def replace_directory(new: Path, path: Path, layout: Layout) -> None:
-    """Move a complete directory to its place, on the same file system or from anywhere to a bucket; an older one goes.
-
-    Raises:
-        CheckpointError: the path holds something else.
-        OSError: it cannot be written.
-    """
+    """Move a complete directory to its place, on its file system or from anywhere to a bucket; an older one goes."""
     check_target(path, layout)
     if is_bucket(path):
         _publish(new, path, layout)
@@ -115,11 +95,7 @@ def _publish(source: Path, path: Path, layout: Layout) -> None:
 
 
 def check_target(path: Path, layout: Layout) -> None:
-    """Check that a directory may be written to a path: it is free, empty, or holds a directory of this kind alone.
-
-    Raises:
-        CheckpointError: it holds something else; the message names it.
-    """
+    """Check that a directory may be written to a path: it is free, empty, or holds a directory of this kind alone."""
     if not path.exists():
         return
     if not path.is_dir():
@@ -133,11 +109,7 @@ def check_target(path: Path, layout: Layout) -> None:
 
 
 def check_own(path: Path) -> None:
-    """Check that a directory which is to be replaced has no file that its record lacks; one without a record passes.
-
-    Raises:
-        CheckpointError: it has one; the message names it.
-    """
+    """Check that a directory which is to be replaced has no file that its record lacks; one without a record passes."""
     record = read_checksums(path)
     others = [name for name in files_below(path) if record and name not in record and name != RECORD]
     if others:

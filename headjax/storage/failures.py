@@ -43,11 +43,7 @@ def in_one_line(error: BaseException) -> str | None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the body's failures to write into errors of one line that begins with the path.
-
-    Raises:
-        HeadjaxError: the disk is full, a permission is missing or the like.
-    """
+    """Turn the body's failures to write into errors of one line that begins with the path."""
     try:
         yield
     except HeadjaxError:

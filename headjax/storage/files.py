@@ -26,9 +26,6 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
 
     Links are followed, and permissions of a file that is replaced are kept. A device or a pipe is written to as it
     stands. Folders on the way are made, below one that exists.
-
-    Raises:
-        HeadjaxError: the file cannot be written.
     """
     place = path_of(path)
     try:
@@ -132,11 +129,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_text(file: Path) -> str:
-    r"""A file's text as UTF-8, without a byte order mark and with `\r\n` made `\n`; one named `*.gz` is unpacked.
-
-    Raises:
-        DataError: a file that is missing, empty, binary, not UTF-8 or cannot be read; the message starts with it.
-    """
+    r"""A file's text as UTF-8, without a byte order mark and with `\r\n` made `\n`; one named `*.gz` is unpacked."""
     data = read_bytes(file)
     if b"\0" in data:
         raise DataError(f"{file}: binary, not text: zero byte at offset {data.index(0)}")
@@ -153,23 +146,14 @@ def read_text(file: Path) -> str:
 
 
 def read_document(file: Path) -> str:
-    """Return the text of a file that describes a model, a tokenizer or prepared shards.
-
-    Raises:
-        DataError: it is no file but a pipe or a folder; the message starts with it.
-        OSError, UnicodeDecodeError: it cannot be read.
-    """
+    """Return the text of a file that describes a model, a tokenizer or prepared shards."""
     if not file.is_file() and file.exists():  # in this order, since others may delete it meanwhile
         raise DataError(f"{file}: not a file but a folder, a pipe or a device")
     return file.read_bytes().decode("utf-8").replace("\r\n", "\n")
 
 
 def check_characters(text: str, place: str) -> str:
-    r"""Return a text whose characters are whole; JSON can spell halves, `\ud800`, which no file or tokenizer takes.
-
-    Raises:
-        DataError: a character is half of a surrogate pair; the message starts with the place.
-    """
+    r"""Return a text whose characters are whole; JSON can spell halves, `\ud800`, which no file or tokenizer takes."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -186,14 +170,7 @@ def json_text(
     *,
     ensure_ascii: bool = True,
 ) -> str:
-    """Return data as JSON text, with null for numbers that are not finite: JSON has none.
-
-    Args:
-        data: values that JSON has, or that `default` turns into such.
-        indent: spaces of each level; None is one line.
-        default: of a value that JSON does not have, the value to write.
-        ensure_ascii: whether other characters are spelled as escapes.
-    """
+    """Return data as JSON text, with null for numbers that are not finite: JSON has none."""
     try:
         return json.dumps(data, indent=indent, default=default, allow_nan=False, ensure_ascii=ensure_ascii)
     except ValueError:
@@ -202,12 +179,7 @@ def json_text(
 
 
 def parse_json(text: str | bytes, place: str) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        DataError: it is not JSON, nested too deep, or has a number of thousands of digits; the message starts with the
-            place.
-    """
+    """Return the value of a JSON text."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -220,11 +192,7 @@ def parse_json(text: str | bytes, place: str) -> Any:
 
 
 def read_bytes(file: Path) -> bytes:
-    """A file's bytes; one named `*.gz` is unpacked.
-
-    Raises:
-        DataError: a file that is missing, no whole gzip file or cannot be read; the message starts with it.
-    """
+    """A file's bytes; one named `*.gz` is unpacked."""
     with reading(file), opened(file) as stream:
         return stream.read()
 
@@ -241,13 +209,6 @@ def check_links(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
 
     The folder itself may be a link. A snapshot of Hugging Face's cache, `models--NAME/snapshots/REVISION`, links to
     files in `models--NAME/blobs`, which counts as inside.
-
-    Args:
-        folder: the folder.
-        names: the files, relative to it; missing ones pass.
-
-    Raises:
-        CheckpointError: a file is a link out of the folder, or lies in a linked folder; the message names both ends.
     """
     if is_bucket(path_of(folder)):  # which has no links
         return

@@ -17,12 +17,7 @@ from headjax.storage.paths import path_of
 
 
 def key_of_study(described: Any, arrays: Any) -> str:
-    """Return the key of a measurement, another one for other settings or any other number.
-
-    Args:
-        described: settings, of which `repr` says all.
-        arrays: tree of arrays: parameters, examples.
-    """
+    """Return the key of a measurement, another one for other settings or any other number."""
     digest = hashlib.sha256(repr(described).encode())
     for path, array in jax.tree.leaves_with_path(arrays):
         digest.update(jax.tree_util.keystr(path).encode() + np.asarray(array).tobytes())
@@ -30,20 +25,10 @@ def key_of_study(described: Any, arrays: Any) -> str:
 
 
 class Kept:
-    """Measurements by name, as JSON data, and the seconds that each took.
-
-    Attributes:
-        found: the measurements.
-        seconds: wall-clock time of each, compilation included.
-    """
+    """Measurements by name, as JSON data, and the seconds that each took."""
 
     def __init__(self, path: str | Path | None = None, key: str = "") -> None:
-        """Read the measurements of an earlier study.
-
-        Args:
-            path: file to keep them in; None keeps nothing.
-            key: says what is measured. A file of another key, or one that cannot be read, is started again.
-        """
+        """Read the measurements of an earlier study."""
         self._path, self._key = None if path is None else path_of(path), key
         self.found: dict[str, Any] = {}
         self.seconds: dict[str, float] = {}

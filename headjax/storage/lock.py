@@ -17,11 +17,7 @@ LOCK = ".lock"
 
 @contextlib.contextmanager
 def hold(folder: Path, name: str = LOCK) -> Iterator[None]:
-    """Hold the lock of a folder, which is made where it does not exist. A bucket has no locks, and is not held.
-
-    Raises:
-        HeadjaxError: another process holds it, or it cannot be written.
-    """
+    """Hold the lock of a folder, which is made where it does not exist. A bucket has no locks, and is not held."""
     if is_bucket(folder):
         yield
         return

@@ -20,15 +20,7 @@ NAME_MAX = 255
 
 
 def path_of(path: str | os.PathLike[str]) -> Path:
-    """Return a path as an object with the methods of `pathlib.Path`.
-
-    Args:
-        path: a path of this machine, or `gs://BUCKET/NAME`.
-
-    Raises:
-        HeadjaxError: an address of another kind, a bucket without a name, a name that no file can have, or the extra
-            `gcs` is not installed.
-    """
+    """Return a path as an object with the methods of `pathlib.Path`."""
     text = os.fspath(path)
     try:
         if any(len(os.fsencode(name)) > NAME_MAX for name in text.split("/")):
@@ -94,11 +86,7 @@ def size_of(file: Path) -> int:
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:
-    """Check, before any work is done for it, that a path is a folder or can become one.
-
-    Raises:
-        HeadjaxError: it, or what lies above it, is something else or cannot be written to.
-    """
+    """Check, before any work is done for it, that a path is a folder or can become one."""
     place = path_of(path)
     if isinstance(place, Path) and place.is_symlink() and not place.exists():
         raise HeadjaxError(f"{path}: a link that leads to nothing")
@@ -106,11 +94,7 @@ def check_folder(path: str | os.PathLike[str]) -> None:
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
-    """Check, before any work is done for it, that a file, device or pipe of this path can be written.
-
-    Raises:
-        HeadjaxError: the path is a folder, or its parent is no folder or cannot be written to.
-    """
+    """Check, before any work is done for it, that a file, device or pipe of this path can be written."""
     place = path_of(path)
     if place.is_dir():
         raise HeadjaxError(f"{path}: a folder, where a file is to be written")
@@ -147,11 +131,7 @@ def files_below(folder: Path) -> list[str]:
 
 
 def copy_file(file: Path, target: Path) -> None:
-    """Copy a file to a path; either may lie in a bucket.
-
-    Raises:
-        OSError: it cannot be read or written.
-    """
+    """Copy a file to a path; either may lie in a bucket."""
     if not (is_bucket(file) or is_bucket(target)):
         shutil.copyfile(file, target)
         return

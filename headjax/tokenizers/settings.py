@@ -46,13 +46,7 @@ _PREFIX = {
 
 
 class Added(NamedTuple):
-    """A token that the files of a directory add to its vocabulary.
-
-    Attributes:
-        content: the token.
-        id: its id, where the files say; else the next one.
-        flags: `lstrip`, `rstrip`, `single_word`, `normalized`, `special` of the `tokenizers` library.
-    """
+    """A token that the files of a directory add to its vocabulary."""
 
     content: str
     id: int | None

@@ -41,11 +41,7 @@ class Feed:
         return {"iterator": self._iterator.get_state(), "data": self._data}
 
     def go_to(self, position: dict[str, Any], workdir: Path) -> None:
-        """Go on from the position in a checkpoint of this workdir.
-
-        Raises:
-            DataError: it is a position in other data.
-        """
+        """Go on from the position in a checkpoint of this workdir."""
         if position["data"] != self._data:
             raise DataError(f"config.data: the text is not the one that {workdir} was trained on so far")
         self._iterator.set_state(position["iterator"])
@@ -56,11 +52,7 @@ Validation = Callable[[Params], Mapping[str, float]]
 
 
 def validation(config: TrainConfig, model: ModelConfig, mesh: Mesh, data: TaskData) -> Validation:
-    """Return the evaluation of a run's parameters: by its data's own measure, else by loss and perplexity.
-
-    Raises:
-        DataError: the validation split is empty.
-    """
+    """Return the evaluation of a run's parameters: by its data's own measure, else by loss and perplexity."""
     if len(data.validation) == 0:
         raise DataError("config.data: the validation split is empty")
     measure = measure_of(data)

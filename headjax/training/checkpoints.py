@@ -31,13 +31,7 @@ class Checkpoints:
     """
 
     def __init__(self, workdir: Path, keep: int, *, read_only: bool = False) -> None:
-        """Open the checkpoints of a run.
-
-        Args:
-            workdir: of the run.
-            keep: number of the latest ones that are kept.
-            read_only: write and delete nothing: the run may be in progress, in another process.
-        """
+        """Open the checkpoints of a run."""
         import orbax.checkpoint as ocp
 
         self._ocp = ocp
@@ -101,11 +95,7 @@ class Checkpoints:
                 self._manager.delete(step)
 
     def restore(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        """Return a checkpoint's state, on the target's shardings, and its position in the data.
-
-        Raises:
-            CheckpointError: it cannot be read, or does not fit the target.
-        """
+        """Return a checkpoint's state, on the target's shardings, and its position in the data."""
         args = self._ocp.args
         places = self._ocp.checkpoint_utils.construct_restore_args(target)
         wanted = args.Composite(state=args.PyTreeRestore(target, restore_args=places), position=args.JsonRestore())
@@ -119,11 +109,7 @@ class Checkpoints:
         return restored["state"], restored["position"]
 
     def restore_newest(self, target: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
-        """Return state and position of the newest checkpoint; None without any. All processes call it together.
-
-        Raises:
-            CheckpointError: it cannot be read, or does not fit the target.
-        """
+        """Return state and position of the newest checkpoint; None without any. All processes call it together."""
         return None if self.latest is None else self.restore(self.latest, target)
 
     def _wait(self) -> None:

@@ -29,13 +29,6 @@ def load_config_file(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
     is built (`headjax.core.serialize.from_data`). An override of a `kind` replaces the group: the fields that the new
     kind has keep the file's values, the others go, and the group's other overrides are applied afterwards, wherever
     they stand.
-
-    Args:
-        spec: the file, which may lie in a bucket, and after a colon its arguments.
-        overrides: `--config.FIELD=VALUE` each.
-
-    Raises:
-        ConfigError: a missing file, an error inside it, or an override that cannot be read.
     """
     path, argument = split_spec(spec)
     config = _call(_module(path), path, argument)
@@ -84,14 +77,7 @@ def _find_modules_in(folder: Path) -> None:
 
 
 def import_modules(names: Sequence[str]) -> None:
-    """Import modules of the user, which register kinds (`headjax.core.serialize.kind`).
-
-    Args:
-        names: names of modules, which may lie in the current folder, or Python files.
-
-    Raises:
-        ConfigError: there is no such module or file, or an error inside it.
-    """
+    """Import modules of the user, which register kinds (`headjax.core.serialize.kind`)."""
     for name in names:
         file = Path(name)
         _find_modules_in(file.parent)

@@ -42,12 +42,7 @@ CHECKPOINT_EVERY = 100
 
 
 class Distilled(NamedTuple):
-    """A student after distillation.
-
-    Attributes:
-        model: the student, with a history entry of action `distill`.
-        losses: `[steps]` the loss of each step's batch.
-    """
+    """A student after distillation."""
 
     model: Model
     losses: np.ndarray

@@ -46,16 +46,6 @@ def run_steps(
     """Return the state after a series of steps: the one loop of training and distillation.
 
     The host continues while the device computes; it waits only where `after` reads a value.
-
-    Args:
-        step: donates the state it is given.
-        state: the state before the first step.
-        batches: one for every step.
-        steps: numbers of the steps, counted from 1.
-        after: called after every step; True ends the loop.
-
-    Raises:
-        DataError: the batches end early.
     """
     for number in steps:
         batch = next(batches, None)
@@ -68,21 +58,7 @@ def run_steps(
 
 
 class TrainResult(NamedTuple):
-    """The end of a training run.
-
-    Attributes:
-        model: the trained model.
-        path: its model directory; None when the run was interrupted.
-        steps: optimizer steps done.
-        metrics: of the model on the validation split, by name; empty before the end.
-        tokens_per_second: tokens read a second, padding left out (of both sides in encoder-decoders; patches of
-            images): median over log intervals, compilation left out; 0 when too few steps were run to tell.
-        finished: False when the run was interrupted or diverged; an interrupted one continues when started again.
-        diverged: reason and step for which the run counts as diverged, in a line; None when it did not. The model and
-            the steps are then those of the last good checkpoint (with none, the model as it was when the run stopped).
-        extended_from: number of steps that the run had before, where this config has more; None where it has not.
-        kept_step: step whose weights the model has, see `TrainConfig.keep`.
-    """
+    """The end of a training run."""
 
     model: Model
     path: Path | None

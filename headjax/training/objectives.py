@@ -62,12 +62,7 @@ class Distillation(Checked):
 
 
 class Answers(NamedTuple):
-    """A teacher's outputs on a batch, as far as a student is compared with them.
-
-    Attributes:
-        predictions: logits whose last axis counts the choices, or predicted numbers: one array, of a span two.
-        hidden: last hidden states `[batch, length, width]`; None where they are not compared.
-    """
+    """A teacher's outputs on a batch, as far as a student is compared with them."""
 
     predictions: tuple[jax.Array, ...]
     hidden: jax.Array | None
@@ -77,10 +72,6 @@ def distillation_objective(student: ModelConfig, settings: Distillation) -> Obje
     """Return the objective of `Distillation`, for batches that hold the teacher's `Answers` as `teacher`.
 
     A term of weight 0 is not computed; without a term of the teacher's, no answers are needed.
-
-    Args:
-        student: the student's architecture.
-        settings: the weights and the temperature.
     """
     terms: tuple[tuple[float, Term], ...] = (
         (settings.task, lambda given, batch, own: own),
@@ -97,14 +88,7 @@ def distillation_objective(student: ModelConfig, settings: Distillation) -> Obje
 
 
 def answers_of(task: Any, output: Output, batch: Batch, settings: Distillation) -> Answers:
-    """Return the part of a teacher's output that the objective compares.
-
-    Args:
-        task: the student's task, `output` of its config; None where its config has none.
-        output: the teacher's output.
-        batch: the batch.
-        settings: the weights.
-    """
+    """Return the part of a teacher's output that the objective compares."""
     return Answers(
         _predictions(task, output, batch) if settings.logits else (), output.hidden if settings.hidden else None
     )

@@ -32,13 +32,7 @@ TENSORBOARD = "tensorboard"
 
 
 class Recorder:
-    """Records and times the steps of a run.
-
-    Args:
-        metrics: destination of the records.
-        bar: shows the advance.
-        step: steps done before.
-    """
+    """Records and times the steps of a run."""
 
     def __init__(self, metrics: MetricWriter, bar: Update, step: int) -> None:
         self._metrics, self._bar = metrics, bar
@@ -114,13 +108,6 @@ class Board:
 
     The thread of `tensorboardX.SummaryWriter` ends with a traceback on a full disk, and its owner then waits for it
     without end. Here the failure is an error of the recording.
-
-    Args:
-        folder: made where it does not exist.
-        purge_step: TensorBoard forgets what earlier files say of this step and later ones; None forgets nothing.
-
-    Raises:
-        OSError: the file cannot be made.
     """
 
     def __init__(self, folder: Path, suffix: str, purge_step: int | None) -> None:
@@ -152,15 +139,6 @@ class MetricWriter:
     file is kept open for long: a bucket that is mounted as a folder shows others a file once it is closed. A bucket
     itself gets the records with every checkpoint and at the end (see `Mirror`). Metrics are the same in all processes,
     and only the first one writes them.
-
-    Args:
-        workdir: the run's folder.
-        first_step: step that the run continues from.
-        tensorboard: whether to write TensorBoard files.
-        evaluates_first: whether the run evaluates the parameters of that step again; their record is dropped, too.
-
-    Raises:
-        HeadjaxError: a file cannot be written.
     """
 
     def __init__(self, workdir: Path, first_step: int, tensorboard: bool, *, evaluates_first: bool = False) -> None:
@@ -190,11 +168,7 @@ class MetricWriter:
             self._mirror.close()
 
     def settle(self) -> None:
-        """Close the TensorBoard file, and show a bucket the records; later ones go into another file.
-
-        Raises:
-            HeadjaxError: a file cannot be written.
-        """
+        """Close the TensorBoard file, and show a bucket the records; later ones go into another file."""
         if self._board is not None:
             board, self._board = self._board, None
             with writing(self._mirror.folder / TENSORBOARD):
@@ -205,9 +179,6 @@ class MetricWriter:
         """Write one record; names such as `train/loss` group the curves in TensorBoard.
 
         In JSON a number that is not finite is null.
-
-        Raises:
-            HeadjaxError: a file cannot be written.
         """
         if not is_first():
             return
@@ -248,11 +219,7 @@ class ProfiledSteps:
 
     @classmethod
     def parse(cls, text: str) -> ProfiledSteps:
-        """Read a range such as `10:15`.
-
-        Raises:
-            HeadjaxError: it is not `FIRST:LAST` with 1 <= FIRST <= LAST.
-        """
+        """Read a range such as `10:15`."""
         found = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", text)
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
             raise HeadjaxError(f"--profile-steps: expected FIRST:LAST such as 10:15, got {text!r}")

@@ -28,17 +28,7 @@ from headjax.training.workdir import BestModel
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """The fixed parts of a training run, built once from its config.
-
-    Attributes:
-        config: the run.
-        model: the architecture.
-        mesh: the devices.
-        data: the examples.
-        optimizer: the optimizer, with its schedule.
-        evaluate: the evaluation of parameters.
-        files: files that came with the model, see `Model.files`.
-    """
+    """The fixed parts of a training run, built once from its config."""
 
     config: TrainConfig
     model: ModelConfig
@@ -54,11 +44,7 @@ class Training:
 
 
 class Keeper:
-    """Duties after each step of a run: records, checkpoints, evaluations, and the end.
-
-    Attributes:
-        diverged: reason for which the run counts as diverged; None while it does not.
-    """
+    """Duties after each step of a run: records, checkpoints, evaluations, and the end."""
 
     def __init__(
         self,
@@ -126,11 +112,6 @@ def why_diverged(step: int, measured: StepMetrics, limit: float | None) -> str |
     """Return the reason for which a step's metrics mean that the run has diverged, in a line; None if they do not.
 
     The loss is that before the step; a gradient that is not finite has made the parameters after it unusable.
-
-    Args:
-        step: number of the step.
-        measured: its metrics.
-        limit: the largest loss of a run that has not diverged, in nats per target; None allows any finite one.
     """
     loss, norm = float(measured.loss), float(measured.gradient_norm)
     if not math.isfinite(loss):

@@ -36,13 +36,7 @@ INITIALIZATION = "initialization.json"
 
 
 class TrainState(NamedTuple):
-    """The arrays that a training step reads and writes.
-
-    Attributes:
-        step: number of steps done.
-        params: the model's parameters.
-        optimizer: the optimizer's state.
-    """
+    """The arrays that a training step reads and writes."""
 
     step: Any  # an array; its sharding or its shape in the functions below
     params: Params
@@ -76,17 +70,7 @@ def initial_state(
     params: Params | None = None,
     sharding: ShardingConfig = ShardingConfig(),
 ) -> TrainState:
-    """Return the state before the first step, created in its shards.
-
-    Args:
-        model: the architecture.
-        optimizer: see `headjax.training.optimizer`.
-        mesh: the devices.
-        seed: of the initialisation.
-        params: start from these instead of fresh ones (fine-tuning). Whatever their type, the state has float32 copies:
-            numbers in bfloat16 are 0.4 to 0.8 % apart, and smaller steps would be lost.
-        sharding: placement of the state on the mesh.
-    """
+    """Return the state before the first step, created in its shards."""
     if params is None:
         return _fresh(model, optimizer, mesh, sharding)(jax.random.key(seed))
     short = sorted({np.dtype(array.dtype).name for array in jax.tree.leaves(params)} - {"float32"})
@@ -145,14 +129,6 @@ def starting_state(
 
     An initialisation that measures does so on the batches that training then begins with. Its measurements are written
     to the workdir, for the model's history.
-
-    Args:
-        config: the run.
-        start: the model that the run starts from.
-        optimizer: see `headjax.training.optimizer`.
-        mesh: the devices.
-        source: the training examples.
-        workdir: of the run.
     """
     model, step = start.config, config.initialization
     if step is None or start.params is not None:

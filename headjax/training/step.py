@@ -23,13 +23,7 @@ from headjax.training.state import TrainState, state_shardings
 
 
 class Objective(NamedTuple):
-    """The number that training makes small: `sum_i weights_i * mean(losses_i)`, each mean over its own targets.
-
-    Attributes:
-        losses: from a model's output and its batch to the losses of every term. A step reports the number of targets of
-            the first term.
-        weights: the factor of every term.
-    """
+    """The number that training makes small: `sum_i weights_i * mean(losses_i)`, each mean over its own targets."""
 
     losses: Callable[[Output, Batch], tuple[Loss, ...]]
     weights: tuple[float, ...] = (1.0,)
@@ -41,13 +35,7 @@ def task_objective(model: ModelConfig) -> Objective:
 
 
 class Gradient(NamedTuple):
-    """The value of an objective on a batch, and its gradient.
-
-    Attributes:
-        loss: the value, in nats.
-        targets: number of targets of the first term.
-        params: the gradient, nested as the parameters.
-    """
+    """The value of an objective on a batch, and its gradient."""
 
     loss: jax.Array
     targets: jax.Array
@@ -59,14 +47,7 @@ LossesOf = Callable[[Params, jax.Array, Batch], tuple[Loss, ...]]
 
 
 class StepMetrics(NamedTuple):
-    """Measurements of one training step, each a scalar.
-
-    Attributes:
-        loss: the objective on the batch; in ordinary training the mean loss over the batch's targets, in nats.
-        gradient_norm: global norm of the gradient before clipping.
-        targets: number of targets.
-        tokens: number of tokens that the model reads, padding left out.
-    """
+    """Measurements of one training step, each a scalar."""
 
     loss: jax.Array
     gradient_norm: jax.Array
@@ -75,12 +56,7 @@ class StepMetrics(NamedTuple):
 
 
 class TrainStep(NamedTuple):
-    """A jitted training step, which donates the state it is given and draws dropout from (seed, step) alone.
-
-    Attributes:
-        program: from a state, a batch and a seed; steps that differ in the seed alone share it, and its compilation.
-        seed: of dropout.
-    """
+    """A jitted training step, which donates the state it is given and draws dropout from (seed, step) alone."""
 
     program: Any
     seed: np.uint32
@@ -111,19 +87,7 @@ def train_step(
     sharding: ShardingConfig = ShardingConfig(),
     prng: Prng = "threefry2x32",
 ) -> TrainStep:
-    """Return the jitted step.
-
-    Args:
-        model: the architecture.
-        optimizer: turns gradients into updates.
-        mesh: the devices.
-        compute: how to compute.
-        seed: of dropout.
-        objective: the number to minimise; None is the task's loss.
-        accumulate: parts of the batch that are computed one after another.
-        sharding: placement of the state on the mesh.
-        prng: source of dropout's random bits.
-    """
+    """Return the jitted step."""
     program = _program(model, optimizer, mesh, compute, objective, accumulate, sharding, prng)
     return TrainStep(program, np.uint32(seed % 2**32))
 
@@ -187,14 +151,6 @@ def gradient(
     each part draws with a separate key. Every further term of the objective then costs a backward pass and a sum as
     large as the parameters. Where the current mesh has copies of the model alone, each adds up its own gradient, and
     they are reduced once, after the last part; each copy then draws with a separate key.
-
-    Args:
-        losses_of: from parameters, a dropout key and a part of the batch to the losses of every term.
-        weights: the factor of every term.
-        params: the point at which the gradient is taken.
-        key: of dropout.
-        batch: arrays `[batch, ...]`.
-        parts: number of parts; it divides the batch, and each device's share of it.
     """
     if parts == 1:
 

@@ -12,9 +12,6 @@ class StopRequest:
 
     The loop then finishes its step, saves a checkpoint and returns. Signals reach only the main thread; in another
     thread the flag stays unset.
-
-    Attributes:
-        requested: whether a signal has come.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -40,11 +40,7 @@ def rank(metrics: Mapping[str, float], headline: str, higher_is_better: bool) ->
 
 
 class BestModel:
-    """The model of a run's best evaluation so far, a model directory `workdir/best`.
-
-    Attributes:
-        step: step of that evaluation; None before the first one.
-    """
+    """The model of a run's best evaluation so far, a model directory `workdir/best`."""
 
     def __init__(self, workdir: Path, headline: str = "loss", higher_is_better: bool = False) -> None:
         self._path, self._headline, self._higher_is_better = workdir / "best", headline, higher_is_better
@@ -80,13 +76,6 @@ def check_workdir(workdir: Path, config: TrainConfig) -> int:
     """Check that a workdir is new or holds this run, maybe with fewer steps; write nothing.
 
     A run with more steps than the workdir's extends it: then its learning-rate schedule may be another one, too.
-
-    Returns:
-        the number of steps that the run was begun or last continued for; that of `config` in a new workdir.
-
-    Raises:
-        CheckpointError: the workdir holds another config, and the message names the first field that differs; or its
-            models' folders hold files that headjax did not write.
     """
     for name in ("best", "model"):
         check_target(workdir / name, LAYOUT)
@@ -115,26 +104,14 @@ def check_workdir(workdir: Path, config: TrainConfig) -> int:
 
 @contextlib.contextmanager
 def hold_workdir(workdir: Path) -> Iterator[None]:
-    """Hold the lock of a workdir, which the first process takes for all. All processes call this together.
-
-    Raises:
-        HeadjaxError: another run holds it.
-    """
+    """Hold the lock of a workdir, which the first process takes for all. All processes call this together."""
     with contextlib.ExitStack() as held:
         on_first(lambda: held.enter_context(hold(workdir)))
         yield
 
 
 def claim_workdir(workdir: Path, config: TrainConfig) -> int:
-    """Write the config into a workdir that is held, whose run it is from now on. All processes call it together.
-
-    Returns:
-        the number of steps that `check_workdir` finds, now that no other run can change it.
-
-    Raises:
-        CheckpointError: it holds another run, maybe since a moment ago.
-        HeadjaxError: it cannot be written, or a process does not see what the first one wrote.
-    """
+    """Write the config into a workdir that is held, whose run it is from now on. All processes call it together."""
     held = [config.steps]
 
     def claim() -> None:

@@ -101,18 +101,7 @@ def tpu_generation(device_kind: str) -> int | None:
 
 
 def choose(implementation: str, operands: Operands, machine: Machine, probabilities: bool = False) -> str:
-    """Return the name of the kernel for a call.
-
-    Args:
-        implementation: a name in `KERNELS`, which is taken or refused, or `auto`, which takes the first of the
-            platform's preferred kernels that can, and else the reference.
-        operands: the call's.
-        machine: where it runs.
-        probabilities: whether the caller may read the probabilities, which the reference alone returns.
-
-    Raises:
-        KernelError: the name is unknown, or that kernel cannot compute this; the message says why.
-    """
+    """Return the name of the kernel for a call."""
     if implementation == AUTO:
         for name in () if probabilities else PREFERRED[machine.platform]:
             if (machine.devices == 1 or KERNELS[name].partitioned) and refusal(name, operands, machine) is None:

@@ -40,11 +40,6 @@ def collaborative_attention(operands: Operands, block: int | None = None, interp
     """Compute the contexts of one shared query `[batch, query, 1, shared_dim]` mixed by `[heads, shared_dim]`.
 
     A query that may see no key gets an average of some values; the reference gives the average of all.
-
-    Args:
-        operands: with `mixing`, and without dropout, as the capabilities say.
-        block: side of the blocks; None is 128, or 256 for long sequences.
-        interpret: whether the kernel runs step by step instead of being compiled for a TPU.
     """
     query, key, value, scale, mask, bias, _, mixing = operands
     assert mixing is not None  # `refusal` lets no other call through

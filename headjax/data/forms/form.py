@@ -25,13 +25,7 @@ MISSING = "missing_labels"
 
 
 class Encoded(NamedTuple):
-    """Rows as records.
-
-    Attributes:
-        records: the records.
-        counts: numbers that add up over shards (`tokens`, `words`, ...).
-        fingerprint: hash of the records; empty if the hash of the rows is used instead.
-    """
+    """Rows as records."""
 
     records: Records
     counts: Mapping[str, int]
@@ -81,17 +75,7 @@ class Form(Checked, abc.ABC):
 
     @abc.abstractmethod
     def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
-        """Return the records of some rows, a function of the arguments alone.
-
-        Args:
-            tokenizer: of the text.
-            rows: the rows of one shard.
-            split: split of the rows.
-            seed: seed of the random choices.
-
-        Raises:
-            DataError: a row that cannot be used; the message starts with its place.
-        """
+        """Return the records of some rows, a function of the arguments alone."""
 
     @abc.abstractmethod
     def tokens(self, record: Record) -> int:
@@ -99,23 +83,10 @@ class Form(Checked, abc.ABC):
 
     @abc.abstractmethod
     def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
-        """Return records as examples, each made when it is read.
-
-        Args:
-            tokenizer: of the text.
-            records: the records, in memory or on disk.
-            sizes: `[records]` their numbers of tokens.
-            split: split of the records.
-        """
+        """Return records as examples, each made when it is read."""
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
-        """Return the measure of examples to evaluate on; None for the loss alone.
-
-        Args:
-            metrics: the task's own metrics, the headline first; empty for the usual ones.
-            counts: counts of the examples, with words and bytes per token.
-            held: the examples.
-        """
+        """Return the measure of examples to evaluate on; None for the loss alone."""
         return None
 
     def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:
@@ -158,12 +129,7 @@ class SequenceForm(Form):
 
 
 def sequences_hash(columns: Mapping[str, Sequence[np.ndarray]], targets: Mapping[str, Sequence[np.ndarray]]) -> str:
-    """Return the hash of sequences, 16 hexadecimal digits. Checkpoints hold it: it must never change.
-
-    Args:
-        columns: by name `[tokens]` of every example, hashed as int32.
-        targets: by name `[1]` of every example.
-    """
+    """Return the hash of sequences, 16 hexadecimal digits. Checkpoints hold it: it must never change."""
     digest = hashlib.sha256(np.asarray([len(ids) for ids in columns["input_ids"]], np.int64).tobytes())
     for name in sorted(columns):
         for array in columns[name]:
@@ -175,11 +141,7 @@ def sequences_hash(columns: Mapping[str, Sequence[np.ndarray]], targets: Mapping
 
 
 def text(row: Row, name: str) -> str:
-    """Return a field of a row that must be text.
-
-    Raises:
-        DataError: the field is not text, or is blank.
-    """
+    """Return a field of a row that must be text."""
     value = row.values[name]
     if not isinstance(value, str) or not value.strip():
         raise DataError(f"{row.place}: {name} is {'blank' if isinstance(value, str) else repr(value)}")
@@ -196,11 +158,7 @@ def text_counts(texts: Sequence[str], tokens: int) -> dict[str, int]:
 
 
 def tokenizer_of(tokenizer: Tokenizer | None) -> Tokenizer:
-    """Return the tokenizer of a form that reads text.
-
-    Raises:
-        DataError: no tokenizer was given.
-    """
+    """Return the tokenizer of a form that reads text."""
     if tokenizer is None:
         raise DataError("tokenizer: text needs one")
     return tokenizer

@@ -135,13 +135,7 @@ class ImageForm(Form):
 
 @dataclasses.dataclass(frozen=True)
 class AugmentedImages(RandomSource):
-    """Images changed at random; where two become one, `labels` are float32 `[classes]` that sum to 1.
-
-    Attributes:
-        records: the records.
-        form: their form.
-        augmentation: the random changes.
-    """
+    """Images changed at random; where two become one, `labels` are float32 `[classes]` that sum to 1."""
 
     records: Records
     form: ImageForm

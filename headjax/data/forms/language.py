@@ -34,11 +34,7 @@ OPEN_ROWS = 32
 
 
 def pack(sizes: np.ndarray, capacity: int) -> list[list[int]]:
-    """Group examples into rows: each example goes into the first row that has room for it.
-
-    Returns:
-        The examples of each row, every example once.
-    """
+    """Group examples into rows: each example goes into the first row that has room for it."""
     done: list[list[int]] = []
     rows: list[list[int]] = []
     room = np.zeros((0, sizes.shape[1]), np.int64)
@@ -60,11 +56,7 @@ def pack(sizes: np.ndarray, capacity: int) -> list[list[int]]:
 
 
 def segments(lengths: Sequence[int] | np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of the examples in a packed row and the positions in them, int32 `[length]` each.
-
-    Returns:
-        `segment_ids`, 1 for the first example and 0 at padding; `position_ids`, which start at 0 in every example.
-    """
+    """Return the numbers of the examples in a packed row and the positions in them, int32 `[length]` each."""
     lengths = np.asarray(lengths, np.int64)
     numbers = np.repeat(np.arange(1, len(lengths) + 1), lengths)
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -242,12 +234,7 @@ class TranslationForm(Form):
         return (Padded if split == "train" else Translations)(records, sizes, length, pad)
 
     def pad(self, record: Record, length: int, *, padding_id: int, packed: bool) -> dict[str, np.ndarray]:
-        """Return a record as an example of a length.
-
-        Returns:
-            `input_ids` and `attention_mask` of the source, `labels` of the target (-100 at padding); for a packed row
-            also the numbers of the pairs and the positions in them, on both sides.
-        """
+        """Return a record as an example of a length."""
         source, target = record["source"], record["target"]
         example = {
             "input_ids": padded(source, length, padding_id),

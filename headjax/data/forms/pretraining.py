@@ -68,12 +68,7 @@ Sentences = Sequence[np.ndarray]
 
 
 class Pair(NamedTuple):
-    """Two parts of text.
-
-    Attributes:
-        first, second: token ids, `[tokens]` each.
-        follows: whether the second part follows the first in their document; else it is from another document.
-    """
+    """Two parts of text."""
 
     first: np.ndarray
     second: np.ndarray
@@ -137,13 +132,7 @@ def _shortened(
 
 
 class Masked(NamedTuple):
-    """A sequence with some tokens masked.
-
-    Attributes:
-        input_ids: `[tokens]` the masked sequence.
-        positions: `[predictions]` positions of the tokens to predict, ascending.
-        labels: `[predictions]` the original tokens there.
-    """
+    """A sequence with some tokens masked."""
 
     input_ids: np.ndarray
     positions: np.ndarray
@@ -177,13 +166,7 @@ class Masking(Checked):
 
 
 class MaskingVocabulary(NamedTuple):
-    """Special and ordinary tokens of a vocabulary.
-
-    Attributes:
-        mask: id of the mask token.
-        special: `[vocabulary]` True at special tokens.
-        ordinary: ids of the other tokens.
-    """
+    """Special and ordinary tokens of a vocabulary."""
 
     mask: int
     special: np.ndarray
@@ -307,15 +290,7 @@ class PretrainingForm(Form):
 
 @dataclasses.dataclass(frozen=True)
 class MaskedPairs(RandomSource):
-    """Pairs as examples; those that are not masked on disk are masked when read.
-
-    Attributes:
-        records: the records.
-        rule: draws the masked tokens.
-        vocabulary: special and ordinary tokens.
-        padding_id: id of padding in `input_ids`.
-        length: number of tokens of an example.
-    """
+    """Pairs as examples; those that are not masked on disk are masked when read."""
 
     records: Records
     rule: Masking

@@ -24,15 +24,7 @@ QUESTION_LENGTH = 64
 
 
 class Question(NamedTuple):
-    """A question.
-
-    Attributes:
-        id: its identifier.
-        text: the question.
-        context: the paragraph that answers it.
-        answers: the right answers.
-        start: first character of the first answer in the context.
-    """
+    """A question."""
 
     id: str
     text: str
@@ -42,12 +34,7 @@ class Question(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A part of a question's paragraph that fits into one example.
-
-    Attributes:
-        question: number of the question.
-        offsets: `[tokens, 2]` start and end of each token in the context, in characters; 0, 0 for other tokens.
-    """
+    """A part of a question's paragraph that fits into one example."""
 
     question: int
     offsets: np.ndarray
@@ -55,12 +42,7 @@ class Window(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Questions and the windows in which they are read.
-
-    Attributes:
-        questions: the questions.
-        windows: the windows, in the order of the questions.
-    """
+    """Questions and the windows in which they are read."""
 
     questions: tuple[Question, ...]
     windows: tuple[Window, ...]
@@ -164,11 +146,7 @@ class QuestionForm(SequenceForm):
 
 @dataclasses.dataclass(frozen=True)
 class Numbered:
-    """Records with their numbers as `window`.
-
-    Attributes:
-        records: the records.
-    """
+    """Records with their numbers as `window`."""
 
     records: Records
 
@@ -181,11 +159,7 @@ class Numbered:
 
 @dataclasses.dataclass(frozen=True)
 class QuestionWindows(Padded):
-    """Windows whose answers can be read as text.
-
-    Attributes:
-        all_records: the records of all windows, even if only some were selected.
-    """
+    """Windows whose answers can be read as text."""
 
     all_records: Records
 

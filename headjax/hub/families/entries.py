@@ -23,11 +23,7 @@ def num_labels(fields: Fields) -> int:
 
 
 def label_names(fields: Fields) -> tuple[str, ...]:
-    """Return the names of `id2label` in the order of their numbers; none where they only repeat them (`LABEL_0`).
-
-    Raises:
-        ConfigError: the keys of `id2label` are not the numbers from 0.
-    """
+    """Return the names of `id2label` in the order of their numbers; none where they only repeat them (`LABEL_0`)."""
     named = {str(number): str(name) for number, name in fields.group("id2label").items()}
     if set(named) != {str(number) for number in range(len(named))}:
         raise fields.error("id2label", f"expected the keys 0 to {len(named) - 1}, got {', '.join(sorted(named)[:8])}")
@@ -122,14 +118,7 @@ _ROPE = record(RotaryHalves, base=number("rope_theta"), scaling=_SCALING)
 
 
 def read_rotary(fields: Fields, name: str, parameters: Mapping[str, Any], base: float) -> RotaryHalves:
-    """Read one object of rotary parameters.
-
-    Args:
-        fields: the config, whose lengths count where the object has none.
-        name: the object's name, for errors.
-        parameters: the object.
-        base: its `rope_theta` if it has none.
-    """
+    """Read one object of rotary parameters."""
     rope = _object(fields, name, {"rope_theta": base} | _given(parameters))
     if rope.has("rope_type") and rope.text("type", rope.text("rope_type")) != rope.text("rope_type"):
         raise rope.error("type", f"{rope.text('type')!r} contradicts the rope_type {rope.text('rope_type')!r}")
@@ -163,11 +152,7 @@ def check_base(fields: Fields, name: str, base: float, rotary: RotaryHalves) -> 
 
 
 def rotary(base: float = 10000.0) -> Custom:
-    """Return the entry of rotary positions that layers share, in the fields of both generations.
-
-    Args:
-        base: the family's `rope_theta` where a config has none.
-    """
+    """Return the entry of rotary positions that layers share, in the fields of both generations."""
 
     def read(fields: Fields) -> RotaryHalves:
         theta = fields.number("rope_theta", base)
@@ -226,16 +211,7 @@ def _read_window(fields: Fields, default: int | None) -> int | None:
 
 
 def read_layer_types(fields: Fields, count: int, default: Callable[[int], str]) -> list[str]:
-    """Read the type of each layer.
-
-    Args:
-        fields: the config.
-        count: number of layers.
-        default: type of the layer of a number, where the config has no list.
-
-    Raises:
-        ConfigError: the list has another length, or a type that is not supported.
-    """
+    """Read the type of each layer."""
     types = fields.data.get("layer_types")
     if types is None:
         return [default(number) for number in range(count)]
@@ -260,17 +236,7 @@ def common(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def windows_from(
     fields: Fields, count: int, sliding: Callable[[int], bool], default: int | None = None
 ) -> list[dict[str, Any]]:
-    """Read each layer's own `sliding_window`, of a family with the field `use_sliding_window`.
-
-    Args:
-        fields: the config.
-        count: number of layers.
-        sliding: whether the layer of a number has the window, where the config does not list types.
-        default: the window where the config has no field.
-
-    Raises:
-        ConfigError: a layer slides and there is no window.
-    """
+    """Read each layer's own `sliding_window`, of a family with the field `use_sliding_window`."""
     used = fields.flag("use_sliding_window", False)
     window = _read_window(fields, default) if used else None
     types = read_layer_types(fields, count, lambda number: SLIDING if window is not None and sliding(number) else FULL)

@@ -50,18 +50,7 @@ def _config(
     layer_window: Entry | None = None,
     layers: Callable[[Field, Entry], Layers] = Layers,
 ) -> Record:
-    """Return the table of a decoder.
-
-    Args:
-        projection_bias: whether queries, keys and values have biases.
-        output_bias: whether the attention's output has a bias.
-        feed_forward_bias: whether the feed-forward layers have biases.
-        rotary_positions: positions of a layer.
-        head_dim: size of the heads; None is the width shared out where the config does not say.
-        head_norm: normalisation of each head's queries and keys, or None.
-        layer_window: window of a layer, or None.
-        layers: `layers(count, layer)` is the entry of all layers.
-    """
+    """Return the table of a decoder."""
     attention = record(
         Grouped,
         num_heads=_HEADS,
@@ -141,12 +130,7 @@ _DEFAULTS = {"max_position_embeddings": 2048}
 
 
 def decoder_family(model_type: str, class_prefix: str, config: Record, **parts: Any) -> Family:
-    """Return a family of decoders with one class for text and one without logits.
-
-    Args:
-        model_type, class_prefix, config: as in `Family`.
-        parts: other fields of `Family`, in place of those that Llama's relatives share; of `supported`, further ones.
-    """
+    """Return a family of decoders with one class for text and one without logits."""
     supported = CAUSAL | parts.pop("supported", {})
     shared: dict[str, Any] = {
         "prefix": "model.",
@@ -164,13 +148,7 @@ def decoder_family(model_type: str, class_prefix: str, config: Record, **parts: 
 
 
 def text_classes(tied: Field, base: str = "Model", **output: Entry) -> tuple[ModelClass, ModelClass]:
-    """Return the class with logits and the base model.
-
-    Args:
-        tied: the flag that tells whether the token embeddings are the output's weights.
-        base: suffix of the base model.
-        output: further entries of the output.
-    """
+    """Return the class with logits and the base model."""
     outputs: dict[Hashable, Entry] = {True: record(Tied, **output), False: record(Untied, **output)}
     return (
         ModelClass(

@@ -139,17 +139,7 @@ class TokenClassification(Classifier):
 
 
 def class_losses(logits: jax.Array, batch: Batch, smoothing: float) -> tuple[jax.Array, jax.Array]:
-    """Cross-entropy in nats `[batch]` of the batch's labels, and which count (1.0 or 0.0).
-
-    Args:
-        logits: `[batch, classes]`.
-        batch: with `labels`, integers `[batch]`, -100 where no loss is wanted, or shares of the classes
-            `[batch, classes]` that sum to 1, likewise `nan`.
-        smoothing: see `cross_entropy`.
-
-    Raises:
-        DataError: there are no such labels.
-    """
+    """Cross-entropy in nats `[batch]` of the batch's labels, and which count (1.0 or 0.0)."""
     labels = batch_array(batch, "labels")
     if labels.shape != logits.shape or not jnp.issubdtype(labels.dtype, jnp.floating):
         return cross_entropy(logits, integer_labels(batch, 1), smoothing)
@@ -160,11 +150,7 @@ def class_losses(logits: jax.Array, batch: Batch, smoothing: float) -> tuple[jax
 
 
 def integer_labels(batch: Batch, ndim: int) -> jax.Array:
-    """Return the batch's labels.
-
-    Raises:
-        DataError: the batch has no labels, or not integers of `ndim` dimensions.
-    """
+    """Return the batch's labels."""
     labels = batch_array(batch, "labels")
     if labels.ndim != ndim or not jnp.issubdtype(labels.dtype, jnp.integer):
         axes = "[batch]" if ndim == 1 else "[batch, length]"

@@ -81,11 +81,7 @@ class TaskOutput(Spec, abc.ABC):
 
     @abc.abstractmethod
     def loss(self, output: Output, batch: Batch) -> Loss:
-        """Return the losses of the batch's labels.
-
-        Raises:
-            DataError: the batch has none.
-        """
+        """Return the losses of the batch's labels."""
 
     @abc.abstractmethod
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
@@ -141,14 +137,7 @@ class NoLogits(nnx.Module):
 
 
 def task_answer(task: Any, features: Features, reports: Sequence[Mapping[str, Any]], options: Options) -> Output:
-    """Return the output of an encoder with a task.
-
-    Args:
-        task: module of the task output, which makes logits.
-        features: its inputs.
-        reports: results of the probe, by layer of the encoder.
-        options: of the forward.
-    """
+    """Return the output of an encoder with a task."""
     logits = task(features, fold(options.key, 3))
     return Output(
         hidden=features.hidden,
