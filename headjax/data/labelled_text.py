@@ -38,7 +38,20 @@ Table = Mapping[Split, Sequence[Row]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LabelledText(DataConfig):
-    """Base of the tables of labelled text; `headjax.data.text_rows.table_rows` describes formats and columns."""
+    """Base of the tables of labelled text; `headjax.data.text_rows.table_rows` describes formats and columns.
+
+    Attributes:
+        path: file with the examples to train on, or a glob pattern; empty for none.
+        validation: file with examples to evaluate on, or a glob pattern; empty holds some of `path` out. Rows with the
+            same first text are then held out together.
+        validation_fraction: share of `path` that is held out if there is no `validation`, approximately.
+        text: column of the text.
+        second: column of the second text of a pair; empty for single texts.
+        label: column of the label.
+        max_length: number of tokens of an example, special tokens included; longer examples are cut.
+        vocabulary: a BERT's `vocab.txt`, to train a model that brings no tokenizer.
+        buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.
+    """
 
     path: str = ""
     validation: str = ""
