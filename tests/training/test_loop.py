@@ -116,14 +116,16 @@ def test_a_finished_run_started_again_changes_nothing(uninterrupted, data, copy)
     assert again.metrics == uninterrupted[0].metrics
 
 
-def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(uninterrupted, data, copy):
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of TensorStore's other reads
+def test_a_damaged_checkpoint_is_named_and_without_it_the_run_ends_as_ever(uninterrupted, data, copy):
     for file in (copy / "checkpoints" / "7" / "state" / "d").iterdir():
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.warns(UserWarning, match=r"checkpoints/7/state/d/\w+: has .* going on from step 6"):
-        again = run(copy, data)
+    with pytest.raises(CheckpointError, match=r"checkpoints/7: cannot be restored"):
+        run(copy, data)
+    shutil.rmtree(copy / "checkpoints" / "7")
+    again = run(copy, data)
     assert_trees_equal(again.model.params, uninterrupted[0].model.params)
     assert again.metrics == uninterrupted[0].metrics
-    assert (copy / "checkpoints.damaged" / "7").is_dir()
 
 
 def test_the_best_weights_are_kept(data, tmp_path):
@@ -194,23 +196,18 @@ def test_a_workdir_of_another_run_is_left_alone(changes, difference, data, copy)
 
 
 def test_whose_run_it_is_the_config_in_its_folder_says(copy):
-    """An extended one may have another schedule; a field that did not exist when it began had its default."""
+    """An extended one may have another schedule."""
     assert check_workdir(copy, config(steps=9, optimizer=another_schedule())) == STEPS
     file = copy / "train_config.json"
     held = json.loads(file.read_text())
-    assert held.pop("prng") == "threefry2x32"
     for content, refusal in (
-        (json.dumps(held), None),
         (json.dumps(held | {"gone": 1}), r"config\.gone is 1 there and null here"),
         ("{", r"train_config\.json: "),
         ("[]", r"train_config\.json: "),
     ):
         file.write_text(content)
-        if refusal is None:
+        with pytest.raises(CheckpointError, match=refusal):
             check_workdir(copy, config())
-        else:
-            with pytest.raises(CheckpointError, match=refusal):
-                check_workdir(copy, config())
 
 
 @pytest.mark.parametrize("keep", ["last", "best"])
@@ -255,7 +252,7 @@ def test_what_cannot_begin_is_refused_before_anything_is_compiled_or_written(dat
     assert not (tmp_path / "run").exists()
     (tmp_path / "file").touch()
     for folder, refusal in (
-        ("gs://none-such/run", r"^gs://none-such/run: cannot be written \(no such"),
+        ("gs://none-such/run", r"^gs://none-such/run: cannot be written \("),
         ("s3://b/run", r"^s3://b/run: not a path that headjax reads or writes"),
         (tmp_path / "file" / "run", r"file/run: "),
     ):
