@@ -45,9 +45,10 @@ test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'whole and not parity and not attack' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder tests
 
 # What may differ between versions of Python, JAX and Flax: imports, attention, other people's models, our own, resuming.
-PART := tests/test_api.py tests/test_flax.py tests/attention tests/sites tests/models tests/training/test_loop.py
+PART := tests/test_api.py tests/test_flax.py tests/attention tests/sites tests/models
 test-part: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PART)
+	$(BIN)/python -m pytest tests/training/test_loop.py -k bit_for_bit
 
 test-pythons: $(BIN)/python
 	@mkdir -p build
