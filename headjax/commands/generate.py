@@ -13,6 +13,7 @@ from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, NotNegative, Size
 from headjax.core.progress import Progress, Update
+from headjax.core.terminal import printable
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.storage.paths import path_of
@@ -240,7 +241,7 @@ def _streamed(request: _Request, number: int, prompt: str) -> Written:
     """Print the text of a prompt token by token, and return it."""
     from headjax.models.encoder_decoder import EncoderDecoderModel
 
-    print("" if isinstance(request.model.config, EncoderDecoderModel) else prompt, end="", flush=True)
+    print("" if isinstance(request.model.config, EncoderDecoderModel) else printable(prompt), end="", flush=True)
     shown = _Shown()
     written = _batch(request, number, 1, number, shown)
     shown(written.texts[-1], last=True)
@@ -257,5 +258,5 @@ class _Shown:
     def __call__(self, text: str, last: bool = False) -> None:
         # The last characters may be bytes of a character whose rest is still to come.
         text = text if last else text.rstrip("\ufffd")
-        print(text[self._length :], end="", flush=True)
+        print(printable(text[self._length :]), end="", flush=True)
         self._length = max(self._length, len(text))

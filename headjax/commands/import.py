@@ -10,6 +10,7 @@ from typing import Literal
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import Result, found
 from headjax.core.progress import Progress
+from headjax.core.terminal import printable
 from headjax.report import numbers
 from headjax.report.tables import Table
 
@@ -56,7 +57,7 @@ def run(options: Options, progress: Progress) -> Found:
     save(model, options.out)
     if model.tokenizer is None and not isinstance(model.config, VisionModel):
         files = ", ".join(looked_for(model.history[-1]["family"]))
-        print(f"headjax: note: {options.directory} has no tokenizer ({files})", file=sys.stderr)
+        print(f"headjax: note: {printable(options.directory)} has no tokenizer ({files})", file=sys.stderr)
     entry = model.history[-1]
     return Found(
         family=entry["family"],
