@@ -148,10 +148,12 @@ def _wanted(name: str, form: Form, source: str, tokenizer: Tokenizer | None, sha
 
 def _check_folder(folder: Path, wanted: Manifest) -> None:
     """Raise `DataError` if a folder has other content, or another preparation."""
+    # Other hosts may begin meanwhile, and write the manifest before all else: it is looked for last.
+    names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
     if (folder / MANIFEST).is_file():
         if difference := read_settings(folder).difference(wanted):
             raise DataError(f"{folder}: holds another preparation, {difference}; choose another folder")
-    elif folder.exists() and (not folder.is_dir() or any(not one.name.startswith(".") for one in folder.iterdir())):
+    elif any(not name.startswith(".") for name in names) or (folder.exists() and not folder.is_dir()):
         raise DataError(f"{folder}: not empty, and not prepared by this command; choose another folder")
 
 
