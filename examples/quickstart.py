@@ -124,7 +124,8 @@ with tempfile.TemporaryDirectory() as folder:
     small.save(f"{folder}/small")
     print("loaded again:", f"{perplexity(headjax.load(f'{folder}/small')):.2f}")
     print("history:", *(entry["action"] for entry in small.history))
-    config = headjax.load_config("configs/quickstart.py:formulation=collaborative,steps=20,path=docs")
+    file = "configs/quickstart.py:formulation=collaborative,steps=20,path=docs"
+    config = headjax.load_config(file, ["--config.batch_size=8"])
     trained = headjax.train(headjax.train_config(config), f"{folder}/run")
     print(f"a model of the text in docs/ after 20 steps: perplexity {trained.metrics['perplexity']:.0f}")
 print("longer: headjax train --config configs/quickstart.py:formulation=collaborative --workdir runs/mine")
