@@ -175,7 +175,11 @@ class _Walk:
         """Return the facts of an operation's outputs."""
         name, params = eqn.primitive.name, eqn.params
         if name == "scan":
-            return self._looped(params["jaxpr"], params["num_consts"], params["num_carry"], taken, calls, place)
+            if "num_consts" in params:
+                own, count = params["num_consts"], params["num_carry"]
+            else:  # from JAX 0.12 on
+                own, count = map(len, params["ft_in"].unpack()[:2])
+            return self._looped(params["jaxpr"], own, count, taken, calls, place)
         if name == "while":
             first, own = params["cond_nconsts"], params["body_nconsts"]
             count = len(taken) - first - own

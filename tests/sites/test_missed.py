@@ -264,7 +264,7 @@ def test_heads_are_cut_from_the_sum_of_a_weight_and_its_low_rank_matrix(places, 
     wanted = scaled(merged, without(headjax.attention_sites(merged), removed))
     assert_close(pruned(x), wanted(x), sums=SUMS)
     expected = headjax.score_heads(merged, BATCHES, loss=loss)
-    for name in ("importance", "output_norm"):
+    for name in ("importance", "fisher"):
         found, other = (list(one.score(name).values()) for one in (scores, expected))
         assert_close(found, other, sums=4 * SUMS)
     other = headjax.ablate(merged, BATCHES, loss=loss, heads=removed[:1])
