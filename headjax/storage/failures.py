@@ -23,7 +23,7 @@ _IN_TEXT = re.compile(r"\bos[ _]error(?:_code)?\W{1,3}(\d+)\b", re.IGNORECASE)
 """Number of the operating system's error in a message of TensorStore or safetensors."""
 
 
-def in_one_line(error: BaseException) -> str | None:
+def in_one_line(error: BaseException, path: Path | None = None) -> str | None:
     """Return one line about a failure of the machine, also one among an error's causes; None for any other error."""
     for each in causes(error):
         out = type(each).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(each)
@@ -33,7 +33,10 @@ def in_one_line(error: BaseException) -> str | None:
             return "the input is nested too deep"
         if isinstance(each, OSError) and each.strerror:
             reason = each.strerror[:1].lower() + each.strerror[1:]
-            return f"{shown(os.fsdecode(each.filename))}: {reason}" if each.filename else reason
+            name = os.fsdecode(each.filename or "")
+            if path is not None and not os.path.dirname(name) and name != path.name:
+                name = str(path)  # `shutil.rmtree` names an entry of a folder alone
+            return f"{shown(name)}: {reason}" if name else reason
         if found := _IN_TEXT.search(str(each)):
             return os.strerror(int(found[1])).lower()
         if [frame.name for frame in traceback.extract_tb(each.__traceback__)][-1:] == ["backends"]:
@@ -49,7 +52,7 @@ def writing(path: Path) -> Iterator[None]:
     except HeadjaxError:
         raise
     except Exception as error:
-        line = in_one_line(error)
+        line = in_one_line(error, path)
         if line is None and str(path).startswith("gs://"):  # whose client has errors of its own
             line = f"cannot be written ({first_line(error)})"
         if line is None or isinstance(error, MemoryError):
