@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Command(NamedTuple):
-    """What a command does, and an example."""
+    """Purpose of a command, and an example."""
 
     purpose: str
     example: str

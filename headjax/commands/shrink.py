@@ -27,7 +27,7 @@ COMPARED = 512
 """Most evaluation examples that the damage of the built model is measured on."""
 
 BUDGETS = ("parameters", "flops", "cache", "latency", "drop")
-"""What has a budget: quantities of the smaller model, and the loss of the task's main metric."""
+"""Quantities that can have a budget: costs of the smaller model, and the loss of the task's main metric."""
 
 Budget = tuple[str, Amount]
 

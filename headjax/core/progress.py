@@ -66,7 +66,7 @@ class Lines:
     """
 
     def __init__(self, write: Callable[[str], None], interval: float = INTERVAL) -> None:
-        """Write lines with `write`, so many seconds apart, over all stages."""
+        """Write lines with `write`, `interval` seconds apart over all stages."""
         self._write, self._interval = write, interval
         self._due = time.monotonic() + interval
 
