@@ -132,7 +132,11 @@ def _attempt(words: list[str]) -> int:
     """Run a command, and print its failure in one line; return the exit code."""
     try:
         with _short_warnings():
-            return _run(words)
+            try:
+                return _run(words)
+            finally:
+                if sys.stdout is not None:
+                    sys.stdout.flush()
     except HeadjaxError as error:
         print(f"headjax: {'' if error.exit_code == INTERRUPTED else 'error: '}{_one_line(error)}", file=sys.stderr)
         return error.exit_code

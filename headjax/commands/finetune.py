@@ -17,8 +17,8 @@ from headjax.core.progress import Progress
 from headjax.core.task_names import OwnTask
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
-from headjax.storage.directories import replace_directory
-from headjax.storage.paths import absolute, path_of, remove_tree
+from headjax.storage.directories import remove_directory, replace_directory
+from headjax.storage.paths import absolute, path_of
 
 if TYPE_CHECKING:
     from headjax.commands.own_data import InferredTask
@@ -137,7 +137,7 @@ def run(options: Options, progress: Progress) -> Found:
     except CheckpointError as error:
         raise HeadjaxError(f"{error} To start again, remove that folder.") from None
     if result.finished or result.diverged is not None:
-        remove_tree(workdir)
+        remove_directory(workdir)
     measure = measure_of(data)
     made: Found = Found.of(
         result,

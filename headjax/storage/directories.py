@@ -116,6 +116,17 @@ def check_own(path: Path) -> None:
         raise CheckpointError(f"{path}: holds {others[0]}, not written by headjax; choose another folder")
 
 
+def remove_directory(path: Path) -> None:
+    """Delete a folder, under another name first: a deletion cut short leaves no half of it under its own."""
+    if is_bucket(path):
+        remove_tree(path)
+        return
+    old = beside(path, "old")
+    with contextlib.suppress(OSError):
+        path.rename(old)
+        shutil.rmtree(old, ignore_errors=True)
+
+
 def _sync(folder: Path) -> None:
     """Bring all files below a folder to disk, and the names of all of them."""
     for root, _, names in os.walk(folder, topdown=False):
