@@ -31,12 +31,19 @@ Read = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """Function of contexts `[..., heads, head_dim]`, W_O `[heads, head_dim, width]` and counted positions `[...]`."""
 
 
-class HeadGate(nnx.Variable):
-    """Gates of a site's heads, `[heads]` or `[..., heads]` with one for every position of the contexts."""
+UNIT = 2.0**-20
+"""How a gate of 1 is held: too small to count in a loss that adds up its model's parameters, as for weight decay."""
 
 
-class HeadRead(nnx.Variable):
-    """Argument whose gradient is the reading at the seam."""
+class HeadGate(nnx.Param):
+    """Gates of a site's heads in `UNIT`s, `[heads]` or `[..., heads]` with one for every position of the contexts.
+
+    A parameter, so that it stays in models that scan over the parameters of their layers alone.
+    """
+
+
+class HeadRead(nnx.Param):
+    """Argument whose gradient is the reading at the seam; a parameter likewise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +67,7 @@ def attach(
         holder = at_path(layer, site.output)
         cls: Any = type(holder)
         holder.__class__ = _gated_class(cls, site.output == "")
-        holder.head_gate = HeadGate(gates[site.path])
+        holder.head_gate = HeadGate(gates[site.path] * UNIT)
         holder.head_read = HeadRead(reads[site.path]) if reads is not None and site.path in reads else nnx.data(None)
         holder.head_seam = nnx.static(Seam(site, read))
 
@@ -74,7 +81,7 @@ def _gated_class(cls: Any, own: bool) -> Any:
 
     def attended(self: Any, inputs: jax.Array, *args: Any, gates: jax.Array | None = None, **kwargs: Any) -> Any:
         _record(self.head_seam.site, inputs.shape[:-1])
-        own_gates = self.head_gate[...]
+        own_gates = self.head_gate[...] / UNIT
         return cls.__call__(self, inputs, *args, gates=own_gates if gates is None else gates * own_gates, **kwargs)
 
     body = {"__call__": attended if own else projected, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
@@ -92,7 +99,7 @@ def _through(projection: Any, contexts: jax.Array) -> jax.Array:
         )
     lead = contexts.shape[:-2] if contexts.shape[-2:] == heads else contexts.shape[:-1]
     _record(site, lead)
-    gates = projection.head_gate[...]
+    gates = projection.head_gate[...] / UNIT
     by_head = contexts.reshape(*lead, *heads)
     gates = placed_as(gates.reshape((1,) * (len(lead) + 1 - gates.ndim) + gates.shape), by_head, len(lead) + 1)
     whole = spread_by_compiler(functools.partial(output_matrix, site), PartitionSpec(), projection)
