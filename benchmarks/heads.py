@@ -15,6 +15,7 @@ from benchmarks.train_step import bert, our_step
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns
 from headjax.heads.ablation import ablate
+from headjax.heads.head_id import all_heads
 from headjax.heads.ordering import random_order
 from headjax.heads.pruning import prune
 from headjax.heads.scores import score_heads
@@ -57,7 +58,7 @@ def run(progress: Progress = silent) -> BenchResult:
         bar(1, {})
         sweep = time_in_turns(_sweep(model), repeats=SWEEPS, settle=0)
         share = sweep["sweep"].median / (LAYERS * HEADS * sweep["forward"].median)
-        pruned = prune(model, random_order(config, seed=0)[: LAYERS * HEADS // 2])
+        pruned = prune(model, random_order(all_heads(config), seed=0)[: LAYERS * HEADS // 2])
         for done, (size, repeats) in enumerate(SPEEDS.items(), start=2):
             bar(done, {})
             inputs = {name: array for name, array in _batch((size, LENGTH)).items() if name != "labels"}

@@ -98,7 +98,7 @@ LEARNED: Mapping[str, Callable[[OrderConfig, int], GateDistribution]] = {
 def _fixed_order(model: Model, batches: Sequence[Batch], config: OrderConfig, progress: Update | None) -> Order:
     stacks = config.stacks or None
     if config.by == "random":
-        return random_order(model.config, config.seed, stacks)
+        return random_order(all_heads(model.config, stacks), config.seed)
     if config.by == "ablation":
         heads: Order = all_heads(model.config, stacks)
         if not config.whole_groups:

@@ -62,9 +62,8 @@ def by_ablation(ablation: Ablation, metric: str = "loss") -> Order:
     return by_score(ablation.effects(metric), low_first=metric == "loss")
 
 
-def random_order(config: ModelConfig, seed: int, stacks: Iterable[str] | None = None) -> Order:
-    """Return a random order of all heads, or of those of some head stacks."""
-    heads = all_heads(config, stacks)
+def random_order(heads: Order, seed: int) -> Order:
+    """Return the heads in a random order."""
     return tuple(heads[i] for i in np.random.default_rng(seed).permutation(len(heads)))
 
 

@@ -9,25 +9,25 @@ from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Update
-from headjax.core.serialize import unknown_name
 from headjax.heads import ablation, learned_gates, named_orders, pruning, reconstruction, scores
 from headjax.heads.ablation import DEFAULT_BUDGET, Ablation, Mode
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import GateDistribution, LearnedGates
 from headjax.heads.named_orders import LEARNED, OrderConfig
-from headjax.heads.ordering import RAW, Order, by_ablation, by_score, compared
+from headjax.heads.ordering import RAW, Order, by_ablation, by_score, compared, random_order
 from headjax.heads.reconstruction import Reconstruction
 from headjax.heads.refit import RIDGES
-from headjax.heads.scores import Scores
+from headjax.heads.scores import GRADIENT_SCORES, Scores
 from headjax.heads.statistics import STATISTICS
 from headjax.heads.units import Place
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.compute import Compute
 from headjax.models.model import Model
-from headjax.sites.program import Applied, Loss, prepare
+from headjax.sites.program import Applied, Loss, sites_of
 from headjax.sites.pruning import prune_module
 from headjax.sites.reconstruction import ModuleReconstruction, reconstruct_module
 from headjax.sites.scoring import score_module
+from headjax.sites.site import find_heads
 from headjax.sites.trials import ablate_module, learn_module_gates
 
 OWN_LOSS = "a headjax model brings its own; this argument is for other models"
@@ -50,7 +50,7 @@ def score_heads(
     *,
     loss: Loss | None = None,
     gates: Mapping[str, Any] | None = None,
-    statistics: Sequence[str] = tuple(STATISTICS),
+    statistics: Sequence[str] | None = None,
     compute: Compute = Compute(attention="einsum"),
     strict: bool = False,
     progress: Update | None = None,
@@ -81,7 +81,7 @@ def score_heads(
             number, it is taken on batches of one example each. None for headjax models.
         gates: Gates at which to score, `[layers, max_heads]` by head stack; `[heads]` by the path of the layer for
             other models. None is all ones.
-        statistics: Names of the forward scores to take of a headjax model.
+        statistics: Names of the forward scores to take, of a headjax model alone; None is all that a model has.
         compute: Precision and kernels of a headjax model's forward pass.
         strict: Whether attention that the loss computes and that no site holds is an error; else a warning names it.
         progress: Called after every batch with the number of batches done.
@@ -93,10 +93,12 @@ def score_heads(
     """
     if isinstance(model, Model):
         _refuse(OWN_LOSS, loss=loss is not None)
-        options: dict[str, Any] = {"gates": gates, "statistics": statistics, "compute": compute, "progress": progress}
+        options: dict[str, Any] = {"gates": gates, "compute": compute, "progress": progress}
+        options["statistics"] = tuple(STATISTICS) if statistics is None else statistics
         return on_automatic_axes(scores.score_heads)(model, batches, **options)
-    other = {"statistics": tuple(statistics) != tuple(STATISTICS), "compute": compute != Compute(attention="einsum")}
-    _refuse(FOR_OWN, **other)
+    for name in statistics or ():
+        raise HeadjaxError(f"statistics: {name}: not of such a model, which has {', '.join(GRADIENT_SCORES)}")
+    _refuse(FOR_OWN, compute=compute != Compute(attention="einsum"))
     return score_module(model, batches, loss, gates=gates, strict=strict, progress=progress)
 
 
@@ -227,15 +229,23 @@ def order_heads(
         _refuse(OWN_LOSS, loss=loss is not None)
         return on_automatic_axes(named_orders.order_heads)(model, batches, config, progress=progress)(count)
     _refuse(FOR_OWN, stacks=bool(config.stacks), whole_groups=config.whole_groups)
+    _require_order(config.by, GRADIENT_SCORES)
+    if config.by == "random":
+        return random_order(tuple(find_heads(sites_of(model))), config.seed)
     if config.by == "ablation":
         return by_ablation(ablate_module(model, batches, "each", loss, strict=strict, progress=progress))
     if config.by in LEARNED:
         return _by_learned_gates(model, batches, config, count, loss, strict, progress)
     found = score_module(model, batches, loss, strict=strict, progress=progress)
-    known = [*found.values, *RAW, "ablation", *LEARNED]
-    if config.by not in known:
-        raise HeadjaxError(f"by: {unknown_name('order of such a model', config.by, known)}")
+    _require_order(config.by, found.values)
     return by_score(compared(found.values, config.by))
+
+
+def _require_order(by: str, scores: Iterable[str]) -> None:
+    """Raise `HeadjaxError` for an order that a model with these scores does not have."""
+    known = [*scores, *RAW, "ablation", *LEARNED, "random"]
+    if by not in known:
+        raise HeadjaxError(f"by: {by}: not of such a model, which has {', '.join(known)}")
 
 
 def _by_learned_gates(
@@ -247,7 +257,7 @@ def _by_learned_gates(
     strict: bool,
     progress: Update | None,
 ) -> Order:
-    heads = sum(len(site.head_ids()) for site in prepare(model, loss)[0].sites)
+    heads = len(find_heads(sites_of(model)))
     distribution = LEARNED[config.by](config, max(heads - count, 1))
     options: dict[str, Any] = {"steps": config.gate_steps, "learning_rate": config.gate_rate, "seed": config.seed}
     options["strict"] = strict

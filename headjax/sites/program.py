@@ -147,15 +147,23 @@ def prepare(model: nnx.Module | Applied, loss: Loss | None) -> tuple[Program, An
             "loss: needed for a model that is not headjax's: a function of model and batch that returns the loss of "
             "every example, [batch]"
         )
+    sites = sites_of(model)
     if isinstance(model, nnx.Module):
         graph, state = nnx.split(model, graph=True)
-        return ModuleProgram(find_sites(model), loss, graph), state
-    apply, params, places = model
+        return ModuleProgram(sites, loss, graph), state
+    return TreeProgram(sites, loss, model[0]), model[1]
+
+
+def sites_of(model: nnx.Module | Applied) -> Sites:
+    """Return the sites of a model."""
+    if isinstance(model, nnx.Module):
+        return find_sites(model)
+    _, params, places = model
     shapes = {_path_of(path): array.shape for path, array in jax.tree_util.tree_leaves_with_path(params)}
     sites = tuple(_tree_site(name, shapes, *place) for name, place in places.items())
     if not sites:
         raise HeadjaxError("model: no sites are given; each is its name, the path of W_O and the axis of its heads")
-    return TreeProgram(sites, loss, apply), params
+    return sites
 
 
 def _tree_site(

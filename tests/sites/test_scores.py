@@ -189,6 +189,23 @@ def test_heads_without_weights_are_the_first_of_every_order():
         assert {str(head) for head in order[:2]} == useless, by
 
 
+def test_random_orders_are_seeded_and_need_no_loss():
+    model = HOUSES["scanned"]()
+    orders = [headjax.order_heads(model, BATCHES, OrderConfig(by="random", seed=seed)) for seed in (0, 1, 0)]
+    assert orders[0] == orders[2] != orders[1]
+    heads = [head for site in headjax.attention_sites(model) for head in site.head_ids()]
+    assert sorted(orders[0]) == sorted(orders[1]) == sorted(heads)
+
+
+@pytest.mark.parametrize("by", ["hies", "importance_token"])
+def test_an_order_that_a_model_does_not_have_is_refused_by_name(by):
+    linen_params = LinenTwin().init(jax.random.key(0), BATCHES[0]["x"])
+    tree = (LinenTwin().apply, linen_params, {"attn": ("params/attn/out/kernel", 0)})
+    model = tree if by == "importance_token" else HOUSES["einsum"]()  # trees of arrays have no positions
+    with pytest.raises(HeadjaxError, match=f"^by: {by}: .* has importance, .*fisher, .*random$"):
+        headjax.order_heads(model, BATCHES, by, loss=loss)
+
+
 @pytest.mark.parametrize("distribution", first(1, [Subset(count=6, end=1e-3), HardConcrete(weight=0.2)]))
 def test_learned_gates_lower_the_loss_that_they_are_learned_on(distribution):
     model, before = HOUSES["scanned"](), snapshot(HOUSES["scanned"]())
@@ -378,7 +395,7 @@ OWN = {
 
 COARSE = headjax.Compute(dtype="bfloat16")
 FOREIGN = {
-    "score_heads": ({}, {"statistics": ("nonsense",), "compute": COARSE}),
+    "score_heads": ({}, {"statistics": ("entropy",), "compute": COARSE}),
     "ablate": ({}, {"budget": 1, "compute": COARSE}),
     "learn_gates": ({"steps": 1, "learning_rate": 0.1, "distribution": Subset(count=7)}, {"compute": COARSE}),
     "order_heads": ({}, {"whole_groups": OrderConfig(whole_groups=True), "stacks": OrderConfig(stacks=("layers",))}),
