@@ -11,6 +11,7 @@ from typing import Any
 from headjax.version import __version__
 
 _LAZY = {
+    "AttentionAdapter": "headjax.sites.replacing",
     "AttentionSite": "headjax.sites.site",
     "Batch": "headjax.models.config",
     "Budget": "headjax.shrinking.shrink",

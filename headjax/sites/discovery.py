@@ -61,8 +61,13 @@ REGISTER = "say where its heads lie: headjax.register_attention(cls, view)"
 
 _REGISTRY: dict[type[nnx.Module], View] = {}
 
+ADAPTERS: dict[type[nnx.Module], Any] = {}
+"""By class, the adapter that stands in its place, see `headjax.sites.replacing.AttentionAdapter`."""
 
-def register_attention(cls: type[nnx.Module], view: View) -> None:
+
+def register_attention(
+    cls: type[nnx.Module], view: View | None = None, *, adapter: type[nnx.Module] | None = None
+) -> None:
     """Declare where the heads of an attention class lie; this class and those derived from it are then found.
 
         >>> class Mine(nnx.MultiHeadAttention):
@@ -81,14 +86,18 @@ def register_attention(cls: type[nnx.Module], view: View) -> None:
     Args:
         cls: Class of the attention layer, an `nnx.Module`.
         view: Function of a layer of this class that returns its `AttentionSite`. What it says is checked against the
-            layer's arrays, and against the output projection's results.
+            layer's arrays, and against the output projection's results. None where `attention_sites` finds it without.
+        adapter: Subclass of `headjax.AttentionAdapter`, by which `replace_attention` replaces layers of this class.
 
     Raises:
         HeadjaxError: the class is no `nnx.Module`.
     """
     if not (isinstance(cls, type) and issubclass(cls, nnx.Module)):
         raise HeadjaxError(f"cls: expected a subclass of nnx.Module, got {cls!r}")
-    _REGISTRY[cls] = view
+    if view is not None:
+        _REGISTRY[cls] = view
+    if adapter is not None:
+        ADAPTERS[cls] = adapter
 
 
 def attention_sites(model: nnx.Module, *, strict: bool = False) -> Sites:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +14,7 @@ from flax import nnx
 from headjax.attention import AttentionModule, GroupedAttention, RotaryHalves
 from headjax.core.errors import HeadjaxError
 from headjax.core.norms import RMSNorm
-from headjax.sites.discovery import find_sites
+from headjax.sites.discovery import ADAPTERS, find_sites
 from headjax.sites.site import AttentionSite, at_path, parameters, put_at
 
 NO_CACHE = "cache: a layer of headjax fills no cache of the layer that it replaces; call it with whole texts"
@@ -22,8 +23,30 @@ LayerChange = Callable[[AttentionModule], AttentionModule]
 """Function of the layer with a model's own weights that returns the layer to put in its place."""
 
 
-class Adapter(nnx.Module):
-    """An attention module of headjax behind another one's signature.
+class AttentionAdapter(nnx.Module, abc.ABC):
+    """An attention module of headjax behind another class's signature, `headjax.register_attention(cls, adapter=...)`.
+
+    A subclass says what a layer is as a module of headjax (`inner_of`), and how the model calls it (`__call__`).
+
+        >>> class Turned(nnx.MultiHeadAttention):
+        ...     def __call__(self, x):
+        ...         return super().__call__(jnp.flip(x, axis=-2))
+        >>> class TurnedAdapter(headjax.AttentionAdapter):
+        ...     @classmethod
+        ...     def inner_of(cls, layer, site):
+        ...         names = {"query": "query", "key": "key", "value": "value", "output": "out"}
+        ...         params = {name: getattr(layer, theirs).kernel[...] for name, theirs in names.items()}
+        ...         return headjax.MultiHeadAttention(
+        ...             16, num_heads=site.heads, params=params, projection_bias=False, output_bias=False
+        ...         )
+        ...     def __call__(self, x):
+        ...         return self.inner(jnp.flip(x, axis=-2))
+        >>> headjax.register_attention(Turned, adapter=TurnedAdapter)
+        >>> layer = Turned(4, 16, use_bias=False, decode=False, rngs=nnx.Rngs(0))
+        >>> replaced = headjax.replace_attention(layer, lambda own: own)
+        >>> x = jnp.ones((1, 3, 16))
+        >>> bool(jnp.allclose(replaced(x), layer(x), atol=1e-5))
+        True
 
     Attributes:
         inner: The module of headjax.
@@ -33,13 +56,27 @@ class Adapter(nnx.Module):
         """Take the place of a layer, by which the model calls the inner one."""
         self.inner = inner
 
+    @classmethod
+    @abc.abstractmethod
+    def inner_of(cls, layer: Any, site: AttentionSite) -> AttentionModule:
+        """Return the module of headjax that computes what a layer does, with its weights."""
 
-class FlaxSignature(Adapter):
+
+class FlaxSignature(AttentionAdapter):
     """Called as `nnx.MultiHeadAttention`, whose random numbers and `deterministic` it keeps."""
 
     def __init__(self, inner: AttentionModule, layer: Any) -> None:
         super().__init__(inner, layer)
         self.rngs, self.deterministic, self.decode = layer.rngs, layer.deterministic, layer.decode
+
+    @classmethod
+    def inner_of(cls, layer: Any, site: AttentionSite) -> AttentionModule:
+        """Return grouped attention with the layer's weights and dropout."""
+        _require_plain(layer, site)
+        paths = {name: f"{name}.kernel" for name in ("query", "key", "value")} | {"output": "out.kernel"}
+        paths |= {f"{name}_bias": path.replace("kernel", "bias") for name, path in paths.items()}
+        params = _taken(layer, site, paths)
+        return _module(site, params, dropout_rate=layer.dropout_rate, dtype=layer.dtype)
 
     def __call__(
         self,
@@ -72,8 +109,25 @@ class FlaxSignature(Adapter):
         return found
 
 
-class TunixSignature(Adapter):
+class TunixSignature(AttentionAdapter):
     """Called as the attention of Tunix's Llama 3 and Qwen 3: inputs, positions, cache, mask."""
+
+    @classmethod
+    def inner_of(cls, layer: Any, site: AttentionSite) -> AttentionModule:
+        """Return grouped attention with the layer's weights, norms and rotary embeddings."""
+        names = {"query": "q", "key": "k", "value": "v", "output": "o"}
+        paths = {name: f"{letter}_proj.w" for name, letter in names.items()}
+        paths |= {f"{name}_bias": f"{letter}_bias" for name, letter in list(names.items())[:3]}
+        norms = {f"{name}_norm": getattr(layer, f"{name[0]}_norm", None) for name in ("query", "key")}
+        params = _taken(layer, site, paths | {name: f"{name[0]}_norm.w" for name in norms})
+        params |= {name: {"scale": params[name]} for name in norms if name in params}
+        fields = {name: RMSNorm(norm.norm_eps) for name, norm in norms.items() if norm is not None}
+        return _module(site, params, rotary=RotaryHalves(base=cls.base(layer)), **fields)
+
+    @staticmethod
+    def base(layer: Any) -> float:
+        """Return the base of the rotary embeddings."""
+        return 1e6  # that of Llama 3 and Qwen 3 of Tunix 0.1.7, whatever their config says
 
     def __call__(
         self, x: jax.Array, segment_pos: jax.Array, cache: Any, attn_mask: jax.Array | None, segment_ids: Any = None
@@ -82,14 +136,19 @@ class TunixSignature(Adapter):
         return None, _causal(self.inner, x, cache, attn_mask, segment_ids, segment_pos)
 
 
-class TurnedSignature(Adapter):
+class TurnedSignature(TunixSignature):
     """Called as the attention of Tunix's Qwen 2, which gets sines and cosines in place of positions.
 
     Positions are counted from 0. Rotary embeddings see their differences alone, which are the same wherever the tokens
     of a text follow one another.
     """
 
-    def __call__(
+    @staticmethod
+    def base(layer: Any) -> float:
+        """Return the base of the rotary embeddings."""
+        return float(layer.config.rope_theta)
+
+    def __call__(  # type: ignore[override]
         self, x: jax.Array, cache: Any, attn_mask: jax.Array | None, sin: Any, cos: Any, segment_ids: Any = None
     ) -> tuple[None, jax.Array]:
         """Return no cache, and `[batch, query, width]`."""
@@ -114,9 +173,10 @@ def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Itera
     layer.keep_heads([0, 1, 2])` leaves unequal groups). The model runs on whole texts and trains; its decoding cache,
     which it cannot fill, is refused. The model handed in stays as it is.
 
-    There are adapters for `nnx.MultiHeadAttention`, and for the attention of Tunix's Llama 3, Qwen 2 and Qwen 3. Layers
-    that compute something else (an `attention_fn` of their own, as for rotary embeddings, `normalize_qk`, more weights)
-    are refused. Dropout keeps its rate, and is drawn for every example. The new layers lie at `inner` within the
+    There are adapters for `nnx.MultiHeadAttention`, and for the attention of Tunix's Llama 3, Qwen 2 and Qwen 3; any
+    other class gets one by `register_attention(cls, adapter=...)`, see `AttentionAdapter`. Layers of a known class that
+    compute something else (an `attention_fn` of their own, as for rotary embeddings, `normalize_qk`, more weights) are
+    refused. Dropout keeps its rate, and is drawn for every example. The new layers lie at `inner` within the
     adapter, so that their heads are named `layers.3.attn.inner/5`.
 
         >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
@@ -140,39 +200,29 @@ def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Itera
         if path not in sites:
             raise HeadjaxError(f"layers: {path}: the model has no attention layer there; it has {', '.join(sites)}")
         layer = at_path(copy, path)
-        own, signature = _own_layer(layer, sites[path])
-        new = signature(own.convert(to) if isinstance(to, str) else to(own), layer)
+        adapter = _adapter_of(layer, sites[path])
+        own = adapter.inner_of(layer, sites[path])
+        new = adapter(own.convert(to) if isinstance(to, str) else to(own), layer)
         if path == ".":
             return new
         put_at(copy, path, new)
     return copy
 
 
-def _own_layer(layer: Any, site: AttentionSite) -> tuple[AttentionModule, type[Adapter]]:
-    """Return the module of headjax with a layer's weights, and the adapter for the layer's class."""
+def _adapter_of(layer: Any, site: AttentionSite) -> type[AttentionAdapter]:
+    """Return the adapter for a layer's class."""
     named = re.fullmatch(r"tunix\.models\.(llama3|qwen2|qwen3)\.model", type(layer).__module__)
-    if site.layers is None and isinstance(layer, nnx.MultiHeadAttention):
-        _require_plain(layer, site)
-        paths = {name: f"{name}.kernel" for name in ("query", "key", "value")} | {"output": "out.kernel"}
-        paths |= {f"{name}_bias": path.replace("kernel", "bias") for name, path in paths.items()}
-        params = _taken(layer, site, paths)
-        return _module(site, params, dropout_rate=layer.dropout_rate, dtype=layer.dtype), FlaxSignature
-    if site.layers is not None or named is None:
+    known = {nnx.MultiHeadAttention: FlaxSignature} | ADAPTERS
+    found = next((known[cls] for cls in type(layer).__mro__ if cls in known), None)
+    if found is None and named is not None:
+        found = TurnedSignature if named[1] == "qwen2" else TunixSignature
+    if found is None or site.layers is not None:
         raise HeadjaxError(
             f"{site.path}: there is no adapter for {type(layer).__qualname__}; there are ones for layers one by one of "
-            "nnx.MultiHeadAttention, and of Tunix's Llama 3, Qwen 2 and Qwen 3"
+            "nnx.MultiHeadAttention, of Tunix's Llama 3, Qwen 2 and Qwen 3, and of classes with one of their own: "
+            "headjax.register_attention(cls, adapter=...)"
         )
-    names = {"query": "q", "key": "k", "value": "v", "output": "o"}
-    paths = {name: f"{letter}_proj.w" for name, letter in names.items()}
-    paths |= {f"{name}_bias": f"{letter}_bias" for name, letter in list(names.items())[:3]}
-    norms = {f"{name}_norm": getattr(layer, f"{name[0]}_norm", None) for name in ("query", "key")}
-    params = _taken(layer, site, paths | {name: f"{name[0]}_norm.w" for name in norms})
-    params |= {name: {"scale": params[name]} for name in norms if name in params}
-    fields = {name: RMSNorm(norm.norm_eps) for name, norm in norms.items() if norm is not None}
-    # Llama 3 and Qwen 3 of Tunix 0.1.7 turn by a base of their own, whatever their config says.
-    base = float(layer.config.rope_theta) if named[1] == "qwen2" else 1e6
-    own = _module(site, params, rotary=RotaryHalves(base=base), **fields)
-    return own, TurnedSignature if named[1] == "qwen2" else TunixSignature
+    return found
 
 
 COMPUTED = (

@@ -8,6 +8,8 @@ from flax import nnx
 
 import headjax
 from headjax import HeadId, HeadjaxError
+from headjax.attention import RotaryInterleaved
+from headjax.sites import discovery, replacing
 from headjax.sites.site import without
 from tests.closeness import assert_close
 from tests.selected import first
@@ -124,6 +126,55 @@ def clipped(rngs):
     layer = houses.flax_attention(rngs)
     layer.query = Clipped(WIDTH, (HEADS, SIZE), rngs=rngs)
     return layer
+
+
+class Rotating(nnx.MultiHeadAttention):
+    """Attention that turns neighbouring dimensions of queries and keys by positions, which it is called with."""
+
+    def __call__(self, x, positions):
+        def attend(query, key, value, **options):
+            angles = jnp.einsum("bt,i->bti", positions, 100.0 ** (-jnp.arange(0, 4, 2) / 4))[:, :, None]
+            query, key = (self.turned(array, angles) for array in (query, key))
+            return nnx.dot_product_attention(query, key, value, **options)
+
+        self.attention_fn = attend
+        return super().__call__(x)
+
+    def turned(self, x, angles):
+        turned = (x[..., ::2] + 1j * x[..., 1::2]) * jnp.exp(1j * angles)
+        return jnp.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
+
+
+class RotatingAdapter(headjax.AttentionAdapter):
+    """Rotary embeddings of headjax in its place."""
+
+    @classmethod
+    def inner_of(cls, layer, site):
+        names = {"query": layer.query, "key": layer.key, "value": layer.value, "output": layer.out}
+        params = {name: projection.kernel[...] for name, projection in names.items()}
+        params |= {f"{name}_bias": projection.bias[...] for name, projection in names.items()}
+        sizes = {"num_heads": site.heads, "kv_heads": site.kv_heads, "head_dim": site.head_dim}
+        sizes |= {"projection_bias": True, "output_bias": True}
+        return headjax.GroupedAttention(WIDTH, params=params, rotary=RotaryInterleaved(base=100.0), **sizes)
+
+    def __call__(self, x, positions):
+        return self.inner(x, positions=positions)
+
+
+def test_a_class_with_rotary_embeddings_is_replaced_by_an_adapter_of_its_own(monkeypatch):
+    monkeypatch.setattr(discovery, "ADAPTERS", {})
+    monkeypatch.setattr(replacing, "ADAPTERS", discovery.ADAPTERS)
+    normal = nnx.initializers.normal(0.3)
+    layer = Rotating(HEADS, WIDTH, HEADS * 4, num_kv_heads=2, decode=False, bias_init=normal, rngs=nnx.Rngs(0))
+    with pytest.raises(HeadjaxError, match=r"register_attention\(cls, adapter=\.\.\.\)|Rotating\.__call__"):
+        headjax.replace_attention(layer, lambda own: own)
+    headjax.register_attention(Rotating, adapter=RotatingAdapter)
+    x, positions = BATCH["x"], jnp.array([[0, 1, 2, 3, 4], [3, 4, 5, 9, 10]] * 2)
+    expected = layer(x, positions)
+    np.testing.assert_allclose(headjax.replace_attention(layer, lambda own: own)(x, positions), expected, atol=1e-5)
+    assert float(jnp.abs(layer(x, jnp.zeros_like(positions)) - expected).max()) > 1e-2
+    (site,) = headjax.attention_sites(headjax.replace_attention(layer, "grouped:kv_heads=1"))
+    assert (site.path, site.heads, site.kv_heads) == ("inner", HEADS, 1)
 
 
 @pytest.mark.parametrize(
