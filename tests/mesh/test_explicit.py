@@ -19,6 +19,8 @@ from tests.attention.formulations import WIDTH, module, random_inputs
 from tests.closeness import assert_close
 from tests.sites import houses
 from tests.sites.houses import HOUSES, loss
+from tests.sites.test_scans import Params
+from tests.sites.test_scores import LinenTwin
 
 TYPES = {"explicit": AxisType.Explicit, "automatic": AxisType.Auto}
 MESHES = {
@@ -176,30 +178,53 @@ def on_model_axis(model: nnx.Module) -> nnx.Module:
     return placed
 
 
-@pytest.mark.parametrize("name", ["flax", "scanned", "own", "says_where"])
-def test_heads_of_any_model_are_removed_and_reconstructed_on_explicit_axes(name):
-    model = houses.Classifier(says_where) if name == "says_where" else HOUSES[name]()
-    batches, mesh = houses.batches(size=8), jax.make_mesh((4, 2), ("data", "model"))
+def studied(model: Any, batches: list[Any], heads: list[Any]) -> list[np.ndarray]:
+    """What scores, ablation, orders and learned gates say of any model."""
+    found = headjax.score_heads(model, batches, loss=loss).values["importance"]
+    ablated = headjax.ablate(model, batches, loss=loss, heads=heads).ablated["loss"]
+    orders = [headjax.order_heads(model, batches, by, loss=loss) for by in ("ablation", "fisher")]
+    gates = headjax.learn_gates(model, batches, Subset(count=3), steps=2, learning_rate=0.1, loss=loss)
+    values = [np.array(list(each.values())) for each in (found, gates.logits)]
+    return [*values, ablated, *(np.array([head.head for head in order]) for order in orders)]
+
+
+STUDIED = [(name, "explicit") for name in ("flax", "scanned", "own", "split", "says_where")]
+STUDIED += [(name, "automatic") for name in ("scanned", "own")]
+
+
+@pytest.mark.parametrize("name, kind", STUDIED)
+def test_heads_of_any_model_are_removed_and_reconstructed_on_a_mesh(name, kind):
+    more = {"says_where": lambda: houses.Classifier(says_where), "split": lambda: Params(houses.EinsumAttention)}
+    model = (HOUSES | more)[name]()
+    batches = houses.batches(size=8)
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(TYPES[kind],) * 2)
     model.eval()
     heads = [head for site in headjax.attention_sites(model) for head in site.head_ids() if head.head in (0, 2)]
 
-    def studied(model: nnx.Module, batches: list[Any]) -> list[np.ndarray]:
-        found = headjax.score_heads(model, batches, loss=loss).values["importance"]
-        ablated = headjax.ablate(model, batches, loss=loss, heads=heads).ablated["loss"]
-        order = headjax.order_heads(model, batches, "ablation", loss=loss)
-        gates = headjax.learn_gates(model, batches, Subset(count=6), steps=2, learning_rate=0.1, loss=loss)
+    def all_of(model: nnx.Module, batches: list[Any]) -> list[np.ndarray]:
         pruned = headjax.prune(model, heads)
         left = [np.asarray(jax.device_get(loss(pruned, batch))) for batch in batches]
         if name != "own":
             repaired = headjax.reconstruct(model, batches, heads, loss=loss)
             left += [np.asarray(jax.device_get(loss(repaired.model, batch))) for batch in batches]
-        values = [np.array(list(each.values())) for each in (found, gates.logits)]
-        return [*values, ablated, np.array([head.head for head in order]), *left]
+        return [*studied(model, batches, heads), *left]
 
-    expected = studied(model, batches)
+    expected = all_of(model, batches)
     with jax.set_mesh(mesh):
         spread = on_model_axis(model) if name == "says_where" else model
-        found = studied(spread, jax.device_put(batches, NamedSharding(mesh, PartitionSpec("data"))))
+        found = all_of(spread, jax.device_put(batches, NamedSharding(mesh, PartitionSpec("data"))))
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one, other, sums=100 * houses.SUMS)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_heads_of_a_tree_of_arrays_are_studied_on_a_mesh(kind):
+    batches, mesh = houses.batches(size=8), jax.make_mesh((8,), ("data",), axis_types=(TYPES[kind],))
+    params = LinenTwin().init(jax.random.key(0), batches[0]["x"])
+    model, heads = (LinenTwin().apply, params, {"attn": ("params/attn/out/kernel", 0)}), ["attn/0", "attn/2"]
+    expected = studied(model, batches, heads)
+    with jax.set_mesh(mesh):
+        found = studied(model, jax.device_put(batches, NamedSharding(mesh, PartitionSpec("data"))), heads)
     for one, other in zip(found, expected, strict=True):
         assert_close(one, other, sums=100 * houses.SUMS)
 
