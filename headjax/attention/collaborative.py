@@ -14,7 +14,7 @@ from headjax.attention.attend import Call, default_scale
 from headjax.attention.formulation import Attention, KeyValues
 from headjax.attention.module import AttentionModule, Rngs
 from headjax.attention.operands import Attended
-from headjax.attention.projections import bias_weight, into_heads
+from headjax.attention.projections import HeadOutput, bias_weight, into_heads
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Size
 from headjax.core.serialize import kind
@@ -122,8 +122,7 @@ class CollaborativeAttention(AttentionModule):
         self.mixing = weight((heads, shared), ("heads", "shared_dim"), config.mixing_init, inputs=(1,))
         self.value = weight((memory_width, heads, size), ("embed", "heads", "head_dim"))
         self.value_bias = bias_weight(config.value_bias, (heads, size), ("heads", "head_dim"))
-        self.output = weight((heads, size, width), ("heads", "head_dim", "embed"), inputs=(0, 1))
-        self.output_bias = bias_weight(config.output_bias, (width,), ("embed",))
+        self.output = HeadOutput(heads, size, width, bias=config.output_bias)
         self.query_bias = bias_weight(config.projection_bias, (shared,), ("shared_dim",))
         self.key_bias = bias_weight(config.projection_bias, (shared,), ("shared_dim",))
         self.content_bias = bias_weight(config.content_bias, (memory_width, heads), ("embed", "heads"))

@@ -12,7 +12,7 @@ from headjax.attention.attend import Call, apply_gates, default_scale
 from headjax.attention.formulation import Attention, KeyValues
 from headjax.attention.module import AttentionModule, Rngs
 from headjax.attention.operands import Attended
-from headjax.attention.projections import bias_weight, into_heads
+from headjax.attention.projections import HeadOutput, bias_weight, into_heads
 from headjax.attention.rotary import Rotary, positions_or_count
 from headjax.core.errors import require
 from headjax.core.fields import Count, Positive, Size
@@ -137,8 +137,7 @@ class LatentAttention(AttentionModule):
         self.key = weight((rank, heads, config.head_dim), ("latent", "heads", "head_dim"))
         self.value = weight((rank, heads, config.values), ("latent", "heads", "head_dim"))
         self.value_bias = bias_weight(bias, (heads, config.values), ("heads", "head_dim"))
-        self.output = weight((heads, config.values, width), ("heads", "head_dim", "embed"), inputs=(0, 1))
-        self.output_bias = bias_weight(config.output_bias, (width,), ("embed",))
+        self.output = HeadOutput(heads, config.values, width, bias=config.output_bias)
         self.fill(rngs, params)
 
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:

@@ -16,7 +16,7 @@ from headjax.attention.attend import Call
 from headjax.attention.calling import AttentionCache, ModuleCall, check_call, conditions, one_batch_axis
 from headjax.attention.formulation import Attention, KeyValues, key_value_shapes
 from headjax.attention.operands import Attended, Dropout, Mask
-from headjax.attention.projections import bias_weight, out_of_heads
+from headjax.attention.projections import HeadOutput
 from headjax.core import tensors as declared_tensors
 from headjax.core.errors import ConfigError, HeadjaxError, require
 from headjax.core.fields import check_fields
@@ -61,8 +61,7 @@ class AttentionModule(nnx.Module, abc.ABC):
     deterministic: bool
     formulation: ClassVar[type[Attention]]
     config: Any
-    output: nnx.Param[Any]
-    output_bias: nnx.Param[Any] | None = None
+    output: Any
 
     def __init__(
         self,
@@ -141,11 +140,14 @@ class AttentionModule(nnx.Module, abc.ABC):
 
     def combine(self, context: jax.Array) -> jax.Array:
         """Return sum_h context_h W_O^h + b_O: `[batch, query, heads, value_dim]` to `[batch, query, width]`."""
-        return out_of_heads(context, self.output, self.output_bias)
+        heads, size = context.shape[2:]
+        outputs: jax.Array = self.output(context.reshape(*context.shape[:2], heads * size))
+        return outputs
 
     def output_matrices(self) -> jax.Array:
         """Return W_O^h of every head, `[heads, value_dim, width]`, of which `combine` is the linear map, b_O aside."""
-        return self.output[...]
+        kernel: jax.Array = self.output.kernel[...]
+        return kernel
 
     def __call__(
         self,
@@ -219,8 +221,9 @@ class AttentionModule(nnx.Module, abc.ABC):
     def keep_heads(self, heads: Sequence[int]) -> AttentionModule:
         """Return a module with the heads at these positions alone: its outputs are those with the other gates at 0."""
         if not heads:
-            bias = {} if self.output_bias is None else {"output_bias": self.output_bias.get_raw_value()}
-            return self.like(self.left(heads), bias)
+            bias = self.output.bias
+            held = {} if bias is None else {"bias": bias.get_raw_value()}
+            return self.like(self.left(heads), {"output": held})
         index = {axis: jnp.asarray(places, jnp.int32) for axis, places in self.config.kept(heads).items()}
 
         def kept(path: str, weight: nnx.Param[Any]) -> Any:
@@ -233,7 +236,7 @@ class AttentionModule(nnx.Module, abc.ABC):
 
     def left(self, heads: Sequence[int]) -> Attention:
         """Return the formulation that `keep_heads` returns; abstract weights suffice."""
-        return self.config.with_heads(heads) if heads else NoHeads(output_bias=self.output_bias is not None)
+        return self.config.with_heads(heads) if heads else NoHeads(output_bias=self.output.bias is not None)
 
     def convert(self, to: Any, seed: int = 0) -> AttentionModule:
         """Return a module of another formulation with these weights, by `headjax.convert`'s targets."""
@@ -310,7 +313,7 @@ class NoHeadsAttention(AttentionModule):
 
     def __init__(self, width: int, *, rngs: Rngs = None, params: Params | None = None, **options: Any) -> None:
         super().__init__(width, rngs=rngs, params=params, **options)
-        self.output_bias = bias_weight(self.config.output_bias, (width,), ("embed",))
+        self.output = HeadOutput(0, 1, width, bias=self.config.output_bias)
         self.fill(rngs, params)
 
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
@@ -318,12 +321,6 @@ class NoHeadsAttention(AttentionModule):
 
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         return Attended(jnp.zeros((*inputs.shape[:2], 0, 1), inputs.dtype), None)
-
-    def combine(self, context: jax.Array) -> jax.Array:
-        shape = (*context.shape[:2], self.width)  # [batch, query, width]
-        if self.output_bias is None:
-            return jnp.zeros(shape, context.dtype)
-        return jnp.broadcast_to(self.output_bias[...], shape)
 
     def output_matrices(self) -> jax.Array:
         return jnp.zeros((0, 1, self.width))

@@ -14,7 +14,7 @@ from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention, KeyValues
 from headjax.attention.module import AttentionModule, Rngs
 from headjax.attention.operands import Attended
-from headjax.attention.projections import HeadSizes, bias_weight, into_heads
+from headjax.attention.projections import HeadOutput, HeadSizes, bias_weight, into_heads
 from headjax.attention.rotary import Rotary, positions_or_count
 from headjax.core.errors import require
 from headjax.core.fields import Positive, Size
@@ -205,8 +205,7 @@ class GroupedAttention(AttentionModule):
         self.key_bias = bias_weight(bias, (kv_heads, size), (kv_axis, "head_dim"))
         self.value = weight((memory_width, kv_heads, value_size), ("embed", kv_axis, "head_dim"))
         self.value_bias = bias_weight(bias, (kv_heads, value_size), (kv_axis, "head_dim"))
-        self.output = weight((heads, value_size, width), ("heads", "head_dim", "embed"), inputs=(0, 1))
-        self.output_bias = bias_weight(config.output_bias, (width,), ("embed",))
+        self.output = HeadOutput(heads, value_size, width, bias=config.output_bias)
         self.query_norm = small_norm(config.query_norm, size)
         self.key_norm = small_norm(config.key_norm, size)
         self.fill(rngs, params)

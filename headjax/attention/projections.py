@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from headjax.attention.attend import default_scale
@@ -29,12 +29,28 @@ def into_heads(inputs: jax.Array, weight: Weight, bias: Weight | None = None) ->
     return outputs if bias is None else outputs + bias.reshape((1,) * (outputs.ndim - bias.ndim) + bias.shape)
 
 
-def out_of_heads(context: jax.Array, weight: Weight, bias: Weight | None = None) -> jax.Array:
-    """Return sum_h context_h W_h + b: `[batch, query, heads, value_dim]` by `[heads, value_dim, width]`."""
-    features = math.prod(weight.shape[:-1])
-    flat = context.reshape(-1, features) @ weight.reshape(features, weight.shape[-1])
-    outputs = flat.reshape(*context.shape[:2], weight.shape[-1])
-    return outputs if bias is None else outputs + bias.reshape(1, 1, -1)
+class HeadOutput(nnx.Module):
+    """sum_h context_h W_O^h + b_O: the one place where heads are gated, read, refitted and cut.
+
+    Attributes:
+        kernel: W_O `[heads, value_dim, width]`; None without heads, of which the sum is zero.
+        bias: b_O `[width]`, or None.
+    """
+
+    def __init__(self, heads: int, value_dim: int, width: int, *, bias: bool) -> None:
+        self.width, axes = width, ("heads", "head_dim", "embed")
+        shape = (heads, value_dim, width)
+        self.kernel = weight(shape, axes, inputs=(0, 1), drawn_as_module=True) if heads else None
+        self.bias = bias_weight(bias, (width,), ("embed",))
+
+    def __call__(self, contexts: jax.Array) -> jax.Array:
+        """Map `[batch, query, heads * value_dim]` to `[batch, query, width]`."""
+        if self.kernel is None:
+            outputs = jnp.zeros((*contexts.shape[:-1], self.width), contexts.dtype)
+        else:
+            flat = contexts.reshape(-1, contexts.shape[-1]) @ self.kernel.reshape(contexts.shape[-1], self.width)
+            outputs = flat.reshape(*contexts.shape[:-1], self.width)
+        return outputs if self.bias is None else outputs + self.bias.reshape(1, 1, -1)
 
 
 class HeadSizes:

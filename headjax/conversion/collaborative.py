@@ -155,7 +155,7 @@ def shared_key_params(site: Site, approximation: Products | None) -> Params:
     The first term is the part of b_Q in the logits (section 3.3 of the paper; b_K adds the same to a whole row and is
     dropped). The second makes the mean query's logits exact when the site is calibrated.
     """
-    names = ("value", "output", "value_bias", "output_bias")
+    names = ("value", "output", "value_bias")
     kept: Params = {name: site.params[name] for name in names if name in site.params}
     if not has_content_bias(site, approximation):
         return kept

@@ -152,9 +152,8 @@ def _fitted(site: Site, groups: Groups) -> Params:
 def _averaged(weights: Params, groups: Groups) -> Params:
     """Return queries and outputs in the order of the groups, and the means of each group's keys and values."""
     order = jnp.asarray([head for group in groups for head in group])
-    params = {name: weights[name] for name in ("output_bias",) if name in weights}
-    params |= {name: jnp.take(weights[name], order, axis=weights[name].ndim - 2) for name in ("query", "query_bias")}
-    params["output"] = jnp.take(weights["output"], order, axis=0)
+    params = {name: jnp.take(weights[name], order, axis=weights[name].ndim - 2) for name in ("query", "query_bias")}
+    params["output"] = weights["output"] | {"kernel": jnp.take(weights["output"]["kernel"], order, axis=0)}
     for name in ("key", "key_bias", "value", "value_bias"):
         axis = weights[name].ndim - 2
         params[name] = jnp.take(weights[name], jnp.asarray(groups), axis=axis).mean(axis=axis + 1)

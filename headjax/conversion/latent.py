@@ -87,7 +87,7 @@ class ToLatent(Target):
             projection_bias=biased,
             output_bias=source.output_bias,
         )
-        kept = {name: array for name, array in site.params.items() if name in ("query", "output", "output_bias")}
+        kept = {name: array for name, array in site.params.items() if name in ("query", "output")}
         params: Params = kept | {"latent": down, "key": up_key, "value": up_value}
         if biased:
             value_bias = bias_or_zeros(site, "value") + _lost_mean(site, "value", down, up_value)
@@ -172,7 +172,7 @@ def _lost_mean(site: Site, name: str, down: jax.Array, rebuilt: jax.Array) -> ja
 
 def _written(site: Site) -> jax.Array:
     """Return W_O^h W_O^hT of every head, `[heads, value_dim, value_dim]`: an error e of a value costs e^T (..) e."""
-    return gram(jnp.swapaxes(site.params["output"], 1, 2))
+    return gram(jnp.swapaxes(site.params["output"]["kernel"], 1, 2))
 
 
 def _read(site: Site) -> jax.Array:

@@ -18,7 +18,7 @@ from headjax.conversion.turning import turns, turns_whole
 from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.limits import check_memory
-from headjax.core.tensors import Constant, Params
+from headjax.core.tensors import Constant, Params, flatten, nested
 from headjax.mesh.memory import memory_of
 
 _FLOAT32 = 4
@@ -91,8 +91,9 @@ class ToFixed(Target):
             projection_bias=biased,
         )
         padded = _padded(params, self.head_dim, self.values)
-        declared = config.tensors(params["query"].shape[0], params["key"].shape[0])
-        return site.becoming(config, {name: _given(padded, name, shape=one.shape) for name, one in declared.items()})
+        declared, held = flatten(config.tensors(params["query"].shape[0], params["key"].shape[0])), flatten(padded)
+        made = {path: held[path] if path in held else jnp.zeros(one.shape) for path, one in declared.items()}
+        return site.becoming(config, nested(made))
 
     def _shrinks(self, source: MultiHead) -> bool:
         return self.head_dim < source.head_dim or self.values < source.values
@@ -104,16 +105,12 @@ def _padded(params: Params, head_dim: int, value_dim: int) -> Params:
     padded = dict(params)
     for name, array in params.items():
         if name == "output":
-            padded[name] = jnp.pad(array, ((0, 0), (0, value_dim - array.shape[1]), (0, 0)))
-        elif not name.startswith("output"):
+            kernel = array["kernel"]
+            padded[name] = array | {"kernel": jnp.pad(kernel, ((0, 0), (0, value_dim - kernel.shape[1]), (0, 0)))}
+        else:
             missing = sizes[name.removesuffix("_bias")] - array.shape[-1]
             padded[name] = jnp.pad(array, (*((0, 0),) * (array.ndim - 1), (0, missing)))
     return padded
-
-
-def _given(params: Params, name: str, shape: tuple[int, ...]) -> jax.Array:
-    """Return a declared parameter; a bias that the layer did not have is zero."""
-    return params[name] if name in params else jnp.zeros(shape)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,12 +139,12 @@ class ToGated(Target):
         if isinstance(site.attention, NoHeads):
             return site.module
         heads, params = site.attention.num_heads, site.params
-        output = params["output"] / jax.nn.sigmoid(self.bias)
+        output = params["output"] | {"kernel": params["output"]["kernel"] / jax.nn.sigmoid(self.bias)}
         return site.becoming(
             Gated(inner=site.attention, bias_init=Constant(self.bias)),
             {
                 "inner": params | {"output": output},
-                "gate": jnp.zeros((output.shape[-1], heads)),
+                "gate": jnp.zeros((site.module.width, heads)),
                 "gate_bias": jnp.full((heads,), self.bias),
             },
         )

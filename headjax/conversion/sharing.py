@@ -68,7 +68,7 @@ def fit_value_output(site: Site, groups: Groups, dim: int) -> Params:
     the mean input is a constant, which goes into the output bias where there is one.
     """
     value = extended(site, "value")
-    output = jnp.moveaxis(site.params["output"], 2, 0)
+    output = jnp.moveaxis(site.params["output"]["kernel"], 2, 0)
     shared, outputs, lost = [], [], jnp.zeros(output.shape[0])
     for group in groups:
         rows, written = value.rows[:, jnp.asarray(group)], output[:, jnp.asarray(group)]
@@ -79,16 +79,16 @@ def fit_value_output(site: Site, groups: Groups, dim: int) -> Params:
         constant = jnp.einsum("hi,whi->w", rows[-1], written)
         lost = lost + constant - jnp.einsum("k,whk->w", basis[-1], new)
     weight, bias = value.restore(jnp.stack(shared, axis=1))
-    params = {"value": weight, "value_bias": bias, "output": jnp.moveaxis(jnp.concatenate(outputs, axis=1), 0, 2)}
-    if "output_bias" in site.params:
-        params["output_bias"] = site.params["output_bias"] + lost
-    return params
+    made = {"kernel": jnp.moveaxis(jnp.concatenate(outputs, axis=1), 0, 2)}
+    if "bias" in site.params["output"]:
+        made["bias"] = site.params["output"]["bias"] + lost
+    return {"value": weight, "value_bias": bias, "output": made}
 
 
 def sharing_losses(site: Site) -> tuple[jax.Array, jax.Array]:
     """Return the cost of sharing for every pair of heads: the minima of both fits of the pair."""
     keys = _pair_losses(extended(site, "query").rows, _seen_keys(site)[0])
-    written = jnp.moveaxis(site.params["output"], 2, 0)
+    written = jnp.moveaxis(site.params["output"]["kernel"], 2, 0)
     return keys, _pair_losses(written, extended(site, "value").rows)
 
 

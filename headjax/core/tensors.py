@@ -52,8 +52,12 @@ def weight(
     inputs: tuple[int, ...] = (0,),
     decay: bool = True,
     stacked: int = 0,
+    drawn_as_module: bool = False,
 ) -> nnx.Param[Any]:
-    """Declare a parameter: an `nnx.Param` of a shape without numbers, with all that is known of it as metadata."""
+    """Declare a parameter: an `nnx.Param` of a shape without numbers, with all that is known of it as metadata.
+
+    Its randomness comes from its path, or from that of the module that holds it (`drawn_as_module`).
+    """
     if len(shape) != len(axes):
         raise ParameterError(f"tensor of shape {shape} declares {len(axes)} axes {axes}")
     array = jax.ShapeDtypeStruct(shape, jnp.float32)
@@ -67,12 +71,26 @@ def weight(
         inputs=inputs,
         decay=decay,
         stacked=stacked,
+        drawn_as_module=drawn_as_module,
+    )
+
+
+def _redeclared(one: nnx.Param[Any], shape: tuple[int, ...], axes: tuple[str | None, ...], layers: int) -> Any:
+    """Declare the same parameter of another shape, with so many more axes of layers in front."""
+    return weight(
+        shape,
+        axes,
+        one.init,
+        inputs=tuple(i + layers for i in one.inputs),
+        decay=one.decay,
+        stacked=one.stacked + layers,
+        drawn_as_module=one.drawn_as_module,
     )
 
 
 def with_axes(one: nnx.Param[Any], axes: tuple[str | None, ...]) -> nnx.Param[Any]:
     """Declare the same parameter with other logical axes."""
-    return weight(one.shape, axes, one.init, inputs=one.inputs, decay=one.decay, stacked=one.stacked)
+    return _redeclared(one, one.shape, axes, 0)
 
 
 def head_axis(weight: nnx.Param[Any]) -> int | None:
@@ -93,26 +111,12 @@ def fan_out(weight: nnx.Param[Any]) -> int:
 
 def stack_weight(one: nnx.Param[Any], count: int) -> nnx.Param[Any]:
     """Declare the parameter of `count` equal layers, stacked along a new leading axis `layers`."""
-    return weight(
-        (count, *one.shape),
-        ("layers", *one.out_sharding),
-        one.init,
-        inputs=tuple(i + 1 for i in one.inputs),
-        decay=one.decay,
-        stacked=one.stacked + 1,
-    )
+    return _redeclared(one, (count, *one.shape), ("layers", *one.out_sharding), 1)
 
 
 def one_layer(stack: nnx.Param[Any]) -> nnx.Param[Any]:
     """Declare the parameter of a single layer: invert `stack_weight`."""
-    return weight(
-        stack.shape[1:],
-        stack.out_sharding[1:],
-        stack.init,
-        inputs=tuple(i - 1 for i in stack.inputs),
-        decay=stack.decay,
-        stacked=stack.stacked - 1,
-    )
+    return _redeclared(stack, stack.shape[1:], stack.out_sharding[1:], -1)
 
 
 class Initializer(Checked, abc.ABC):
@@ -308,6 +312,7 @@ def initialize(tensors: Tensors, key: jax.Array, default: Initializer, dtype: An
 
     def draw(path: str, tensor: nnx.Param[Any]) -> jax.Array:
         init, group = tensor.init or default, _GROUP.search(path)
+        path = path.rpartition("/")[0] if tensor.drawn_as_module else path
         first = int(group[1]) if group else 0
         layers = range(first, first + (tensor.shape[0] if tensor.stacked else 1))
         paths = [_GROUP.sub(f"layers_{layer}", path) for layer in layers]

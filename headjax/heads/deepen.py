@@ -28,7 +28,7 @@ from headjax.core.fields import Size
 from headjax.core.modules import arrays, bind
 from headjax.core.norms import Normalisation
 from headjax.core.serialize import kind, kind_of
-from headjax.core.tensors import Params
+from headjax.core.tensors import Params, flatten, nested
 from headjax.heads.units import resized
 from headjax.models.config import ModelConfig
 from headjax.models.layer import Layer, TransformerLayer
@@ -169,7 +169,7 @@ def split_attention(module: AttentionModule, parts: int) -> list[AttentionModule
     """Return `parts` equal groups of an attention's heads; their outputs sum to the whole's."""
     size = module.config.num_heads // parts
     groups = [module.keep_heads(range(i * size, (i + 1) * size)) for i in range(parts)]
-    return [bind(group, _share_bias(group.params, parts, "output_bias")) for group in groups]
+    return [bind(group, _share_bias(group.params, parts, "output/bias")) for group in groups]
 
 
 def split_feed_forward(module: DenseFeedForward, parts: int) -> list[DenseFeedForward]:
@@ -180,10 +180,8 @@ def split_feed_forward(module: DenseFeedForward, parts: int) -> list[DenseFeedFo
 
 def _share_bias(params: Params, parts: int, name: str) -> Params:
     """Return the parameters with the bias of this name, at any depth, divided by `parts`."""
-    return {
-        key: _share_bias(entry, parts, name) if isinstance(entry, dict) else entry / parts if key == name else entry
-        for key, entry in params.items()
-    }
+    flat = flatten(params)
+    return nested({path: array / parts if f"/{path}".endswith(f"/{name}") else array for path, array in flat.items()})
 
 
 def _slots(layer: Layer) -> list[tuple[str, Attention]]:

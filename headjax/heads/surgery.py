@@ -125,8 +125,9 @@ def output_map(module: Any) -> OutputMap:
     """Return the last map of an attention or a feed-forward; setting its variables changes the module."""
     while isinstance(module, WrappingAttention):
         module = module.inner
-    name = "down" if isinstance(module, DenseFeedForward) else "output"
-    return OutputMap(getattr(module, name, None), getattr(module, f"{name}_bias"))
+    if isinstance(module, DenseFeedForward):
+        return OutputMap(module.down, module.down_bias)
+    return OutputMap(module.output.kernel, module.output.bias)
 
 
 def _mapped(

@@ -13,6 +13,7 @@ from headjax.attention.module import AttentionModule
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
 from headjax.core.serialize import kind_of
+from headjax.core.tensors import flatten, nested
 from headjax.heads.surgery import LayerModule, config_after, map_attention
 from headjax.heads.units import pad_units
 from headjax.hub.family import Family, HeadShape
@@ -116,9 +117,9 @@ def _with_zero_biases(model: Model) -> Model:
         if not isinstance(own, MultiHead | Grouped) or (own.projection_bias and own.output_bias):
             return module
         own = dataclasses.replace(own, projection_bias=True, output_bias=True)
-        declared = own.tensors(module.width, module.memory_width).items()
-        missing = {name: jnp.zeros(one.shape, params["output"].dtype) for name, one in declared if name not in params}
-        return module.like(own, params | missing)
+        held, dtype = flatten(params), params["query"].dtype
+        declared = flatten(own.tensors(module.width, module.memory_width)).items()
+        return module.like(own, nested({name: held.get(name, jnp.zeros(one.shape, dtype)) for name, one in declared}))
 
     return map_attention(model, biased)
 

@@ -237,10 +237,11 @@ def _fill(plain: PlainHeads, target: Attention, width: int, dtype: np.dtype) -> 
     filled = {name: np.zeros(tensor.shape, dtype) for name, tensor in flatten(target.tensors(width, width)).items()}
     lost = [name for name, array in plain.weights.items() if name not in filled and np.any(array)]
     if lost:
-        raise InexpressibleError(f"the family has no place for the {', '.join(lost).replace('_', ' ')}")
-    for name in ("output_bias", "query_norm/scale", "key_norm/scale"):
+        named = ", ".join(lost).replace("_", " ").replace("/", " ")
+        raise InexpressibleError(f"the family has no place for the {named}")
+    for name in ("output/bias", "query_norm/scale", "key_norm/scale"):
         if name in filled:
-            filled[name][...] = plain.weights.get(name, name != "output_bias")
+            filled[name][...] = plain.weights.get(name, name != "output/bias")
     if plain.attention is not None:
         _check_same(plain.attention, target)
         _place(filled, plain.attention, plain.weights, target)
@@ -260,7 +261,8 @@ def _place(
         bias = f"{name}_bias"
         if bias in weights and bias in filled:
             filled[bias][there, :size] = weights[bias][source]
-    filled["output"][own, : weights["output"].shape[1]] = weights["output"]
+    kernel = weights["output/kernel"]
+    filled["output/kernel"][own, : kernel.shape[1]] = kernel
     factor = heads.logit_scale / target.logit_scale
     if factor != 1.0 and heads.query_norm is not None:
         scale = filled["query_norm/scale"]

@@ -129,13 +129,15 @@ def projection(theirs: str, ours: str, weight: TensorForm = TRANSPOSED) -> Rules
 
 def projections(prefix: str, names: str, ours: str) -> Rules:
     """Return the rules of weights and biases of attention: `names` are those of query, key, value and output."""
-    pairs = zip(names.split(), ("query", "key", "value", "output"), strict=True)
-    return tuple(rule for name, part in pairs for rule in projection(prefix + name, f"{ours}/{part}"))
+    *reading, output = names.split()
+    pairs = zip(reading, ("query", "key", "value"), strict=True)
+    rules = (rule for name, part in pairs for rule in projection(prefix + name, f"{ours}/{part}"))
+    return (*rules, *affine(prefix + output, f"{ours}/output"))
 
 
-def affine(theirs: str, ours: str) -> Rules:
+def affine(theirs: str, ours: str, weight: TensorForm = TRANSPOSED) -> Rules:
     """Return the rules `theirs.weight` to `ours/kernel` and `theirs.bias` to `ours/bias`."""
-    return (*one(f"{theirs}.weight", f"{ours}/kernel", TRANSPOSED), *one(f"{theirs}.bias", f"{ours}/bias"))
+    return (*one(f"{theirs}.weight", f"{ours}/kernel", weight), *one(f"{theirs}.bias", f"{ours}/bias"))
 
 
 def norm(theirs: str, ours: str) -> Rules:

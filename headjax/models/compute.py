@@ -14,7 +14,6 @@ from headjax.attention.kernels import KERNELS
 from headjax.core.errors import require
 from headjax.core.fields import Checked
 from headjax.core.serialize import unknown_name
-from headjax.core.tensors import Params
 from headjax.models.hooks import Hooks
 from headjax.models.layer import ProbeFunction
 
@@ -51,9 +50,9 @@ class Compute(Checked):
         takes = " and ".join(dtypes)
         require(self.dtype in dtypes, "attention", f"{self.attention} computes in {takes}, and dtype is {self.dtype}")
 
-    def cast(self, params: Params) -> Params:
-        """Return the parameters in the compute type."""
-        return jax.tree.map(lambda array: array.astype(self.dtype), params)
+    def cast(self, model: Any) -> Any:
+        """Return a model, or parameters, with numbers in the compute type."""
+        return jax.tree.map(lambda x: x.astype(self.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, model)
 
     @property
     def type(self) -> jnp.dtype:

@@ -154,7 +154,7 @@ class Model(Network):
         still = self.deterministic if deterministic is None else deterministic
         key = None if rngs is None or still else rngs.dropout()
         options = Options(gates=gates, key=key, probe=probe, compute=compute)
-        return forward(self.config, self.params, batch, options, attention=attention)
+        return forward(self, batch, options, attention=attention)
 
     def layer(self, stack: str, number: int) -> TransformerLayer:
         """Return the module of one layer, with the layer's own arrays: `model.layer("decoder", 3).attention`.
@@ -217,12 +217,12 @@ class Model(Network):
         save(self, path)
 
 
-def forward(config: ModelConfig, params: Params, batch: Batch, options: Options, *, attention: bool = False) -> Output:
-    """Compute the forward pass, jitted once per (config, shapes, probe, compute)."""
+def forward(model: Model, batch: Batch, options: Options, *, attention: bool = False) -> Output:
+    """Compute the forward pass, jitted once for models of the same parts and shapes, probe and compute."""
     if attention and options.probe is not None:
         raise DataError("attention: ask for attention probabilities or for a probe, not for both")
     probe = probabilities if attention else options.probe
-    output = _forward(config, params, device_batch(config, batch), options.gates, options.key, probe, options.compute)
+    output = _forward(model, device_batch(model.config, batch), options.gates, options.key, probe, options.compute)
     return output._replace(attention=output.probes, probes=None) if attention else output
 
 
@@ -231,21 +231,14 @@ def probabilities(probe: Probe) -> jax.Array | None:
     return probe.attended.probabilities
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5, 6))
-def _forward(
-    config: ModelConfig,
-    params: Params,
-    batch: Any,
-    gates: Any,
-    key: Any,
-    probe: ProbeFunction | None,
-    compute: Compute,
-) -> Output:
-    def computed(params: Params, batch: Any, gates: Any, key: Any) -> Output:
-        return config.apply(params, batch, Options(gates, key, probe, compute))
+@functools.partial(jax.jit, static_argnames=("probe", "compute"))
+def _forward(model: Model, batch: Any, gates: Any, key: Any, probe: ProbeFunction | None, compute: Compute) -> Output:
+    def computed(model: Model, batch: Any, gates: Any, key: Any) -> Output:
+        model.config.check_gates(gates)
+        return model.config.forward(compute.cast(model), batch, Options(gates, key, probe, compute))
 
     examples = next(iter(batch.values()), jax.numpy.zeros(()))  # an empty batch is refused by what reads it
-    return spread_by_example(computed, examples, params, batch, gates, key)
+    return spread_by_example(computed, examples, model, batch, gates, key)
 
 
 FILES = "files"

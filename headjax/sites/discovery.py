@@ -239,8 +239,9 @@ def _own(layer: Any) -> AttentionSite:
             if axis in weight.out_sharding:
                 held.append((name, weight.out_sharding.index(axis) - len(weight.out_sharding)))
     size: Any = getattr(config, "value_dim", None) or getattr(config, "head_dim", 0)
-    kv_heads, output = len(set(config.groups)), next(name for name in weights if name.split(".")[-1] == "output")
-    kinds: dict[str, Any] = {"output": "", "kernel": output, "query": tuple(query), "key": tuple(key)}
+    kernel = next(name for name in weights if f".{name}".endswith(("output.kernel", "base_module.kernel")))
+    kv_heads, output = len(set(config.groups)), kernel[: kernel.index("output") + len("output")]
+    kinds: dict[str, Any] = {"output": output, "kernel": kernel, "query": tuple(query), "key": tuple(key)}
     return AttentionSite(heads=config.num_heads, kv_heads=kv_heads, head_dim=size, ids=tuple(config.ids), **kinds)
 
 

@@ -14,6 +14,7 @@ from flax import nnx
 from headjax.attention import AttentionModule, GroupedAttention, RotaryHalves
 from headjax.core.errors import HeadjaxError
 from headjax.core.norms import RMSNorm
+from headjax.core.tensors import nested
 from headjax.sites.discovery import ADAPTERS, find_sites
 from headjax.sites.site import AttentionSite, at_path, parameters, put_at
 
@@ -34,8 +35,8 @@ class AttentionAdapter(nnx.Module, abc.ABC):
         >>> class TurnedAdapter(headjax.AttentionAdapter):
         ...     @classmethod
         ...     def inner_of(cls, layer, site):
-        ...         names = {"query": "query", "key": "key", "value": "value", "output": "out"}
-        ...         params = {name: getattr(layer, theirs).kernel[...] for name, theirs in names.items()}
+        ...         params = {name: getattr(layer, name).kernel[...] for name in ("query", "key", "value")}
+        ...         params["output"] = {"kernel": layer.out.kernel[...]}
         ...         return headjax.MultiHeadAttention(
         ...             16, num_heads=site.heads, params=params, projection_bias=False, output_bias=False
         ...         )
@@ -73,8 +74,9 @@ class FlaxSignature(AttentionAdapter):
     def inner_of(cls, layer: Any, site: AttentionSite) -> AttentionModule:
         """Return grouped attention with the layer's weights and dropout."""
         _require_plain(layer, site)
-        paths = {name: f"{name}.kernel" for name in ("query", "key", "value")} | {"output": "out.kernel"}
+        paths = {name: f"{name}.kernel" for name in ("query", "key", "value")}
         paths |= {f"{name}_bias": path.replace("kernel", "bias") for name, path in paths.items()}
+        paths |= {"output/kernel": "out.kernel", "output/bias": "out.bias"}
         params = _taken(layer, site, paths)
         return _module(site, params, dropout_rate=layer.dropout_rate, dtype=layer.dtype)
 
@@ -115,7 +117,7 @@ class TunixSignature(AttentionAdapter):
     @classmethod
     def inner_of(cls, layer: Any, site: AttentionSite) -> AttentionModule:
         """Return grouped attention with the layer's weights, norms and rotary embeddings."""
-        names = {"query": "q", "key": "k", "value": "v", "output": "o"}
+        names = {"query": "q", "key": "k", "value": "v", "output/kernel": "o"}
         paths = {name: f"{letter}_proj.w" for name, letter in names.items()}
         paths |= {f"{name}_bias": f"{letter}_bias" for name, letter in list(names.items())[:3]}
         norms = {f"{name}_norm": getattr(layer, f"{name[0]}_norm", None) for name in ("query", "key")}
@@ -263,6 +265,6 @@ def _module(site: AttentionSite, params: dict[str, Any], **fields: Any) -> Atten
     for name, heads in (("query_bias", site.heads), ("key_bias", site.kv_heads), ("value_bias", site.kv_heads)):
         if name in held:
             held[name] = held[name].reshape(heads, site.head_dim)
-    sizes |= {"projection_bias": "query_bias" in held, "output_bias": "output_bias" in held}
+    sizes |= {"projection_bias": "query_bias" in held, "output_bias": "output/bias" in held}
     width, memory_width = held["query"].shape[0], held["key"].shape[0]
-    return GroupedAttention(width, params=held, memory_width=memory_width, **sizes, **fields)
+    return GroupedAttention(width, params=nested(held), memory_width=memory_width, **sizes, **fields)

@@ -121,7 +121,7 @@ def outputs_of(attention: Attention, params: Params, x: Any, call: Call = Call()
 
 @functools.partial(jax.jit, static_argnums=0)
 def _combined(attention: Attention, params: Params, context: Any) -> jax.Array:
-    width = params["output"].shape[-1] if "output" in params else WIDTH
+    width = params["output"]["kernel"].shape[-1] if "output" in params else WIDTH
     return attention.bind(params, width, width).combine(context)
 
 

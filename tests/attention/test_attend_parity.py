@@ -55,8 +55,8 @@ def test_multi_head_is_torchs_multihead_attention():
     with torch.no_grad():
         theirs.in_proj_weight.copy_(torch.cat([torched(params[name]).reshape(WIDTH, WIDTH).T for name in projections]))
         theirs.in_proj_bias.copy_(torch.cat([torched(params[f"{name}_bias"]).reshape(-1) for name in projections]))
-        theirs.out_proj.weight.copy_(torched(params["output"]).reshape(WIDTH, WIDTH).T)
-        theirs.out_proj.bias.copy_(torched(params["output_bias"]))
+        theirs.out_proj.weight.copy_(torched(params["output"]["kernel"]).reshape(WIDTH, WIDTH).T)
+        theirs.out_proj.bias.copy_(torched(params["output"]["bias"]))
         inputs = torch.from_numpy(x)
         hidden = torch.triu(torch.ones(6, 6, dtype=torch.bool), diagonal=1)
         output, weights = theirs(inputs, inputs, inputs, attn_mask=hidden, average_attn_weights=False)

@@ -46,7 +46,7 @@ BLOCKS = Collaborative(shared_dim=HEADS * DIM, projection_bias=True, content_bia
 
 
 def as_float64(params: Params) -> dict[str, np.ndarray]:
-    return {name: np.asarray(array, np.float64) for name, array in params.items()}
+    return jax.tree.map(lambda array: np.asarray(array, np.float64), params)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_multi_head_is_its_formula(attention):
     scale = attention.head_dim**-0.5 if attention.scale is None else attention.scale
     allowed = np.tril(np.ones((6, 6), bool))[None, None]
     context, _ = reference(project("query"), project("key"), project("value"), scale, allowed)
-    expected = np.einsum("bqhd,hdw->bqw", context, p["output"]) + p.get("output_bias", 0.0)
+    expected = np.einsum("bqhd,hdw->bqw", context, p["output"]["kernel"]) + p["output"].get("bias", 0.0)
     assert_close(outputs_of(attention, params, X, Call(mask=CAUSAL)), expected, sums=SUMS)
 
 
@@ -98,7 +98,7 @@ def concatenated(params: Params) -> Params:
     """Multi-head parameters as collaborative ones: the heads' projections side by side, mixed by block-ones."""
     flat = {name: params[name].reshape(WIDTH, -1) for name in ("query", "key")}
     biases = {name: params[name].reshape(-1) for name in ("query_bias", "key_bias")}
-    kept = {name: params[name] for name in ("value", "value_bias", "output", "output_bias")}
+    kept = {name: params[name] for name in ("value", "value_bias", "output")}
     mixing = np.kron(np.eye(HEADS, dtype=np.float32), np.ones((1, DIM), np.float32))
     return flat | biases | kept | {"mixing": mixing, "content_bias": np.zeros((WIDTH, HEADS), np.float32)}
 
@@ -126,8 +126,9 @@ def latent() -> tuple[Pair, Pair]:
         "key_bias": np.full((HEADS, DIM), 0.7, np.float32),  # vanishes in the softmax, which is why Latent has none
         "value": np.einsum("dr,rhv->dhv", params["latent"], params["value"]),
     }
-    wide |= {name: params[name] for name in ("query_bias", "value_bias", "output", "output_bias") if name in params}
-    return (source, params), (MultiHead(**sizes), {"output_bias": np.zeros(WIDTH, np.float32)} | wide)
+    wide |= {name: params[name] for name in ("query_bias", "value_bias") if name in params}
+    wide["output"] = {"bias": np.zeros(WIDTH, np.float32)} | params["output"]
+    return (source, params), (MultiHead(**sizes), wide)
 
 
 def grouped(index: tuple[int, ...] | None) -> tuple[Pair, Pair]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import Call, Collaborative, Compressed, Grouped, Latent, Mask, MultiHead, RotaryHalves
-from headjax.core.tensors import count, flatten
+from headjax.core.tensors import count, flatten, nested
 from tests.attention.formulations import (
     FORMULATIONS,
     SUMS,
@@ -124,25 +124,31 @@ def test_sizes_are_those_that_the_papers_count():
 
 def test_queries_may_attend_to_another_sequence_of_another_width():
     attention = FORMULATIONS["fixed_head_size"]
-    shapes = {name: tensor.shape for name, tensor in attention.tensors(WIDTH, 10).items()}
+    shapes = {name: tensor.shape for name, tensor in flatten(attention.tensors(WIDTH, 10)).items()}
     assert (shapes["query"], shapes["key"], shapes["value"]) == ((WIDTH, 3, 6), (10, 3, 6), (10, 3, 5))
     generator = np.random.default_rng(0)
     params = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    params = nested(params)
     assert attended_by(attention, params, X, memory=random_inputs(length=9, width=10)).context.shape == (2, 6, 3, 5)
 
 
 @pytest.mark.parametrize(
     ("name", "heads", "fields", "read"),
     [
-        ("fixed_head_size", [2, 0, 1], {"ids": (2, 0, 1)}, {"query": np.s_[:, [2, 0, 1]], "output": np.s_[[2, 0, 1]]}),
-        ("grouped", [3, 4, 5], {"kv_heads": 1, "kv_index": None}, {"key": np.s_[:, 1:], "output_bias": np.s_[:]}),
+        (
+            "fixed_head_size",
+            [2, 0, 1],
+            {"ids": (2, 0, 1)},
+            {"query": np.s_[:, [2, 0, 1]], "output/kernel": np.s_[[2, 0, 1]]},
+        ),
+        ("grouped", [3, 4, 5], {"kv_heads": 1, "kv_index": None}, {"key": np.s_[:, 1:], "output/bias": np.s_[:]}),
         ("grouped", [0, 3, 4], {"kv_heads": 2, "kv_index": (0, 1, 1)}, {"key": np.s_[:]}),
         ("grouped", [0, 4], {"kv_heads": 2, "kv_index": None, "ids": (0, 4)}, {"key": np.s_[:]}),
         (
             "collaborative",
             [2],
             {"ids": (2,), "shared_dim": 8},
-            {"query": np.s_[:], "mixing": np.s_[[2]], "content_bias": np.s_[:, [2]], "output": np.s_[[2]]},
+            {"query": np.s_[:], "mixing": np.s_[[2]], "content_bias": np.s_[:, [2]], "output/kernel": np.s_[[2]]},
         ),
         ("compressed", [3], {"ids": (3,), "inner.kv_heads": 1, "rank": 7}, {"inner/key": np.s_[:, [1]]}),
         ("gated", [2, 0], {"num_heads": 2, "ids": (2, 0), "inner.ids": (2, 0)}, {"gate": np.s_[:, [2, 0]]}),

@@ -27,7 +27,7 @@ def flax_attention(causal_heads: int = 4) -> tuple[nnx.MultiHeadAttention, Atten
     theirs = nnx.MultiHeadAttention(
         num_heads=causal_heads, in_features=WIDTH, decode=False, rngs=nnx.Rngs(3), deterministic=True
     )
-    params = {"output": theirs.out.kernel[...], "output_bias": theirs.out.bias[...]}
+    params = {"output": {"kernel": theirs.out.kernel[...], "bias": theirs.out.bias[...]}}
     for name in ("query", "key", "value"):
         params |= {name: getattr(theirs, name).kernel[...], f"{name}_bias": getattr(theirs, name).bias[...]}
     fields = {"num_heads": causal_heads, "head_dim": WIDTH // causal_heads}
@@ -263,6 +263,6 @@ def test_linen_models_take_a_module_through_the_bridge():
     layer = bridge.to_linen(headjax.MultiHeadAttention, WIDTH, num_heads=4, head_dim=4)
     inputs = random_inputs()
     variables = layer.init(jax.random.key(0), inputs)
-    params = {name: box.value for name, box in variables["params"].items()}
+    params = jax.tree.map(lambda box: box.value, variables["params"], is_leaf=lambda box: hasattr(box, "value"))
     alone = headjax.MultiHeadAttention(WIDTH, params=params, num_heads=4, head_dim=4)
     assert_close(layer.apply(variables, inputs), alone(inputs), sums=WIDTH)

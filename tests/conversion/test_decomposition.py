@@ -105,4 +105,4 @@ def test_key_biases_vanish_and_query_biases_become_the_content_bias(model) -> No
     source, new = (m.params["encoder"]["layers_0_1"]["attention"] for m in (model, converted))
     expected = np.einsum("lmhd,lhd->lmh", source["key"], source["query_bias"])
     assert_close(new["content_bias"], expected, sums=tiny.SUMS)
-    assert set(new) == {"query", "key", "mixing", "content_bias", "value", "value_bias", "output", "output_bias"}
+    assert set(new) == {"query", "key", "mixing", "content_bias", "value", "value_bias", "output"}

@@ -37,7 +37,7 @@ def test_pre_norm_layers_compose_to_their_sum_to_first_order():
 
     def gap(scale):
         def shrink(path, array):
-            return array * scale if path[1].key in ("output", "output_bias", "down", "down_bias") else array
+            return array * scale if path[1].key in ("output", "down", "down_bias") else array
 
         params = jax.tree_util.tree_map_with_path(shrink, model.params["decoder"]["layers_0_0"])
         small = model.replace(params=model.params | {"decoder": model.params["decoder"] | {"layers_0_0": params}})

@@ -50,7 +50,7 @@ def cancelling(seed: int) -> dict[str, jnp.ndarray]:
     query *= np.exp(generator.standard_normal((4, 1, 1)))
     arrays = {"query": query, "key": key, "value": query}
     params = {name: jnp.asarray(array.reshape(WIDTH, 4, 8), jnp.float32) for name, array in arrays.items()}
-    return params | {"output": jnp.ones((4, 8, WIDTH))}
+    return params | {"output": {"kernel": jnp.ones((4, 8, WIDTH))}}
 
 
 SLOW = Grouped(num_heads=4, kv_heads=4, head_dim=8, rotary=RotaryHalves(base=1e6))

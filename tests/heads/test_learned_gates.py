@@ -50,7 +50,8 @@ def task():
 
     def silence(found):
         kept = [float(HeadId(found.stack, found.layer, h) in USEFUL) for h in range(found.config.num_heads)]
-        return found.holding({"output": 3.0 * found.params["output"] * np.array(kept)[:, None, None]})
+        kernel = 3.0 * found.params["output"]["kernel"] * np.array(kept)[:, None, None]
+        return found.holding({"output": {"kernel": kernel}})
 
     model = map_attention(tiny.model(tiny.decoder_config(*ragged)), silence)
     given = tiny.tokens(8, 8)

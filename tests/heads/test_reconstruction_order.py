@@ -86,7 +86,7 @@ def test_a_layer_that_the_output_hardly_depends_on_goes_first(model):
     """Errors of layer 0 are the larger ones, but the feed-forward and the stream drown them."""
 
     def loud(found):
-        return found.holding({"output": found.params["output"] * (1e-3 if found.layer else 1.0)})
+        return found.holding({"output": {"kernel": found.params["output"]["kernel"] * (1e-3 if found.layer else 1.0)}})
 
     order = reconstruction_order(map_attention(model, loud), BATCHES)
     assert [head.layer for head in order[:4]] == [1] * 4

@@ -39,7 +39,7 @@ def test_values_are_in_their_places(made):
     ours = model.params["encoder"]["layers_0_1"]["attention"]
     np.testing.assert_array_equal(ours["query"][1][:, 2, 1], theirs[2 * 2 + 1])
     np.testing.assert_array_equal(
-        ours["output"][0][3, 1], tensors["bert.encoder.layer.0.attention.output.dense.weight"][:, 3 * 2 + 1]
+        ours["output"]["kernel"][0][3, 1], tensors["bert.encoder.layer.0.attention.output.dense.weight"][:, 3 * 2 + 1]
     )
 
 

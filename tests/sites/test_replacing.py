@@ -150,9 +150,10 @@ class RotatingAdapter(headjax.AttentionAdapter):
 
     @classmethod
     def inner_of(cls, layer, site):
-        names = {"query": layer.query, "key": layer.key, "value": layer.value, "output": layer.out}
+        names = {"query": layer.query, "key": layer.key, "value": layer.value}
         params = {name: projection.kernel[...] for name, projection in names.items()}
         params |= {f"{name}_bias": projection.bias[...] for name, projection in names.items()}
+        params["output"] = {"kernel": layer.out.kernel[...], "bias": layer.out.bias[...]}
         sizes = {"num_heads": site.heads, "kv_heads": site.kv_heads, "head_dim": site.head_dim}
         sizes |= {"projection_bias": True, "output_bias": True}
         return headjax.GroupedAttention(WIDTH, params=params, rotary=RotaryInterleaved(base=100.0), **sizes)

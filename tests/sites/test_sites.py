@@ -27,8 +27,8 @@ def registry(monkeypatch):
         ("flat_remat", ["layers.0.attn", "layers.1.attn"], (4, 2, 3), "wo", {"wq.bias": -1}, {"wk.bias": -1}),
         ("scanned", ["layers.attn"], (4, 2, 3), "o_proj", {"q_proj.w": -2}, {"kv_einsum.w": -3}),
         ("shared", ["layers.0.attn"], (4, 2, 3), "wo", {"wo.kernel": -2}, {"wv.kernel": -1}),
-        ("own", ["layers.0.attn", "layers.1.attn"], (4, 2, 3), "", {"output": -3}, {"key": -2}),
-        ("scanned_own", ["layers.attn"], (4, 2, 3), "", {"output": -3}, {"key": -2}),
+        ("own", ["layers.0.attn", "layers.1.attn"], (4, 2, 3), "output", {"output.kernel": -3}, {"key": -2}),
+        ("scanned_own", ["layers.attn"], (4, 2, 3), "output", {"output.kernel": -3}, {"key": -2}),
     ],
 )
 def test_attention_layers_are_found(name, paths, numbers, output, query, key):

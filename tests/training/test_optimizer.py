@@ -52,8 +52,8 @@ def test_a_step_without_gradients_moves_decayed_weights_alone(params):
     moved = {path: float(array.min()) for path, array in flatten(updates).items()}
     wanted = {path: -0.05 if decays else 0.0 for path, decays in flatten(decayed(tensors)).items()}
     assert moved == pytest.approx(wanted)
-    attention = {name: moved[f"decoder/layers_0_3/attention/{name}"] for name in ("mixing", "query", "output_bias")}
-    assert attention == pytest.approx({"mixing": -0.05, "query": -0.05, "output_bias": 0.0})
+    attention = {name: moved[f"decoder/layers_0_3/attention/{name}"] for name in ("mixing", "query", "output/bias")}
+    assert attention == pytest.approx({"mixing": -0.05, "query": -0.05, "output/bias": 0.0})
 
 
 def test_large_gradients_are_clipped_before_the_update(params):

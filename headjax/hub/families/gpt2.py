@@ -7,7 +7,7 @@ from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import CAUSAL
 from headjax.hub.family import Family, ModelClass
-from headjax.hub.rules import FLAT, MATRIX, TRANSPOSED, Rule, Rules, norm, one, projection, under
+from headjax.hub.rules import FLAT, MATRIX, TRANSPOSED, Rule, Rules, affine, norm, one, projection, under
 from headjax.hub.table import Choice, Layers, TrainingOnly, activation, flag, number, record, share, size
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, Learned
@@ -56,7 +56,7 @@ _RULES: Rules = (
         (
             Rule("attn.c_attn.weight", _QUERY_KEY_VALUE, MATRIX),
             Rule("attn.c_attn.bias", tuple(f"{name}_bias" for name in _QUERY_KEY_VALUE), FLAT),
-            *projection("attn.c_proj", "attention/output", MATRIX),
+            *affine("attn.c_proj", "attention/output", MATRIX),
             *norm("ln_1", "attention_residual/norm"),
             *projection("mlp.c_fc", "feed_forward/up", MATRIX),
             *projection("mlp.c_proj", "feed_forward/down", MATRIX),
