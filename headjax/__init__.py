@@ -63,7 +63,7 @@ _LAZY = {
     "replace_attention": "headjax.sites.replacing",
     "report_heads": "headjax.head_report.modules",
     "save": "headjax.models.model",
-    "score_heads": "headjax.sites.functions",
+    "score_heads": "headjax.sites.scoring",
     "shrink": "headjax.shrinking.shrink",
     "shrink_heads": "headjax.shrinking.foreign",
     "split_task": "headjax.evaluation.selection",

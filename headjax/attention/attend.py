@@ -36,6 +36,7 @@ def attend(
     mixing: jax.Array | None = None,
     probabilities: bool = False,
     implementation: str = "auto",
+    observe: Callable[[jax.Array], jax.Array] | None = None,
 ) -> Attended:
     """Compute scaled dot-product attention with head gates.
 
@@ -47,11 +48,11 @@ def attend(
     Keys and values may have fewer heads than queries (grouped, multi-query, shared): head h of `heads` reads head
     h * key_heads // heads.
     """
-    operands = Operands(query, key, value, scale, mask, _four_axes(bias, key.shape[1]), dropout, mixing)
+    operands = Operands(query, key, value, scale, mask, _four_axes(bias, key.shape[1]), dropout, mixing, observe)
     machine, mesh = current_target(), current_mesh()
     _check_groups(operands)
     alone = machine if mesh is None else machine._replace(devices=1)
-    name = choose(implementation, operands, alone, probabilities)
+    name = choose(implementation, operands, alone, probabilities or observe is not None)
     if _choosing.get():
         return _zeros(operands)
     if mixing is not None and name != OURS:
@@ -95,14 +96,14 @@ def einsum_attention(operands: Operands) -> Attended:
 
     The reference kernel takes every call, with the softmax in float32.
     """
-    query, key, value, scale, mask, bias, dropout, _ = operands
+    query, key, value, scale, mask, bias, dropout, _, observe = operands
     logits = grouped_logits(query * jnp.asarray(scale, query.dtype), key).astype(jnp.float32)
     if bias is not None:
         logits = logits + bias.astype(jnp.float32)
     allowed = None if mask is None else mask.array(query.shape[1], key.shape[1])
     if allowed is not None:
         logits = jnp.where(allowed, logits, jnp.finfo(jnp.float32).min)
-    probabilities = softmax(logits)
+    probabilities = softmax(logits) if observe is None else observe(softmax(logits))
     weights = dropout(probabilities.astype(value.dtype))
     return Attended(weighted_values(weights, value), probabilities)
 
@@ -168,6 +169,8 @@ class Call(NamedTuple):
         positions: `[batch or 1, query]` positions of the queries, for rotary embeddings.
         probabilities: whether the caller may read the probabilities, see `attend`.
         implementation: name of the attention kernel.
+        queries: `[batch, query]` bool, False at padding, for statistics; None without padding.
+        observe: function through which the probabilities pass on their way to the values.
     """
 
     mask: Mask | None = None
@@ -177,6 +180,8 @@ class Call(NamedTuple):
     positions: jax.Array | None = None
     probabilities: bool = False
     implementation: str = "auto"
+    queries: jax.Array | None = None
+    observe: Callable[[jax.Array], jax.Array] | None = None
 
     def within(self, window: int) -> Call:
         """Return the call with this window in its mask."""
@@ -204,6 +209,7 @@ class Call(NamedTuple):
             mixing=mixing,
             probabilities=self.probabilities,
             implementation=self.implementation,
+            observe=self.observe,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -104,6 +105,7 @@ class Operands(NamedTuple):
     bias: jax.Array | None = None
     dropout: Dropout = Dropout()
     mixing: jax.Array | None = None
+    observe: Callable[[jax.Array], jax.Array] | None = None
 
     @property
     def heads(self) -> int:

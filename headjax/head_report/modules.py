@@ -24,7 +24,7 @@ from headjax.report import numbers
 from headjax.report.page import Picture, Section, write_page
 from headjax.report.tables import Column, Table
 from headjax.sites.program import Applied, Loss, Program, prepare
-from headjax.sites.scoring import score_module
+from headjax.sites.scoring import score_heads
 from headjax.sites.site import Sites, find_heads, without
 from headjax.sites.trials import ablate_module, mean_loss
 
@@ -75,7 +75,7 @@ def report_heads(
     started = time.perf_counter()
     program, state = prepare(model, loss)
     with progress("scoring", len(batches), "batch") as bar:
-        scores = score_module(model, batches, loss, progress=bar)
+        scores = score_heads(model, batches, loss=loss, progress=bar)
     judged = batches if held_out is None else held_out
     curves: dict[str, list[CurvePoint]] = {}
     for name in orders:

@@ -21,9 +21,9 @@ from headjax.head_report.views import View, views
 from headjax.heads.ablation import ablate, best_heads
 from headjax.heads.attended import Role, head_roles
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.scores import score_heads
 from headjax.models.config import Batch, Gates
 from headjax.models.model import Model
+from headjax.sites.scoring import score_heads
 
 MODES: tuple[Any, ...] = ("each", "all-but-one")
 ORDERS = ("reconstruction+reconstruct", "importance", "random")

@@ -14,7 +14,7 @@ import numpy as np
 from headjax.attention.operands import Mask
 from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId
-from headjax.heads.statistics import counted_queries, offsets, probabilities, sum_over, visible_keys
+from headjax.heads.statistics import Pattern, counted_queries, offsets, probabilities, sum_over, visible_keys
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.inputs import device_batch
@@ -77,13 +77,14 @@ def _counts(config: ModelConfig, params: Params, batch: Any, compute: Compute) -
 
 
 def _role_counts(probe: Probe) -> tuple[jax.Array, jax.Array]:
-    weights = probabilities(probe)
-    heads, query, key = weights.shape[1:]
-    if heads == 0:
+    if probe.attended.context.shape[2] == 0:
         return jnp.zeros((len(ROLES), 0)), jnp.zeros(len(ROLES))
+    pattern = Pattern(probe.attended.probabilities, probe.mask, probe.query_mask)
+    weights = probabilities(pattern)
+    query, key = weights.shape[2:]
     allowed = None if probe.mask is None else probe.mask.array(query, key)
     seen = jnp.ones((1, query, key), bool) if allowed is None else allowed[:, 0]
-    choice = (visible_keys(probe)[:, :, 0] > 1) & (counted_queries(probe) > 0)
+    choice = (visible_keys(pattern)[:, :, 0] > 1) & (counted_queries(pattern) > 0)
     largest = jax.nn.one_hot(weights.argmax(axis=-1), key)
     relative = offsets(weights)
     hits, possible = [], []

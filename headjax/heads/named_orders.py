@@ -17,9 +17,10 @@ from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
 from headjax.heads.ordering import Order, by_ablation, by_score, compared, flat, in_stacks, random_order
 from headjax.heads.reconstruction_order import reconstruction_order
-from headjax.heads.scores import SCORES, score_heads
+from headjax.heads.scores import SCORES
 from headjax.models.config import Batch
 from headjax.models.model import Model
+from headjax.sites.scoring import score_heads
 
 OTHER_ORDERS: Mapping[str, str] = {
     "importance_raw": "importance as it is, not divided by the norm of its layer's",

@@ -2,104 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.errors import DataError, HeadjaxError
-from headjax.core.progress import Update
+from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import unknown_name
-from headjax.core.tensors import Params
-from headjax.heads import gates as head_gates
 from headjax.heads.gates import Values
 from headjax.heads.head_id import HeadId
-from headjax.heads.statistics import STATISTICS, query_sums, sum_over
-from headjax.mesh.mesh import current_mesh
-from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, Loss, ModelConfig, Options
-from headjax.models.inputs import device_batch
-from headjax.models.layer import Probe, ProbeFunction
-from headjax.models.model import Model
-
-
-class GateGradient(NamedTuple):
-    """Result of one forward and backward pass with respect to the gates.
-
-    Attributes:
-        loss: Losses of the examples.
-        gradient: By head stack, `[layers, batch, query, max_heads]`: dL(x) / dxi_(h,t) for example x and query t, with
-            L(x) = `Loss.total`. Its sum over queries is dL(x) / dxi_h.
-        probes: By head stack and layer, the probe's result.
-    """
-
-    loss: Loss
-    gradient: dict[str, jax.Array]
-    probes: dict[str, list[Any]]
-
-
-def gate_gradient(
-    config: ModelConfig,
-    params: Params,
-    batch: Batch,
-    gates: Mapping[str, jax.Array],
-    probe: ProbeFunction,
-    compute: Compute,
-) -> GateGradient:
-    """Differentiate every example's loss in one gate per head and query; parameters get no gradient.
-
-    Since no example reads another's gates, the gradient of the summed loss holds every example's gradient.
-    """
-
-    def summed(gates: dict[str, jax.Array]) -> tuple[jax.Array, tuple[Loss, Any]]:
-        output = config.apply(params, batch, Options(gates=gates, probe=probe, compute=compute))
-        loss = config.loss(output, batch)
-        return loss.total.sum(), (loss, output.probes)
-
-    shapes = query_shapes(config, params, batch, compute)
-    per_query = {
-        stack: jnp.broadcast_to(array[:, None, None, :], (array.shape[0], *shapes[stack], array.shape[1]))
-        for stack, array in gates.items()
-    }
-    (_, (loss, probes)), gradient = jax.value_and_grad(summed, has_aux=True)(per_query)
-    return GateGradient(loss, gradient, probes)
-
-
-UNROLLED = 24
-"""Number of layers up to which scoring on CPUs computes a stack without a scan; compilation time grows with it."""
-
-
-def own_arrays(config: ModelConfig, params: Params, compute: Compute) -> Params:
-    """Return the parameters in the form in which many batches are differentiated fastest: split by layer on CPUs.
-
-    Measured with 6 layers of BERT-base's size and batches of 8 x 128: 8% less time a batch, 13% more to compile.
-    """
-    stacks = config.stacks()
-    layers = sum(len(stack.layers) for stack in stacks.values())
-    if jax.default_backend() != "cpu" or not compute.scan or layers > UNROLLED or current_mesh() is not None:
-        return params
-    return params | {name: stack.by_layer(params[name]) for name, stack in stacks.items()}
-
-
-def query_shapes(config: ModelConfig, params: Params, batch: Batch, compute: Compute) -> dict[str, tuple[int, int]]:
-    """Return (batch, query) of every head stack's attention calls, from shapes alone."""
-
-    def apply(params: Params, batch: Batch) -> Any:
-        return config.apply(params, batch, Options(probe=_contexts, compute=compute)).probes
-
-    probes = jax.eval_shape(apply, params, batch)
-    return {stack: layers[0].shape[:2] for stack, layers in probes.items()}
-
-
-def _contexts(probe: Probe) -> jax.Array:
-    return probe.attended.context
-
 
 GRADIENT_SCORES: Mapping[str, str] = {
     "importance": (
@@ -149,95 +62,6 @@ class Scores(NamedTuple):
         if name not in self.values:
             raise HeadjaxError(f"score: {unknown_name('score', name, self.values)}")
         return self.values[name]
-
-
-def score_heads(
-    model: Model,
-    batches: Iterable[Batch],
-    *,
-    gates: Gates | None = None,
-    statistics: Sequence[str] = tuple(STATISTICS),
-    compute: Compute = Compute(attention="einsum"),
-    progress: Update | None = None,
-) -> Scores:
-    """Score every head by everything in `DESCRIPTIONS`, with one forward and backward pass per batch.
-
-    The loss L(x) of an example is the sum of its targets' negative log-likelihoods, `Loss.total`. Then -L(x) is the
-    log-likelihood of the example, as Fisher information needs. A token has the same weight in sequences of any length.
-    (A classifier has one target per example, so L is its loss.) Dropout and label smoothing are off. Padding queries do
-    not count, and neither do examples without a target (label -100 everywhere), with which a last batch may be filled
-    up. Batches may be sharded over a mesh, also of several processes.
-
-    Arguments and errors are those of `headjax.sites.functions.score_heads`. Entropy and distance need an attention
-    kernel that holds probabilities. Iterative pruning scores with the gates of removed heads at 0.
-    """
-    for name in statistics:
-        if name not in STATISTICS:
-            raise HeadjaxError(f"statistics: {unknown_name('statistic', name, STATISTICS)}")
-    started = time.perf_counter()
-    at = head_gates.filled(model.config, gates)
-    params = own_arrays(model.config, model.params, compute)
-
-    to_values = functools.partial(head_gates.to_values, model.config)
-
-    def check(number: int, fetched: _Sums) -> None:
-        require_finite(fetched.heads, to_values, number)
-        if progress is not None:
-            progress(number + 1, {})
-
-    step = functools.partial(_step, model.config, params, at, statistics, compute)
-    total: _Sums = sum_over(map(step, batches), check, NO_TARGET)
-    if total.examples == 0:
-        raise DataError(f"batches: {NO_TARGET}")
-    seconds = time.perf_counter() - started
-    values = means(total.heads, total.examples, total.queries, to_values)
-    return Scores(values, float(total.loss / total.targets), int(total.examples), seconds)
-
-
-class _Sums(NamedTuple):
-    """Sums over the examples of one batch or of several.
-
-    Attributes:
-        loss, targets, examples: Summed loss, numbers of targets and of examples with a target.
-        queries: By head stack, number of counted queries of one layer.
-        heads: By score and head stack, `[layers, max_heads]`.
-    """
-
-    loss: Any
-    targets: Any
-    examples: Any
-    queries: dict[str, Any]
-    heads: dict[str, dict[str, Any]]
-
-
-@functools.partial(jax.jit, static_argnames=("config", "statistics", "compute"))
-def batch_sums(
-    config: ModelConfig, params: Params, batch: Any, gates: Any, statistics: tuple[str, ...], compute: Compute
-) -> _Sums:
-    """Return the sums of every score over one batch, see `score_heads`."""
-    probe = query_sums([STATISTICS[name] for name in statistics])
-    loss, gradient, probes = gate_gradient(config, params, batch, gates, probe, compute)
-    present = (loss.weight > 0).astype(jnp.float32)
-    heads: dict[str, dict[str, jax.Array]] = {name: {} for name in (*GRADIENT_SCORES, *statistics)}
-    queries = {}
-    for stack, by_query in gradient.items():
-        by_example = by_query.sum(axis=2)
-        heads["importance"][stack] = jnp.abs(by_example).sum(axis=1)
-        heads["importance_token"][stack] = jnp.abs(by_query).sum(axis=(1, 2))
-        heads["fisher"][stack] = jnp.square(by_example).sum(axis=1)
-        queries[stack] = present @ probes[stack][0][1]
-        for i, name in enumerate(statistics):
-            layers = [present @ sums[i] for sums, _ in probes[stack]]
-            width = by_query.shape[-1]
-            heads[name][stack] = jnp.stack([jnp.pad(layer, (0, width - layer.shape[0])) for layer in layers])
-    return _Sums(loss.total.sum(), loss.weight.sum(), present.sum(), queries, heads)
-
-
-def _step(
-    config: ModelConfig, params: Params, gates: Gates, statistics: Sequence[str], compute: Compute, batch: Batch
-) -> _Sums:
-    arrays = device_batch(config, batch)
-    return batch_sums(config.for_evaluation(), params, arrays, gates, tuple(statistics), compute)
 
 
 ByPlace = Mapping[str, Any]

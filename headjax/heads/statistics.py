@@ -1,41 +1,56 @@
-"""Statistics of heads in a forward pass, each a function of a `Probe`, and their sums over queries and batches.
+"""Statistics of heads in a forward pass, each a function of a `Pattern`, and their sums over queries and batches.
 
-Every statistic returns `[batch, query, heads]`. `query_sums` sums over the queries that are not padding.
+Every statistic returns `[batch, query, heads]`; the engine sums over the queries that are not padding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.attention.operands import Mask
 from headjax.core.errors import DataError, KernelError
 from headjax.mesh.distributed import fetch
 from headjax.models.inputs import counted_at
-from headjax.models.layer import Probe
-
-Statistic = Callable[[Probe], jax.Array]
-"""Function of a probe that returns one number per query and head, `[batch, query, heads]`."""
 
 
-def entropy(probe: Probe) -> jax.Array:
+class Pattern(NamedTuple):
+    """What one attention attends to.
+
+    Attributes:
+        probabilities: `[batch, heads, query, key]`; None where a kernel holds none.
+        mask: Which keys each query may see.
+        queries: `[batch, query]` bool, False at padding; None without padding.
+    """
+
+    probabilities: jax.Array | None
+    mask: Mask | None
+    queries: jax.Array | None
+
+
+Statistic = Callable[[Pattern], jax.Array]
+"""Function of a pattern that returns one number per query and head, `[batch, query, heads]`."""
+
+
+def entropy(seen: Pattern) -> jax.Array:
     """Return -sum_k p_k log p_k of each query's attention, in nats."""
-    weights, total = _weights(probe)
+    weights, total = _weights(seen)
     return _by_query(jax.scipy.special.entr(weights).sum(axis=-1) / total + jnp.log(total))
 
 
-def normalized_entropy(probe: Probe) -> jax.Array:
+def normalized_entropy(seen: Pattern) -> jax.Array:
     """Return the entropy over the logarithm of the number of visible keys: 0 for one key, 1 for all evenly."""
-    visible = jnp.maximum(visible_keys(probe), 2)
-    return entropy(probe) / jnp.log(visible.astype(jnp.float32))
+    visible = jnp.maximum(visible_keys(seen), 2)
+    return entropy(seen) / jnp.log(visible.astype(jnp.float32))
 
 
-def distance(probe: Probe) -> jax.Array:
+def distance(seen: Pattern) -> jax.Array:
     """Return sum_k p_k |q - k|, the mean distance between query q and the keys that it attends to, in positions."""
-    weights, total = _weights(probe)
+    weights, total = _weights(seen)
     positions = jnp.abs(offsets(weights)).astype(weights.dtype)
     return _by_query((weights * positions[None, None]).sum(axis=-1) / total)
 
@@ -48,55 +63,34 @@ STATISTICS: Mapping[str, Statistic] = {
 """Statistics by name."""
 
 
-def query_sums(statistics: Sequence[Statistic]) -> Callable[[Probe], tuple[list[jax.Array], jax.Array]]:
-    """Return the probe that sums each statistic over an example's queries.
-
-    The probe returns one `[batch, heads]` per statistic, and the number of counted queries `[batch]`, without padding.
-    """
-
-    def probe_function(probe: Probe) -> tuple[list[jax.Array], jax.Array]:
-        # Statistics are not differentiated; stop_gradient keeps their intermediate values out of the backward pass.
-        attended, inputs = jax.lax.stop_gradient((probe.attended, probe.inputs))
-        probe = probe._replace(attended=attended, inputs=inputs)
-        counted = counted_queries(probe)
-        sums = [jnp.where(counted[:, :, None] > 0, statistic(probe), 0.0).sum(axis=1) for statistic in statistics]
-        return sums, counted.sum(axis=1)
-
-    return probe_function
-
-
-def counted_queries(probe: Probe) -> jax.Array:
+def counted_queries(seen: Pattern) -> jax.Array:
     """Return `[batch, query]`, 1.0 at tokens and 0.0 at padding."""
-    return counted_at(probe.query_mask, probe.attended.context.shape[:2])
+    batch, _, query, _ = _weights(seen)[0].shape
+    return counted_at(seen.queries, (batch, query))
 
 
-def probabilities(probe: Probe) -> jax.Array:
+def probabilities(seen: Pattern) -> jax.Array:
     """Return attention probabilities `[batch, heads, query, key]` in float32."""
-    weights, total = _weights(probe)
+    weights, total = _weights(seen)
     return weights / total[..., None]
 
 
-def _weights(probe: Probe) -> tuple[jax.Array, jax.Array]:
+def _weights(seen: Pattern) -> tuple[jax.Array, jax.Array]:
     """Return absolute attention weights a `[batch, heads, query, key]` in float32 and their sums s over the keys.
 
     The probabilities are a / s. Means and entropies divide by s after the sum over keys, which saves an array of the
     size of a: -sum_k (a_k / s) log(a_k / s) = log s - sum_k a_k log(a_k) / s.
     """
-    found = probe.attended.probabilities
-    context = probe.attended.context
-    if found is None and context.shape[2] == 0:
-        weights = jnp.zeros((context.shape[0], 0, context.shape[1], 1))
-    elif found is None:
+    if seen.probabilities is None:
         raise KernelError("attention implementation: holds no probabilities to take statistics of; use einsum")
-    else:
-        weights = jnp.abs(found.astype(jnp.float32))
+    weights = jnp.abs(seen.probabilities.astype(jnp.float32))
     return weights, jnp.maximum(weights.sum(axis=-1), jnp.finfo(jnp.float32).tiny)
 
 
-def visible_keys(probe: Probe) -> jax.Array:
+def visible_keys(seen: Pattern) -> jax.Array:
     """Return the number of keys that each query may attend to, `[batch or 1, query, 1]`."""
-    query, key = _weights(probe)[0].shape[2:]
-    allowed = None if probe.mask is None else probe.mask.array(query, key)
+    query, key = _weights(seen)[0].shape[2:]
+    allowed = None if seen.mask is None else seen.mask.array(query, key)
     if allowed is None:
         return jnp.full((1, query, 1), key)
     return allowed.sum(axis=-1)[:, 0, :, None]

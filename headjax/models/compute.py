@@ -13,6 +13,7 @@ from headjax.attention.attend import Call
 from headjax.attention.kernels import KERNELS
 from headjax.core.errors import require
 from headjax.core.fields import Checked
+from headjax.core.modules import Beside
 from headjax.core.serialize import unknown_name
 from headjax.models.hooks import Hooks
 from headjax.models.layer import ProbeFunction
@@ -52,7 +53,11 @@ class Compute(Checked):
 
     def cast(self, model: Any) -> Any:
         """Return a model, or parameters, with numbers in the compute type."""
-        return jax.tree.map(lambda x: x.astype(self.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, model)
+
+        def cast(x: Any) -> Any:
+            return x if isinstance(x, Beside) else jax.tree.map(lambda array: array.astype(self.dtype), x)
+
+        return jax.tree.map(cast, model, is_leaf=lambda x: isinstance(x, Beside))
 
     @property
     def type(self) -> jnp.dtype:

@@ -238,6 +238,7 @@ class _LayerRun:
         options = options._replace(
             dropout=Dropout(self._config.attention_dropout, fold(call.key, dropout)),
             probabilities=call.probe is not None,
+            queries=call.query_mask,
         )
         attended = attention.attend(inputs, key_values, options)
         if call.probe is not None:

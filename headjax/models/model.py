@@ -6,10 +6,11 @@ checksums, `checksums.json` (see `headjax.storage.checksums`), with which they a
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
 from headjax.core.tensors import Params
 from headjax.mesh.explicit import spread_by_example
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, ModelConfig, Network, Options, Output
+from headjax.models.config import Batch, Gates, Loss, ModelConfig, Network, Options, Output
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe, ProbeFunction, TransformerLayer
 from headjax.models.tasks.classification import remembered_names, with_class_names
@@ -156,6 +157,33 @@ class Model(Network):
         options = Options(gates=gates, key=key, probe=probe, compute=compute)
         return forward(self, batch, options, attention=attention)
 
+    def loss(self, batch: Batch, *, compute: Compute = Compute()) -> Loss:
+        """Return the losses of a batch's examples, in nats: sums over their targets, and numbers of targets.
+
+        Nothing is dropped, and label smoothing is off.
+        """
+        return self.config.for_evaluation().loss(self(batch, compute=compute, deterministic=True), batch)
+
+    def named_sites(self, sites: Sequence[Any]) -> list[Any]:
+        """Return the model's `headjax.AttentionSite`s with heads named by head stack, layer and original number."""
+        groups = {
+            f"{place.stack}.{group.name}.{place.slot}": (place, group)
+            for place in self.config.sites()
+            for group in (self.config.stacks()[place.stack].group_of(place.layer),)
+            if group.start == place.layer
+        }
+        named = []
+        for site in sites:
+            if site.path in groups:
+                place, group = groups[site.path]
+                layers = self.config.attentions()[place.head_stack][group.start : group.stop]
+                ids = tuple(head for attention in layers for head in attention.ids)
+                known = len(ids) == group.count * site.heads
+                first = (place.head_stack, group.start)
+                site = dataclasses.replace(site, first=first, layers=group.count, ids=ids if known else None)
+            named.append(site)
+        return named
+
     def layer(self, stack: str, number: int) -> TransformerLayer:
         """Return the module of one layer, with the layer's own arrays: `model.layer("decoder", 3).attention`.
 
@@ -222,7 +250,11 @@ def forward(model: Model, batch: Batch, options: Options, *, attention: bool = F
     if attention and options.probe is not None:
         raise DataError("attention: ask for attention probabilities or for a probe, not for both")
     probe = probabilities if attention else options.probe
-    output = _forward(model, device_batch(model.config, batch), options.gates, options.key, probe, options.compute)
+    arrays = device_batch(model.config, batch)
+    # Within a trace nothing is compiled apart, so that whoever traces a gated copy sees all of its calls.
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((model, arrays)))
+    run = _forward.__wrapped__ if traced else _forward  # type: ignore[attr-defined]
+    output: Output = run(model, arrays, options.gates, options.key, probe, options.compute)
     return output._replace(attention=output.probes, probes=None) if attention else output
 
 

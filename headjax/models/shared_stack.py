@@ -7,7 +7,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from flax import nnx
+
 from headjax.core.errors import require
+from headjax.core.modules import Beside
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params
 from headjax.models.layer import TransformerLayer
@@ -34,11 +37,14 @@ class SharedLayerGroup(LayerGroup):
     def tied(self, layer: int) -> tuple[int, ...]:
         return tuple(range(self.start, self.stop))
 
-    def varying_weights(self, layers: TransformerLayer | None) -> None:
-        return None
+    def varying_weights(self, layers: TransformerLayer | None) -> Any:
+        """Return what differs between the depths of a layer that is gated."""
+        return None if layers is None else nnx.split(layers, Beside, ...)[1]
 
     def layer_of(self, layers: TransformerLayer, varying: Any) -> TransformerLayer:
-        return layers
+        graph, _, shared = nnx.split(layers, Beside, ...)
+        layer: TransformerLayer = nnx.merge(graph, varying, shared)
+        return layer
 
 
 @kind("shared_stack")

@@ -111,7 +111,7 @@ class LayerGroup:
             lambda array: jax.lax.dynamic_index_in_dim(array, number - self.start, keepdims=False),
             self.values(None, call),
         )
-        return self.body(layer, call)(x, own._replace(layer=layer))
+        return self.body(layer, call)(x, own._replace(layer=self.varying_weights(layer)))
 
     def at(self, layers: Layers, call: StackCall, index: int) -> tuple[Any, Varying]:
         """Return `body`'s arguments for the layer at an index of the group: its weights and values."""

@@ -18,7 +18,7 @@ from headjax.sites.missed import missed, parameters_of
 from headjax.sites.program import Loss, Program, arrays_of, prepare
 from headjax.sites.pruning import prune_module
 from headjax.sites.reconstruction import reconstruct_module
-from headjax.sites.scoring import score_module
+from headjax.sites.scoring import score_heads
 from headjax.sites.site import AttentionSite, at_path, kept_along, ones
 from headjax.sites.trials import mean_loss
 
@@ -82,7 +82,7 @@ def shrink_heads(
         raise HeadjaxError(
             "model: layers of headjax within another model do not shrink; replace_attention resizes them"
         )
-    importance = score_module(model, batches, loss, strict=strict).score("importance")
+    importance = score_heads(model, batches, loss=loss, strict=strict).score("importance")
     removals = {
         site.path: _removals(site, np.array([importance[head] for head in site.head_ids()])) for site in program.sites
     }

@@ -15,7 +15,6 @@ from headjax.attention.module import AttentionModule, NoHeadsAttention
 from headjax.core.errors import HeadjaxError
 from headjax.core.modules import declared
 from headjax.core.tensors import flatten
-from headjax.models.model import Model
 from headjax.sites.checks import check_alone, check_arrays, check_projection, layers_in_front
 from headjax.sites.site import ROOT, AttentionSite, Sites, View, at_path, is_within, parameters
 
@@ -132,11 +131,9 @@ def attention_sites(model: nnx.Module, *, strict: bool = False) -> Sites:
 
 def find_sites(model: nnx.Module) -> Sites:
     """Return the attention layers that are recognised, see `attention_sites`."""
-    if isinstance(model, Model):
-        raise HeadjaxError(
-            "model: a headjax model names its heads by head stack and layer: headjax.all_heads(model.config)"
-        )
-    sites = tuple(sorted(_found(model), key=lambda site: site.places[0]))
+    found, name = _found(model), getattr(model, "named_sites", None)
+    sites = tuple(found if name is None else name(tuple(found)))
+    sites = tuple(sorted(sites, key=lambda site: site.places[0]))
     if not sites:
         raise HeadjaxError(
             f"model: {type(model).__name__} has no attention layer; looked for {LOOKED_FOR}; register the class of "
@@ -186,7 +183,7 @@ def _found(model: nnx.Module) -> Iterator[AttentionSite]:
                 continue
             site = dataclasses.replace(site, path=path)
             site = dataclasses.replace(site, layers=layers_in_front(layer, site))
-            if site.output:
+            if not site.shows_contexts:
                 check_arrays(layer, site)
                 check_projection(layer, site)
             if flat:
@@ -242,7 +239,8 @@ def _own(layer: Any) -> AttentionSite:
     kernel = next(name for name in weights if f".{name}".endswith(("output.kernel", "base_module.kernel")))
     kv_heads, output = len(set(config.groups)), kernel[: kernel.index("output") + len("output")]
     kinds: dict[str, Any] = {"output": output, "kernel": kernel, "query": tuple(query), "key": tuple(key)}
-    return AttentionSite(heads=config.num_heads, kv_heads=kv_heads, head_dim=size, ids=tuple(config.ids), **kinds)
+    named: dict[str, Any] = {"ids": tuple(config.ids), "shows_contexts": True}
+    return AttentionSite(heads=config.num_heads, kv_heads=kv_heads, head_dim=size, **named, **kinds)
 
 
 class Projection(NamedTuple):

@@ -9,7 +9,8 @@ from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Update
-from headjax.heads import ablation, learned_gates, named_orders, pruning, reconstruction, scores
+from headjax.core.serialize import unknown_name
+from headjax.heads import ablation, learned_gates, named_orders, pruning, reconstruction
 from headjax.heads.ablation import DEFAULT_BUDGET, Ablation, Mode
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import GateDistribution, LearnedGates
@@ -17,8 +18,6 @@ from headjax.heads.named_orders import LEARNED, OrderConfig
 from headjax.heads.ordering import RAW, Order, by_ablation, by_score, compared, random_order
 from headjax.heads.reconstruction import Reconstruction
 from headjax.heads.refit import RIDGES
-from headjax.heads.scores import GRADIENT_SCORES, Scores
-from headjax.heads.statistics import STATISTICS
 from headjax.heads.units import Place
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.compute import Compute
@@ -26,8 +25,7 @@ from headjax.models.model import Model
 from headjax.sites.program import Applied, Loss, sites_of
 from headjax.sites.pruning import prune_module
 from headjax.sites.reconstruction import ModuleReconstruction, reconstruct_module
-from headjax.sites.scoring import score_module
-from headjax.sites.site import find_heads
+from headjax.sites.scoring import score_heads
 from headjax.sites.trials import ablate_module, learn_module_gates
 
 OWN_LOSS = "a headjax model brings its own; this argument is for other models"
@@ -42,64 +40,6 @@ def _refuse(why: str, **given: bool) -> None:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def score_heads(
-    model: Model | nnx.Module | Applied,
-    batches: Iterable[Any],
-    *,
-    loss: Loss | None = None,
-    gates: Mapping[str, Any] | None = None,
-    statistics: Sequence[str] | None = None,
-    compute: Compute = Compute(attention="einsum"),
-    strict: bool = False,
-    progress: Update | None = None,
-) -> Scores:
-    """Score every head by `headjax.heads.scores.DESCRIPTIONS`, with one forward and backward pass per batch.
-
-    A headjax model brings its loss, the sum of the targets' negative log-likelihoods, and has every score. For any
-    other `nnx.Module` the loss is yours, and its structure allows importance, importance_token and fisher; positions
-    that cannot change the loss (padding) are not counted.
-    It is scored in evaluation mode, and stays as it is. Its heads are named by path and number, `layers.3.attn/5`.
-
-        >>> model = headjax.demo_model()
-        >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
-        >>> scores = headjax.score_heads(model, batches)
-        >>> importance = scores.score("importance")
-        >>> len(importance), str(min(importance, key=importance.get))
-        (32, 'decoder/1/6')
-
-    Args:
-        model: Model to score. A function of a tree of arrays (Linen, Equinox) is `(apply, params, sites)`, with the
-            path of W_O in the tree and the axis of its heads for each site, `{"layer_0": ("layer_0/out/kernel", 0)}`,
-            and the number of heads where the axis holds `heads * head_dim` entries, `("attn/weight", 1, 12)`;
-            loss gets `apply` with the tree filled in for its model. There dL/dxi_h = <dL/dW_O^h, W_O^h>, which takes
-            memory for a gradient of W_O for every example of a batch.
-        batches: Examples: arrays by Hugging Face's names with labels; for your loss, trees of arrays whose first axis
-            is that of the examples.
-        loss: Function of a model and a batch that returns the losses of the examples, `[batch]`. If it returns one
-            number, it is taken on batches of one example each. None for headjax models.
-        gates: Gates at which to score, `[layers, max_heads]` by head stack; `[heads]` by the path of the layer for
-            other models. None is all ones.
-        statistics: Names of the forward scores to take, of a headjax model alone; None is all that a model has.
-        compute: Precision and kernels of a headjax model's forward pass.
-        strict: Whether attention that the loss computes and that no site holds is an error; else a warning names it.
-        progress: Called after every batch with the number of batches done.
-
-    Raises:
-        DataError: There are no examples, or none has a target.
-        HeadjaxError: A score is not finite, a statistic does not exist, the model has no attention layer
-            (`attention_sites`), or there is no loss.
-    """
-    if isinstance(model, Model):
-        _refuse(OWN_LOSS, loss=loss is not None)
-        options: dict[str, Any] = {"gates": gates, "compute": compute, "progress": progress}
-        options["statistics"] = tuple(STATISTICS) if statistics is None else statistics
-        return on_automatic_axes(scores.score_heads)(model, batches, **options)
-    for name in statistics or ():
-        raise HeadjaxError(f"statistics: {name}: not of such a model, which has {', '.join(GRADIENT_SCORES)}")
-    _refuse(FOR_OWN, compute=compute != Compute(attention="einsum"))
-    return score_module(model, batches, loss, gates=gates, strict=strict, progress=progress)
 
 
 def ablate(
@@ -236,8 +176,10 @@ def order_heads(
         return by_ablation(ablate_module(model, batches, "each", loss, strict=strict, progress=progress))
     if config.by in LEARNED:
         return _by_learned_gates(model, batches, config, count, loss, strict, progress)
-    found = score_module(model, batches, loss, strict=strict, progress=progress)
-    _require_order(config.by, found.values)
+    found = score_heads(model, batches, loss=loss, strict=strict, progress=progress)
+    known = [*found.values, *RAW, "ablation", *LEARNED]
+    if config.by not in known:
+        raise HeadjaxError(f"by: {unknown_name('order of such a model', config.by, known)}")
     return by_score(compared(found.values, config.by))
 
 

@@ -16,7 +16,7 @@ import jax
 from flax import nnx
 
 from headjax.sites.discovery import REGISTER, not_recognised, report_missed
-from headjax.sites.program import ModuleProgram, Program, arrays_of
+from headjax.sites.program import Losses, ModuleProgram, Program, arrays_of
 from headjax.sites.site import ROOT, Gates, at_path, is_within, ones, parameters
 
 SCOPE = "module "
@@ -69,7 +69,7 @@ def parameters_of(model: nnx.Module, paths: Iterable[str], besides: Iterable[str
 
 @functools.partial(jax.jit, static_argnums=0)
 def _value(program: Program, state: Any, gates: Gates, batch: Any) -> jax.Array:
-    return program.value(state, gates, batch)
+    return program.value(state, gates, batch).total
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -82,8 +82,7 @@ def _scoped_value(program: ModuleProgram, state: Any, gates: Gates, batch: Any) 
             cls: Any = type(module)
             module.__class__ = _scoped_class(cls)
             module.head_scope = SCOPE + (".".join(map(str, parts)) or ROOT)
-    loss: jax.Array = program.loss(model, batch)
-    return loss
+    return Losses.of(program.loss(model, batch)).total
 
 
 @functools.cache

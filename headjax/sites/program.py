@@ -14,11 +14,38 @@ from flax import nnx
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.sites.discovery import find_sites
-from headjax.sites.seam import Read, attach, recording
+from headjax.sites.seam import attach, recording
 from headjax.sites.site import AttentionSite, Gates, Sites
 
 Loss = Callable[[Any, Any], Any]
-"""Function of a model and a batch that returns the batch's losses, `[batch]`, or one number for the batch."""
+"""Function of a model and a batch that returns the batch's losses, `[batch]`, or one number for the batch.
+
+Or the sums over each example's targets beside the numbers of targets, as `headjax.models.config.Loss` does.
+"""
+
+
+class Losses(NamedTuple):
+    """Losses of a batch: sums over the targets of each example, and numbers of targets, `[batch]` or one number."""
+
+    total: jax.Array
+    targets: jax.Array
+
+    @classmethod
+    def of(cls, found: Any) -> Losses:
+        """Return what a `Loss` returned; an example without a number of targets has one."""
+        total = jnp.asarray(getattr(found, "total", found), jnp.float32)
+        return cls(total, jnp.asarray(getattr(found, "weight", jnp.ones_like(total)), jnp.float32))
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnLoss:
+    """The loss that a model brings: `model.loss(batch)`, computed as `compute` says where that is given."""
+
+    compute: Any = None
+
+    def __call__(self, model: Any, batch: Any) -> Any:
+        return model.loss(batch) if self.compute is None else model.loss(batch, compute=self.compute)
+
 
 Applied = tuple[Callable[..., Any], Any, Mapping[str, tuple[str, int] | tuple[str, int, int]]]
 """Function of a tree of arrays, the tree, and by site the path of W_O in it and the axis of its heads.
@@ -42,25 +69,23 @@ class Program(abc.ABC):
     loss: Loss
 
     @abc.abstractmethod
-    def value(
-        self, state: Any, gates: Gates, batch: Any, reads: Gates | None = None, read: Read | None = None
-    ) -> jax.Array:
-        """Return the loss of a batch at these gates; `headjax.sites.seam.attach` describes the arguments."""
+    def value(self, state: Any, gates: Gates, batch: Any, **readings: Any) -> Losses:
+        """Return the losses of a batch at these gates; `headjax.sites.seam.attach` describes the readings."""
 
     def calls(self, state: Any, batch: Any) -> Calls:
         """Return the shape of a batch's loss, and the calls of sites, from shapes alone."""
         gates = {site.path: jax.ShapeDtypeStruct(site.shape, jnp.float32) for site in self.sites}
         with recording() as recorded:
-            loss = jax.eval_shape(self.value, state, gates, batch)
+            loss = jax.eval_shape(self.value, state, gates, batch).total
         if loss.ndim > 1:
             raise HeadjaxError(f"loss: expected one number or one for each example, got shape {list(loss.shape)}")
         return Calls(loss.ndim == 1, recorded)
 
-    def losses(self, state: Any, gates: Gates, batch: Any) -> jax.Array:
+    def losses(self, state: Any, gates: Gates, batch: Any) -> Losses:
         """Return the loss of every example, `[batch]`: a loss of one number is taken on batches of one example."""
         if self.calls(state, batch).per_example:
             return self.value(state, gates, batch)
-        return each_example(lambda one: self.value(state, gates, one).sum(), batch)
+        return each_example(lambda one: jax.tree.map(jnp.sum, self.value(state, gates, one)), batch)
 
 
 class Calls(NamedTuple):
@@ -90,17 +115,15 @@ class ModuleProgram(Program):
         # Static attributes of other people's modules need not have a hash; they can be compared.
         return hash((self.sites, self.loss))
 
-    def value(
-        self, state: Any, gates: Gates, batch: Any, reads: Gates | None = None, read: Read | None = None
-    ) -> jax.Array:
-        return jnp.asarray(self.loss(self.gated(state, gates, reads, read), batch), jnp.float32)
+    def value(self, state: Any, gates: Gates, batch: Any, **readings: Any) -> Losses:
+        return Losses.of(self.loss(self.gated(state, gates, **readings), batch))
 
-    def gated(self, state: Any, gates: Gates, reads: Gates | None = None, read: Read | None = None) -> nnx.Module:
+    def gated(self, state: Any, gates: Gates, **readings: Any) -> nnx.Module:
         """Return a copy of the module with these gates."""
         # New variables: the copy shares none with the model, whatever its forward pass changes.
         model: nnx.Module = nnx.merge(self.graph, jax.tree.map(lambda array: array, state))
         model.eval()
-        attach(model, self.sites, gates, reads, read)
+        attach(model, self.sites, gates, **readings)
         return model
 
 
@@ -118,9 +141,7 @@ class TreeProgram(Program):
     by_position = False
     apply: Callable[..., Any]
 
-    def value(
-        self, state: Any, gates: Gates, batch: Any, reads: Gates | None = None, read: Read | None = None
-    ) -> jax.Array:
+    def value(self, state: Any, gates: Gates, batch: Any, **readings: Any) -> Losses:
         own = {site.kernel: site for site in self.sites}
 
         def scaled(path: Any, array: Any) -> Any:
@@ -133,21 +154,24 @@ class TreeProgram(Program):
             return array * along.reshape(shape).astype(array.dtype)
 
         params = jax.tree_util.tree_map_with_path(scaled, state)
-        return jnp.asarray(self.loss(functools.partial(self.apply, params), batch), jnp.float32)
+        return Losses.of(self.loss(functools.partial(self.apply, params), batch))
 
 
 def _path_of(path: Any) -> str:
     return ".".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
 
 
-def prepare(model: nnx.Module | Applied, loss: Loss | None) -> tuple[Program, Any]:
+def prepare(model: nnx.Module | Applied, loss: Loss | None, compute: Any = None) -> tuple[Program, Any]:
     """Return the program of a model and its arrays."""
-    if loss is None:
+    if loss is None and not callable(getattr(model, "loss", None)):
         raise HeadjaxError(
-            "loss: needed for a model that is not headjax's: a function of model and batch that returns the loss of "
-            "every example, [batch]"
+            "loss: needed, as the model has no method `loss(batch)`: a function of model and batch that returns the "
+            "loss of every example, [batch]"
         )
     sites = sites_of(model)
+    if loss is not None and compute is not None:
+        raise HeadjaxError("compute: says how the model's own loss is computed; yours decides that itself")
+    loss = OwnLoss(compute) if loss is None else loss
     if isinstance(model, nnx.Module):
         graph, state = nnx.split(model, graph=True)
         return ModuleProgram(sites, loss, graph), state

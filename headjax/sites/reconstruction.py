@@ -114,11 +114,8 @@ def _through(
     whole, apart = ones(program.sites), False
     for path, leads in calls.items():
         site = sites[path]
-        if len(leads) > 1 or not site.output:
-            why = (
-                "is called several times" if site.output else "is a layer of headjax, which does not show its contexts"
-            )
-            raise HeadjaxError(f"reconstruction: {path}: {why}; it cannot be solved")
+        if len(leads) > 1:
+            raise HeadjaxError(f"reconstruction: {path}: is called several times; it cannot be solved")
         for layer, kept in enumerate(np.asarray(gates[path]).reshape(-1, site.heads) > 0.0):
             apart |= not kept.all()
             if not apart or not kept.any():
@@ -195,7 +192,11 @@ def _every_context(program: Program, state: Any, gates: Gates, batch: Any) -> di
         site.path: jnp.zeros((*site.shape[:-1], *leads[site.path][0], site.heads * site.head_dim + 1))
         for site in program.sites
     }
-    found: dict[str, jax.Array] = jax.grad(lambda reads: program.value(state, gates, batch, reads, _read).sum())(reads)
+
+    def loss(reads: dict[str, jax.Array]) -> jax.Array:
+        return program.value(state, gates, batch, reads=reads, read=_read).total.sum()
+
+    found: dict[str, jax.Array] = jax.grad(loss)(reads)
     return found
 
 

@@ -1,37 +1,80 @@
-"""Scores of the heads of any Flax model: gradients of gates in one pass over the data."""
+"""Scores of the heads of any model: gradients of gates in one pass over the data."""
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.core.errors import HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
+from headjax.core.serialize import unknown_name
 from headjax.heads.scores import NO_TARGET, Scores, means, require_finite
-from headjax.heads.statistics import sum_over
+from headjax.heads.statistics import STATISTICS, sum_over
+from headjax.models.compute import Compute
 from headjax.sites.missed import checked
-from headjax.sites.program import Applied, Loss, Program, each_example, examples_in, prepare
-from headjax.sites.site import AttentionSite, Gates, filled, to_values
+from headjax.sites.program import Applied, Loss, Losses, Program, each_example, prepare
+from headjax.sites.seam import Notes
+from headjax.sites.site import AttentionSite, Gates, Sites, filled, to_values
 
 
-def score_module(
+def score_heads(
     model: nnx.Module | Applied,
     batches: Iterable[Any],
-    loss: Loss | None,
     *,
+    loss: Loss | None = None,
     gates: Mapping[str, Any] | None = None,
+    statistics: Sequence[str] | None = None,
+    compute: Compute | None = None,
     strict: bool = False,
     progress: Update | None = None,
 ) -> Scores:
-    """Score every head of a model that is not headjax's, see `headjax.sites.functions.score_heads`."""
+    """Score every head by `headjax.heads.scores.DESCRIPTIONS`, with one forward and backward pass per batch.
+
+    The loss L(x) of an example is what `loss` returns for it. A model that has a method `loss(batch)` brings its own;
+    that of headjax's models is the sum of the targets' negative log-likelihoods, so that -L(x) is the log-likelihood
+    of the example, as Fisher information needs. Examples without a target do not count.
+
+    Every `nnx.Module` is scored in evaluation mode, and stays as it is. Importance, importance_token and fisher need
+    gradients alone. The statistics (`headjax.heads.statistics.STATISTICS`) need the probabilities that layers of
+    headjax show; with them padding is what the batch says, elsewhere what cannot change the loss.
+
+        >>> model = headjax.demo_model()
+        >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
+        >>> scores = headjax.score_heads(model, batches)
+        >>> importance = scores.score("importance")
+        >>> len(importance), str(min(importance, key=importance.get))
+        (32, 'decoder/1/6')
+
+    Args:
+        model: Model to score. A function of a tree of arrays (Linen, Equinox) is `(apply, params, sites)`, with the
+            path of W_O in the tree and the axis of its heads for each site, `{"layer_0": ("layer_0/out/kernel", 0)}`,
+            and the number of heads where the axis holds `heads * head_dim` entries, `("attn/weight", 1, 12)`;
+            loss gets `apply` with the tree filled in for its model. There dL/dxi_h = <dL/dW_O^h, W_O^h>, which takes
+            memory for a gradient of W_O for every example of a batch.
+        batches: Examples: arrays by Hugging Face's names with labels; for your loss, trees of arrays whose first axis
+            is that of the examples.
+        loss: Function of a model and a batch that returns the losses of the examples, `[batch]`. If it returns one
+            number, it is taken on batches of one example each. None is the model's own, `model.loss(batch)`.
+        gates: Gates at which to score, by the path of the site, of its `shape`. None is all ones.
+        statistics: Names of the statistics to take; None is all where the model shows probabilities.
+        compute: Precision and kernels of a headjax model's own loss.
+        strict: Whether attention that the loss computes and that no site holds is an error; else a warning names it.
+        progress: Called after every batch with the number of batches done.
+
+    Raises:
+        DataError: There are no examples, or none has a target.
+        HeadjaxError: A score is not finite, a statistic does not exist or cannot be taken of this model, the model has
+            no attention layer (`attention_sites`), or there is no loss.
+    """
     started = time.perf_counter()
-    program, state = prepare(model, loss)
+    program, state = prepare(model, loss, compute)
+    named = _statistics(program.sites, statistics)
     at, by_head = filled(program.sites, gates), functools.partial(to_values, program.sites)
 
     def check(number: int, fetched: _Sums) -> None:
@@ -39,32 +82,50 @@ def score_module(
         if progress is not None:
             progress(number + 1, {})
 
-    sums = (_batch_sums(program, state, at, batch) for batch in checked(program, state, batches, strict))
+    sums = (_batch_sums(program, named, state, at, batch) for batch in checked(program, state, batches, strict))
     total: _Sums = sum_over(sums, check, NO_TARGET)
+    if total.examples == 0:
+        raise DataError(f"batches: {NO_TARGET}")
     values = means(total.heads, total.examples, total.counted, by_head)
     seconds = time.perf_counter() - started
-    return Scores(values, float(total.loss / total.examples), int(total.examples), seconds)
+    return Scores(values, float(total.loss / total.targets), int(total.examples), seconds)
+
+
+def _statistics(sites: Sites, asked: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of the statistics to take."""
+    shown = all(site.shows_contexts for site in sites)
+    if asked is None:
+        return tuple(STATISTICS) if shown else ()
+    for name in asked:
+        if name not in STATISTICS:
+            raise HeadjaxError(f"statistics: {unknown_name('statistic', name, STATISTICS)}")
+    if asked and not shown:
+        other = next(site.path for site in sites if not site.shows_contexts)
+        raise HeadjaxError(f"statistics: {asked[0]} needs probabilities, which {other} does not show; pass ()")
+    return tuple(asked)
 
 
 class _Sums(NamedTuple):
     """Sums over the examples of one batch or of several.
 
     Attributes:
-        loss, examples: Summed loss, and number of examples.
-        counted: By site, number of positions that can change the loss, of the shape of its gates.
+        loss, targets, examples: Summed loss, numbers of targets and of examples with a target.
+        counted: By site, number of counted positions, of the shape of its gates.
         heads: By score and site, of the shape of its gates.
     """
 
     loss: Any
+    targets: Any
     examples: Any
     counted: dict[str, Any]
     heads: dict[str, dict[str, Any]]
 
 
-@functools.partial(jax.jit, static_argnames="program")
-def _batch_sums(program: Program, state: Any, gates: Gates, batch: Any) -> _Sums:
-    examples = examples_in(batch)
-    found = _derivatives(program, state, gates, batch)
+@functools.partial(jax.jit, static_argnames=("program", "statistics"))
+def _batch_sums(program: Program, statistics: tuple[str, ...], state: Any, gates: Gates, batch: Any) -> _Sums:
+    """Return the sums of every score over one batch."""
+    found = _derivatives(program, statistics, state, gates, batch)
+    losses, present = found.losses, (found.losses.targets > 0).astype(jnp.float32)
     heads: dict[str, dict[str, Any]] = {}
     counted = {}
     for site in program.sites:
@@ -76,12 +137,16 @@ def _batch_sums(program: Program, state: Any, gates: Gates, batch: Any) -> _Sums
         }
         if found.positions:
             sums["importance_token"] = jnp.abs(by_position).sum(axis=(0, -2))
-        every = jnp.full(site.shape, examples * by_position.shape[-2], jnp.float32)
+        every = jnp.full(site.shape, present.sum() * by_position.shape[-2], jnp.float32)
         counted[site.path] = found.counted.get(site.path, every)
+        if site.path in found.notes:
+            noted = found.notes[site.path]
+            counted[site.path] = jnp.broadcast_to((noted.queries @ present)[..., None], site.shape)
+            sums |= zip(statistics, jnp.moveaxis(jnp.einsum("...bh,b->...h", noted.sums, present), -2, 0), strict=True)
         for name, array in sums.items():
             heads.setdefault(name, {})[site.path] = array
     whole = {name: arrays for name, arrays in heads.items() if len(arrays) == len(program.sites)}
-    return _Sums(found.losses.sum(), jnp.float32(examples), counted, whole)
+    return _Sums(losses.total.sum(), losses.targets.sum(), present.sum(), counted, whole)
 
 
 class _Derivatives(NamedTuple):
@@ -91,16 +156,18 @@ class _Derivatives(NamedTuple):
         losses: `[batch]`.
         gradient: By site, `[batch, positions, heads]`, or `[batch, layers, positions, heads]`.
         counted: By site, number of positions that can change the loss, of the shape of its gates.
+        notes: By site, what layers that show it note.
         positions: Whether gradients are by position, at every site.
     """
 
-    losses: jax.Array
+    losses: Losses
     gradient: dict[str, jax.Array]
     counted: dict[str, jax.Array]
+    notes: dict[str, Notes]
     positions: bool
 
 
-def _derivatives(program: Program, state: Any, gates: Gates, batch: Any) -> _Derivatives:
+def _derivatives(program: Program, statistics: tuple[str, ...], state: Any, gates: Gates, batch: Any) -> _Derivatives:
     """Differentiate every example's loss in one gate for each head and position.
 
     A loss that returns one number for each example is differentiated as a whole: no example reads another's gates, so
@@ -114,27 +181,44 @@ def _derivatives(program: Program, state: Any, gates: Gates, batch: Any) -> _Der
         raise HeadjaxError(
             f"{missing.path}: the loss never calls its {missing.output or 'layer'}, so its gates do nothing"
         )
-    reads = {site.path: jnp.zeros(site.shape) for site in program.sites if site.output}
+    reads = {site.path: jnp.zeros(site.shape) for site in program.sites}
+    shown = [site for site in program.sites if site.shows_contexts and len(leads[site.path]) == 2]
+    notes = {site.path: _no_notes(site, leads[site.path][0], statistics) for site in shown}
+    options: dict[str, Any] = {"read": _positions, "statistics": statistics}
 
-    def loss(arrays: tuple[Gates, Gates], batch: Any) -> tuple[jax.Array, jax.Array]:
-        losses = program.value(state, arrays[0], batch, arrays[1], _positions)
-        return losses.sum(), losses
+    def loss(arrays: tuple[Gates, Gates, dict[str, Notes]], batch: Any) -> tuple[jax.Array, Losses]:
+        losses = program.value(state, arrays[0], batch, reads=arrays[1], notes=arrays[2], **options)
+        return losses.total.sum(), losses
 
-    def differentiate(batch: Any) -> tuple[jax.Array, Gates, Gates]:
+    def differentiate(batch: Any) -> tuple[Losses, Gates, Gates, dict[str, Notes]]:
         spread = {site.path: _spread(site, gates[site.path], leads.get(site.path)) for site in program.sites}
-        (gradient, counted), losses = jax.grad(loss, has_aux=True)((spread, reads), batch)
-        return losses, gradient, counted
+        (gradient, counted, noted), losses = jax.grad(loss, has_aux=True)((spread, reads, notes), batch)
+        return losses, gradient, counted, noted
 
     if together:
-        losses, gradient, counted = differentiate(batch)
-        by_example = {site.path: _by_example(site, gradient[site.path], losses.shape[0]) for site in program.sites}
+        losses, gradient, counted, noted = differentiate(batch)
+        examples = losses.total.shape[0]
+        by_example = {site.path: _by_example(site, gradient[site.path], examples) for site in program.sites}
     else:
-        losses, gradient, counted = each_example(differentiate, batch)
-        losses = losses.reshape(-1)
+        losses, gradient, counted, noted = each_example(differentiate, batch)
+        losses = jax.tree.map(lambda array: array.reshape(-1), losses)
         counted = {path: array.sum(axis=0) for path, array in counted.items()}
         by_example = {site.path: _flattened(site, gradient[site.path]) for site in program.sites}
+        noted = {path: jax.tree.map(_joined, own, notes[path]) for path, own in noted.items()}
     positions = all(len(lead) > 1 and max(lead[1:]) > 1 for lead in leads.values()) and bool(leads)
-    return _Derivatives(losses, by_example, counted, positions)
+    return _Derivatives(losses, by_example, counted, noted, positions)
+
+
+def _no_notes(site: AttentionSite, batch: int, statistics: tuple[str, ...]) -> Notes:
+    """Return the arguments whose gradients are the notes of a site."""
+    front = site.shape[:-1]
+    return Notes(jnp.zeros((*front, batch)), jnp.zeros((*front, len(statistics), batch, site.heads)))
+
+
+def _joined(by_example: jax.Array, one: jax.Array) -> jax.Array:
+    """Return notes `[examples, ..., 1, heads?]` of batches of one example as those of one batch."""
+    axis = one.ndim - 1 if one.shape[-1] == 1 else one.ndim - 2
+    return jnp.moveaxis(by_example, 0, axis).reshape(*one.shape[:axis], -1, *one.shape[axis + 1 :])
 
 
 def _positions(contexts: jax.Array, matrix: jax.Array, counted: jax.Array) -> jax.Array:

@@ -16,15 +16,21 @@ import contextvars
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec
 
+from headjax.attention.attend import Call
+from headjax.attention.module import AttentionModule
+from headjax.attention.operands import Attended
 from headjax.core.errors import HeadjaxError
+from headjax.core.modules import Beside
+from headjax.heads.statistics import STATISTICS, Pattern, counted_queries
 from headjax.mesh.explicit import placed_as, spread_by_compiler
+from headjax.models.inputs import counted_at
 from headjax.sites.site import AttentionSite, Sites, at_path, output_matrix
 
 Read = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -35,23 +41,33 @@ UNIT = 2.0**-20
 """How a gate of 1 is held: too small to count in a loss that adds up its model's parameters, as for weight decay."""
 
 
-class HeadGate(nnx.Param):
-    """Gates of a site's heads in `UNIT`s, `[heads]` or `[..., heads]` with one for every position of the contexts.
+class HeadGate(Beside):
+    """Gates of a site's heads in `UNIT`s, `[heads]` or `[..., heads]` with one for every position of the contexts."""
 
-    A parameter, so that it stays in models that scan over the parameters of their layers alone.
+
+class HeadRead(Beside):
+    """Argument whose gradient is the reading at the seam."""
+
+
+class Notes(NamedTuple):
+    """Readings at a layer of headjax, which knows its probabilities and its padding.
+
+    Attributes:
+        queries: `[batch]`, numbers of queries that are no padding.
+        sums: `[statistics, batch, heads]`, sums of statistics over them.
     """
 
-
-class HeadRead(nnx.Param):
-    """Argument whose gradient is the reading at the seam; a parameter likewise."""
+    queries: Any
+    sums: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class Seam:
-    """Facts of a gated projection beside its arrays: its site, and its readings."""
+    """Facts of a gated projection beside its arrays: its site, its readings, and the statistics to note."""
 
     site: AttentionSite
     read: Read | None
+    statistics: tuple[str, ...]
 
 
 def attach(
@@ -60,37 +76,77 @@ def attach(
     gates: Mapping[str, jax.Array],
     reads: Mapping[str, jax.Array] | None = None,
     read: Read | None = None,
+    notes: Mapping[str, Notes] | None = None,
+    statistics: tuple[str, ...] = (),
 ) -> None:
     """Gate the sites of a copy of a model, which changes."""
     for site in sites:
         layer = at_path(model, site.path)
-        holder = at_path(layer, site.output)
+        holder = layer if site.shows_contexts else at_path(layer, site.output)
         cls: Any = type(holder)
-        holder.__class__ = _gated_class(cls, site.output == "")
+        holder.__class__ = _gated_class(cls)
         holder.head_gate = HeadGate(gates[site.path] * UNIT)
         holder.head_read = HeadRead(reads[site.path]) if reads is not None and site.path in reads else nnx.data(None)
-        holder.head_seam = nnx.static(Seam(site, read))
+        noted = None if notes is None else notes.get(site.path)
+        holder.head_notes = nnx.data(None if noted is None else Notes(*map(HeadRead, noted)))
+        holder.head_seam = nnx.static(Seam(site, read, statistics))
 
 
 @functools.cache
-def _gated_class(cls: Any, own: bool) -> Any:
-    """Return the subclass of a projection's class, or of an attention module of headjax, that gates its heads."""
+def _gated_class(cls: Any) -> Any:
+    """Return the subclass of a projection's class, or of an attention module's, that gates heads."""
 
     def projected(self: Any, contexts: jax.Array, *args: Any, **kwargs: Any) -> Any:
-        return cls.__call__(self, _through(self, contexts), *args, **kwargs)
+        return cls.__call__(self, _through(self, self, contexts), *args, **kwargs)
 
-    def attended(self: Any, inputs: jax.Array, *args: Any, gates: jax.Array | None = None, **kwargs: Any) -> Any:
-        _record(self.head_seam.site, inputs.shape[:-1])
-        own_gates = self.head_gate[...] / UNIT
-        return cls.__call__(self, inputs, *args, gates=own_gates if gates is None else gates * own_gates, **kwargs)
+    def attended(self: Any, inputs: jax.Array, key_values: Any, call: Call) -> Attended:
+        notes, statistics = self.head_notes, self.head_seam.statistics
+        if notes is not None and statistics:
+            observe = functools.partial(_note, statistics, notes.sums[...], call.mask, call.queries)
+            call = call._replace(observe=observe)
+        found = cls.attend(self, inputs, key_values, call)
+        contexts = found.context  # [batch, query, heads, value_dim]
+        if notes is not None:
+            contexts = _note(None, notes.queries[...], None, call.queries, contexts)
+        projection = at_path(self, self.head_seam.site.output)
+        return found._replace(context=_through(self, projection, contexts))
 
-    body = {"__call__": attended if own else projected, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    return type(cls.__name__, (cls,), body)
+    body = {"attend": attended} if issubclass(cls, AttentionModule) else {"__call__": projected}
+    return type(cls.__name__, (cls,), body | {"__module__": cls.__module__, "__qualname__": cls.__qualname__})
 
 
-def _through(projection: Any, contexts: jax.Array) -> jax.Array:
-    """Return the contexts times their gates, in the shape in which they came."""
-    site, read = projection.head_seam.site, projection.head_seam.read
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _note(statistics: tuple[str, ...] | None, argument: Any, mask: Any, queries: Any, array: jax.Array) -> jax.Array:
+    """Return an array, probabilities or contexts, whose reading is the gradient of the argument."""
+    return array
+
+
+def _note_forward(statistics: Any, *given: Any) -> tuple[jax.Array, Any]:
+    return given[-1], given
+
+
+def _note_backward(statistics: tuple[str, ...] | None, kept: Any, cotangent: jax.Array) -> tuple[Any, ...]:
+    argument, mask, queries, array = kept
+    read = functools.partial(_noted, statistics)
+    noted = spread_by_compiler(read, argument, mask, queries, array).astype(argument.dtype)
+    return noted, None, None, cotangent
+
+
+_note.defvjp(_note_forward, _note_backward)
+
+
+def _noted(statistics: tuple[str, ...] | None, mask: Any, queries: Any, array: jax.Array) -> jax.Array:
+    """Return the sums of statistics of probabilities over queries; without statistics, numbers of queries."""
+    if statistics is None:
+        return counted_at(queries, array.shape[:2]).sum(axis=1)
+    seen = Pattern(array, mask, queries)
+    counted = counted_queries(seen)[:, :, None] > 0
+    return jnp.stack([jnp.where(counted, STATISTICS[name](seen), 0.0).sum(axis=1) for name in statistics])
+
+
+def _through(holder: Any, projection: Any, contexts: jax.Array) -> jax.Array:
+    """Return the contexts times the gates that a module holds, in the shape in which they came."""
+    site, read = holder.head_seam.site, holder.head_seam.read
     heads = (site.heads, site.head_dim)
     if contexts.shape[-2:] != heads and contexts.shape[-1] != site.heads * site.head_dim:
         raise HeadjaxError(
@@ -99,12 +155,12 @@ def _through(projection: Any, contexts: jax.Array) -> jax.Array:
         )
     lead = contexts.shape[:-2] if contexts.shape[-2:] == heads else contexts.shape[:-1]
     _record(site, lead)
-    gates = projection.head_gate[...] / UNIT
+    gates = holder.head_gate[...] / UNIT
     by_head = contexts.reshape(*lead, *heads)
     gates = placed_as(gates.reshape((1,) * (len(lead) + 1 - gates.ndim) + gates.shape), by_head, len(lead) + 1)
     whole = spread_by_compiler(functools.partial(output_matrix, site), PartitionSpec(), projection)
     matrix = jax.lax.stop_gradient(whole)  # [heads, head_dim, width]
-    argument = None if projection.head_read is None else projection.head_read[...]
+    argument = None if holder.head_read is None else holder.head_read[...]
     return _gate(read, by_head, gates, matrix, argument).reshape(contexts.shape)
 
 

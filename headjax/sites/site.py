@@ -54,7 +54,9 @@ class AttentionSite:
             the shapes that projections hold, need not be listed.
         path: Path of the layer in the model, `layers.3.attn`; filled in by `attention_sites`.
         layers: Length of the axis of layers in front of every parameter, None without one; filled in likewise.
-        ids: Numbers of the heads; None counts from 0.
+        ids: Numbers of the heads, of one layer or of all of them in turn; None counts from 0.
+        first: Head stack and layer of the site's first layer, where the model names its heads by them.
+        shows_contexts: Whether the layer computes contexts and their sum apart, as layers of headjax do.
     """
 
     heads: int
@@ -69,6 +71,8 @@ class AttentionSite:
     path: str = ""
     layers: int | None = None
     ids: tuple[int, ...] | None = None
+    first: tuple[str, int] | None = None
+    shows_contexts: bool = False
 
     def __post_init__(self) -> None:
         for name in ("query", "key", "fused", "sizes"):
@@ -83,6 +87,9 @@ class AttentionSite:
     @property
     def places(self) -> tuple[tuple[str, int], ...]:
         """Head stack and layer of every layer of the site: one, or as many as lie along the axis in front."""
+        if self.first is not None:
+            stack, number = self.first
+            return tuple((stack, number + layer) for layer in range(self.layers or 1))
         if self.layers is None:
             return (stack_of(self.path),)
         return tuple((f"{self.path}.{ANY_LAYER}", layer) for layer in range(self.layers))
@@ -104,8 +111,8 @@ class AttentionSite:
 
     def head_ids(self) -> tuple[HeadId, ...]:
         """Return the heads in the order of the entries of the site's gates."""
-        numbers = range(self.heads) if self.ids is None else self.ids
-        return tuple(HeadId(stack, layer, head) for stack, layer in self.places for head in numbers)
+        rows = np.resize(range(self.heads) if self.ids is None else self.ids, (len(self.places), self.heads)).tolist()
+        return tuple(HeadId(*place, head) for place, row in zip(self.places, rows, strict=True) for head in row)
 
 
 Sites = tuple[AttentionSite, ...]

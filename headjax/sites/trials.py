@@ -89,9 +89,11 @@ def _changed(site: AttentionSite, index: tuple[int, ...], at: Gates, mode: Mode)
 
 @functools.partial(jax.jit, static_argnames=("program", "metrics"))
 def _measure(program: Program, metrics: Metrics, state: Any, gates: Gates, batch: Any) -> Measured:
-    losses = program.losses(state, gates, batch)
-    others = {name: dataclasses.replace(program, loss=metric).losses(state, gates, batch) for name, metric in metrics}
-    return Measured({"loss": losses} | others, jnp.ones_like(losses))
+    total, targets = program.losses(state, gates, batch)
+    others = {
+        name: dataclasses.replace(program, loss=metric).losses(state, gates, batch).total for name, metric in metrics
+    }
+    return Measured({"loss": total} | others, targets)
 
 
 def learn_module_gates(
@@ -127,4 +129,5 @@ class _MeanLoss:
     program: Program
 
     def __call__(self, state: Any, batch: Any, gates: Gates) -> jax.Array:
-        return self.program.losses(state, gates, batch).mean()
+        total, targets = self.program.losses(state, gates, batch)
+        return total.sum() / jnp.maximum(targets.sum(), 1.0)

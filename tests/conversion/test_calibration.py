@@ -9,7 +9,7 @@ from headjax.conversion.calibration import calibrate, collect
 from headjax.conversion.named import describe
 from headjax.core.errors import ConfigError
 from headjax.heads.agreement import agreement
-from headjax.heads.statistics import counted_queries
+from headjax.models.inputs import counted_at
 from headjax.models.outputs import IGNORED
 from headjax.models.tasks import Classification
 from headjax.models.vision import Patches
@@ -53,7 +53,7 @@ def test_target_tokens_without_labels_do_not_count() -> None:
     for found, expected in zip(collect(model, [batch]).values(), collect(model, [masked]).values(), strict=True):
         for moment, other in zip(found, expected, strict=True):
             assert_close(moment, other, sums=tiny.SUMS)
-    counted = model(batch, probe=counted_queries).require_probes()
+    counted = model(batch, probe=lambda probe: counted_at(probe.query_mask, probe.inputs.shape[:2])).require_probes()
     for stack in ("decoder", "cross"):
         np.testing.assert_array_equal(counted[stack][0], labels != IGNORED)
     everywhere = collect(model, [batch | {"labels": LABELS}])["cross", 0]

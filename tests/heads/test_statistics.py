@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Attended, Mask, NoHeads
+from headjax.attention import Mask
 from headjax.core.errors import KernelError
 from headjax.heads import statistics
-from headjax.heads.statistics import sum_over
-from headjax.models.layer import Probe
+from headjax.heads.statistics import Pattern, sum_over
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -21,14 +20,10 @@ SUMS = 4
 """Terms of the longest way: a sum over 4 keys."""
 
 
-def probe(weights, context=None, **fields):
-    """A probe of hand-made probabilities, `[heads, query, key]` for a batch of one."""
+def probe(weights, **fields):
+    """A pattern of hand-made probabilities, `[heads, query, key]` for a batch of one."""
     weights = None if weights is None else jnp.asarray(weights, jnp.float32)[None]
-    context = jnp.zeros((1, 3, 2, 3)) if context is None else context
-    fields = {"mask": None, "query_mask": None} | fields
-    return Probe(
-        "attention", ATTENTION.bind(PARAMS, 16, 16), jnp.zeros((1, 3, 16)), Attended(context, weights), **fields
-    )
+    return Pattern(**{"probabilities": weights, "mask": None, "queries": None} | fields)
 
 
 WEIGHTS = [
@@ -57,22 +52,6 @@ def test_normalized_entropy_counts_the_keys_a_query_may_see():
 def test_distance_of_hand_made_probabilities():
     expected = [[1.5, 0.0], [0.5, 0.7 + 0.1 + 0.2], [1.0, 0.0]]
     assert_close(statistics.distance(probe(WEIGHTS))[0], expected, sums=SUMS)
-
-
-def test_sums_leave_out_padding():
-    names = list(statistics.STATISTICS.values())
-    seen = probe(WEIGHTS, query_mask=jnp.array([[True, False, True]]))
-    sums, count = statistics.query_sums(names)(seen)
-    np.testing.assert_allclose(count, [2.0])
-    assert_close(sums[0], [[math.log(4), 0.0]], sums=SUMS)
-
-
-def test_layers_without_heads_have_no_statistics():
-    config = tiny.decoder_config(tiny.layer(NoHeads()), tiny.layer())
-    function = statistics.query_sums(list(statistics.STATISTICS.values()))
-    (empty, _), (full, _) = tiny.model(config)(tiny.tokens(), probe=function).probes["decoder"]
-    assert {array.shape for array in empty} == {(2, 0)}
-    assert {array.shape for array in full} == {(2, 4)}
 
 
 def test_an_implementation_without_probabilities_is_an_error():
