@@ -14,8 +14,7 @@ from benchmarks.result import SPREAD, BenchResult, pytorch
 from benchmarks.train_step import bert, our_step
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns
-from headjax.heads.ablation import ablate
-from headjax.heads.head_id import all_heads
+from headjax.sites.ablation import ablate
 from headjax.heads.ordering import random_order
 from headjax.heads.pruning import prune
 from headjax.heads.scores import score_heads

@@ -26,6 +26,25 @@ class Beside(nnx.Param):
     """
 
 
+class Aside:
+    """A value that programs do not depend on: modules that differ in it alone share compiled programs."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.value!r})"
+
+    def __deepcopy__(self, memo: Any) -> Aside:
+        return self
+
+
 class Spec(Checked, abc.ABC):
     """Base of the specs that have a module."""
 

@@ -23,10 +23,10 @@ from headjax.plots import pruning_curves
 from headjax.report import numbers
 from headjax.report.page import Picture, Section, write_page
 from headjax.report.tables import Column, Table
+from headjax.sites.ablation import ablate, mean_loss
 from headjax.sites.program import Applied, Loss, Program, prepare
 from headjax.sites.scoring import score_heads
 from headjax.sites.site import Sites, find_heads, without
-from headjax.sites.trials import ablate_module, mean_loss
 
 
 def report_heads(
@@ -116,7 +116,7 @@ def _orders(
         heads = tuple(scores.score("importance"))
         return [tuple(heads[at] for at in np.random.default_rng(seed).permutation(len(heads))) for seed in range(seeds)]
     if name == "ablation":
-        return [by_ablation(ablate_module(model, batches, "each", loss))]
+        return [by_ablation(ablate(model, batches, "each", loss=loss))]
     return [by_scores(scores, name)]
 
 

@@ -18,11 +18,12 @@ from headjax.evaluation.selection import SEED, split_task
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.head_report.curves import CurveConfig, CurvePoint, curve
 from headjax.head_report.views import View, views
-from headjax.heads.ablation import ablate, best_heads
+from headjax.heads.ablation import best_heads
 from headjax.heads.attended import Role, head_roles
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.models.config import Batch, Gates
 from headjax.models.model import Model
+from headjax.sites.ablation import ablate
 from headjax.sites.scoring import score_heads
 
 MODES: tuple[Any, ...] = ("each", "all-but-one")

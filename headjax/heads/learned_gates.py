@@ -9,9 +9,8 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -20,18 +19,13 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
-from headjax.core.errors import DataError, HeadjaxError, require
+from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Checked, NotNegative, Positive, Size
 from headjax.core.losses import Losses
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
-from headjax.heads import gates as head_gates
-from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.head_id import HeadId
 from headjax.heads.ordering import Order, by_score
-from headjax.models.compute import Compute
-from headjax.models.config import Batch, ModelConfig, Options
-from headjax.models.inputs import device_batch
-from headjax.models.model import Model
 
 Logits = dict[str, jax.Array]
 """Learned logits `[layers, max_heads]` by head stack, high for heads worth keeping; -inf in columns without a head."""
@@ -75,48 +69,6 @@ class LearnedGates(NamedTuple):
     losses: np.ndarray
 
 
-def learn_gates(
-    model: Model,
-    batches: Sequence[Batch],
-    distribution: GateDistribution,
-    *,
-    steps: int,
-    learning_rate: float,
-    seed: int = 0,
-    stacks: Collection[str] | None = None,
-    compute: Compute = Compute(),
-    progress: Update | None = None,
-) -> LearnedGates:
-    """Train the logits of a gate distribution with Adam; the model's parameters stay as they are.
-
-    Every step draws one set of gates for its batch and descends the mean loss per target plus the penalty. Batches are
-    used in turn, again and again. Dropout and label smoothing are off.
-
-    Arguments and errors are those of `headjax.sites.functions.learn_gates`. The gates of the head stacks in `stacks`
-    alone are learned, of all if it is None; the others stay 1.
-    """
-    if not batches:
-        raise DataError("batches: there is no example to learn gates on")
-    config = model.config.for_evaluation()
-    heads = all_heads(config, stacks)
-    distribution.check(len(heads))
-    present = head_gates.from_values(config, dict.fromkeys(heads, 1.0), fill=0.0)
-    learned = {head.stack for head in heads}
-    logits = {
-        stack: jnp.where(present[stack] > 0, distribution.initial, -jnp.inf) for stack in present if stack in learned
-    }
-    arrays = (device_batch(config, batch) for batch in itertools.cycle(batches))
-    objective = _ModelLoss(config, compute)
-    logits, losses = descend(
-        objective, distribution, logits, model.params, arrays, steps, learning_rate, seed, progress
-    )
-    everywhere = head_gates.ones(config)
-    gates = everywhere | distribution.final(logits)
-    values, opened = (head_gates.to_values(config, everywhere | arrays) for arrays in (logits, gates))
-    values = {head: values[head] for head in heads}
-    return LearnedGates(gates, closed(values, opened), values, losses)
-
-
 def closed(values: Mapping[HeadId, float], opened: Mapping[HeadId, float]) -> Order:
     """Return the heads with gate 0, in the order of their logits."""
     return tuple(head for head in by_score(values) if opened[head] == 0.0)
@@ -124,18 +76,6 @@ def closed(values: Mapping[HeadId, float], opened: Mapping[HeadId, float]) -> Or
 
 Objective = Callable[[Params, Any, Logits], jax.Array]
 """Function with a hash, of parameters, a batch and gates, that returns the mean loss."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _ModelLoss:
-    """Mean loss per target of a model."""
-
-    config: ModelConfig
-    compute: Compute
-
-    def __call__(self, params: Params, batch: Any, gates: Logits) -> jax.Array:
-        output = self.config.apply(params, batch, Options(gates=gates, compute=self.compute))
-        return self.config.loss(output, batch).mean()
 
 
 class _State(NamedTuple):

@@ -11,15 +11,16 @@ from headjax.core.errors import require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Size
 from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
-from headjax.heads.ablation import ablate
 from headjax.heads.groups import by_groups, key_value_groups, removals
 from headjax.heads.head_id import all_heads
-from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
+from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset
 from headjax.heads.ordering import Order, by_ablation, by_score, compared, flat, in_stacks, random_order
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import SCORES
 from headjax.models.config import Batch
 from headjax.models.model import Model
+from headjax.sites.ablation import ablate
+from headjax.sites.learning import learn_gates
 from headjax.sites.scoring import score_heads
 
 OTHER_ORDERS: Mapping[str, str] = {

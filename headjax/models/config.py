@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention
 from headjax.core import tensors as declared
 from headjax.core.errors import DataError
@@ -18,7 +19,7 @@ from headjax.core.fields import Size
 from headjax.core.modules import Spec
 from headjax.core.tensors import Initializer, Normal, Params
 from headjax.models.cache import DecodingState, Prompt
-from headjax.models.compute import Compute
+from headjax.models.compute import Compute, StackCall
 from headjax.models.hooks import Hooks
 from headjax.models.layer import ProbeFunction
 from headjax.models.ranges import Range
@@ -133,6 +134,11 @@ class Options(NamedTuple):
     compute: Compute = Compute()
     hooks: Hooks | None = None
 
+    def call(self, stack: str) -> StackCall:
+        """Return the call of a stack with these options, without its mask."""
+        own = Call(gates=self.gates_of(stack))
+        return StackCall(own, probe=self.probe, compute=self.compute, stack=stack, hooks=self.hooks)
+
     def gates_of(self, head_stack: str) -> jax.Array | None:
         """Return the gates of one head stack; None is all ones."""
         return None if self.gates is None else self.gates.get(head_stack)
@@ -210,6 +216,17 @@ class ModelConfig(Spec, abc.ABC):
         """The stacks by name (`encoder`, `decoder`); their parameters lie under the same name."""
 
     @abc.abstractmethod
+    def enter(self, model: Any, stack: str, batch: Batch, options: Options) -> jax.Array:
+        """Return what enters the first layer of a stack, `[batch, length, width]`."""
+
+    @abc.abstractmethod
+    def call(self, stack: str, batch: Batch, options: Options, memory: jax.Array | None) -> StackCall:
+        """Return the call of a stack; `memory` is the output of the stack before."""
+
+    @abc.abstractmethod
+    def finish(self, model: Any, hidden: jax.Array, batch: Batch, options: Options) -> Output:
+        """Return the model's output, from that of its last stack."""
+
     def forward(self, model: Any, batch: Batch, options: Options) -> Output:
         """Compute the forward pass.
 
@@ -218,6 +235,14 @@ class ModelConfig(Spec, abc.ABC):
             batch: arrays by Hugging Face's names.
             options: of the forward.
         """
+        hidden: Any = None
+        probes: dict[str, list[Any]] = {}
+        for name in self.stacks():
+            x, call = self.enter(model, name, batch, options), self.call(name, batch, options, hidden)
+            hidden, reports = getattr(model, name)(x, call)  # [batch, length, width]
+            if options.probe is not None:
+                probes |= by_head_stack(name, reports)
+        return self.finish(model, hidden, batch, options)._replace(probes=probes or None)
 
     def apply(self, params: Params, batch: Batch, options: Options) -> Output:
         """Compute the forward pass with a nested dict of arrays."""

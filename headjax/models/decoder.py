@@ -18,10 +18,10 @@ from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Normal, Params
 from headjax.models.cache import DecodingState, Prompt
 from headjax.models.compute import StackCall
-from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output, by_head_stack
+from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output
 from headjax.models.decoding import decode, empty_cache
 from headjax.models.embeddings import Embeddings, Learned, Positions
-from headjax.models.inputs import abstract_integers, batch_present, batch_tokens, embedded
+from headjax.models.inputs import abstract_integers, batch_present, batch_tokens, embedded, reading
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, equal_stack
@@ -73,12 +73,14 @@ class DecoderModel(GenerativeModel):
     def stacks(self) -> dict[str, Stack]:
         return {"decoder": self.decoder}
 
-    def forward(self, model: Any, batch: Batch, options: Options) -> Output:
-        x, call = embedded("decoder", model, batch, options, causal=True)
-        hidden, reports = model.decoder(x, call)  # [batch, length, width]
-        logits = model.output(hidden, model.embeddings.token)  # [batch, length, vocabulary]
-        probes = None if options.probe is None else by_head_stack("decoder", reports)
-        return Output(hidden=hidden, logits=logits, probes=probes)
+    def enter(self, model: Any, stack: str, batch: Batch, options: Options) -> jax.Array:
+        return embedded(model.embeddings, batch, options, causal=True)
+
+    def call(self, stack: str, batch: Batch, options: Options, memory: jax.Array | None) -> StackCall:
+        return reading(self.embeddings.positions, stack, batch, options, causal=True)
+
+    def finish(self, model: Any, hidden: jax.Array, batch: Batch, options: Options) -> Output:
+        return Output(hidden=hidden, logits=model.output(hidden, model.embeddings.token))
 
     def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
         tokens = batch_tokens(batch)

@@ -35,7 +35,7 @@ def decode(stack: TransformerStack, x: jax.Array, call: StackCall, cache: Cache)
     mask = dataclasses.replace(mask, query_positions=queries, key_positions=keys)
     call = call._replace(attention=call.attention._replace(mask=mask, positions=positions), used=cache.used)
     if stack.config.position_bias is not None:
-        call = stack.biased(stack.position_bias(positions, seen), call)
+        call = stack.config.biased(stack.position_bias(positions, seen), call)
     layers = {}
     for group in stack.config.groups:
         x, layers[group.name] = _decode_group(group, getattr(stack, group.name), x, call, cache.layers[group.name])

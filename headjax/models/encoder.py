@@ -14,9 +14,10 @@ from headjax.core.fields import Count, Listed, Rate, Size
 from headjax.core.norms import LayerNorm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal
+from headjax.models.compute import StackCall
 from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.embeddings import Embeddings, Learned, LearnedPresent, Positions
-from headjax.models.inputs import abstract_integers, embedded
+from headjax.models.inputs import abstract_integers, embedded, reading
 from headjax.models.outputs import Pooler
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, equal_stack
@@ -79,11 +80,15 @@ class EncoderModel(ModelConfig):
     def stacks(self) -> dict[str, Stack]:
         return {"encoder": self.encoder}
 
-    def forward(self, model: Any, batch: Batch, options: Options) -> Output:
-        x, call = embedded("encoder", model, batch, options, segments=batch.get("token_type_ids"))
-        hidden, reports = model.encoder(x, call)  # [batch, length, width]
+    def enter(self, model: Any, stack: str, batch: Batch, options: Options) -> jax.Array:
+        return embedded(model.embeddings, batch, options, segments=batch.get("token_type_ids"))
+
+    def call(self, stack: str, batch: Batch, options: Options, memory: jax.Array | None) -> StackCall:
+        return reading(self.embeddings.positions, stack, batch, options)
+
+    def finish(self, model: Any, hidden: jax.Array, batch: Batch, options: Options) -> Output:
         pooled = None if self.pooler is None else model.pooler(hidden, fold(options.key, 2))  # [batch, width]
-        return task_answer(model.output, Features(hidden, pooled, model.embeddings.token), reports, options)
+        return task_answer(model.output, Features(hidden, pooled, model.embeddings.token), options)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.output.loss(output, batch)

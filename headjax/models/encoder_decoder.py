@@ -19,10 +19,18 @@ from headjax.core.serialize import kind
 from headjax.core.tensors import FanIn, Initializer, Normal, Params, Xavier
 from headjax.models.cache import DecodingState, Prompt
 from headjax.models.compute import StackCall
-from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output, by_head_stack
+from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output
 from headjax.models.decoding import decode, empty_cache
 from headjax.models.embeddings import Embeddings, NoPositions, Positions, RelativeBuckets, Sinusoidal
-from headjax.models.inputs import abstract_integers, batch_array, batch_positions, batch_present, batch_tokens, embedded
+from headjax.models.inputs import (
+    abstract_integers,
+    batch_array,
+    batch_positions,
+    batch_present,
+    batch_tokens,
+    embedded,
+    reading,
+)
 from headjax.models.layer import Layer
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.ranges import Range
@@ -114,34 +122,38 @@ class EncoderDecoderModel(GenerativeModel):
     def stacks(self) -> dict[str, Stack]:
         return {"encoder": self.encoder, "decoder": self.decoder}
 
-    def forward(self, model: Any, batch: Batch, options: Options) -> Output:
-        tokens = self.decoder_inputs(batch)
-        present = batch_present(batch, tokens, "decoder_attention_mask")
-        counting = self.target_embeddings.positions
-        positions = batch_positions(batch, counting, tokens, present, causal=True, side="decoder_")
-        source = embedded("encoder", model, batch, options)
-        encoded, reports = model.encoder(*source)  # [batch, source length, width]
-        table = self._token_table(model)
-        x = model.decoder_embeddings(tokens, positions=positions, key=fold(options.key, 2), table=table)
+    def enter(self, model: Any, stack: str, batch: Batch, options: Options) -> jax.Array:
+        if stack == "encoder":
+            return embedded(model.embeddings, batch, options)
+        tokens, _, positions = self._target(batch)
+        key, table = fold(options.key, 2), self._token_table(model)
+        x: jax.Array = model.decoder_embeddings(tokens, positions=positions, key=key, table=table)
+        return x
+
+    def call(self, stack: str, batch: Batch, options: Options, memory: jax.Array | None) -> StackCall:
+        source = reading(self.embeddings.positions, "encoder", batch, options)
+        if stack == "encoder":
+            return source
+        _, present, positions = self._target(batch)
         packed = batch.get("decoder_segment_ids")
         mask = Mask(causal=True, keys=present, query_segments=packed, key_segments=packed)
-        crossed = Mask(keys=source.call.query_mask, query_segments=packed, key_segments=batch.get("segment_ids"))
-        call = StackCall(
+        crossed = Mask(keys=source.query_mask, query_segments=packed, key_segments=batch.get("segment_ids"))
+        return options.call(stack)._replace(
             attention=Call(mask=mask, gates=options.gates_of("decoder"), positions=positions),
             cross_attention=Call(mask=crossed, gates=options.gates_of("cross"), positions=positions),
-            encoder_output=encoded,
+            encoder_output=memory,
             query_mask=self.counted(batch),
             key=fold(options.key, 3),
-            probe=options.probe,
-            compute=options.compute,
-            stack="decoder",
-            hooks=options.hooks,
         )
-        hidden, probed = model.decoder(x, call)
-        probes = None
-        if options.probe is not None:
-            probes = by_head_stack("encoder", reports) | by_head_stack("decoder", probed)
-        return Output(hidden=hidden, logits=model.output(hidden, table), probes=probes)
+
+    def finish(self, model: Any, hidden: jax.Array, batch: Batch, options: Options) -> Output:
+        return Output(hidden=hidden, logits=model.output(hidden, self._token_table(model)))
+
+    def _target(self, batch: Batch) -> tuple[jax.Array, jax.Array | None, jax.Array]:
+        """Return the decoder's inputs, which of them are no padding, and their positions."""
+        tokens = self.decoder_inputs(batch)
+        present, counting = batch_present(batch, tokens, "decoder_attention_mask"), self.target_embeddings.positions
+        return tokens, present, batch_positions(batch, counting, tokens, present, causal=True, side="decoder_")
 
     def decoder_inputs(self, batch: Batch) -> jax.Array:
         """The batch's `decoder_input_ids`, or its labels after the start token, without the last; if packed, of each.
@@ -169,8 +181,8 @@ class EncoderDecoderModel(GenerativeModel):
 
     def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
         model = self.bind(options.compute.cast(params))
-        source = embedded("encoder", model, batch, options)
-        encoded, _ = model.encoder(*source)
+        source = self.call("encoder", batch, options, None)
+        encoded, _ = model.encoder(self.enter(model, "encoder", batch, options), source)
         if "decoder_input_ids" in batch:
             tokens = batch_tokens(batch, "decoder_input_ids")
         else:
@@ -180,7 +192,7 @@ class EncoderDecoderModel(GenerativeModel):
         self.target_embeddings.positions.check_length(capacity)
         cache = empty_cache(model.decoder, encoded[:, :1], capacity, encoded)
         present = jnp.ones(tokens.shape, bool) if present is None else present
-        return Prompt(tokens, present, DecodingState(cache, source.call.query_mask), batch.get("decoder_position_ids"))
+        return Prompt(tokens, present, DecodingState(cache, source.query_mask), batch.get("decoder_position_ids"))
 
     def decode(
         self,

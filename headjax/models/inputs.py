@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -94,44 +94,29 @@ def _counted(present: jax.Array, segments: Any) -> jax.Array:
     return jnp.maximum(count - 1, 0)
 
 
-class StackInput(NamedTuple):
-    """A stack's inputs for a batch's tokens.
-
-    Attributes:
-        x: `[batch, length, width]`, the embeddings.
-        call: everything else.
-    """
-
-    x: jax.Array
-    call: StackCall
-
-
 def embedded(
-    name: str,
-    model: Any,
-    batch: Batch,
-    options: Options,
-    *,
-    causal: bool = False,
-    segments: jax.Array | None = None,
-) -> StackInput:
-    """Return the embeddings of `input_ids [batch, length]` and the call of the stack that reads them.
+    embeddings: Any, batch: Batch, options: Options, *, causal: bool = False, segments: jax.Array | None = None
+) -> jax.Array:
+    """Return the embeddings `[batch, length, width]` of `input_ids [batch, length]`."""
+    tokens = batch_tokens(batch)
+    present = batch_present(batch, tokens)
+    positions = batch_positions(batch, embeddings.config.positions, tokens, present, causal=causal)
+    x: jax.Array = embeddings(tokens, positions=positions, segments=segments, key=fold(options.key, 0))
+    return x
 
-    Examples packed by `segment_ids` are kept apart. `call.query_mask` is None where there is no `attention_mask`.
+
+def reading(positions: Positions, stack: str, batch: Batch, options: Options, *, causal: bool = False) -> StackCall:
+    """Return the call of the stack that reads `input_ids [batch, length]`.
+
+    Examples packed by `segment_ids` are kept apart. `query_mask` is None where there is no `attention_mask`.
     """
     tokens = batch_tokens(batch)
     present = batch_present(batch, tokens)
-    positions = batch_positions(batch, model.embeddings.config.positions, tokens, present, causal=causal)
-    x = model.embeddings(tokens, positions=positions, segments=segments, key=fold(options.key, 0))
     packed = batch.get("segment_ids")
+    counted = batch_positions(batch, positions, tokens, present, causal=causal)
     mask = Mask(causal=causal, keys=present, query_segments=packed, key_segments=packed)
-    call = StackCall(
-        attention=Call(mask=mask, gates=options.gates_of(name), positions=positions),
+    return options.call(stack)._replace(
+        attention=Call(mask=mask, gates=options.gates_of(stack), positions=counted),
         query_mask=present,
         key=fold(options.key, 1),
-        probe=options.probe,
-        compute=options.compute,
-        stack=name,
-        hooks=options.hooks,
     )
-    return StackInput(x, call)

@@ -29,6 +29,7 @@ from headjax.models.config import Batch, Gates, Loss, ModelConfig, Network, Opti
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe, ProbeFunction, TransformerLayer
 from headjax.models.tasks.classification import remembered_names, with_class_names
+from headjax.models.walk import State, blocks_of, entered
 from headjax.storage import checksums
 from headjax.storage.arrays import read_params, write_params
 from headjax.storage.directories import Layout, write_directory
@@ -157,12 +158,30 @@ class Model(Network):
         options = Options(gates=gates, key=key, probe=probe, compute=compute)
         return forward(self, batch, options, attention=attention)
 
+    def device_batch(self, batch: Batch) -> dict[str, jax.Array]:
+        """Return a batch's arrays as JAX arrays, checked to be tokens, classes and positions of the model."""
+        return device_batch(self.config, batch)
+
     def loss(self, batch: Batch, *, compute: Compute = Compute()) -> Loss:
         """Return the losses of a batch's examples, in nats: sums over their targets, and numbers of targets.
 
         Nothing is dropped, and label smoothing is off.
         """
         return self.config.for_evaluation().loss(self(batch, compute=compute, deterministic=True), batch)
+
+    def embed(self, batch: Batch, compute: Compute = Compute()) -> State:
+        """Return the state that enters the first block, see `headjax.models.walk`."""
+        return entered(compute.cast(self), next(iter(self.config.stacks())), batch, None, compute)
+
+    def blocks(self) -> list[nnx.Module]:
+        """Return the blocks in the order of computation."""
+        return list(blocks_of(self))
+
+    def finish(self, state: State, compute: Compute = Compute()) -> Output:
+        """Return the model's output, from the state after the last block."""
+        model, last = compute.cast(self), list(self.config.stacks())[-1]
+        hidden = getattr(model, last).end(state.x)
+        return self.config.finish(model, hidden, state.batch, Options(compute=compute))
 
     def named_sites(self, sites: Sequence[Any]) -> list[Any]:
         """Return the model's `headjax.AttentionSite`s with heads named by head stack, layer and original number."""

@@ -27,6 +27,9 @@ class SharedLayerGroup(LayerGroup):
     def unstack(self, params: Params) -> list[Params]:
         return [params] * self.count
 
+    def unstacked(self, layers: TransformerLayer) -> list[TransformerLayer]:
+        return [layers] * self.count
+
     def one_of(self, params: Params, number: int) -> Params:
         return params
 

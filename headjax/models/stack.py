@@ -79,6 +79,10 @@ class LayerGroup:
         on_device = jax.tree.map(jnp.asarray, params)
         return [_layer(on_device, i) for i in range(self.count)]
 
+    def unstacked(self, layers: TransformerLayer) -> list[TransformerLayer]:
+        """Return each layer as a module with its own arrays."""
+        return [_layer(layers, i) for i in range(self.count)]
+
     def one_of(self, params: Params, number: int) -> Params:
         """Return the parameters of one layer alone, by its number in the stack."""
         return _layer(params, number - self.start)
@@ -255,6 +259,13 @@ class Stack(Spec):
         """Return the module; `memory_width` is the width of the encoder output, for cross-attention."""
         return TransformerStack(self, width, memory_width)
 
+    def biased(self, bias: jax.Array | None, call: StackCall) -> StackCall:
+        """Return the call with a bias `[1 or batch, heads, query, key]` of the self-attention's logits."""
+        if bias is None:
+            return call
+        columns = self.columns(bias.shape[1])
+        return call._replace(attention=call.attention._replace(bias=bias), columns=columns)
+
     def columns(self, heads: int) -> jax.Array | None:
         """Return each layer's original head numbers, or None where every layer has all heads in order."""
         ids = [attention.ids for attention in self.attentions("attention")]
@@ -341,14 +352,9 @@ class TransformerStack(nnx.Module):
         if self.config.position_bias is not None:
             positions = call.attention.positions
             positions = jnp.arange(x.shape[1])[None, :] if positions is None else positions
-            call = self.biased(self.position_bias(positions, positions), call)
+            call = self.config.biased(self.position_bias(positions, positions), call)
         return call
 
     def end(self, x: jax.Array) -> jax.Array:
         """Return the last layer's output, normalised if the stack has a final norm."""
         return x if self.config.final_norm is None else self.final_norm(x)
-
-    def biased(self, bias: jax.Array, call: StackCall) -> StackCall:
-        """Return the call with a bias `[1 or batch, heads, query, key]` of the self-attention's logits."""
-        columns = self.config.columns(bias.shape[1])
-        return call._replace(attention=call.attention._replace(bias=bias), columns=columns)

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention
 from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
@@ -164,22 +163,16 @@ class VisionModel(ModelConfig):
     def stacks(self) -> dict[str, Stack]:
         return {"encoder": self.encoder}
 
-    def forward(self, model: Any, batch: Batch, options: Options) -> Output:
-        x = model.patches(batch_array(batch, "pixel_values"), fold(options.key, 0))  # [batch, length, width]
-        call = StackCall(
-            attention=Call(gates=options.gates_of("encoder")),
-            query_mask=self.counted(batch),
-            key=fold(options.key, 1),
-            probe=options.probe,
-            compute=options.compute,
-            stack="encoder",
-            hooks=options.hooks,
-        )
-        hidden, reports = model.encoder(x, call)
-        pooled = hidden[:, 0]
-        if self.pooler is not None:
-            pooled = model.pooler(hidden, fold(options.key, 2))
-        return task_answer(model.output, Features(hidden, pooled, None), reports, options)
+    def enter(self, model: Any, stack: str, batch: Batch, options: Options) -> jax.Array:
+        x: jax.Array = model.patches(batch_array(batch, "pixel_values"), fold(options.key, 0))
+        return x
+
+    def call(self, stack: str, batch: Batch, options: Options, memory: jax.Array | None) -> StackCall:
+        return options.call(stack)._replace(query_mask=self.counted(batch), key=fold(options.key, 1))
+
+    def finish(self, model: Any, hidden: jax.Array, batch: Batch, options: Options) -> Output:
+        pooled = hidden[:, 0] if self.pooler is None else model.pooler(hidden, fold(options.key, 2))
+        return task_answer(model.output, Features(hidden, pooled, None), options)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.output.loss(output, batch)

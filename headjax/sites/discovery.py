@@ -15,6 +15,7 @@ from headjax.attention.module import AttentionModule, NoHeadsAttention
 from headjax.core.errors import HeadjaxError
 from headjax.core.modules import declared
 from headjax.core.tensors import flatten
+from headjax.heads.head_id import stack_of
 from headjax.sites.checks import check_alone, check_arrays, check_projection, layers_in_front
 from headjax.sites.site import ROOT, AttentionSite, Sites, View, at_path, is_within, parameters
 
@@ -129,11 +130,18 @@ def attention_sites(model: nnx.Module, *, strict: bool = False) -> Sites:
     return sites
 
 
+def sites_within(module: nnx.Module, path: str | None = None) -> Sites:
+    """Return the sites of a module, which lies at this path of a model where one is given; there may be none."""
+    name = getattr(module, "named_sites", None)
+    found = tuple(_found(module))
+    if path is not None:
+        found = tuple(dataclasses.replace(site, first=stack_of(f"{path}.{site.path}".strip("."))) for site in found)
+    return tuple(sorted(found if name is None else name(found), key=lambda site: site.places[0]))
+
+
 def find_sites(model: nnx.Module) -> Sites:
     """Return the attention layers that are recognised, see `attention_sites`."""
-    found, name = _found(model), getattr(model, "named_sites", None)
-    sites = tuple(found if name is None else name(tuple(found)))
-    sites = tuple(sorted(sites, key=lambda site: site.places[0]))
+    sites = sites_within(model)
     if not sites:
         raise HeadjaxError(
             f"model: {type(model).__name__} has no attention layer; looked for {LOOKED_FOR}; register the class of "
@@ -239,7 +247,7 @@ def _own(layer: Any) -> AttentionSite:
     kernel = next(name for name in weights if f".{name}".endswith(("output.kernel", "base_module.kernel")))
     kv_heads, output = len(set(config.groups)), kernel[: kernel.index("output") + len("output")]
     kinds: dict[str, Any] = {"output": output, "kernel": kernel, "query": tuple(query), "key": tuple(key)}
-    named: dict[str, Any] = {"ids": tuple(config.ids), "shows_contexts": True}
+    named: dict[str, Any] = {"ids": tuple(config.ids), "kv_index": tuple(config.groups), "shows_contexts": True}
     return AttentionSite(heads=config.num_heads, kv_heads=kv_heads, head_dim=size, **named, **kinds)
 
 

@@ -10,10 +10,8 @@ from flax import nnx
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
-from headjax.heads import ablation, learned_gates, named_orders, pruning, reconstruction
-from headjax.heads.ablation import DEFAULT_BUDGET, Ablation, Mode
+from headjax.heads import named_orders, pruning, reconstruction
 from headjax.heads.head_id import HeadId
-from headjax.heads.learned_gates import GateDistribution, LearnedGates
 from headjax.heads.named_orders import LEARNED, OrderConfig
 from headjax.heads.ordering import RAW, Order, by_ablation, by_score, compared, random_order
 from headjax.heads.reconstruction import Reconstruction
@@ -22,11 +20,12 @@ from headjax.heads.units import Place
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.compute import Compute
 from headjax.models.model import Model
-from headjax.sites.program import Applied, Loss, sites_of
+from headjax.sites.ablation import ablate
+from headjax.sites.learning import learn_gates
+from headjax.sites.program import Applied, Loss, prepare
 from headjax.sites.pruning import prune_module
 from headjax.sites.reconstruction import ModuleReconstruction, reconstruct_module
 from headjax.sites.scoring import score_heads
-from headjax.sites.trials import ablate_module, learn_module_gates
 
 OWN_LOSS = "a headjax model brings its own; this argument is for other models"
 FOR_OWN = "for headjax models alone"
@@ -40,100 +39,6 @@ def _refuse(why: str, **given: bool) -> None:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def ablate(
-    model: Model | nnx.Module | Applied,
-    batches: Iterable[Any],
-    mode: Mode = "each",
-    *,
-    loss: Loss | None = None,
-    metrics: Mapping[str, Callable[..., Any]] | None = None,
-    heads: Iterable[HeadId | str] | None = None,
-    gates: Mapping[str, Any] | None = None,
-    budget: int = DEFAULT_BUDGET,
-    compute: Compute = Compute(),
-    strict: bool = False,
-    progress: Update | None = None,
-) -> Ablation:
-    """Remove every head alone (`each`), all heads of a layer but one (`all-but-one`), or a whole group (`group`).
-
-    The first two are sections 3.2 and 3.3 of Michel et al. (2019). In a headjax model the residual stream that enters
-    each layer is computed once, and ablations of one layer run together, as many as fit the budget. Any other model
-    (see `score_heads`) runs whole for every head; one compilation serves all of them.
-
-        >>> model = headjax.demo_model()
-        >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
-        >>> found = headjax.ablate(model, batches, heads=["decoder/0/0", "decoder/0/1"])
-        >>> found.ablated["loss"].shape  # [heads, examples]
-        (2, 2)
-
-    Args:
-        model, batches, loss, gates, compute, strict: As for `score_heads`.
-        mode: Heads to remove: the head itself, all others of its layer, or all that read its KV head.
-        metrics: Metrics besides the loss, by name: functions of a headjax model's output and the batch, or of another
-            model and the batch, that return one value per example, higher for better.
-        heads: Heads to ablate; None is all.
-        budget: Bytes of device memory for temporaries of a headjax model.
-        progress: Called after every batch with the number of batches done.
-
-    Raises:
-        DataError: No example has a target.
-        HeadjaxError: A head or the mode does not exist, the budget is too small for a single ablation, a value of a
-            model that is not headjax's is not finite, or as for `score_heads`.
-    """
-    if isinstance(model, Model):
-        _refuse(OWN_LOSS, loss=loss is not None)
-        named = None if heads is None else [HeadId.parse(head) if isinstance(head, str) else head for head in heads]
-        options: dict[str, Any] = {"metrics": metrics, "heads": named, "gates": gates, "budget": budget}
-        return on_automatic_axes(ablation.ablate)(model, batches, mode, **options, compute=compute, progress=progress)
-    _refuse(FOR_OWN, budget=budget != DEFAULT_BUDGET, compute=compute != Compute())
-    given: dict[str, Any] = {"metrics": metrics, "heads": heads, "gates": gates, "strict": strict}
-    return ablate_module(model, batches, mode, loss, **given, progress=progress)
-
-
-def learn_gates(
-    model: Model | nnx.Module | Applied,
-    batches: Sequence[Any],
-    distribution: GateDistribution,
-    *,
-    steps: int,
-    learning_rate: float,
-    loss: Loss | None = None,
-    seed: int = 0,
-    compute: Compute = Compute(),
-    strict: bool = False,
-    progress: Update | None = None,
-) -> LearnedGates:
-    """Train the logits of a gate distribution with Adam; the model's parameters stay as they are.
-
-    Every step draws one set of gates for its batch and descends the mean loss plus the distribution's penalty.
-
-        >>> from headjax.heads.learned_gates import Subset
-        >>> model = headjax.demo_model()
-        >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
-        >>> found = headjax.learn_gates(model, batches, Subset(count=24), steps=2, learning_rate=0.1)
-        >>> len(found.removed)
-        8
-
-    Args:
-        model, batches, loss, compute, strict: As for `score_heads`.
-        distribution: `HardConcrete` or `Subset` of `headjax.heads.learned_gates`.
-        steps: Number of steps.
-        learning_rate: Learning rate of Adam.
-        seed: Seed of the samples.
-        progress: Called after every step with the number of steps done and the latest loss.
-
-    Raises:
-        DataError: There are no batches.
-        HeadjaxError: The loss is not finite, more heads are to be kept than there are, or as for `score_heads`.
-    """
-    options: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "seed": seed, "progress": progress}
-    if isinstance(model, Model):
-        _refuse(OWN_LOSS, loss=loss is not None)
-        return on_automatic_axes(learned_gates.learn_gates)(model, batches, distribution, **options, compute=compute)
-    _refuse(FOR_OWN, compute=compute != Compute())
-    return learn_module_gates(model, batches, distribution, loss, **options, strict=strict)
 
 
 def order_heads(
@@ -173,7 +78,7 @@ def order_heads(
     if config.by == "random":
         return random_order(tuple(find_heads(sites_of(model))), config.seed)
     if config.by == "ablation":
-        return by_ablation(ablate_module(model, batches, "each", loss, strict=strict, progress=progress))
+        return by_ablation(ablate(model, batches, "each", loss=loss, strict=strict, progress=progress))
     if config.by in LEARNED:
         return _by_learned_gates(model, batches, config, count, loss, strict, progress)
     found = score_heads(model, batches, loss=loss, strict=strict, progress=progress)
@@ -202,8 +107,8 @@ def _by_learned_gates(
     heads = len(find_heads(sites_of(model)))
     distribution = LEARNED[config.by](config, max(heads - count, 1))
     options: dict[str, Any] = {"steps": config.gate_steps, "learning_rate": config.gate_rate, "seed": config.seed}
-    options["strict"] = strict
-    return by_score(learn_module_gates(model, batches, distribution, loss, **options, progress=progress).logits)
+    options |= {"loss": loss, "strict": strict, "progress": progress}
+    return by_score(learn_gates(model, batches, distribution, **options).logits)
 
 
 @overload

@@ -16,7 +16,7 @@ import jax
 from flax import nnx
 
 from headjax.sites.discovery import REGISTER, not_recognised, report_missed
-from headjax.sites.program import Losses, ModuleProgram, Program, arrays_of
+from headjax.sites.program import Losses, ModuleProgram, Program
 from headjax.sites.site import ROOT, Gates, at_path, is_within, ones, parameters
 
 SCOPE = "module "
@@ -25,7 +25,7 @@ SCOPE = "module "
 
 def checked(program: Program, state: Any, batches: Iterable[Any], strict: bool) -> Iterator[Any]:
     """Yield batches as JAX arrays, and say on the first one which attention layers are left out."""
-    for number, batch in enumerate(map(arrays_of, batches)):
+    for number, batch in enumerate(map(program.read, batches)):
         if number == 0:
             check_recognised(program, state, batch, strict)
         yield batch

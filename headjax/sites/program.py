@@ -62,11 +62,13 @@ class Program(abc.ABC):
         sites: Sites whose gates it takes.
         loss: The loss.
         by_position: Whether it takes a gate for each position, too.
+        read: Brings a batch to the device: checks it where the model knows how.
     """
 
     by_position: ClassVar[bool]
     sites: Sites
     loss: Loss
+    read: Callable[[Any], Any] = dataclasses.field(default_factory=lambda: arrays_of, compare=False, kw_only=True)
 
     @abc.abstractmethod
     def value(self, state: Any, gates: Gates, batch: Any, **readings: Any) -> Losses:
@@ -174,15 +176,9 @@ def prepare(model: nnx.Module | Applied, loss: Loss | None, compute: Any = None)
     loss = OwnLoss(compute) if loss is None else loss
     if isinstance(model, nnx.Module):
         graph, state = nnx.split(model, graph=True)
-        return ModuleProgram(sites, loss, graph), state
-    return TreeProgram(sites, loss, model[0]), model[1]
-
-
-def sites_of(model: nnx.Module | Applied) -> Sites:
-    """Return the sites of a model."""
-    if isinstance(model, nnx.Module):
-        return find_sites(model)
-    _, params, places = model
+        read = getattr(model, "device_batch", arrays_of)
+        return ModuleProgram(find_sites(model), loss, graph, read=read), state
+    apply, params, places = model
     shapes = {_path_of(path): array.shape for path, array in jax.tree_util.tree_leaves_with_path(params)}
     sites = tuple(_tree_site(name, shapes, *place) for name, place in places.items())
     if not sites:

@@ -54,6 +54,7 @@ class AttentionSite:
             the shapes that projections hold, need not be listed.
         path: Path of the layer in the model, `layers.3.attn`; filled in by `attention_sites`.
         layers: Length of the axis of layers in front of every parameter, None without one; filled in likewise.
+        kv_index: KV head that each query head reads; None is equal consecutive groups.
         ids: Numbers of the heads, of one layer or of all of them in turn; None counts from 0.
         first: Head stack and layer of the site's first layer, where the model names its heads by them.
         shows_contexts: Whether the layer computes contexts and their sum apart, as layers of headjax do.
@@ -70,6 +71,7 @@ class AttentionSite:
     sizes: tuple[tuple[str, str], ...] = ()
     path: str = ""
     layers: int | None = None
+    kv_index: tuple[int, ...] | None = None
     ids: tuple[int, ...] | None = None
     first: tuple[str, int] | None = None
     shows_contexts: bool = False
@@ -93,6 +95,12 @@ class AttentionSite:
         if self.layers is None:
             return (stack_of(self.path),)
         return tuple((f"{self.path}.{ANY_LAYER}", layer) for layer in range(self.layers))
+
+    @property
+    def groups(self) -> np.ndarray:
+        """KV head that each query head reads, `[heads]`."""
+        equal = np.arange(self.heads) // max(self.heads // self.kv_heads, 1)
+        return equal if self.kv_index is None else np.asarray(self.kv_index)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -7,8 +7,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from headjax.core.errors import HeadjaxError
 from headjax.heads import ablation as ablations
 from headjax.heads import gates
-from headjax.heads.ablation import Ablation, ablate, best_heads
+from headjax.heads.ablation import Ablation, best_heads
 from headjax.heads.head_id import HeadId, all_heads
+from headjax.sites.ablation import ablate
 from tests import tiny
 from tests.closeness import assert_close, close_to
 

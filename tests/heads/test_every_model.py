@@ -5,7 +5,6 @@ import pytest
 
 from headjax.evaluation.task import measure_batch
 from headjax.heads import gates
-from headjax.heads.ablation import ablate
 from headjax.heads.attended import head_roles
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import OrderConfig, order_heads
@@ -13,6 +12,7 @@ from headjax.heads.pruning import prune
 from headjax.heads.scores import DESCRIPTIONS, score_heads
 from headjax.models import Compute, Model
 from headjax.models.tasks import MaskedLanguageModel
+from headjax.sites.ablation import ablate
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.closeness import assert_close, tolerance

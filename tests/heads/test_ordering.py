@@ -4,13 +4,14 @@ import pytest
 from headjax.attention import Grouped
 from headjax.heads import gates as head_gates
 from headjax.heads import ordering
-from headjax.heads.ablation import Ablation, ablate
+from headjax.heads.ablation import Ablation
 from headjax.heads.groups import key_value_groups, removals
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import OrderConfig, order_heads, units
 from headjax.heads.ordering import by_ablation, by_scores, compared, explicit_heads, flat, requested_count
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import Scores, score_heads
+from headjax.sites.ablation import ablate
 from tests import tiny
 from tests.closeness import close_to
 

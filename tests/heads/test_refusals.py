@@ -9,11 +9,11 @@ from headjax.attention import Grouped, NoHeads
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.core.norms import LayerNorm
 from headjax.heads import gates, ordering
-from headjax.heads.ablation import Ablation, ablate
+from headjax.heads.ablation import Ablation
 from headjax.heads.folding import fold_shortcuts
 from headjax.heads.groups import uniform_steps
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.learned_gates import Subset, learn_gates
+from headjax.heads.learned_gates import Subset
 from headjax.heads.named_orders import OrderConfig
 from headjax.heads.ordering import explicit_heads, requested_count
 from headjax.heads.pruning import prune
@@ -27,6 +27,8 @@ from headjax.models.embeddings import Embeddings, NoPositions
 from headjax.models.outputs import IGNORED
 from headjax.models.residuals import ScaledPostNorm
 from headjax.models.shared_stack import SharedStack
+from headjax.sites.ablation import ablate
+from headjax.sites.learning import learn_gates
 from tests import tiny
 
 CONFIG = tiny.decoder_config(tiny.layer(), tiny.layer(tiny.multi_head(2, head_ids=(0, 3))), tiny.layer(NoHeads()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -15,7 +14,7 @@ from headjax.attention.projections import Weight
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.modules import Spec
 from headjax.core.serialize import kind
-from headjax.models.config import Batch, Loss, Options, Output, by_head_stack
+from headjax.models.config import Batch, Loss, Options, Output
 from headjax.models.outputs import Linear
 from headjax.models.ranges import Range
 from headjax.models.sublayers import fold
@@ -136,13 +135,12 @@ class NoLogits(nnx.Module):
         return Logits(None)
 
 
-def task_answer(task: Any, features: Features, reports: Sequence[Mapping[str, Any]], options: Options) -> Output:
+def task_answer(task: Any, features: Features, options: Options) -> Output:
     """Return the output of an encoder with a task."""
     logits = task(features, fold(options.key, 3))
     return Output(
         hidden=features.hidden,
         logits=logits.logits,
         pooled=features.pooled,
-        probes=None if options.probe is None else by_head_stack("encoder", reports),
         extra_logits=logits.extra,
     )

@@ -1,0 +1,358 @@
+"""Ablation of the heads of any model: block by block where the model offers the walk, else by whole passes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.progress import Update
+from headjax.heads.ablation import Ablation, Measured, Mode, ablated_row, collect, require_mode
+from headjax.heads.head_id import HeadId
+from headjax.heads.statistics import one_behind
+from headjax.mesh.distributed import fetch
+from headjax.mesh.explicit import explicit_mesh
+from headjax.models.compute import Compute
+from headjax.sites.discovery import sites_within
+from headjax.sites.missed import checked
+from headjax.sites.program import Applied, Loss, Losses, ModuleProgram, Program, prepare
+from headjax.sites.site import AttentionSite, Gates, filled, find_heads, require_heads
+
+Metrics = tuple[tuple[str, Loss], ...]
+"""Metrics by name, functions of a model and a batch that return one value per example."""
+
+
+def ablate(
+    model: nnx.Module | Applied,
+    batches: Iterable[Any],
+    mode: Mode = "each",
+    *,
+    loss: Loss | None = None,
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    heads: Iterable[HeadId | str] | None = None,
+    gates: Mapping[str, Any] | None = None,
+    compute: Compute | None = None,
+    strict: bool = False,
+    progress: Update | None = None,
+) -> Ablation:
+    """Remove every head alone (`each`), all heads of a layer but one (`all-but-one`), or a whole group (`group`).
+
+    The first two are sections 3.2 and 3.3 of Michel et al. (2019). Where the model offers the walk
+    (`headjax.models.walk`), as headjax's models do, an ablation is computed from its own block on, and several of one
+    block together. Any other model runs whole for every head; one compilation serves all of them.
+
+        >>> model = headjax.demo_model()
+        >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
+        >>> found = headjax.ablate(model, batches, heads=["decoder/0/0", "decoder/0/1"])
+        >>> found.ablated["loss"].shape  # [heads, examples]
+        (2, 2)
+
+    Args:
+        model, batches, loss, gates, compute, strict: As for `score_heads`. On the walk a loss calls the model once,
+            with the batch.
+        mode: Heads to remove: the head itself, all others of its layer, or all that read its KV head. With
+            `all-but-one` the gate of the head that is kept is 1, whatever `gates` say.
+        metrics: Metrics besides the loss, by name: functions of the model and the batch that return one value per
+            example, higher for better.
+        heads: Heads to ablate; None is all.
+        progress: Called after every batch with the number of batches done.
+
+    Raises:
+        DataError: No example has a target.
+        HeadjaxError: A head or the mode does not exist, a value is not finite, or as for `score_heads`.
+    """
+    require_mode(mode)
+    program, state = prepare(model, loss, compute)
+    known = find_heads(program.sites)
+    chosen = tuple(known) if heads is None else require_heads(program.sites, heads)
+    at = filled(program.sites, gates)
+    variants = {head: _changed(*known[head], at, mode) for head in chosen}
+    extra: Metrics = tuple((metrics or {}).items())
+    walk = _walk_of(model, program, state, extra)
+    baseline: list[Measured] = []
+    ablated: dict[HeadId, list[Measured]] = {head: [] for head in chosen}
+    for number, batch in enumerate(checked(program, state, batches, strict)):
+        whole = _finite(fetch(_measure(program, extra, state, at, batch)), "the model", number)
+        baseline.append(whole)
+        if walk is not None and number == 0 and not walk.agrees(whole, at, batch):
+            walk = None
+        found = _by_passes(program, extra, state, at, variants, batch) if walk is None else walk(at, variants, batch)
+        for head, measured in one_behind(found):
+            ablated[head].append(_finite(fetch(measured), f"the ablation of {head}", number))
+        if progress is not None:
+            progress(number + 1, {})
+    return collect(mode, chosen, baseline, ablated)
+
+
+def mean_loss(program: Program, state: Any, gates: Gates, batches: Iterable[Any]) -> float:
+    """Return the mean loss of a target at these gates."""
+    found = [
+        _finite(fetch(_measure(program, (), state, gates, program.read(batch))), "the model", number)
+        for number, batch in enumerate(batches)
+    ]
+    if not found:
+        raise DataError("batches: there is no example to take the loss of")
+    total = sum(float(each.values["loss"].sum(dtype=np.float64)) for each in found)
+    return total / sum(float(each.targets.sum(dtype=np.float64)) for each in found)
+
+
+class _Row(NamedTuple):
+    """Gates of a layer under the ablation of a head: those of the site with another row at an index."""
+
+    site: AttentionSite
+    index: tuple[int, ...]
+    row: np.ndarray
+
+    def of(self, gates: Gates) -> Gates:
+        """Return the gates of all sites."""
+        return gates | {self.site.path: jnp.asarray(gates[self.site.path]).at[self.index].set(self.row)}
+
+
+def _changed(site: AttentionSite, index: tuple[int, ...], at: Gates, mode: Mode) -> _Row:
+    return _Row(site, index[:-1], ablated_row(at[site.path][index[:-1]], index[-1], site.groups, mode))
+
+
+def _by_passes(
+    program: Program, metrics: Metrics, state: Any, at: Gates, variants: Mapping[HeadId, _Row], batch: Any
+) -> Iterator[tuple[HeadId, Measured]]:
+    for head, row in variants.items():
+        yield head, _measure(program, metrics, state, row.of(at), batch)
+
+
+def _finite(measured: Measured, what: str, batch: int) -> Measured:
+    """Return values by example."""
+    for name, values in measured.values.items():
+        if not np.isfinite(values).all():
+            worst = values[~np.isfinite(values)][0]
+            raise HeadjaxError(f"{name}: {what} has {worst} in batch {batch}, counted from 0")
+    return measured
+
+
+@functools.partial(jax.jit, static_argnames=("program", "metrics"))
+def _measure(program: Program, metrics: Metrics, state: Any, gates: Gates, batch: Any) -> Measured:
+    total, targets = program.losses(state, gates, batch)
+    others = {
+        name: dataclasses.replace(program, loss=metric).losses(state, gates, batch).total for name, metric in metrics
+    }
+    return Measured({"loss": total} | others, targets)
+
+
+class _Block(NamedTuple):
+    """A block of a model, taken apart.
+
+    Attributes:
+        program: The module, and its sites, which are the same for blocks that share programs.
+        state: Its arrays.
+        gates: By path in the block, the path of the model's site and the layer within it.
+    """
+
+    program: ModuleProgram
+    state: Any
+    gates: dict[str, tuple[str, tuple[int, ...]]]
+
+    def at(self, gates: Gates) -> Gates:
+        """Return the gates of the block's sites."""
+        return {path: gates[whole][index] for path, (whole, index) in self.gates.items()}
+
+
+def _walk_of(model: Any, program: Program, state: Any, metrics: Metrics) -> _Walk | None:
+    """Return the walk through a model that offers one which has all of its heads; None for others."""
+    offers = all(callable(getattr(model, name, None)) for name in ("embed", "blocks", "finish"))
+    if not offers or not isinstance(program, ModuleProgram) or explicit_mesh(state) is not None:
+        return None
+    known = find_heads(program.sites)
+    places = {id(module): ".".join(map(str, path)) for path, module in nnx.iter_modules(model, graph=True)}
+    blocks, walked = [], 0
+    for block in model.blocks():
+        own: dict[str, tuple[str, tuple[int, ...]]] = {}
+        sites = sites_within(block, places.get(id(block)))
+        for site in sites:
+            whole, index = known.get(site.head_ids()[0], (None, ()))
+            if whole is None:
+                return None
+            own[site.path] = (whole.path, index[:-1])
+            walked += site.heads
+        plain = tuple(dataclasses.replace(site, ids=None, first=None) for site in sites)
+        graph, arrays = nnx.split(block, graph=True)
+        blocks.append(_Block(ModuleProgram(plain, program.loss, graph), arrays, own))
+    return _Walk(program, state, metrics, blocks) if walked == len(known) else None
+
+
+TOGETHER = {"cpu": 4}
+"""Number of ablations that are computed together, by platform: a few keep the cores busy, more leave the caches."""
+
+
+@dataclasses.dataclass
+class _Walk:
+    """The way through a model for many gates of one block after another."""
+
+    program: ModuleProgram
+    state: Any
+    metrics: Metrics
+    blocks: Sequence[_Block]
+
+    def agrees(self, whole: Measured, at: Gates, batch: Any) -> bool:
+        """Return whether the walk computes what a whole pass does: a loss may read the model otherwise."""
+        leaves, tree = jax.tree.flatten(self._states(at, batch)[-1])
+        found = fetch(self._finish(leaves, tree, (False,) * len(leaves), batch))
+        return all(np.allclose(whole.values[name], found.values[name], rtol=1e-3, atol=1e-4) for name in whole.values)
+
+    def __call__(self, at: Gates, variants: Mapping[HeadId, _Row], batch: Any) -> Iterator[tuple[HeadId, Measured]]:
+        """Yield the values of every ablation of a batch."""
+        states, together = self._states(at, batch), TOGETHER.get(jax.default_backend(), 16)
+        for number, block in enumerate(self.blocks):
+            for path, place in block.gates.items():
+                heads = [head for head, one in variants.items() if (one.site.path, one.index) == place]
+                for start in range(0, len(heads), together):
+                    own = heads[start : start + together]
+                    rows = [variants[head].row for head in own + own[-1:] * (together - len(own))]
+                    given = block.at(at) | {path: jnp.asarray(np.stack(rows))}
+                    measured = self._from(number, given, path, states, at, batch)
+                    yield from ((head, jax.tree.map(lambda x, i=i: x[i], measured)) for i, head in enumerate(own))
+
+    def _states(self, at: Gates, batch: Any) -> list[Any]:
+        """Return the state that enters every block, and that after the last one."""
+        states = [_embed(self.program, self.state, batch)]
+        for block in self.blocks:
+            states.append(_step(block.program, block.state, block.at(at), states[-1]))
+        return states
+
+    def _from(self, number: int, given: Gates, path: str, states: list[Any], at: Gates, batch: Any) -> Measured:
+        """Return the values with many gates of a site of one block, computed from there on."""
+        leaves, tree = jax.tree.flatten(states[number])
+        many, ablated = (False,) * len(leaves), path
+        for block, state in zip(self.blocks[number:], states[number:], strict=False):
+            kept = _kept(block.program, tree, tuple(map(jax.typeof, jax.tree.leaves(state))), block.state)
+            after = tuple(own or not same for own, same in zip(many, kept, strict=True))
+            gates = given if ablated else block.at(at)
+            leaves = _steps(block.program, tree, ablated, many, after, block.state, gates, leaves)
+            many, ablated = after, ""
+        return self._finish(leaves, tree, many, batch)
+
+    def _finish(self, leaves: list[Any], tree: Any, many: tuple[bool, ...], batch: Any) -> Measured:
+        return _measure_many(self.program, self.metrics, tree, many, self.state, leaves, batch)
+
+
+def _options(program: ModuleProgram) -> dict[str, Any]:
+    """Return how the model's own loss is computed, for its walk."""
+    compute = getattr(program.loss, "compute", None)
+    return {} if compute is None else {"compute": compute}
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def _embed(program: ModuleProgram, state: Any, batch: Any) -> Any:
+    return _plain(program, state).embed(batch, **_options(program))
+
+
+def _plain(program: ModuleProgram, state: Any) -> Any:
+    """Return a copy of a module without gates, in evaluation mode."""
+    model = nnx.merge(program.graph, jax.tree.map(lambda array: array, state))
+    model.eval()
+    return model
+
+
+def _stepped(program: ModuleProgram, state: Any, gates: Gates, entering: Any) -> Any:
+    """Return the state after a gated block."""
+    block: Any = program.gated(state, gates)
+    return block(entering, **_options(program))
+
+
+_step = jax.jit(_stepped, static_argnames="program")
+
+
+@functools.lru_cache(maxsize=64)
+def _kept_by(
+    program: ModuleProgram, tree: Any, shapes: tuple[Any, ...], arrays: Any, structure: Any
+) -> tuple[bool, ...]:
+    kept: list[bool] = []
+
+    def run(state: Any, gates: Gates, leaves: list[Any]) -> Any:
+        after = jax.tree.leaves(_stepped(program, state, gates, jax.tree.unflatten(tree, leaves)))
+        kept.extend(own is before for own, before in zip(after, leaves, strict=True))
+        return after
+
+    gates = {site.path: jax.ShapeDtypeStruct(site.shape, jnp.float32) for site in program.sites}
+    jax.eval_shape(run, jax.tree.unflatten(structure, arrays), gates, list(shapes))
+    return tuple(kept)
+
+
+def _kept(program: ModuleProgram, tree: Any, shapes: tuple[Any, ...], state: Any) -> tuple[bool, ...]:
+    """Return which arrays of the state a block hands on as they are, such as masks."""
+    arrays, structure = jax.tree.flatten(jax.tree.map(jax.typeof, state))
+    return _kept_by(program, tree, shapes, tuple(arrays), structure)
+
+
+@functools.partial(jax.jit, static_argnames=("program", "tree", "ablated", "many", "after"))
+def _steps(
+    program: ModuleProgram,
+    tree: Any,
+    ablated: str,
+    many: tuple[bool, ...],
+    after: tuple[bool, ...],
+    state: Any,
+    gates: Gates,
+    leaves: list[Any],
+) -> list[Any]:
+    """Return the arrays after a block: `many` of those before are there for each ablation, `after` of those behind.
+
+    The site whose path is `ablated` has gates for each ablation.
+    """
+
+    def one(leaves: list[Any], gates: Gates) -> tuple[list[Any], list[Any]]:
+        found = _stepped(program, state, gates, jax.tree.unflatten(tree, leaves))
+        return _divided(jax.tree.leaves(found), after)
+
+    axes = [0 if own else None for own in many], {path: 0 if path == ablated else None for path in gates}
+    apart, together = jax.vmap(one, in_axes=axes, out_axes=(0, None))(leaves, gates)
+    return _joined(apart, together, after)
+
+
+def _divided(leaves: list[Any], many: tuple[bool, ...]) -> tuple[list[Any], list[Any]]:
+    pairs = list(zip(leaves, many, strict=True))
+    return [leaf for leaf, own in pairs if own], [leaf for leaf, own in pairs if not own]
+
+
+def _joined(apart: list[Any], together: list[Any], many: tuple[bool, ...]) -> list[Any]:
+    """Invert `_divided`."""
+    first, second = iter(apart), iter(together)
+    return [next(first) if own else next(second) for own in many]
+
+
+@functools.partial(jax.jit, static_argnames=("program", "metrics", "tree", "many"))
+def _measure_many(
+    program: ModuleProgram,
+    metrics: Metrics,
+    tree: Any,
+    many: tuple[bool, ...],
+    state: Any,
+    leaves: list[Any],
+    batch: Any,
+) -> Measured:
+    """Return the values of every ablation, from the states after the last block."""
+
+    def one(leaves: list[Any]) -> Measured:
+        model = _plain(program, state)
+        output = model.finish(jax.tree.unflatten(tree, leaves), **_options(program))
+        model.__class__ = _finished_class(type(model))
+        model.head_output = nnx.data(output)
+        total, targets = Losses.of(program.loss(model, batch))
+        others = {name: Losses.of(metric(model, batch)).total for name, metric in metrics}
+        return Measured({"loss": total} | others, targets)
+
+    if not any(many):
+        return one(leaves)
+    return jax.vmap(one, in_axes=([0 if own else None for own in many],))(leaves)
+
+
+@functools.cache
+def _finished_class(cls: Any) -> Any:
+    """Return the subclass of a model's class whose call returns an output that is there already."""
+    body = {"__call__": lambda self, *args, **kwargs: self.head_output}
+    return type(cls.__name__, (cls,), body | {"__module__": cls.__module__, "__qualname__": cls.__qualname__})
