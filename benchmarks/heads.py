@@ -14,10 +14,8 @@ from benchmarks.result import SPREAD, BenchResult, pytorch
 from benchmarks.train_step import bert, our_step
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns
-from headjax.sites.ablation import ablate
 from headjax.heads.ordering import random_order
 from headjax.heads.pruning import prune
-from headjax.heads.scores import score_heads
 from headjax.models.compute import Compute
 from headjax.models.config import Options
 from headjax.models.inputs import device_batch
@@ -26,6 +24,8 @@ from headjax.models.tasks import Classification
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.shrinking.latency import time_forward
+from headjax.sites.ablation import ablate
+from headjax.sites.scoring import score_heads
 
 LAYERS, HEADS, CLASSES, LENGTH = 12, 12, 3, 128
 SCORED, SWEPT = (8, LENGTH), (2, 64)

@@ -21,7 +21,7 @@ from headjax.core.tensors import Constant, Zeros, map_tensors
 from headjax.heads import ablation
 from headjax.heads import gates as head_gates
 from headjax.heads.prefix import Chunk
-from headjax.heads.scores import batch_sums, own_arrays, score_heads
+from headjax.heads.scores import batch_sums, score_heads
 from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import generation

@@ -16,16 +16,18 @@ from headjax.heads.named_orders import LEARNED, OrderConfig
 from headjax.heads.ordering import RAW, Order, by_ablation, by_score, compared, random_order
 from headjax.heads.reconstruction import Reconstruction
 from headjax.heads.refit import RIDGES
+from headjax.heads.scores import GRADIENT_SCORES
 from headjax.heads.units import Place
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.compute import Compute
 from headjax.models.model import Model
 from headjax.sites.ablation import ablate
 from headjax.sites.learning import learn_gates
-from headjax.sites.program import Applied, Loss, prepare
+from headjax.sites.program import Applied, Loss, sites_of
 from headjax.sites.pruning import prune_module
 from headjax.sites.reconstruction import ModuleReconstruction, reconstruct_module
 from headjax.sites.scoring import score_heads
+from headjax.sites.site import find_heads
 
 OWN_LOSS = "a headjax model brings its own; this argument is for other models"
 FOR_OWN = "for headjax models alone"

@@ -170,15 +170,20 @@ def prepare(model: nnx.Module | Applied, loss: Loss | None, compute: Any = None)
             "loss: needed, as the model has no method `loss(batch)`: a function of model and batch that returns the "
             "loss of every example, [batch]"
         )
-    sites = sites_of(model)
     if loss is not None and compute is not None:
         raise HeadjaxError("compute: says how the model's own loss is computed; yours decides that itself")
-    loss = OwnLoss(compute) if loss is None else loss
+    loss, sites = OwnLoss(compute) if loss is None else loss, sites_of(model)
     if isinstance(model, nnx.Module):
         graph, state = nnx.split(model, graph=True)
-        read = getattr(model, "device_batch", arrays_of)
-        return ModuleProgram(find_sites(model), loss, graph, read=read), state
-    apply, params, places = model
+        return ModuleProgram(sites, loss, graph, read=getattr(model, "device_batch", arrays_of)), state
+    return TreeProgram(sites, loss, model[0]), model[1]
+
+
+def sites_of(model: nnx.Module | Applied) -> Sites:
+    """Return the sites of a model."""
+    if isinstance(model, nnx.Module):
+        return find_sites(model)
+    _, params, places = model
     shapes = {_path_of(path): array.shape for path, array in jax.tree_util.tree_leaves_with_path(params)}
     sites = tuple(_tree_site(name, shapes, *place) for name, place in places.items())
     if not sites:

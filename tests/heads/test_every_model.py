@@ -9,10 +9,11 @@ from headjax.heads.attended import head_roles
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import OrderConfig, order_heads
 from headjax.heads.pruning import prune
-from headjax.heads.scores import DESCRIPTIONS, score_heads
+from headjax.heads.scores import DESCRIPTIONS
 from headjax.models import Compute, Model
 from headjax.models.tasks import MaskedLanguageModel
 from headjax.sites.ablation import ablate
+from headjax.sites.scoring import score_heads
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.closeness import assert_close, tolerance

@@ -10,8 +10,9 @@ from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import OrderConfig, order_heads, units
 from headjax.heads.ordering import by_ablation, by_scores, compared, explicit_heads, flat, requested_count
 from headjax.heads.reconstruction_order import reconstruction_order
-from headjax.heads.scores import Scores, score_heads
+from headjax.heads.scores import Scores
 from headjax.sites.ablation import ablate
+from headjax.sites.scoring import score_heads
 from tests import tiny
 from tests.closeness import close_to
 

@@ -19,7 +19,7 @@ from headjax.heads.ordering import explicit_heads, requested_count
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruction import reconstruct
 from headjax.heads.reconstruction_order import reconstruction_order
-from headjax.heads.scores import Scores, score_heads
+from headjax.heads.scores import Scores
 from headjax.heads.significance import mcnemar, paired_bootstrap, t_test
 from headjax.heads.statistics import sum_over
 from headjax.heads.units import prune_units
@@ -29,6 +29,7 @@ from headjax.models.residuals import ScaledPostNorm
 from headjax.models.shared_stack import SharedStack
 from headjax.sites.ablation import ablate
 from headjax.sites.learning import learn_gates
+from headjax.sites.scoring import score_heads
 from tests import tiny
 
 CONFIG = tiny.decoder_config(tiny.layer(), tiny.layer(tiny.multi_head(2, head_ids=(0, 3))), tiny.layer(NoHeads()))

@@ -11,10 +11,11 @@ from headjax.core.errors import HeadjaxError
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.heads.pruning import prune
-from headjax.heads.scores import DESCRIPTIONS, gate_gradient, hies, own_arrays, score_heads
+from headjax.heads.scores import DESCRIPTIONS, hies
 from headjax.models.compute import Compute
 from headjax.models.config import Options
 from headjax.models.shared_stack import SharedStack
+from headjax.sites.scoring import score_heads
 from tests import tiny
 from tests.closeness import assert_close, assert_numbers_close, close_to
 

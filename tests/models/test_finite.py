@@ -20,12 +20,12 @@ from headjax.core.tensors import flatten
 from headjax.heads import gates
 from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune
-from headjax.heads.scores import score_heads
 from headjax.models import Compute, Options
 from headjax.models.beam import beam_search
 from headjax.models.generation import generate
 from headjax.models.sampling import Sample
 from headjax.models.summary import check_kernels
+from headjax.sites.scoring import score_heads
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.models.mixed import decoder, encoder, encoder_decoder
