@@ -48,6 +48,7 @@ _LAZY = {
     "evaluation_batches": "headjax.data.stream",
     "from_huggingface": "headjax.hub.importing",
     "generate": "headjax.models.generation",
+    "gated": "headjax.sites.program",
     "learn_gates": "headjax.sites.learning",
     "load": "headjax.models.model",
     "load_config": "headjax.training.config",

@@ -191,17 +191,17 @@ class Model(Network):
             for group in (self.config.stacks()[place.stack].group_of(place.layer),)
             if group.start == place.layer
         }
-        named = []
+        named = {}
         for site in sites:
             if site.path in groups:
                 place, group = groups[site.path]
                 layers = self.config.attentions()[place.head_stack][group.start : group.stop]
                 ids = tuple(head for attention in layers for head in attention.ids)
-                known = len(ids) == group.count * site.heads
+                known = ids if len(ids) == group.count * site.heads else None
                 first = (place.head_stack, group.start)
-                site = dataclasses.replace(site, first=first, layers=group.count, ids=ids if known else None)
-            named.append(site)
-        return named
+                site = dataclasses.replace(site, first=first, layers=group.count, ids=known)  # noqa: PLW2901
+            named[site.path] = site
+        return [named[path] for path in sorted(named, key=[*groups, *named].index)]
 
     def layer(self, stack: str, number: int) -> TransformerLayer:
         """Return the module of one layer, with the layer's own arrays: `model.layer("decoder", 3).attention`.

@@ -136,7 +136,7 @@ def sites_within(module: nnx.Module, path: str | None = None) -> Sites:
     found = tuple(_found(module))
     if path is not None:
         found = tuple(dataclasses.replace(site, first=stack_of(f"{path}.{site.path}".strip("."))) for site in found)
-    return tuple(sorted(found if name is None else name(found), key=lambda site: site.places[0]))
+    return tuple(sorted(found, key=lambda site: site.places[0]) if name is None else name(found))
 
 
 def find_sites(model: nnx.Module) -> Sites:
@@ -243,12 +243,12 @@ def _own(layer: Any) -> AttentionSite:
         for axis, held in (("heads", query), ("kv_heads", key)):
             if axis in weight.out_sharding:
                 held.append((name, weight.out_sharding.index(axis) - len(weight.out_sharding)))
-    size: Any = getattr(config, "value_dim", None) or getattr(config, "head_dim", 0)
     kernel = next(name for name in weights if f".{name}".endswith(("output.kernel", "base_module.kernel")))
+    heads, size, _ = weights[kernel].shape[-3:]
     kv_heads, output = len(set(config.groups)), kernel[: kernel.index("output") + len("output")]
     kinds: dict[str, Any] = {"output": output, "kernel": kernel, "query": tuple(query), "key": tuple(key)}
     named: dict[str, Any] = {"ids": tuple(config.ids), "kv_index": tuple(config.groups), "shows_contexts": True}
-    return AttentionSite(heads=config.num_heads, kv_heads=kv_heads, head_dim=size, **named, **kinds)
+    return AttentionSite(heads=heads, kv_heads=kv_heads, head_dim=size, **named, **kinds)
 
 
 class Projection(NamedTuple):

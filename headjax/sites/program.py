@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,9 @@ from flax import nnx
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.sites.discovery import find_sites
 from headjax.sites.seam import attach, recording
-from headjax.sites.site import AttentionSite, Gates, Sites
+from headjax.sites.site import AttentionSite, Gates, Sites, filled
+
+M = TypeVar("M", bound=nnx.Module)
 
 Loss = Callable[[Any, Any], Any]
 """Function of a model and a batch that returns the batch's losses, `[batch]`, or one number for the batch.
@@ -208,6 +210,31 @@ def _tree_site(
     size = entries // heads if heads < entries else shape[axis + 1] if axis < -1 else 1
     named: dict[str, Any] = {"path": name.replace("/", "."), "output": "", "kernel": kernel}
     return AttentionSite(heads=heads, kv_heads=heads, head_dim=size, query=((kernel, axis),), **named)
+
+
+def gated(model: M, gates: Mapping[Any, Any]) -> M:
+    """Return a copy of a model in which heads have gates: sum_h xi_h context_h W_O^h.
+
+    The copy is a model like the one it is made of, in training and in evaluation; it shares its arrays with it.
+
+        >>> model = headjax.demo_model()
+        >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:"])
+        >>> off = headjax.gated(model, {"decoder/0/3": 0.0})
+        >>> pruned = headjax.prune(model, ["decoder/0/3"])
+        >>> bool(jnp.allclose(off(batch).logits, pruned(batch).logits, atol=1e-4))
+        True
+
+    Args:
+        model: Any `nnx.Module` with attention layers, see `headjax.attention_sites`.
+        gates: Gates by head, as `HeadId` or as text; or arrays of the `shape` of a site by its path. Others are 1.
+
+    Raises:
+        HeadjaxError: The model has no such head or site.
+    """
+    sites = find_sites(model)
+    copy = nnx.clone(model, graph=True)
+    attach(copy, sites, filled(sites, gates))
+    return copy
 
 
 def arrays_of(batch: Any) -> Any:

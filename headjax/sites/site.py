@@ -136,8 +136,11 @@ def ones(sites: Sites) -> Gates:
 
 
 def filled(sites: Sites, gates: Mapping[str, Any] | None) -> Gates:
-    """Return the gates of every site: the given ones, and 1 where none are given."""
+    """Return the gates of every site: those given by site or by head, and 1 where none are given."""
     shapes = {site.path: site.shape for site in sites}
+    by_head = {head: gate for head, gate in (gates or {}).items() if isinstance(head, HeadId) or "/" in head}
+    if by_head:
+        return _of_heads(sites, by_head)
     given = {path: jnp.asarray(array) for path, array in (gates or {}).items()}
     for path, array in given.items():
         if path not in shapes:
@@ -149,10 +152,15 @@ def filled(sites: Sites, gates: Mapping[str, Any] | None) -> Gates:
 
 def without(sites: Sites, heads: Iterable[HeadId]) -> Gates:
     """Return gates that are 0 for the given heads and 1 for all others."""
+    return _of_heads(sites, dict.fromkeys(heads, 0.0))
+
+
+def _of_heads(sites: Sites, values: Mapping[Any, float]) -> Gates:
+    """Return gates of these values by head, and 1 for all others."""
     gates, known = {site.path: np.ones(site.shape, np.float32) for site in sites}, find_heads(sites)
-    for head in heads:
+    for head, value in zip(require_heads(sites, values), values.values(), strict=True):
         site, index = known[head]
-        gates[site.path][index] = 0.0
+        gates[site.path][index] = value
     return {path: jnp.asarray(array) for path, array in gates.items()}
 
 
