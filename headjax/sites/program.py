@@ -215,7 +215,7 @@ def _tree_site(
 def gated(model: M, gates: Mapping[Any, Any]) -> M:
     """Return a copy of a model in which heads have gates: sum_h xi_h context_h W_O^h.
 
-    The copy is a model like the one it is made of, in training and in evaluation; it shares its arrays with it.
+    The copy is a model like the one it is made of, in training and in evaluation.
 
         >>> model = headjax.demo_model()
         >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:"])
