@@ -67,6 +67,7 @@ def reconstruct_module(
         raise DataError("batches: there is no example to calibrate on")
     program, state = prepare(model, loss)
     gone = require_heads(program.sites, removed)
+    prune_module(model, gone)  # what its code cannot hold is refused before anything is solved
     gates = without(program.sites, gone)
     if feed_forward:
         maps = tuple(_second_maps(model, program.sites))

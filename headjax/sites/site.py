@@ -15,6 +15,9 @@ from flax import nnx
 from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import ANY_LAYER, HeadId, stack_of
 
+HEAD_IDS = "headjax_ids"
+"""Attribute of a pruned layer with the original numbers of its heads, as `AttentionSite.ids`."""
+
 ROOT = "."
 """Path of a model that is an attention layer itself."""
 
@@ -54,7 +57,7 @@ class AttentionSite:
             the shapes that projections hold, need not be listed.
         path: Path of the layer in the model, `layers.3.attn`; filled in by `attention_sites`.
         layers: Length of the axis of layers in front of every parameter, None without one; filled in likewise.
-        ids: Numbers of the heads; None counts from 0.
+        ids: Original numbers of the heads, in every layer the same or for one layer after another; None counts from 0.
     """
 
     heads: int
@@ -104,8 +107,8 @@ class AttentionSite:
 
     def head_ids(self) -> tuple[HeadId, ...]:
         """Return the heads in the order of the entries of the site's gates."""
-        numbers = range(self.heads) if self.ids is None else self.ids
-        return tuple(HeadId(stack, layer, head) for stack, layer in self.places for head in numbers)
+        rows = np.resize(range(self.heads) if self.ids is None else self.ids, (len(self.places), self.heads)).tolist()
+        return tuple(HeadId(*place, head) for place, row in zip(self.places, rows, strict=True) for head in row)
 
 
 Sites = tuple[AttentionSite, ...]
