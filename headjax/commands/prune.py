@@ -30,8 +30,8 @@ class Options(ExamplesOptions):
     out: str = argument("OUT", "folder of the pruned model", writes="new")
     remove: str = option(help="40%, a number of heads, or heads: encoder/3/7,...", metavar="WHAT")
     by: str = option(
-        "importance",
-        "order of removal: importance, importance_raw, fisher, ablation, reconstruction (no labels; best with "
+        "importance_layer",
+        "order of removal: importance_layer, importance, fisher, ablation, reconstruction (no labels; best with "
         "--reconstruct), subset, hard_concrete, random",
         "ORDER",
     )

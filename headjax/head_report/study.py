@@ -26,7 +26,7 @@ from headjax.models.config import Batch, Gates
 from headjax.models.model import Model
 
 MODES: tuple[Any, ...] = ("each", "all-but-one")
-ORDERS = ("reconstruction+reconstruct", "importance", "random")
+ORDERS = ("reconstruction+reconstruct", "importance_layer", "random")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

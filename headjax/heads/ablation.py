@@ -13,6 +13,7 @@ import numpy as np
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
+from headjax.core.short import brief
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import HeadId, all_heads, position
@@ -51,6 +52,9 @@ class Ablation(NamedTuple):
     baseline: dict[str, np.ndarray]
     ablated: dict[str, np.ndarray]
     weights: dict[str, np.ndarray]
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def mean(self, metric: str = "loss") -> float:
         """Return the metric of the model itself; the loss is per target."""

@@ -24,6 +24,7 @@ from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked, NotNegative, Positive, Size
 from headjax.core.losses import Losses
 from headjax.core.progress import Update
+from headjax.core.short import brief
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import HeadId, all_heads
@@ -73,6 +74,9 @@ class LearnedGates(NamedTuple):
     removed: Order
     logits: dict[HeadId, float]
     losses: np.ndarray
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 def learn_gates(

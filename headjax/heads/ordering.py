@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 import jax
@@ -16,7 +16,7 @@ from headjax.core.serialize import unknown_name
 from headjax.heads.ablation import Ablation
 from headjax.heads.gates import Values
 from headjax.heads.head_id import HeadId, all_heads, position, require_stack
-from headjax.heads.scores import SCORES, Scores, normalize_layers
+from headjax.heads.scores import SCORES, Scores
 from headjax.models.config import ModelConfig
 
 Order = tuple[HeadId, ...]
@@ -35,25 +35,11 @@ def by_score(values: Values, low_first: bool = True) -> Order:
     return tuple(sorted(values, key=lambda head: (sign * values[head], head)))
 
 
-RAW = {"importance_raw": "importance"}
-"""Orders by a score as it is, with the name of the score. The order `importance` divides it by its layer's norm."""
-
-
-def compared(values: Mapping[str, Values], name: str) -> Values:
-    """Return the numbers by which an order compares the heads of all layers.
-
-    `importance` is divided by the l2 norm of its layer's, as in Michel et al. Layers differ in the size of their
-    gradients, and the raw score empties some of them first. `importance_raw` and all others are the scores themselves.
-    """
-    score = RAW.get(name, name)
-    if score not in values or score not in SCORES:
-        raise HeadjaxError(f"score: {unknown_name('score', name, [*SCORES, *RAW])}")
-    return normalize_layers(values[score]) if name == "importance" else values[score]
-
-
 def by_scores(scores: Scores, name: str) -> Order:
-    """Return the one-shot order by a score of `score_heads`, the least first."""
-    return by_score(compared(scores.values, name))
+    """Return the one-shot order by a score of `score_heads` that says what a model needs, the least first."""
+    if name not in SCORES:
+        raise HeadjaxError(f"score: {unknown_name('score', name, SCORES)}")
+    return by_score(scores.score(name))
 
 
 def by_ablation(ablation: Ablation, metric: str = "loss") -> Order:

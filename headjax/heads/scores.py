@@ -16,6 +16,7 @@ import numpy as np
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
+from headjax.core.short import brief
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.gates import Values
@@ -102,10 +103,8 @@ def _contexts(probe: Probe) -> jax.Array:
 
 
 GRADIENT_SCORES: Mapping[str, str] = {
-    "importance": (
-        "mean over examples of |dL/dxi_h|: Michel et al. 2019, equation 2; as an order divided by the l2 norm of the "
-        "layer's, as the paper compares layers"
-    ),
+    "importance": "mean over examples of |dL/dxi_h|: Michel et al. 2019, equation 2",
+    "importance_layer": "importance over the l2 norm of its layer's: so Michel et al. compare heads of all layers",
     "importance_token": "mean over tokens of |dL/dxi_(h,t)|: Michel et al.'s published code (absolute value per token)",
     "fisher": "sum over examples of (dL/dxi_h)^2, the empirical Fisher diagonal: Kwon et al. 2022",
 }
@@ -126,6 +125,9 @@ DESCRIPTIONS: Mapping[str, str] = {
 """Definitions of the scores, and of what describes a head's attention without saying whether the model needs it."""
 
 
+_SUMMED = ("importance", "importance_token", "fisher")
+"""Scores that are sums over examples; others are made of them."""
+
 NO_TARGET = "there is no example with a target to score heads on"
 
 
@@ -143,6 +145,9 @@ class Scores(NamedTuple):
     loss: float
     examples: int
     seconds: float
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def score(self, name: str) -> dict[HeadId, float]:
         """Return the values of one score."""
@@ -218,7 +223,7 @@ def batch_sums(
     probe = query_sums([STATISTICS[name] for name in statistics])
     loss, gradient, probes = gate_gradient(config, params, batch, gates, probe, compute)
     present = (loss.weight > 0).astype(jnp.float32)
-    heads: dict[str, dict[str, jax.Array]] = {name: {} for name in (*GRADIENT_SCORES, *statistics)}
+    heads: dict[str, dict[str, jax.Array]] = {name: {} for name in (*_SUMMED, *statistics)}
     queries = {}
     for stack, by_query in gradient.items():
         by_example = by_query.sum(axis=2)
@@ -267,6 +272,7 @@ def means(
         # A source of padding alone has no query, and its sums are 0.
         scaled = {s: array / divisors.get(name, np.maximum(queries[s], 1.0)) for s, array in arrays.items()}
         values[name] = to_values(scaled)
+    values["importance_layer"] = normalize_layers(values["importance"])
     if "normalized_entropy" in values:
         values["hies"] = hies(values["importance"], values["normalized_entropy"])
     return {name: values[name] for name in DESCRIPTIONS if name in values}

@@ -14,7 +14,7 @@ from headjax.heads.ablation import DEFAULT_BUDGET, Ablation, Mode
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import GateDistribution, LearnedGates
 from headjax.heads.named_orders import LEARNED, OrderConfig
-from headjax.heads.ordering import RAW, Order, by_ablation, by_score, compared, random_order
+from headjax.heads.ordering import Order, by_ablation, by_score, random_order
 from headjax.heads.reconstruction import Reconstruction
 from headjax.heads.refit import RIDGES
 from headjax.heads.scores import GRADIENT_SCORES, Scores
@@ -59,7 +59,7 @@ def score_heads(
     """Score every head by `headjax.heads.scores.DESCRIPTIONS`, with one forward and backward pass per batch.
 
     A headjax model brings its loss, the sum of the targets' negative log-likelihoods, and has every score. For any
-    other `nnx.Module` the loss is yours, and its structure allows importance, importance_token and fisher; positions
+    other `nnx.Module` the loss is yours, and its structure allows the three forms of importance, and fisher; positions
     that cannot change the loss (padding) are not counted.
     It is scored in evaluation mode, and stays as it is. Its heads are named by path and number, `layers.3.attn/5`.
 
@@ -200,7 +200,7 @@ def learn_gates(
 def order_heads(
     model: Model | nnx.Module | Applied,
     batches: Sequence[Any],
-    by: str | OrderConfig = "importance",
+    by: str | OrderConfig = "importance_layer",
     *,
     count: int = 0,
     loss: Loss | None = None,
@@ -211,7 +211,7 @@ def order_heads(
 
         >>> model = headjax.demo_model()
         >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
-        >>> order = headjax.order_heads(model, batches, "importance")
+        >>> order = headjax.order_heads(model, batches, "importance_layer")
         >>> len(order), str(order[0])
         (32, 'decoder/1/6')
 
@@ -239,12 +239,12 @@ def order_heads(
         return _by_learned_gates(model, batches, config, count, loss, strict, progress)
     found = score_module(model, batches, loss, strict=strict, progress=progress)
     _require_order(config.by, found.values)
-    return by_score(compared(found.values, config.by))
+    return by_score(found.score(config.by))
 
 
 def _require_order(by: str, scores: Iterable[str]) -> None:
     """Raise `HeadjaxError` for an order that a model with these scores does not have."""
-    known = [*scores, *RAW, "ablation", *LEARNED, "random"]
+    known = [*scores, "ablation", *LEARNED, "random"]
     if by not in known:
         raise HeadjaxError(f"by: {by}: not of such a model, which has {', '.join(known)}")
 

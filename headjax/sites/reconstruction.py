@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
+from headjax.core.short import brief
 from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import sums_by_half
 from headjax.heads.reconstruction import LayerRepair, warn_of_unknowns
@@ -45,6 +46,9 @@ class ModuleReconstruction(NamedTuple):
     layers: tuple[LayerRepair, ...]
     examples: int
     tokens: int
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def model(self) -> nnx.Module:
