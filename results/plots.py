@@ -25,7 +25,7 @@ def pruning() -> Plot:
     whole = [(0.0, row.value) for row in select(rows, {"share": "0%"})]
     ways = {
         "random heads": {"order": "random", "repair": "none"},
-        "heads by raw importance": {"order": "importance_raw", "repair": "none"},
+        "heads by raw importance": {"order": "importance", "repair": "none"},
         "heads by reconstruction": {"order": "reconstruction", "repair": "none"},
         "the same, repaired": {"order": "reconstruction", "repair": "feed_forward"},
     }

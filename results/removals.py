@@ -1,6 +1,6 @@
 """Remove heads in many ways, orders x shares x repairs x draws of calibration examples, and evaluate each.
 
-    python -m results.removals MODEL OUT.json --task TASK --remove 25%,50% --by importance_raw,random
+    python -m results.removals MODEL OUT.json --task TASK --remove 25%,50% --by importance,random
         --repair none,reconstruct,feed_forward --draws 3
 
 Heads are gated off and not cut out, which computes the same, so that all trials share one compiled program.

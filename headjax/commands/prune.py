@@ -30,8 +30,8 @@ class Options(ExamplesOptions):
     out: str = argument("OUT", "folder of the pruned model", writes="new")
     remove: str = option(help="40%, a number of heads, or heads: encoder/3/7,...", metavar="WHAT")
     by: str = option(
-        "importance",
-        "order of removal: importance, importance_raw, fisher, ablation, reconstruction (no labels; best with "
+        "importance_layer",
+        "order of removal: importance_layer, importance, fisher, ablation, reconstruction (no labels; best with "
         "--reconstruct), subset, hard_concrete, random",
         "ORDER",
     )
@@ -83,11 +83,12 @@ def run(options: Options, progress: Progress) -> Found:
 
     _check(options)
     model, examples = open_model_and_examples_if_any(options)
-    removed = _chosen(model, examples, options, progress)
+    removed, notes = _chosen(model, examples, options, progress)
     task = None if examples is None else examples.evaluation
     more: dict[str, Any] = dict(NO_EXAMPLES)
     if examples is not None:
         more = examples.described(selection=options.reconstruct or not (options.named or options.by == "random"))
+    more["about"] = (*more.get("about", ()), *notes)
     if options.reconstruct and examples is not None:
         pruned, repair = _reconstructed(model, examples, removed, options, progress)
         more |= repair
@@ -120,51 +121,57 @@ def _check(options: Options) -> None:
         raise HeadjaxError(f"--task: needed to {needed}")
 
 
-def _chosen(model: Model, examples: Examples | None, options: Options, progress: Progress) -> Order:
-    """Return the heads to remove."""
+def _chosen(
+    model: Model, examples: Examples | None, options: Options, progress: Progress
+) -> tuple[Order, Sequence[str]]:
+    """Return the heads to remove, and why they are fewer than a percentage asks for."""
     from headjax.heads.head_id import all_heads, require_stack
     from headjax.heads.named_orders import OrderConfig, order_heads, units
-    from headjax.heads.ordering import explicit_heads, flat, requested_count
+    from headjax.heads.ordering import amount_of, explicit_heads, requested_count
 
     if options.named:
-        return explicit_heads(model.config, options.remove) or ()
+        return explicit_heads(model.config, options.remove) or (), ()
     for stack in options.stacks:
         require_stack(model.config, stack, "--stacks")
     # A number that cannot be met is found before anything is scored.
     count = requested_count(model.config, options.remove)
-    _whole_steps(_ways(model.config, all_heads(model.config, options.stacks or None), options), count, options)
+    _fitting(_ways(model.config, all_heads(model.config, options.stacks or None), options), count, options)
     batches = []
     if examples is not None and options.by != "random":
         batches = examples.calibrating(options.seed) if options.by == "reconstruction" else examples.scoring()
-    config = OrderConfig(by=options.by, seed=options.seed, stacks=options.stacks)
+    grouped = amount_of(options.remove).relative and not options.uniform
+    config = OrderConfig(by=options.by, seed=options.seed, stacks=options.stacks, whole_groups=grouped)
     fitted = model if examples is None else examples.selection.fit(model)
     with progress(f"ordering by {options.by}", *units(config, len(batches))) as bar:
         order = order_heads(fitted, batches, config, progress=bar)(count)
-    return flat(_whole_steps(_ways(model.config, order, options), count, options))
+    return _fitting(_ways(model.config, order, options), count, options)
 
 
 def _ways(config: ModelConfig, order: Order, options: Options) -> list[Steps]:
-    """Return the removals that an order makes: heads; or one head of every group, or one group, of every layer."""
-    from headjax.heads.groups import removals, uniform_steps
-    from headjax.heads.ordering import steps_within_minimum
+    """Return the removals that an order makes: heads, of a percentage whole groups; or one of these of every layer."""
+    from headjax.heads.groups import group_removals, removals, uniform_steps
+    from headjax.heads.ordering import amount_of, steps_within_minimum
 
-    ways = [removals(config, order)]
     if options.uniform:
         ways = [uniform_steps(config, order, whole_groups=whole) for whole in (False, True)]
+    else:
+        ways = [group_removals(config, order) if amount_of(options.remove).relative else removals(config, order)]
     return [steps_within_minimum(config, steps, options.minimum) for steps in ways]
 
 
-def _whole_steps(ways: Sequence[Steps], count: int, options: Options) -> Steps:
-    """Return the removals that take `count` heads together; a percentage is rounded down to whole removals."""
-    from headjax.heads.ordering import amount_of, ends
+def _fitting(ways: Sequence[Steps], count: int, options: Options) -> tuple[Order, Sequence[str]]:
+    """Return the heads of the removals that take `count` of them together, or of a percentage as many as fit."""
+    from headjax.heads.ordering import amount_of, ends, fewer, fitting, flat
 
-    steps = next((steps for steps in ways if count in ends(steps)), ways[0])
-    numbers = ends(steps)
-    whole = max(end for end in numbers if end <= count)
-    if whole < count and not (amount_of(options.remove).relative and count <= numbers[-1]):
+    if amount_of(options.remove).relative:
+        heads, left = max((fitting(steps, count) for steps in ways), key=lambda found: len(found[0]))
+        why = fewer(len(heads), count, left, "--stacks, --minimum and --uniform allow no others")
+        return heads, [f"--remove {options.remove}: {why}."] if len(heads) < count else []
+    steps = next((steps for steps in ways if count in ends(steps)), None)
+    if steps is None:
         possible = ", ".join(map(str, sorted({end for steps in ways for end in ends(steps)} - {0}))) or "none"
         raise HeadjaxError(f"--remove: {options.remove} asks for {count} heads; possible numbers are {possible}")
-    return steps[: numbers.index(whole)]
+    return flat(steps[: ends(steps).index(count)]), []
 
 
 def _reconstructed(

@@ -23,7 +23,7 @@ class Options(ExamplesOptions):
 
     calibrate: Count | None = option(256, "number of examples that choose; 0 is all")
     out: str = option("heads.html", "file of the page", "FILE.html", writes="file")
-    orders: tuple[str, ...] = option((), "reconstruction+reconstruct,importance,random,...", "ORDERS")
+    orders: tuple[str, ...] = option((), "reconstruction+reconstruct,importance_layer,random,...", "ORDERS")
     seeds: Listed = option(2, "repeats of every order")
     percentages: tuple[Size, ...] = option((25, 50, 75), "shares of the heads that are removed along the curves", "P")
     judged: Count = option(512, "judge curves on N of the evaluation examples, drawn at random; 0 is all")

@@ -14,7 +14,7 @@ from headjax.heads import gates as head_gates
 from headjax.heads.groups import removals
 from headjax.heads.head_id import all_heads
 from headjax.heads.named_orders import OrderConfig, order_heads
-from headjax.heads.ordering import Order, most_of
+from headjax.heads.ordering import Order, fitting
 from headjax.heads.pruning import percent_steps
 from headjax.heads.reconstruction import reconstruct
 from headjax.models.config import Batch
@@ -67,7 +67,7 @@ def curve(
     order = order_heads(model, batches, dataclasses.replace(config.order, seed=seed))
     for percentage, count in zip(percentages, percent_steps(total, percentages), strict=True):
         heads = order(count)
-        removed = heads[: most_of(removals(model.config, heads), count)]
+        removed, _ = fitting(removals(model.config, heads), count)
         repaired = _reconstructed(model, batches, removed) if config.reconstruct and count < total else model
         value = judge(repaired, head_gates.without(model.config, removed))
         yield CurvePoint(percentage / 100.0, len(removed), seed, value)

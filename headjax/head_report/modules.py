@@ -36,7 +36,7 @@ def report_heads(
     *,
     loss: Loss | None,
     held_out: Sequence[Any] | None = None,
-    orders: Sequence[str] = ("importance", "fisher", "random"),
+    orders: Sequence[str] = ("importance_layer", "fisher", "random"),
     percentages: Sequence[int] = PERCENTAGES,
     seeds: int = 3,
     progress: Progress = silent,

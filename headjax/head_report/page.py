@@ -15,7 +15,6 @@ from headjax.head_report.views import unit_of_changes
 from headjax.heads.attended import ROLES
 from headjax.heads.gates import Values
 from headjax.heads.head_id import all_heads
-from headjax.heads.ordering import compared
 from headjax.plots import pruning_curves, score_map
 from headjax.report import numbers
 from headjax.report.page import Picture, Section, write_page
@@ -181,7 +180,7 @@ def _roles(study: HeadStudy) -> Section:
         f"Heads whose largest weight is on one relative position in at least 90 % of cases: {counts}; "
         f"{len(study.roles) - len(named)} of {len(study.roles)} have no such role (Voita et al. 2019, section 5.1)."
     )
-    importance = compared(study.scores, "importance")
+    importance = study.scores["importance_layer"]
     places = {head: place for place, head in enumerate(sorted(importance, key=lambda h: -importance[h]), start=1)}
     strongest = sorted(study.roles, key=lambda head: -np.nanmax(list(study.roles[head].shares.values())))[:10]
     rows = [
@@ -192,7 +191,7 @@ def _roles(study: HeadStudy) -> Section:
         Column("Head"),
         Column("Role"),
         *(Column(role, numbers.percent) for role in ROLES),
-        Column("Rank by importance", numbers.count),
+        Column("Rank by importance_layer", numbers.count),
     )
     note = "Share of queries whose largest weight is there; the ten heads with the largest share."
     return Section("What heads look at", text, (), Table(columns, rows, notes=(note,)))
@@ -201,9 +200,10 @@ def _roles(study: HeadStudy) -> Section:
 def _attention(study: HeadStudy) -> Section:
     text = (
         "Each small picture is a head: a row for each token that attends, a column for each token that it attends to. "
-        "The bar below is the head's importance. Choose a head with a click or the arrow keys, and switch it off to "
-        "see the prediction without it. Predictions are stored with one head or one layer off, not with other sets."
+        "The bar below is the head's importance as a share of its layer's. Choose a head with a click or the arrow "
+        "keys, and switch it off to see the prediction without it. Predictions are stored with one head or one layer "
+        "off, not with other sets."
     )
-    importance = {str(head): float(value) for head, value in compared(study.scores, "importance").items()}
+    importance = {str(head): float(value) for head, value in study.scores["importance_layer"].items()}
     data = {"importance": importance, "unit": unit_of_changes(study.model.config), "examples": study.views}
     return Section("What each head attends to", text, viewer=data)

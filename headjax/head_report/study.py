@@ -27,7 +27,7 @@ from headjax.sites.ablation import ablate
 from headjax.sites.scoring import score_heads
 
 MODES: tuple[Any, ...] = ("each", "all-but-one")
-ORDERS = ("reconstruction+reconstruct", "importance", "random")
+ORDERS = ("reconstruction+reconstruct", "importance_layer", "random")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.serialize import unknown_name
+from headjax.core.short import brief
 from headjax.heads.head_id import HeadId
 from headjax.heads.significance import Comparison, t_test
 from headjax.models.config import Batch, Output
@@ -37,6 +38,9 @@ class Ablation(NamedTuple):
     baseline: dict[str, np.ndarray]
     ablated: dict[str, np.ndarray]
     weights: dict[str, np.ndarray]
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def mean(self, metric: str = "loss") -> float:
         """Return the metric of the model itself; the loss is per target."""

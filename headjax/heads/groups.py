@@ -9,8 +9,8 @@ from typing import Any
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads.gates import Values
-from headjax.heads.head_id import HeadId
-from headjax.heads.ordering import Order, Steps, flat
+from headjax.heads.head_id import HeadId, all_heads, position
+from headjax.heads.ordering import Order, Steps, fitting, flat, say_fewer, shared
 from headjax.models.config import ModelConfig
 
 Place = tuple[str, int]
@@ -34,6 +34,25 @@ def by_groups(config: ModelConfig, values: Values) -> Order:
     """Return the order of whole groups by the sum of their heads' scores, the least first, ties by name."""
     groups = (tuple(head for head in group if head in values) for group in key_value_groups(config))
     return flat(sorted(groups, key=lambda group: (sum(values[head] for head in group), group)))
+
+
+def group_removals(config: ModelConfig, order: Iterable[HeadId]) -> Steps:
+    """Return removals of whole groups, those with the least mean place in the order first."""
+    rank = {head: place for place, head in enumerate(order)}
+    groups = (tuple(head for head in group if head in rank) for group in key_value_groups(config))
+    ranked = sorted(filter(None, groups), key=lambda group: fmean(rank[head] for head in group))
+    return removals(config, flat(ranked), whole_groups=True)
+
+
+def part(config: ModelConfig, order: Iterable[HeadId | str], share: float) -> Order:
+    """Return the heads of an order that make up a share of all: whole groups, as many as fit."""
+    named = dict.fromkeys(HeadId.parse(head) if isinstance(head, str) else head for head in order)
+    for head in named:
+        position(config, head)
+    count = shared(share, len(all_heads(config)))
+    gone, left = fitting(group_removals(config, named), count)
+    say_fewer(len(gone), count, left, "the order names no others")
+    return gone
 
 
 def removals(config: ModelConfig, order: Order, *, whole_groups: bool = False) -> Steps:

@@ -31,7 +31,7 @@ class HeadId:
     Attributes:
         stack: Head stack: `encoder`, `decoder` or `cross`, or the path of modules.
         layer: Layer within the stack.
-        head: Number of the head before anything was removed; in a model that is not headjax's, its present position.
+        head: Number of the head before anything was removed.
     """
 
     stack: str

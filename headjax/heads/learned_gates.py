@@ -23,6 +23,7 @@ from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Checked, NotNegative, Positive, Size
 from headjax.core.losses import Losses
 from headjax.core.progress import Update
+from headjax.core.short import brief
 from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId
 from headjax.heads.ordering import Order, by_score
@@ -67,6 +68,9 @@ class LearnedGates(NamedTuple):
     removed: Order
     logits: dict[HeadId, float]
     losses: np.ndarray
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 def closed(values: Mapping[HeadId, float], opened: Mapping[HeadId, float]) -> Order:

@@ -14,7 +14,7 @@ from headjax.core.serialize import unknown_name
 from headjax.heads.groups import by_groups, key_value_groups, removals
 from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset
-from headjax.heads.ordering import Order, by_ablation, by_score, compared, flat, in_stacks, random_order
+from headjax.heads.ordering import Order, by_ablation, by_score, flat, in_stacks, random_order
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import SCORES
 from headjax.models.config import Batch
@@ -24,7 +24,6 @@ from headjax.sites.learning import learn_gates
 from headjax.sites.scoring import score_heads
 
 OTHER_ORDERS: Mapping[str, str] = {
-    "importance_raw": "importance as it is, not divided by the norm of its layer's",
     "ablation": "cost of removing each head alone: the oracle of Michel et al. 2019, section 4",
     "reconstruction": "error left once the kept heads are refitted, by its effect on the output: no labels; ZipLM",
     "hard_concrete": "learned gates under an L0 penalty: Voita et al. 2019",
@@ -52,7 +51,7 @@ class OrderConfig(Checked):
             the cost of removing them together (`ablation`, `reconstruction`).
     """
 
-    by: str = "importance"
+    by: str = "importance_layer"
     seed: Count = 0
     gate_steps: Size = 200
     gate_rate: Positive = 0.05
@@ -111,7 +110,7 @@ def _fixed_order(model: Model, batches: Sequence[Batch], config: OrderConfig, pr
     if config.by == "reconstruction":
         chosen: dict[str, Any] = {"stacks": stacks, "whole_groups": config.whole_groups}
         return reconstruction_order(model, batches, **chosen, progress=progress)
-    values = compared(score_heads(model, batches, progress=progress).values, config.by)
+    values = score_heads(model, batches, progress=progress).score(config.by)
     return by_groups(model.config, values) if config.whole_groups else by_score(values)
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 import jax
 import numpy as np
 
-from headjax.core.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Amount, read_amount
 from headjax.core.serialize import unknown_name
 from headjax.heads.ablation import Ablation
 from headjax.heads.gates import Values
 from headjax.heads.head_id import HeadId, all_heads, position, require_stack
-from headjax.heads.scores import SCORES, Scores, normalize_layers
+from headjax.heads.scores import SCORES, Scores
 from headjax.models.config import ModelConfig
 
 Order = tuple[HeadId, ...]
@@ -34,25 +35,11 @@ def by_score(values: Values, low_first: bool = True) -> Order:
     return tuple(sorted(values, key=lambda head: (sign * values[head], head)))
 
 
-RAW = {"importance_raw": "importance"}
-"""Orders by a score as it is, with the name of the score. The order `importance` divides it by its layer's norm."""
-
-
-def compared(values: Mapping[str, Values], name: str) -> Values:
-    """Return the numbers by which an order compares the heads of all layers.
-
-    `importance` is divided by the l2 norm of its layer's, as in Michel et al. Layers differ in the size of their
-    gradients, and the raw score empties some of them first. `importance_raw` and all others are the scores themselves.
-    """
-    score = RAW.get(name, name)
-    if score not in values or score not in SCORES:
-        raise HeadjaxError(f"score: {unknown_name('score', name, [*SCORES, *RAW])}")
-    return normalize_layers(values[score]) if name == "importance" else values[score]
-
-
 def by_scores(scores: Scores, name: str) -> Order:
-    """Return the one-shot order by a score of `score_heads`, the least first."""
-    return by_score(compared(scores.values, name))
+    """Return the one-shot order by a score of `score_heads` that says what a model needs, the least first."""
+    if name not in SCORES:
+        raise HeadjaxError(f"score: {unknown_name('score', name, SCORES)}")
+    return by_score(scores.score(name))
 
 
 def by_ablation(ablation: Ablation, metric: str = "loss") -> Order:
@@ -77,9 +64,43 @@ def ends(steps: Steps) -> tuple[int, ...]:
     return tuple(accumulate(map(len, steps), initial=0))
 
 
-def most_of(steps: Steps, count: int) -> int:
-    """Return the largest number of heads up to `count` that whole removals take."""
-    return max(end for end in ends(steps) if end <= count)
+def counted(number: float) -> int:
+    """Return a number of heads rounded down, but for the binary fractions of a percentage such as 28.7 % of 1000."""
+    return int(round(number, 9))
+
+
+def shared(share: float, total: int) -> int:
+    """Return the number of heads that a share of all means."""
+    require(0.0 <= share <= 1.0, "share", f"must be between 0 and 1, got {share}")
+    return counted(share * total)
+
+
+def fitting(steps: Iterable[Order], count: int) -> tuple[Order, Steps]:
+    """Return the heads of the removals that fit into `count`, one after another, and the removals that do not."""
+    taken, left = list[HeadId](), list[Order]()
+    for step in steps:
+        if len(step) <= count - len(taken):
+            taken.extend(step)
+        else:
+            left.append(step)
+    return tuple(taken), tuple(left)
+
+
+def fewer(went: int, count: int, left: Steps, none: str) -> str:
+    """Return why fewer heads go than asked for: the least of the removals that are left, or `none` without one."""
+    why = none
+    if left:
+        least = min(left, key=len)
+        layers = dict.fromkeys(str(head).rpartition("/")[0] for head in least)
+        cause = "layers stay equal" if len(layers) > 1 else "KV groups stay whole or equal"
+        why = f"the least that could still go is {len(least)} heads, since {cause} ({next(iter(layers))})"
+    return f"{went} heads go, not {count}: {why}"
+
+
+def say_fewer(went: int, count: int, left: Steps, none: str) -> None:
+    """Warn where fewer heads go than a share of all asks for."""
+    if went < count:
+        warnings.warn(f"share: {fewer(went, count, left, none)}", stacklevel=5)
 
 
 def in_stacks(config: ModelConfig, order: Order, stacks: Iterable[str]) -> Order:
@@ -115,9 +136,7 @@ def explicit_heads(config: ModelConfig, request: str) -> Order | None:
 def requested_count(config: ModelConfig, request: str, stacks: Sequence[str] = ()) -> int:
     """Return the number of heads that `12` or `40%` means; a percentage is of all heads, rounded down."""
     total = len(all_heads(config, stacks or None))
-    amount = amount_of(request)
-    # Rounding first keeps decimal percentages such as 28.7 % of 1000 from losing a head to binary fractions.
-    count = int(round(amount.of(total), 9))
+    count = counted(amount_of(request).of(total))
     if count > total:
         where = f" in {', '.join(stacks)}" if stacks else ""
         raise HeadjaxError(f"remove: {request} asks for {count} heads, the model has {total}{where}")

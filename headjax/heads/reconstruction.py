@@ -15,6 +15,7 @@ from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.modules import arrays, copied
 from headjax.core.programs import trim
 from headjax.core.progress import Update
+from headjax.core.short import brief
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.agreement import count_examples
@@ -71,6 +72,9 @@ class Reconstruction(NamedTuple):
     layers: tuple[LayerRepair, ...]
     examples: int
     tokens: int
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def model(self) -> Model:

@@ -11,14 +11,13 @@ import numpy as np
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import unknown_name
+from headjax.core.short import brief
 from headjax.heads.gates import Values
 from headjax.heads.head_id import HeadId
 
 GRADIENT_SCORES: Mapping[str, str] = {
-    "importance": (
-        "mean over examples of |dL/dxi_h|: Michel et al. 2019, equation 2; as an order divided by the l2 norm of the "
-        "layer's, as the paper compares layers"
-    ),
+    "importance": "mean over examples of |dL/dxi_h|: Michel et al. 2019, equation 2",
+    "importance_layer": "importance over the l2 norm of its layer's: so Michel et al. compare heads of all layers",
     "importance_token": "mean over tokens of |dL/dxi_(h,t)|: Michel et al.'s published code (absolute value per token)",
     "fisher": "sum over examples of (dL/dxi_h)^2, the empirical Fisher diagonal: Kwon et al. 2022",
 }
@@ -39,6 +38,9 @@ DESCRIPTIONS: Mapping[str, str] = {
 """Definitions of the scores, and of what describes a head's attention without saying whether the model needs it."""
 
 
+_SUMMED = ("importance", "importance_token", "fisher")
+"""Scores that are sums over examples; others are made of them."""
+
 NO_TARGET = "there is no example with a target to score heads on"
 
 
@@ -56,6 +58,9 @@ class Scores(NamedTuple):
     loss: float
     examples: int
     seconds: float
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def score(self, name: str) -> dict[HeadId, float]:
         """Return the values of one score."""
@@ -91,6 +96,7 @@ def means(
         # A source of padding alone has no query, and its sums are 0.
         scaled = {s: array / divisors.get(name, np.maximum(queries[s], 1.0)) for s, array in arrays.items()}
         values[name] = to_values(scaled)
+    values["importance_layer"] = normalize_layers(values["importance"])
     if "normalized_entropy" in values:
         values["hies"] = hies(values["importance"], values["normalized_entropy"])
     return {name: values[name] for name in DESCRIPTIONS if name in values}

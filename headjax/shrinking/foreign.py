@@ -12,6 +12,7 @@ from flax import nnx
 
 from headjax.core.errors import HeadjaxError, require
 from headjax.core.progress import Progress, silent
+from headjax.core.short import brief
 from headjax.heads.head_id import HeadId
 from headjax.shrinking.choice import QUANTITIES, Choice, Option, Table, choose
 from headjax.sites.missed import missed, parameters_of
@@ -30,6 +31,9 @@ class ShrunkHeads(NamedTuple):
     removed: tuple[HeadId, ...]
     choice: Choice
     table: Table
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 def shrink_heads(

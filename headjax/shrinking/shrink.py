@@ -11,6 +11,7 @@ import numpy as np
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Checked
 from headjax.core.progress import Progress, silent
+from headjax.core.short import brief
 from headjax.evaluation.task import Task
 from headjax.heads.agreement import agreement_kind
 from headjax.mesh.explicit import on_automatic_axes
@@ -98,6 +99,9 @@ class Shrunk(NamedTuple):
     choice: Choice
     frontier: tuple[Point, ...]
     table: Table
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @on_automatic_axes

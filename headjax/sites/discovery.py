@@ -17,7 +17,7 @@ from headjax.core.modules import declared
 from headjax.core.tensors import flatten
 from headjax.heads.head_id import stack_of
 from headjax.sites.checks import check_alone, check_arrays, check_projection, layers_in_front
-from headjax.sites.site import ROOT, AttentionSite, Sites, View, at_path, is_within, parameters
+from headjax.sites.site import HEAD_IDS, ROOT, AttentionSite, Sites, View, at_path, is_within, parameters
 
 HEADS = ("num_heads", "num_query_heads", "num_attention_heads", "n_heads", "n_head", "heads")
 """Names by which attention layers say how many query heads they have."""
@@ -191,6 +191,9 @@ def _found(model: nnx.Module) -> Iterator[AttentionSite]:
                 continue
             site = dataclasses.replace(site, path=path)
             site = dataclasses.replace(site, layers=layers_in_front(layer, site))
+            kept = vars(layer).get(HEAD_IDS, ())
+            if len(kept) == math.prod(site.shape):
+                site = dataclasses.replace(site, ids=kept)
             if not site.shows_contexts:
                 check_arrays(layer, site)
                 check_projection(layer, site)

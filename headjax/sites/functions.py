@@ -9,11 +9,10 @@ from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Update
-from headjax.core.serialize import unknown_name
-from headjax.heads import named_orders, pruning, reconstruction
+from headjax.heads import groups, named_orders, pruning, reconstruction
 from headjax.heads.head_id import HeadId
 from headjax.heads.named_orders import LEARNED, OrderConfig
-from headjax.heads.ordering import RAW, Order, by_ablation, by_score, compared, random_order
+from headjax.heads.ordering import Order, by_ablation, by_score, random_order
 from headjax.heads.reconstruction import Reconstruction
 from headjax.heads.refit import RIDGES
 from headjax.heads.scores import GRADIENT_SCORES
@@ -22,9 +21,10 @@ from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.compute import Compute
 from headjax.models.model import Model
 from headjax.sites.ablation import ablate
+from headjax.sites.discovery import find_sites
 from headjax.sites.learning import learn_gates
 from headjax.sites.program import Applied, Loss, sites_of
-from headjax.sites.pruning import prune_module
+from headjax.sites.pruning import part, prune_module
 from headjax.sites.reconstruction import ModuleReconstruction, reconstruct_module
 from headjax.sites.scoring import score_heads
 from headjax.sites.site import find_heads
@@ -46,7 +46,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def order_heads(
     model: Model | nnx.Module | Applied,
     batches: Sequence[Any],
-    by: str | OrderConfig = "importance",
+    by: str | OrderConfig = "importance_layer",
     *,
     count: int = 0,
     loss: Loss | None = None,
@@ -57,7 +57,7 @@ def order_heads(
 
         >>> model = headjax.demo_model()
         >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
-        >>> order = headjax.order_heads(model, batches, "importance")
+        >>> order = headjax.order_heads(model, batches, "importance_layer")
         >>> len(order), str(order[0])
         (32, 'decoder/1/6')
 
@@ -84,15 +84,13 @@ def order_heads(
     if config.by in LEARNED:
         return _by_learned_gates(model, batches, config, count, loss, strict, progress)
     found = score_heads(model, batches, loss=loss, strict=strict, progress=progress)
-    known = [*found.values, *RAW, "ablation", *LEARNED]
-    if config.by not in known:
-        raise HeadjaxError(f"by: {unknown_name('order of such a model', config.by, known)}")
-    return by_score(compared(found.values, config.by))
+    _require_order(config.by, found.values)
+    return by_score(found.score(config.by))
 
 
 def _require_order(by: str, scores: Iterable[str]) -> None:
     """Raise `HeadjaxError` for an order that a model with these scores does not have."""
-    known = [*scores, *RAW, "ablation", *LEARNED, "random"]
+    known = [*scores, "ablation", *LEARNED, "random"]
     if by not in known:
         raise HeadjaxError(f"by: {by}: not of such a model, which has {', '.join(known)}")
 
@@ -114,23 +112,28 @@ def _by_learned_gates(
 
 
 @overload
-def prune(model: Model, heads: Iterable[HeadId | str], *, uniform: bool = False) -> Model: ...
+def prune(model: Model, heads: Iterable[HeadId | str], *, share: float | None = None) -> Model: ...
 @overload
-def prune(model: nnx.Module, heads: Iterable[HeadId | str], *, uniform: bool = False) -> nnx.Module: ...
-def prune(model: Model | nnx.Module, heads: Iterable[HeadId | str], *, uniform: bool = False) -> Any:
-    """Return the model without these heads.
+def prune(model: nnx.Module, heads: Iterable[HeadId | str], *, share: float | None = None) -> nnx.Module: ...
+def prune(model: Model | nnx.Module, heads: Iterable[HeadId | str], *, share: float | None = None) -> Any:
+    """Return the model without these heads, or without the first heads of an order until a share of all is gone.
 
     Their slices of every parameter with a head axis (W_Q, W_K, W_V, their biases, the rows of W_O, ...) are removed;
     output biases stay. The result equals the model with these heads' gates at 0, up to the rounding of a shorter sum.
     The model handed in stays as it is.
 
-    In a headjax model a layer may lose its last head, kept heads keep their original numbers, and the removal is added
+    Kept heads keep their original numbers. In a headjax model a layer may lose its last head, and the removal is added
     to the history. Layers that share their parameters (ALBERT) lose a head at every depth.
 
     Any other `nnx.Module` becomes a model of the same class, whose static sizes (`num_heads`, `num_kv_heads`, `n_rep`,
     shapes of projections, configs) are in step with the smaller arrays. Layers may differ in their numbers of heads
     where they are separate modules. A KV head goes with the last query head that reads it; the others must serve equal
-    numbers of query heads, because such code reshapes by heads // kv_heads. Kept heads are renumbered from 0.
+    numbers of query heads, because such code reshapes by heads // kv_heads.
+
+    With `share`, query heads that read one KV head go together, by the mean of their places in the order, as many such
+    groups as fit. Where the code of a Flax model needs equal groups, the rest of the share goes as one head of every
+    group of a layer; layers along one axis lose equal numbers, and every layer keeps a head. A warning says why fewer
+    heads go than the share asks for.
 
         >>> print(headjax.prune(headjax.demo_model(), ["decoder/0/0", "decoder/3/4"]))
         Model: decoder, width 128, output tied
@@ -140,19 +143,23 @@ def prune(model: Model | nnx.Module, heads: Iterable[HeadId | str], *, uniform: 
 
     Args:
         model: Model to prune.
-        heads: Heads to remove, as `HeadId`s or as text: `encoder/3/7`, or `layers.3.attn/7` of a Flax model.
-        uniform: Remove only those of the heads that leave every group and every layer of a Flax model with the same
-            number: the first ones that are named of each.
+        heads: Heads to remove, as `HeadId`s or as text: `encoder/3/7`, or `layers.3.attn/7` of a Flax model. With
+            `share`, all heads in the order of their removal (`order_heads`).
+        share: Share of all heads to remove, from 0 to 1; None removes exactly `heads`.
 
     Raises:
         HeadjaxError: A head does not exist (any more), or the model's code cannot hold what would be left; the message
             names the head or the layer. Nothing is removed then.
     """
+    gone = heads if share is None else _part(model, heads, share)
+    return on_automatic_axes(pruning.prune)(model, gone) if isinstance(model, Model) else prune_module(model, gone)
+
+
+def _part(model: Model | nnx.Module, order: Iterable[HeadId | str], share: float) -> Order:
+    """Return the heads of an order that make up a share of all, in numbers that the model can hold."""
     if isinstance(model, Model):
-        if uniform:
-            raise HeadjaxError("uniform: for Flax models; order the heads with headjax.heads.groups.uniform_steps")
-        return on_automatic_axes(pruning.prune)(model, heads)
-    return prune_module(model, heads, uniform=uniform)
+        return groups.part(model.config, order, share)
+    return part(find_sites(model), order, share)
 
 
 def reconstruct(
@@ -160,6 +167,7 @@ def reconstruct(
     batches: Sequence[Any],
     removed: Iterable[HeadId | str],
     *,
+    share: float | None = None,
     loss: Loss | None = None,
     feed_forward: bool = False,
     units: float | Mapping[Place, int] = 0.0,
@@ -193,7 +201,7 @@ def reconstruct(
     Args:
         model: Model with all heads.
         batches: Calibration examples. A headjax model needs no labels.
-        removed: Heads to remove, as for `prune`.
+        removed, share: Heads to remove, as for `prune`.
         loss: Function of a model that is not headjax's and a batch, as for `score_heads`; positions that cannot change
             it (padding) do not count.
         feed_forward: Whether to refit the FFN down-projections, too.
@@ -206,11 +214,13 @@ def reconstruct(
         progress: Called after every solved map with the number of maps done.
 
     Raises:
-        HeadjaxError: A head does not exist, a headjax model loses all heads, a layer has no output projection that can
-            be solved, or sums are not finite.
+        HeadjaxError: A head does not exist, a headjax model loses all heads, the code of another model cannot hold what
+            would be left (nothing is solved then), a layer has no output projection that can be solved, or sums are not
+            finite.
         DataError: There are no batches, fewer than two examples, or no tokens.
         ConfigError: A batch does not divide over the mesh.
     """
+    removed = removed if share is None else _part(model, removed, share)
     if isinstance(model, Model):
         _refuse(OWN_LOSS, loss=loss is not None)
         options: dict[str, Any] = {"feed_forward": feed_forward, "units": units, "converted": converted}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import jax
@@ -12,19 +14,31 @@ from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId
+from headjax.heads.ordering import Order, Steps, fitting, flat, say_fewer, shared
 from headjax.mesh.explicit import take
 from headjax.sites.checks import check_pruned
 from headjax.sites.discovery import find_sites
-from headjax.sites.site import AttentionSite, Sites, at_path, kept_along, parameters, put_at, require_heads, without
+from headjax.sites.site import (
+    HEAD_IDS,
+    AttentionSite,
+    Sites,
+    at_path,
+    find_heads,
+    kept_along,
+    parameters,
+    put_at,
+    require_heads,
+    without,
+)
 from headjax.sites.sizes import Numbers, resize_layer, resize_module, resize_projection
 
+WAY = "give an order of heads and a share=, which takes whole KV groups"
 
-def prune_module(model: nnx.Module, heads: Iterable[HeadId | str], *, uniform: bool = False) -> nnx.Module:
+
+def prune_module(model: nnx.Module, heads: Iterable[HeadId | str]) -> nnx.Module:
     """Return a model of the same class without heads, see `headjax.sites.functions.prune`."""
     sites = find_sites(model)
-    removed = tuple(dict.fromkeys(require_heads(sites, heads)))
-    removed = uniform_part(sites, removed) if uniform else removed
-    gates = without(sites, removed)
+    gates = without(sites, require_heads(sites, heads))
     plans = {site.path: _plan(site, np.asarray(gates[site.path]) > 0.0) for site in sites}
     pruned = nnx.clone(model, graph=True)
     for site in sites:
@@ -76,14 +90,13 @@ def _plan(site: AttentionSite, kept: np.ndarray) -> _Plan:
             served = ", ".join(map(str, row))
             raise HeadjaxError(
                 f"{name}: its KV heads would serve {served} query heads, and its code takes equal groups; "
-                "remove as many of each, or pass uniform=True"
+                f"remove as many of each, or {WAY}"
             )
     shapes = {(int(row.sum()), int((row > 0).sum())) for row in groups}
     if len(shapes) > 1:
         left = ", ".join(str(int(row.sum())) for row in groups)
         raise HeadjaxError(
-            f"{site.path}: its layers would keep {left} heads, and lie in one array; remove as many of each, or pass "
-            "uniform=True"
+            f"{site.path}: its layers would keep {left} heads, and lie in one array; remove as many of each, or {WAY}"
         )
     return _Plan(layers, groups > 0, Numbers(*shapes.pop(), site.head_dim))
 
@@ -101,6 +114,8 @@ def _remove(layer: nnx.Module, site: AttentionSite, plan: _Plan) -> None:
         front = 0 if site.layers is None else 1
         resize_projection(holder, old.shape[front:], new.shape[front:])
     resize_layer(layer, site, plan.numbers)
+    kept_heads = zip(site.head_ids(), plan.query.ravel(), strict=True)
+    setattr(layer, HEAD_IDS, tuple(head.head for head, stays in kept_heads if stays))
     for name, value in _float_properties(layer).items():
         if value != scales.get(name, value):
             raise HeadjaxError(
@@ -172,39 +187,40 @@ def _verify(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) -> None
             raise HeadjaxError(f"{site.path}: after the removal it is found with {found[site.path].heads} heads")
 
 
-def uniform_part(sites: Sites, removed: Sequence[HeadId]) -> tuple[HeadId, ...]:
-    """Return those of the removed heads that leave all layers and all groups with equal numbers of heads.
+def part(sites: Sites, order: Iterable[HeadId | str], share: float) -> Order:
+    """Return the heads of an order that make up a share of all, in numbers that the code of every layer holds.
 
-    As many heads of every group go as of every group are named, the first ones of each; or as many whole groups of
-    every layer, if that removes more. One head of every group, or one group, stays.
+    Whole KV groups go first, those with the least mean place in the order. What is left of the share goes as one head
+    of every group of a layer. Layers along one axis lose equal numbers. Every layer keeps a head.
     """
-    shapes = {(site.heads, site.kv_heads) for site in sites}
-    if len(shapes) > 1:
-        raise HeadjaxError(
-            f"uniform: the layers have {' and '.join(f'{n} heads in {k} groups' for n, k in sorted(shapes))}"
-        )
-    kv_heads = shapes.pop()[1]
-    rank = {head: number for number, head in enumerate(removed)}
-    layers: list[list[list[HeadId]]] = []
-    for site in sites:
-        ids = site.head_ids()
-        for start in range(0, len(ids), site.heads):
-            groups = np.array_split(np.arange(start, start + site.heads), kv_heads)
-            layers.append([[ids[column] for column in group] for group in groups])
-    size = len(layers[0][0])
-    named = [
-        [sorted((head for head in group if head in rank), key=rank.__getitem__) for group in layer] for layer in layers
-    ]
-    each = min(min(len(group) for group in layer) for layer in named)
-    whole = min(sum(len(group) == size for group in layer) for layer in named)
-    each, whole = min(each, size - 1), min(whole, kv_heads - 1)
-    if each * kv_heads >= whole * size:
-        chosen = [head for layer in named for group in layer for head in group[:each]]
+    rank = {head: place for place, head in enumerate(dict.fromkeys(require_heads(sites, order)))}
+    layers = {site.path: _groups(site) for site in sites}
+    count, gone, left = shared(share, len(find_heads(sites))), Order(), Steps()
+    for whole in (True, False):
+        steps = [step for site in sites for step in _removals(layers[site.path], rank, gone, whole)]
+        steps.sort(key=lambda step: fmean(rank[head] for head in step))
+        more, others = fitting(steps, count - len(gone))
+        gone, left = gone + more, left + others
+    say_fewer(len(gone), count, left, "every layer keeps one of its heads")
+    return gone
+
+
+def _groups(site: AttentionSite) -> list[list[Order]]:
+    """Return the heads of a site that its code can lose together, layer by layer."""
+    number = site.kv_heads if site.output and site.kv_heads > 1 else site.heads
+    ids, size = site.head_ids(), site.heads // number
+    groups = [ids[start : start + size] for start in range(0, len(ids), size)]
+    return [groups[start : start + number] for start in range(0, len(groups), number)]
+
+
+def _removals(layers: list[list[Order]], rank: Mapping[HeadId, int], gone: Order, whole: bool) -> Iterator[Order]:
+    """Yield what a site can lose, one after another: a group of every layer, or a head of every group that is left."""
+    if whole:
+        named = [[group for group in layer if rank.keys() >= set(group)] for layer in layers]
+        rows = [sorted(groups, key=lambda group: sum(map(rank.__getitem__, group))) for groups in named]
     else:
-        full = [
-            sorted((g for g in layer if len(g) == size), key=lambda g: sum(map(rank.__getitem__, g))) for layer in named
-        ]
-        chosen = [head for layer in full for group in layer[:whole] for head in group]
-    if not chosen:
-        raise HeadjaxError("uniform: the heads to remove do not hold one of every group, or a group of every layer")
-    return tuple(sorted(chosen, key=rank.__getitem__))
+        left = [group for layer in layers for group in layer if group[0] not in gone]
+        rows = [[(head,) for head in sorted(rank.keys() & set(group), key=rank.__getitem__)] for group in left]
+    number = len(layers[0] if whole else layers[0][0]) - 1
+    for step in itertools.islice(zip(*rows, strict=False), number):
+        yield flat(step)

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
+from headjax.core.short import brief
 from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import sums_by_half
 from headjax.heads.reconstruction import LayerRepair, warn_of_unknowns
@@ -46,6 +47,9 @@ class ModuleReconstruction(NamedTuple):
     examples: int
     tokens: int
 
+    def __repr__(self) -> str:
+        return brief(self)
+
     @property
     def model(self) -> nnx.Module:
         """Pruned model with repaired maps, made by every call."""
@@ -67,6 +71,7 @@ def reconstruct_module(
         raise DataError("batches: there is no example to calibrate on")
     program, state = prepare(model, loss)
     gone = require_heads(program.sites, removed)
+    prune_module(model, gone)  # what its code cannot hold is refused before anything is solved
     gates = without(program.sites, gone)
     if feed_forward:
         maps = tuple(_second_maps(model, program.sites))

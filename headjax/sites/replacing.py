@@ -261,6 +261,7 @@ def _taken(layer: nnx.Module, site: AttentionSite, paths: Mapping[str, str]) -> 
 def _module(site: AttentionSite, params: dict[str, Any], **fields: Any) -> AttentionModule:
     """Return the grouped attention that has these arrays."""
     sizes: dict[str, Any] = {"num_heads": site.heads, "kv_heads": site.kv_heads, "head_dim": site.head_dim}
+    sizes["head_ids"] = site.ids
     held = dict(params)
     for name, heads in (("query_bias", site.heads), ("key_bias", site.kv_heads), ("value_bias", site.kv_heads)):
         if name in held:

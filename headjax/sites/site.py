@@ -15,6 +15,9 @@ from flax import nnx
 from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import ANY_LAYER, HeadId, stack_of
 
+HEAD_IDS = "headjax_ids"
+"""Attribute of a pruned layer with the original numbers of its heads, as `AttentionSite.ids`."""
+
 ROOT = "."
 """Path of a model that is an attention layer itself."""
 

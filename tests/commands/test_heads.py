@@ -11,7 +11,6 @@ from headjax.cli import main
 from headjax.commands.examples import Examples
 from headjax.heads import pruning
 from headjax.heads.head_id import HeadId
-from headjax.heads.scores import normalize_layers
 from headjax.models.model import load
 from tests import tiny
 from tests.closeness import assert_numbers_close, assert_trees_equal, close_to
@@ -28,8 +27,8 @@ def actions(path):
 
 def test_prune_removes_what_scores_least(run, tmp_path):
     """Heads of different layers are compared by their share of their layer's importance."""
-    scores = run(f"score model {TASK}").data["scores"]["importance"]
-    importance = normalize_layers({HeadId.parse(head): value for head, value in scores.items()})
+    scores = run(f"score model {TASK}").data["scores"]["importance_layer"]
+    importance = {HeadId.parse(head): value for head, value in scores.items()}
     data = run(f"prune model OUT/half {TASK} --remove 50%").data
     assert data["removed"] == [str(head) for head in sorted(importance, key=importance.get)[:2]]
     assert sorted(data["kept"] + data["removed"]) == HEADS
@@ -100,6 +99,16 @@ def test_the_number_decides_between_heads_of_each_group_and_whole_groups(run, tm
     for count, groups in ((6, 3), (8, 1)):
         run(f"prune OUT/model OUT/{count} --by random --uniform --remove {count}")
         assert {attention.kv_heads for attention in attentions(tmp_path / str(count))} == {groups}
+
+
+def test_a_percentage_takes_whole_groups_and_says_why_no_more(run, tmp_path):
+    data, told = run("prune grouped OUT/half --by random --remove 30%")
+    assert len(data["removed"]) == 2
+    assert sorted(attention.kv_heads for attention in attentions(tmp_path / "half")) == [1, 2]
+    assert "--remove" not in told
+    data, told = run("prune grouped OUT/none --by random --remove 20%")
+    assert data["removed"] == []
+    assert "--remove 20%: 0 heads go, not 1: the least that could still go is 2 heads, since KV groups" in told
 
 
 def test_every_layer_keeps_a_minimum(run):

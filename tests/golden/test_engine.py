@@ -98,6 +98,10 @@ def by_head(values: dict[Any, Any]) -> np.ndarray:
     return np.array([values[head] for head in sorted(values, key=str)], np.float32)
 
 
+ORDERS = {"importance": "importance_layer", "importance_raw": "importance", "reconstruction": "reconstruction"}
+"""Orders by the names that the golden file has for them."""
+
+
 def results(name: str, folder: Path) -> Iterator[tuple[str, np.ndarray]]:
     """All results of a model by name."""
     model = headjax.demo_model() if name == "demo" else headjax.from_huggingface(directory(name, folder))
@@ -112,9 +116,9 @@ def results(name: str, folder: Path) -> Iterator[tuple[str, np.ndarray]]:
         ablation = headjax.ablate(model, batches, heads=heads[:6])
         yield "baseline", np.asarray(ablation.baseline["loss"], np.float32)
         yield "ablated", np.asarray(ablation.ablated["loss"], np.float32)
-        for by in ("importance", "importance_raw", "reconstruction"):
+        for key, by in ORDERS.items():
             order = [str(head) for head in headjax.order_heads(model, batches, by)]
-            yield f"order/{by}", by_head({head: order.index(str(head)) for head in heads})
+            yield f"order/{key}", by_head({head: order.index(str(head)) for head in heads})
     yield "pruned", summary(outputs(name, headjax.prune(model, removed), batches[0]))
     for target in CONVERSIONS.get(name, ()):
         yield (

@@ -1,8 +1,11 @@
 import dataclasses
 
+import pytest
+
 from headjax.attention import Grouped
 from headjax.attention.compressed import Compressed
-from headjax.heads.groups import by_groups, key_value_groups, removals, uniform_steps
+from headjax.core.errors import HeadjaxError
+from headjax.heads.groups import by_groups, key_value_groups, part, removals, uniform_steps
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import ends, flat, random_order, steps_within_minimum
 from headjax.heads.pruning import prune
@@ -46,6 +49,17 @@ def test_groups_are_ordered_by_their_sum():
         heads("1/0", "1/1"),
     )
     assert removals(CONFIG, ORDER, whole_groups=True)[0] == heads("1/3", "1/2")
+
+
+def test_a_share_is_whole_groups_by_the_places_of_their_heads():
+    assert part(CONFIG, ORDER, 0.25) == heads("1/2", "1/3")
+    assert part(CONFIG, map(str, ORDER), 0.5) == heads("1/2", "1/3", "0/2", "0/3")
+    with pytest.warns(UserWarning, match=r"^share: 2 heads go, not 3: .* 2 heads, since KV groups .*decoder/"):
+        part(CONFIG, ORDER, 0.4)
+    with pytest.warns(UserWarning, match=r"^share: 2 heads go, not 8: the order names no others"):
+        part(CONFIG, ORDER[:2], 1.0)
+    with pytest.raises(HeadjaxError, match="share: must be between 0 and 1"):
+        part(CONFIG, ORDER, 25)
 
 
 def test_layers_that_share_their_parameters_lose_a_head_together():

@@ -8,9 +8,9 @@ from headjax.heads.ablation import Ablation
 from headjax.heads.groups import key_value_groups, removals
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import OrderConfig, order_heads, units
-from headjax.heads.ordering import by_ablation, by_scores, compared, explicit_heads, flat, requested_count
+from headjax.heads.ordering import by_ablation, by_scores, explicit_heads, flat, requested_count
 from headjax.heads.reconstruction_order import reconstruction_order
-from headjax.heads.scores import Scores
+from headjax.heads.scores import Scores, normalize_layers
 from headjax.sites.ablation import ablate
 from headjax.sites.scoring import score_heads
 from tests import tiny
@@ -31,9 +31,10 @@ def test_score_orders():
 
 
 def test_named_scores_know_their_direction():
-    scores = Scores({"importance": VALUES, "entropy": VALUES}, loss=1.0, examples=1, seconds=0.0)
-    assert names(ordering.by_scores(scores, "importance_raw")) == ["0/1", "1/0", "0/2", "0/0", "1/1"]
-    assert names(ordering.by_scores(scores, "importance")) == ["1/0", "0/1", "0/2", "0/0", "1/1"]
+    values = {"importance": VALUES, "importance_layer": normalize_layers(VALUES), "entropy": VALUES}
+    scores = Scores(values, loss=1.0, examples=1, seconds=0.0)
+    assert names(ordering.by_scores(scores, "importance")) == ["0/1", "1/0", "0/2", "0/0", "1/1"]
+    assert names(ordering.by_scores(scores, "importance_layer")) == ["1/0", "0/1", "0/2", "0/0", "1/1"]
 
 
 def ablation():
@@ -74,7 +75,7 @@ def test_selection_by_count_percentage_and_name():
 
 @pytest.mark.whole
 def test_each_name_is_the_order_it_says(model, batches, scores):
-    for name in ("importance", "importance_raw", "importance_token", "fisher", "hies"):
+    for name in ("importance", "importance_layer", "importance_token", "fisher", "hies"):
         assert order_heads(model, batches, OrderConfig(by=name))(2) == by_scores(scores, name)
     assert order_heads(model, batches, OrderConfig(by="ablation"))(2) == by_ablation(ablate(model, batches))
     expected = reconstruction_order(model, batches)
@@ -102,7 +103,7 @@ def test_orders_name_every_head_once_keep_groups_together_and_tell_their_progres
     if name in ("subset", "random"):
         assert order == order_heads(grouped, batches, config)(4), "seeded"
     if whole_groups and name in ("importance", "hies"):
-        values = compared(score_heads(grouped, batches).values, name)
+        values = score_heads(grouped, batches).score(name)
         sums = [sum(values[head] for head in group) for group in steps]
         assert sums == sorted(sums)
 

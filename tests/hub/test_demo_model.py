@@ -37,7 +37,7 @@ def test_it_beats_trigram_counts_and_importance_tells_which_heads_it_needs():
     def loss(removed):
         return headjax.evaluate_task(model, task, headjax.gates.without(model.config, removed), BLOCKS)["loss"]
 
-    order = by_scores(headjax.score_heads(model, task.sample(64, 8), statistics=()), "importance")
+    order = by_scores(headjax.score_heads(model, task.sample(64, 8), statistics=()), "importance_layer")
     half, whole = len(order) // 2, found.metrics["loss"]
     at_random = [loss(random_order(headjax.all_heads(model.config), seed)[:half]) for seed in range(3)]
     assert loss(order) > 1.3 * whole

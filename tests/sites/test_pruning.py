@@ -1,5 +1,7 @@
 """Heads removed from models that know nothing of headjax: equal to the gated model, and the model still works."""
 
+import warnings
+
 import hypothesis
 import hypothesis.strategies as st
 import jax
@@ -43,6 +45,10 @@ def evaluated(model):
     return copy(BATCH["x"])
 
 
+def heads_of(model):
+    return [str(head) for site in headjax.attention_sites(model) for head in site.head_ids()]
+
+
 def parameters_of(model):
     return sum(array.size for array in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
@@ -59,8 +65,7 @@ def test_a_pruned_model_equals_the_gated_one(name):
     expected = scaled(model, gates)(BATCH["x"])
     sums, kind = (1, jnp.bfloat16) if name == "bf16" else (SUMS, np.float32)
     assert_close(evaluated(pruned), expected, sums=sums, dtype=kind)
-    left = sum(len(site.head_ids()) for site in headjax.attention_sites(pruned))
-    assert left == sum(len(site.head_ids()) for site in sites) - len(REMOVED[name])
+    assert heads_of(pruned) == [head for head in heads_of(model) if head not in REMOVED[name]]
     assert all((before[1][path] == array).all() for path, array in snapshot(model)[1].items())
     assert snapshot(model)[0] == before[0]
 
@@ -130,9 +135,9 @@ def test_decoding_with_the_cache_of_the_class():
 @pytest.mark.parametrize(
     "name, heads, message",
     [
-        ("flat_remat", ["layers.0.attn/0"], r"layers\.0\.attn: .*uniform"),
+        ("flat_remat", ["layers.0.attn/0"], r"layers\.0\.attn: .*share="),
         ("flat_remat", [f"layers.0.attn/{head}" for head in range(HEADS)], r"layers\.0\.attn: all its heads"),
-        ("scanned_flax", ["layers.attn.1/1"], r"layers\.attn: .*uniform"),
+        ("scanned_flax", ["layers.attn.1/1"], r"layers\.attn: .*share="),
         ("flax", ["layers.2.attn/0"], r"head layers\.2\.attn/0"),
         ("flax", ["encoder/0/0"], "head encoder/0/0"),
         ("flax", ["layers.0.attn"], "layers.0.attn"),
@@ -146,16 +151,56 @@ def test_what_the_code_cannot_hold_is_refused(name, heads, message):
     assert snapshot(model)[0] == before[0]
 
 
-def test_uniform_takes_as_many_of_every_group_as_every_group_names():
+@pytest.mark.parametrize("name", first(4, ["flat_remat", "scanned", "flax", "scanned_flax", "shared", "own"]))
+def test_a_share_is_taken_in_numbers_that_the_code_holds(name):
+    """A larger share takes at least as many heads and parameters; the model computes as with gates at 0."""
+    model = HOUSES[name]()
+    heads = heads_of(model)
+    order, went, sizes = [heads[at] for at in np.random.default_rng(0).permutation(len(heads))], [], []
+    for share in (0.25, 0.5, 0.75):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            pruned = headjax.prune(model, order, share=share)
+        gone = [head for head in heads if head not in heads_of(pruned)]
+        assert len(gone) <= share * len(heads)
+        assert [str(one.message).partition(":")[0] for one in caught] == ["share"] * (len(gone) < share * len(heads))
+        gates = without(headjax.attention_sites(model), map(HeadId.parse, gone))
+        assert_close(evaluated(pruned), scaled(model, gates)(BATCH["x"]), sums=SUMS)
+        went.append(len(gone))
+        sizes.append(parameters_of(pruned))
+    assert went == sorted(went)
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_groups_go_by_the_places_of_their_heads():
+    """Whole ones first; then one head of every group that is left."""
     model = HOUSES["flat_remat"]()
-    order = [f"layers.{layer}.attn/{head}" for layer, head in [(0, 3), (0, 0), (1, 1), (0, 1), (1, 2), (1, 3)]]
-    pruned = headjax.prune(model, order, uniform=True)
-    gates = without(headjax.attention_sites(model), map(HeadId.parse, [*order[:3], order[4]]))
-    assert_close(evaluated(pruned), scaled(model, gates)(BATCH["x"]), sums=SUMS)
-    whole = [f"layers.{layer}.attn/{head}" for layer in (0, 1) for head in ((2, 3) if layer else (0, 1))]
-    assert [layer.attn.num_kv_heads for layer in headjax.prune(model, whole, uniform=True).layers] == [1, 1]
-    with pytest.raises(HeadjaxError, match="uniform"):
-        headjax.prune(model, order[:2], uniform=True)
+    order = [f"layers.{layer}.attn/{head}" for layer, head in ("13", "00", "12", "11", "01", "10", "02", "03")]
+    assert [layer.attn.num_heads for layer in headjax.prune(model, order, share=0.25).layers] == [4, 2]
+    assert heads_of(headjax.prune(model, order, share=0.5)) == [order[at] for at in (6, 7, 5, 3)]
+    pruned = headjax.prune(model, order, share=0.63)
+    assert [(layer.attn.num_heads, layer.attn.num_kv_heads) for layer in pruned.layers] == [(2, 1), (1, 1)]
+    with pytest.warns(UserWarning, match=r"^share: 6 heads go, not 8: every layer keeps one") as caught:
+        headjax.prune(model, order, share=1.0)
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"^share: 0 heads go, not 1: the least .* 2 heads, since KV groups"):
+        headjax.prune(model, order, share=0.2)
+
+
+@pytest.mark.parametrize("name", ["flax", "scanned_flax"])
+def test_names_survive(name):
+    model = HOUSES[name]()
+    once = headjax.prune(model, REMOVED[name])
+    left = [head for head in heads_of(model) if head not in REMOVED[name]]
+    graph, state = nnx.split(once)
+    nnx.update(once, nnx.state(once))
+    passed = nnx.jit(lambda model: model)(once)
+    assert all(heads_of(found) == left for found in (once, nnx.merge(graph, state), nnx.clone(once), passed))
+    gone = list({head.rpartition("/")[0]: head for head in left}.values())  # the last one of every layer
+    again = headjax.prune(once, gone)
+    assert heads_of(again) == [head for head in left if head not in gone]
+    with pytest.raises(HeadjaxError, match=f"head {gone[0]}: the model has no such head"):
+        headjax.prune(again, gone)
 
 
 def test_what_depends_on_the_number_of_heads_is_refused():

@@ -64,22 +64,15 @@ def test_a_head_that_another_one_can_stand_in_for_costs_nothing(name):
             if holder not in ("out", "o_proj", "wo"):
                 array = jnp.moveaxis(variable[...], axis, 0)
                 size = 3 if array.shape[0] == 12 else 1
-                array = array.at[size : 2 * size].set(array[:size])
+                for head in (1, 3):
+                    array = array.at[head * size : (head + 1) * size].set(array[(head - 1) * size : head * size])
                 variable.set_value(jnp.moveaxis(array, 0, axis))
-    removed = [head for site in headjax.attention_sites(model) for head in site.head_ids() if head.head == 1]
+    removed = [head for site in headjax.attention_sites(model) for head in site.head_ids() if head.head % 2]
     before = snapshot(model)
-    if name == "flax":
-        found = headjax.reconstruct(model, CALIBRATION, removed, loss=loss)
-        pruned = found.model
-        assert error(headjax.prune(model, removed), model) > 1e-3
-        assert error(pruned, model) < 1e-6
-    else:  # groups of one head and of two, which the class cannot hold: gates stand in for the removal
-        found = headjax.reconstruct(model, CALIBRATION, removed, loss=loss)
-        sites = headjax.attention_sites(model)
-        gates = {site.path: jnp.ones(site.shape).at[..., 1].set(0.0) for site in sites}
-        assert error(houses.scaled(model, gates), model) > 1e-3
-        assert error(houses.scaled(found.repaired, gates), model) < 1e-6
-    assert len(found.layers) == len(removed)
+    found = headjax.reconstruct(model, CALIBRATION, removed, loss=loss)
+    assert error(headjax.prune(model, removed), model) > 1e-3
+    assert error(found.model, model) < 1e-6
+    assert len(found.layers) == len(removed) // 2
     assert all(repair.kept and repair.held_out < 1e-4 for repair in found.layers)
     assert found.examples == 32
     assert found.tokens == 32 * 6
@@ -95,6 +88,17 @@ def test_second_maps_of_feed_forwards_mend_more():
     assert error(attention.model, model) < plain
     assert error(both.model, model) < error(attention.model, model)
     assert [repair.name for repair in both.layers] == ["layers.0.attn", "layers.0", "layers.1.attn", "layers.1"]
+
+
+def test_what_the_code_cannot_hold_is_known_before_anything_is_computed():
+    def never(model, batch):
+        raise AssertionError("computed")
+
+    model, order = HOUSES["flat_remat"](), [f"layers.{layer}.attn/{head}" for layer in (0, 1) for head in range(4)]
+    with pytest.raises(HeadjaxError, match=r"layers\.0\.attn: .*share="):
+        headjax.reconstruct(model, CALIBRATION, order[:1], loss=never)
+    found = headjax.reconstruct(model, CALIBRATION, order[1:] + order[:1], share=0.5, loss=loss)
+    assert [str(head) for head in found.removed] == [order[at] for at in (2, 3, 4, 5)]
 
 
 def test_padding_does_not_count():

@@ -15,7 +15,7 @@ import headjax
 from headjax import HeadId, HeadjaxError
 from headjax.heads.learned_gates import HardConcrete, Subset
 from headjax.heads.named_orders import OrderConfig
-from headjax.heads.ordering import by_ablation
+from headjax.heads.ordering import by_ablation, by_scores
 from tests.closeness import assert_close
 from tests.selected import first
 from tests.sites import houses
@@ -181,7 +181,10 @@ def test_heads_without_weights_are_the_first_of_every_order():
     for name in useless:
         kernel = model.layers[int(name[7])].attn.o_proj.w
         kernel.set_value(kernel[...].at[int(name[-1])].set(0.0))
-    orders = {by: headjax.order_heads(model, BATCHES, by, loss=loss) for by in ("importance", "fisher")}
+    names = ("importance", "importance_layer", "importance_token", "fisher")
+    orders = {by: headjax.order_heads(model, BATCHES, by, loss=loss) for by in names}
+    scores = headjax.score_heads(model, BATCHES, loss=loss)
+    assert all(order == by_scores(scores, by) for by, order in orders.items())
     ablation = headjax.ablate(model, BATCHES, loss=loss)
     orders["ablation"] = tuple(sorted(ablation.heads, key=lambda head: abs(ablation.effects()[head])))
     assert headjax.order_heads(model, BATCHES, "ablation", loss=loss) == by_ablation(ablation)
@@ -308,7 +311,7 @@ def test_linen_and_nnx_have_the_same_scores(given):
     model = (twin.apply, params, {"attn": ("params/attn/out/kernel", 0)})
     found = headjax.score_heads(model, BATCHES, loss=given)
     expected = headjax.score_heads(NnxTwin(params["params"]), BATCHES, loss=given)
-    assert set(found.values) == {"importance", "fisher"}
+    assert set(found.values) == {"importance", "importance_layer", "fisher"}
     for name, values in found.values.items():
         assert_close(list(values.values()), list(expected.score(name).values()), sums=4 * SUMS)
         assert [str(head) for head in values] == [f"attn/{head}" for head in range(HEADS)]

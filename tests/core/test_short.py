@@ -1,0 +1,49 @@
+"""Results print as a few short lines, whatever they hold."""
+
+import numpy as np
+import pytest
+
+from headjax.heads.ablation import Ablation
+from headjax.heads.head_id import HeadId
+from headjax.heads.learned_gates import LearnedGates
+from headjax.heads.reconstruction import LayerRepair, Reconstruction
+from headjax.heads.scores import DESCRIPTIONS, Scores
+from headjax.shrinking.choice import Choice, Table
+from headjax.shrinking.foreign import ShrunkHeads
+from headjax.shrinking.shrink import Point, Shrunk
+from headjax.sites.reconstruction import ModuleReconstruction
+from tests import tiny
+
+HEADS = tuple(HeadId(f"some.{'long.' * 9}path.*.attn", layer, head) for layer in range(9) for head in range(99))
+MODEL = tiny.model(tiny.decoder_config())
+VALUES = dict.fromkeys(HEADS, 0.5)
+ARRAY = np.zeros((3, 400))
+CHOICE, TABLE = Choice({}, 0.1, 0.1, 0.0, {}), Table({}, {}, "kl")
+REPAIRS = tuple(LayerRepair(f"decoder/{layer}", 12000, 5, 0.1, 0.5, True) for layer in range(64))
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        Scores(dict.fromkeys(DESCRIPTIONS, VALUES), 1.0, 1000, 0.1),
+        Ablation("each", HEADS, {"loss": ARRAY}, {"loss": ARRAY}, {"loss": ARRAY}),
+        LearnedGates({"decoder": ARRAY}, HEADS, VALUES, ARRAY),
+        Reconstruction(MODEL, HEADS, {}, REPAIRS, 5, 1000),
+        ModuleReconstruction(MODEL, HEADS, REPAIRS, 5, 1000),
+        Shrunk(MODEL, CHOICE, (Point("parameters", 0.5, 0.1, {}),) * 40, TABLE),
+        ShrunkHeads(MODEL, HEADS, CHOICE, TABLE),
+    ],
+    ids=lambda result: type(result).__name__,
+)
+def test_results_print_as_a_few_short_lines(result):
+    name, *lines = str(result).split("\n")
+    assert name == type(result).__name__
+    assert [line.strip().partition(":")[0] for line in lines] == list(result._fields)
+    assert len(lines) < 10
+    assert max(map(len, lines)) <= 120
+
+
+def test_what_a_line_says():
+    scores = Scores({"importance": dict.fromkeys(HEADS[:3], 0.5)}, 1.25, 12000, 0.5)
+    assert str(scores) == "Scores\n  values: 1: importance of 3\n  loss: 1.25\n  examples: 12,000\n  seconds: 0.5"
+    assert "\n  layers: 64: decoder/0, decoder/1," in str(ModuleReconstruction(MODEL, (), REPAIRS, 5, 10))
