@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +20,6 @@ from headjax.conversion.products import Products
 from headjax.core.tensors import Constant, Zeros, map_tensors
 from headjax.heads import ablation
 from headjax.heads import gates as head_gates
-from headjax.heads.prefix import Chunk
 from headjax.heads.scores import batch_sums, score_heads
 from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
@@ -173,18 +172,19 @@ def sweeping(shape: Shape) -> Operation:
     return Operation(lambda: ablation.ablate(model, [batch]).ablated, sweeping_flops(config, shape, chunks), max(sizes))
 
 
-def sweeping_flops(config: DecoderModel, shape: Shape, chunks: Sequence[Chunk]) -> float:
+def sweeping_flops(config: DecoderModel, shape: Shape, together: int) -> float:
     """Count a forward pass, then for every head the layers from its own on and the logits.
 
-    Attention of a head's own layer is computed once for the heads that are ablated together.
+    Attention of a head's own layer is computed once for the heads of a layer that are ablated `together`.
     """
     length, layers = shape.length, config.decoder.layers
     whole = [layer.flops(config.width, length) for layer in layers]
     attention = [layer.attention.flops(config.width, config.width, length, length) for layer in layers]
     logits = config.flops(length) - config.decoder.flops(config.width, length)
     total = config.flops(length)
-    for layer, _, size in chunks:
-        total += attention[layer] + size * (sum(whole[layer:]) - attention[layer] + logits)
+    for layer in range(len(layers)):
+        each = attention[layer] + together * (sum(whole[layer:]) - attention[layer] + logits)
+        total += -(-layers[layer].attention.num_heads // together) * each
     return float(shape.batch * total)
 
 

@@ -1,16 +1,14 @@
-"""A model computed layer by layer with `headjax.models.layerwise`."""
+"""A model computed block by block."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from headjax.models.compute import Compute
-from headjax.models.layerwise import SubLayerSeen, layer_output, place_of, stack_end, stack_input
 from headjax.models.model import Model
+from headjax.models.walk import LayerBlock, SubLayerSeen, embed, step
 
 
 class Walk(NamedTuple):
@@ -22,19 +20,13 @@ class Walk(NamedTuple):
 
 def walk(model: Model, batch: dict, watch: bool = False) -> Walk:
     """Compute the model on a batch; with `watch` every layer is computed once for each of its sub-layers."""
-    memory, found = None, {}
-    for name, stack in model.config.stacks().items():
-        stream = stack_input(model.config, model.params, batch, name, memory, Compute())
-        for number, weights in enumerate(stack.unstack(model.params[name])):
-            place, before = place_of(model.config, name, number), stream
-            for slot in stack.layers[number].slots if watch else (None,):
-                stream, seen = layer_output(
-                    model.config, model.params, batch, place, jnp.asarray(number), weights, before, watched=slot
-                )
-                if seen is not None:
-                    found[name, number, slot] = seen
-        memory = stack_end(model.config, model.params, name, stream, Compute())
-    return Walk(memory, found)
+    state, found = embed(model, batch), {}
+    for block in model.blocks():
+        if watch and isinstance(block, LayerBlock):
+            for slot in block.layer.config.slots:
+                found[block.stack, block.place.value, slot] = block.watched(state, slot)[1]
+        state = step(block, state)
+    return Walk(model.finish(state).hidden, found)
 
 
 def joined(seen: SubLayerSeen) -> np.ndarray:

@@ -11,29 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from headjax.core.modules import arrays
-from headjax.core.tensors import Params
-from headjax.heads import gates as head_gates
 from headjax.heads.refit import RefitSums
 from headjax.heads.statistics import sum_over
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import by_example, check_batch_size, spreading_mesh
 from headjax.mesh.rules import ShardingConfig, shardings
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, ModelConfig, Options, head_stack_at
+from headjax.models.config import Batch, head_stack_at
 from headjax.models.inputs import check_batch, counted_at, device_batch
 from headjax.models.layer import TransformerLayer
-from headjax.models.layerwise import (
-    Place,
-    Stream,
-    SubLayerSeen,
-    layer_output,
-    place_of,
-    stack_end,
-    stack_input,
-)
 from headjax.models.model import Model
-from headjax.models.stack import Stack
+from headjax.models.walk import LayerBlock, State, embed, step
 
 Tree = TypeVar("Tree")
 
@@ -41,40 +29,26 @@ FLOAT32_TOKENS = 4096
 """Tokens that are summed in float32, on the device, before the host adds the sums in float64."""
 
 
-class Placed(NamedTuple):
-    """A model's parameters and batches on the devices that compute with them."""
-
-    params: Params
-    batches: list[dict[str, jax.Array]]
-
-
-def spread(model: Model, batches: Sequence[Batch]) -> Placed:
-    """Return the parameters and the batches, spread over the mesh set with `jax.set_mesh`; as they are without one.
+def spread(model: Model, batches: Sequence[Batch]) -> tuple[Model, list[dict[str, jax.Array]]]:
+    """Return the model and the batches, spread over the mesh set with `jax.set_mesh`; as they are without one.
 
     Examples lie along the mesh's batch axes, parameters as `headjax.mesh.rules` says; a dimension that does not divide
     is left whole.
     """
     if spreading_mesh() is None:
-        return Placed(model.params, [device_batch(model.config, batch) for batch in batches])
+        return model, [device_batch(model.config, batch) for batch in batches]
     mesh = jax.sharding.get_mesh()
-    arrays = []
+    placed = []
     for batch in batches:
         check_batch_size(len(next(iter(batch.values()))), mesh)
-        arrays.append(put_whole_batch(check_batch(model.config, batch), mesh))
+        placed.append(put_whole_batch(check_batch(model.config, batch), mesh))
     places = shardings(model.config.tensors(), mesh, sharding=ShardingConfig(misfits="replicate"))
-    return Placed(jax.device_put(model.params, places), arrays)
+    return model.replace(params=jax.device_put(model.params, places)), placed
 
 
 def replicated_sums(sums: Tree) -> Tree:
     """Return traced sums whole on every device of the current mesh; as they are without one."""
     return sums if spreading_mesh() is None else jax.lax.with_sharding_constraint(sums, PartitionSpec())
-
-
-class _Streams(NamedTuple):
-    """Hidden states of one batch in both models."""
-
-    teacher: Stream
-    student: Stream
 
 
 class SubLayer(NamedTuple):
@@ -96,186 +70,131 @@ class SubLayer(NamedTuple):
         return head_stack_at(self.stack, self.slot)
 
 
+class _States(NamedTuple):
+    """States of one batch in both models."""
+
+    teacher: State
+    student: State
+
+
 class TwoModels:
-    """The original model and one in repair, computed side by side from given hidden states.
+    """The original model and one in repair, computed side by side, block by block.
 
     Attributes:
-        config, own_config: Architectures of the original model and of the one in repair.
-        teacher, student: Modules of every layer of the whole and of the repaired model, by stack.
-        gates: Gates of the repaired model, `[layers, max_heads]` by head stack.
+        teacher, student: Blocks of both models.
         apart: Whether the student differs from the teacher in a layer that has been passed, or is about to be.
+        at: Numbers of the blocks at the present place: layers that share their parameters, or one.
     """
 
     def __init__(
-        self, config: ModelConfig, placed: Placed, gates: Gates, compute: Compute, converted: Model | None = None
+        self, model: Model, batches: Sequence[Batch], compute: Compute, converted: Model | None = None
     ) -> None:
-        self.config, self.apart = config, converted is not None
-        self.own_config = config if converted is None else converted.config
-        self._params, self._batches = placed
-        self.gates, self._whole = dict(gates), head_gates.ones(config)
+        self.teacher = model.blocks()
+        self.student = list(self.teacher) if converted is None else converted.blocks()
+        self.apart = converted is not None
+        self.at = range(0)
         self._compute = compute
-        self.teacher = _modules(config, self._params)
-        own = self.teacher if converted is None else _modules(converted.config, converted.params)
-        self.student = {name: list(layers) for name, layers in own.items()}
-        self._name = ""
-        self._streams: list[_Streams] = []
-        self._next: list[Stream] = []
-        self._memory: list[tuple[jax.Array | None, jax.Array | None]] = [(None, None)] * len(self._batches)
+        states = (embed(model, batch, compute) for batch in batches)
+        self._states = [_States(state, state) for state in states]
+        self._next: list[State] = []
+
+    @property
+    def whole(self) -> TransformerLayer:
+        """The original model's layer at the present place."""
+        return cast(LayerBlock, self.teacher[self.at.start]).layer
+
+    @property
+    def block(self) -> LayerBlock:
+        """The student's block at the present place, the first of those that share their parameters."""
+        return cast(LayerBlock, self.student[self.at.start])
+
+    @property
+    def layer(self) -> TransformerLayer:
+        """The student's layer at the present place."""
+        return self.block.layer
+
+    def put(self, layer: TransformerLayer) -> None:
+        """Put a layer in the place of the student's present one."""
+        for number in self.at:
+            self.student[number] = cast(LayerBlock, self.student[number]).holding(layer)
+
+    def layers(self, stack: str) -> list[TransformerLayer]:
+        """Return the student's layers of a stack."""
+        return [each.layer for each in self.student if isinstance(each, LayerBlock) and each.stack == stack]
 
     def walk(self) -> Iterator[SubLayer]:
         """Yield the sub-layers in the order of computation; the next one reads the caller's changes in one.
 
         Nothing reads the output of the last layer, so it is not computed.
         """
-        stacks = self.config.stacks()
-        for name, stack in stacks.items():
-            last_stack = name == list(stacks)[-1]
-            self.enter(name)
-            blocks = _blocks(stack)
-            for block in blocks:
-                for slot in stack.layers[block[0]].slots:
-                    yield SubLayer(name, block, slot)
-                if not (last_stack and block == blocks[-1]):
-                    self.advance(block)
-            if not last_stack:
-                self.leave()
+        number = 0
+        while number < len(self.teacher):
+            block = self.teacher[number]
+            tied = (number,)
+            if isinstance(block, LayerBlock):
+                tied = block.config.stacks()[block.stack].tied_layers(block.place.value)
+            self.at = range(number, number + len(tied))
+            if isinstance(block, LayerBlock):
+                for slot in block.layer.config.slots:
+                    yield SubLayer(block.stack, tied, slot)
+            number = self.at.stop
+            if number < len(self.teacher):
+                for passed in self.at:
+                    self._states = self._after(passed, self._states)
 
-    def enter(self, name: str) -> None:
-        """Go to the first layer of a stack."""
-        self._name, self._streams = name, []
-        for batch, (memory, own_memory) in zip(self._batches, self._memory, strict=True):
-            run = functools.partial(enter_stack, self.config, self._params, batch, name, self._compute)
-            teacher = run(memory)
-            self._streams.append(_Streams(teacher, teacher if memory is own_memory else run(own_memory)))
-
-    def sums(self, block: Sequence[int], slot: str, *, mended: bool = True) -> tuple[RefitSums, np.ndarray]:
+    def sums(self, slot: str, *, mended: bool = True) -> tuple[RefitSums, np.ndarray]:
         """Return the sums of products of a sub-layer over all batches, and the factor of the branch."""
         total: Any = None
-        streams = self._streams
-        for layer in block:
-            sums, scale = sum_over(self._sums_of(layer, slot, streams, mended=mended and len(block) == 1))
+        states = self._states
+        for number in self.at:
+            sums, scale = sum_over(self._sums_of(number, slot, states, mended=mended and len(self.at) == 1))
             total = sums if total is None else jax.tree.map(np.add, total, sums)
-            if layer != block[-1]:
-                streams = self._after(layer, streams)
-        if len(block) > 1:  # `advance` goes through the block from its first layer on
+            if number != self.at[-1]:
+                states = self._after(number, states)
+        if len(self.at) > 1:  # the walk goes through them from the first layer on
             self._next = []
-        return RefitSums(*total), scale / len(self._batches)
+        return RefitSums(*total), scale / len(states)
 
     def _sums_of(
-        self, layer: int, slot: str, streams: list[_Streams], *, mended: bool
+        self, number: int, slot: str, states: list[_States], *, mended: bool
     ) -> Iterator[tuple[RefitSums, jax.Array]]:
-        """Yield the sums of every few batches, and keep the teacher's hidden states after the layer."""
+        """Yield the sums of every few batches, and keep the teacher's states after the block."""
         self._next = []
         partial: Any = None
         tokens = 0
-        configs = (self.config, self.own_config)
-        places = (place_of(self.config, self._name, layer), place_of(self.own_config, self._name, layer))
-        weights = (arrays(self.teacher[self._name][layer]), arrays(self.student[self._name][layer]))
-        for number, (batch, pair) in enumerate(zip(self._batches, streams, strict=True)):
-            sums, teacher = layer_sums(
-                configs, self._params, batch, places, slot, self._compute, layer, weights, pair,
-                (self._whole, self.gates), number % 2, float(mended),
-            )  # fmt: skip
-            self._next.append(teacher)
+        blocks = (self.teacher[number], self.student[number])
+        for place, pair in enumerate(states):
+            sums, x = layer_sums(blocks, slot, self._compute, pair, place % 2, float(mended))
+            self._next.append(pair.teacher._replace(x=x))
             partial = sums if partial is None else jax.tree.map(jnp.add, partial, sums)
-            tokens += int(np.prod(pair.student.hidden.shape[:2]))
-            if tokens >= FLOAT32_TOKENS or number == len(streams) - 1:
+            tokens += int(np.prod(pair.student.x.shape[:2]))
+            if tokens >= FLOAT32_TOKENS or place == len(states) - 1:
                 yield partial
                 partial, tokens = None, 0
 
-    def advance(self, block: Sequence[int]) -> None:
-        """Go past the next layers."""
-        for layer in block:
-            self._streams = self._after(layer, self._streams)
-
-    def leave(self) -> None:
-        """Go past the last layer of the stack; the next one reads its output."""
-        run = functools.partial(leave_stack, self.config, self._params, self._name, self._compute)
-        outputs = []
-        for pair in self._streams:
-            teacher = run(pair.teacher)
-            outputs.append((teacher, run(pair.student) if self.apart else teacher))
-        self._memory = outputs
-
-    def _after(self, layer: int, streams: list[_Streams]) -> list[_Streams]:
-        """Return the hidden states after a layer; the teacher's may have been computed with the sums."""
+    def _after(self, number: int, states: list[_States]) -> list[_States]:
+        """Return the states after a block; the teacher's may have been computed with the sums."""
         known, self._next = self._next, []
         found = []
-        for number, (batch, pair) in enumerate(zip(self._batches, streams, strict=True)):
-            run, own_run = (
-                functools.partial(_advance, config, self._params, batch, place, self._compute, layer)
-                for config in (self.config, self.own_config)
-                for place in (place_of(config, self._name, layer),)
-            )
-            whole, own = (arrays(layers[self._name][layer]) for layers in (self.teacher, self.student))
-            teacher = known[number] if known else run(whole, pair.teacher, self._whole)
-            found.append(_Streams(teacher, own_run(own, pair.student, self.gates) if self.apart else teacher))
+        for place, pair in enumerate(states):
+            teacher = known[place] if known else step(self.teacher[number], pair.teacher, self._compute)
+            student = step(self.student[number], pair.student, self._compute) if self.apart else teacher
+            found.append(_States(teacher, student))
         return found
 
 
-def _modules(config: ModelConfig, params: Params) -> dict[str, list[TransformerLayer]]:
-    return {name: stack.modules(params[name], config.width) for name, stack in config.stacks().items()}
-
-
-def _blocks(stack: Stack) -> list[tuple[int, ...]]:
-    """Return the layers of a stack, those that share their parameters together."""
-    tied = [tuple(stack.tied_layers(layer)) for layer in range(len(stack.layers))]
-    return [block for layer, block in enumerate(tied) if block[0] == layer]
-
-
-@functools.partial(jax.jit, static_argnames=("config", "name", "compute"))
-def enter_stack(config: ModelConfig, params: Params, batch: Any, name: str, compute: Compute, memory: Any) -> Stream:
-    """Return the input of a stack's first layer, see `headjax.models.layerwise.stack_input`."""
-    return by_example(stack_input(config, params, batch, name, memory, compute))
-
-
-@functools.partial(jax.jit, static_argnames=("config", "name", "compute"))
-def leave_stack(config: ModelConfig, params: Params, name: str, compute: Compute, stream: Stream) -> jax.Array:
-    """Return a stack's output from the hidden states after its last layer."""
-    return by_example(stack_end(config, params, name, stream, compute))
-
-
-@functools.partial(jax.jit, static_argnames=("config", "place", "compute"))
-def _advance(
-    config: ModelConfig,
-    params: Params,
-    batch: Any,
-    place: Place,
-    compute: Compute,
-    layer: Any,
-    weights: Params,
-    stream: Stream,
-    gates: Gates,
-) -> Stream:
-    options = Options(gates=gates, compute=compute)
-    return by_example(layer_output(config, params, batch, place, layer, weights, stream, options)[0])
-
-
-@functools.partial(jax.jit, static_argnames=("configs", "places", "slot", "compute"))
+@functools.partial(jax.jit, static_argnames=("slot", "compute"))
 def layer_sums(
-    configs: tuple[ModelConfig, ModelConfig],
-    params: Params,
-    batch: Any,
-    places: tuple[Place, Place],
-    slot: str,
-    compute: Compute,
-    layer: Any,
-    weights: tuple[Params, Params],
-    streams: _Streams,
-    gates: tuple[Gates, Gates],
-    shift: Any,
-    mended: Any,
-) -> tuple[tuple[RefitSums, jax.Array], Stream]:
+    blocks: tuple[Any, Any], slot: str, compute: Compute, states: _States, shift: Any, mended: Any
+) -> tuple[tuple[RefitSums, jax.Array], jax.Array]:
     """Return the sums of products of one batch with the factor of the branch `[width]`, and the teacher's next stream.
 
     Examples of even number are the first half; `shift` exchanges the halves. `mended` is 1 if the errors of earlier
     layers belong to the target, else 0. On a mesh the examples stay spread, and every device has the sums.
     """
     (after, teacher), (_, student) = (
-        layer_output(config, params, batch, place, layer, own, stream, Options(gates=at, compute=compute), slot)
-        for config, place, own, stream, at in zip(configs, places, weights, streams, gates, strict=True)
+        block.watched(state, slot, compute) for block, state in zip(blocks, states, strict=True)
     )
-    teacher, student = cast(SubLayerSeen, teacher), cast(SubLayerSeen, student)
     shortcut, branch = student.shortcut.astype(jnp.float32), student.branch.astype(jnp.float32)
     ratio = jnp.where(branch == 0.0, 0.0, shortcut / jnp.where(branch == 0.0, 1.0, branch))
     behind = (teacher.stream - student.stream).astype(jnp.float32)
@@ -284,7 +203,7 @@ def layer_sums(
     ones = jnp.ones((*lacking.shape[:2], 1), jnp.float32)
     features = jnp.where(counted > 0, jnp.concatenate([student.features.astype(jnp.float32), ones], axis=2), 0.0)
     halves = sums_by_half(by_example(features), by_example(jnp.where(counted > 0, lacking, 0.0)), shift)
-    return replicated_sums((halves, branch)), by_example(after)
+    return replicated_sums((halves, branch)), by_example(after.x)
 
 
 def sums_by_half(features: jax.Array, lacking: jax.Array, shift: Any) -> RefitSums:

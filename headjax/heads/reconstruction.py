@@ -17,20 +17,19 @@ from headjax.core.programs import trim
 from headjax.core.progress import Update
 from headjax.core.short import brief
 from headjax.core.tensors import Params
-from headjax.heads import gates as head_gates
 from headjax.heads.agreement import count_examples
 from headjax.heads.head_id import HeadId, all_heads, tied_heads
-from headjax.heads.layer_sums import Placed, SubLayer, TwoModels, spread
+from headjax.heads.layer_sums import SubLayer, TwoModels, spread
 from headjax.heads.pruning import prune
 from headjax.heads.refit import RIDGES, Change, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.surgery import output_map
-from headjax.heads.units import Place, prune_units, silenced, units_to_remove
+from headjax.heads.units import Place, prune_units, units_to_remove
 from headjax.mesh.distributed import fetch
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.layer import TransformerLayer
-from headjax.models.layerwise import FEED_FORWARD
 from headjax.models.model import Model
+from headjax.models.walk import FEED_FORWARD
 
 
 class LayerRepair(NamedTuple):
@@ -57,8 +56,7 @@ class Reconstruction(NamedTuple):
     """Result of `reconstruct`.
 
     Attributes:
-        repaired: Model with repaired maps and with all heads: the removed ones are to be pruned, or gated off. Removed
-            units have rows of 0 in W_2.
+        repaired: Model with repaired maps, with rows of 0 in W_O for removed heads and in W_2 for removed units.
         removed: Removed heads.
         units: Removed units of every feed-forward, by stack and layer.
         layers: repairs, in the order of computation.
@@ -105,15 +103,15 @@ def reconstruct(
         raise DataError("batches: there is no example to calibrate on")
     own = model if converted is None else converted
     lost = _units_lost(own.config, units)
-    placed = spread(model, batches)
-    models = TwoModels(model.config, placed, head_gates.without(own.config, gone), compute, converted)
+    placed, examples = spread(model, batches)
+    models = TwoModels(placed, examples, compute, converted)
     walk = _Walk(models, gone, ridges, feed_forward or any(lost.values()), lost)
     for number, repair in enumerate(walk.through(), start=1):
         trim()
         if progress is not None:
             progress(number, {"held_out": repair.held_out})
     warn_of_unknowns(walk.repairs)
-    return walk.result(own, placed._replace(params=placed.params if converted is None else own.params))
+    return walk.result(own, placed.params if converted is None else own.params, examples)
 
 
 def _units_lost(config: ModelConfig, units: float | Mapping[Place, int]) -> dict[Place, int]:
@@ -143,7 +141,7 @@ def _returned(model: Model, placed: Params, models: TwoModels) -> Params:
     """Return the student's parameters, each where the model's own lie."""
     params = dict(model.params)
     for name, stack in model.config.stacks().items():
-        solved = stack.restack([arrays(layer) for layer in models.student[name]], placed[name])
+        solved = stack.restack([arrays(layer) for layer in models.layers(name)], placed[name])
         with jax.set_mesh(None):  # where one is set, new arrays would lie on all of its devices
             params[name] = jax.tree.map(_beside, solved, model.params[name])
     return params
@@ -184,7 +182,7 @@ class _Walk:
         feed_forward: bool,
         lost: Mapping[Place, int],
     ) -> None:
-        self.models, self.config = models, models.own_config
+        self.models = models
         self.units: dict[tuple[str, int], tuple[int, ...]] = {}
         self.repairs: list[LayerRepair] = []
         self._gone, self._ridges, self._feed_forward, self._lost = gone, ridges, feed_forward, lost
@@ -193,7 +191,7 @@ class _Walk:
         """Yield the repairs of all stacks."""
         models = self.models
         for at in models.walk():
-            module = getattr(models.student[at.stack][at.block[0]], at.slot)
+            module = getattr(models.layer, at.slot)
             if at.slot == FEED_FORWARD:
                 kept = np.full(module.config.hidden, self._feed_forward)
                 models.apart |= self._lost.get((at.stack, at.block[0]), 0) > 0
@@ -201,19 +199,21 @@ class _Walk:
                 names = [HeadId(at.head_stack, at.block[0], head) for head in module.config.ids]
                 heads = np.array([name not in self._gone for name in names], bool)
                 kept = np.repeat(heads, module.output_matrices().shape[1])  # [heads * value_dim]
-                models.apart |= not kept.all()
+                if not kept.all():
+                    models.apart = True
+                    models.put(silenced(models.layer, at.slot, ~kept))
             biased = output_map(module).bias is not None
             if models.apart and (kept.any() or (biased and at.slot != FEED_FORWARD)):
                 self.repairs.append(self._repair(at, kept))
                 yield self.repairs[-1]
 
-    def result(self, own: Model, placed: Placed) -> Reconstruction:
-        """Return the repaired model: `own`, which has `placed.params`, with the student's layers."""
-        examples = sum(count_examples(own.config, fetch(batch)) for batch in placed.batches)
+    def result(self, own: Model, placed: Params, batches: Sequence[Batch]) -> Reconstruction:
+        """Return the repaired model: `own`, which has these parameters on the mesh, with the student's layers."""
+        examples = sum(count_examples(own.config, fetch(batch)) for batch in batches)
         tokens = max((repair.tokens for repair in self.repairs), default=0)
         names = [repair.name for repair in self.repairs if repair.kept]
         entry = history.entry("reconstruct", examples=examples, tokens=tokens, repaired=names)
-        repaired = own.replace(params=_returned(own, placed.params, self.models), history=(*own.history, entry))
+        repaired = own.replace(params=_returned(own, placed, self.models), history=(*own.history, entry))
         gone = tuple(sorted(self._gone))
         return Reconstruction(repaired, gone, self.units, tuple(self.repairs), examples, tokens)
 
@@ -221,13 +221,12 @@ class _Walk:
         """Solve one map, put it into the student, and say how well it did."""
         name, block, slot = at
         title = f"{name}/{block[0]}/{slot}" if slot == FEED_FORWARD else f"{at.head_stack}/{block[0]}"
-        student = self.models.student[name]
-        module = getattr(student[block[0]], slot)
+        module = getattr(self.models.layer, slot)
         weight, bias = output_map(module)
         if len(kept) and weight is None:
             kind = type(module.config).__name__
             raise HeadjaxError(f"reconstruction: {title}: {kind} has no output projection to solve")
-        sums, scale = self.models.sums(block, slot)
+        sums, scale = self.models.sums(slot)
         if not all(np.isfinite(array).all() for array in sums):
             raise HeadjaxError(f"reconstruction: {title}: sums over the calibration tokens are not finite")
         tokens = [float(half[-1, -1]) for half in sums.gram]
@@ -239,24 +238,29 @@ class _Walk:
             sums, kept = self._without_units(name, block, sums)
         found = refit(sums, kept, bias=bias is not None, scale=scale, ridges=self._ridges)
         if found.helps:
-            changed = with_change(student[block[0]], slot, found.change)
-            for layer in block:
-                student[layer] = changed
+            self.models.put(with_change(self.models.layer, slot, found.change))
         return LayerRepair(title, sums.tokens, found.unknowns, found.ridge, found.held_out, found.helps)
 
     def _without_units(self, name: str, block: Sequence[int], sums: RefitSums) -> tuple[RefitSums, np.ndarray]:
         """Remove units of a feed-forward from the student; return the sums without them, and which units are left."""
-        layer = self.models.student[name][block[0]]
+        layer = self.models.layer
         weight = np.asarray(fetch(layer.feed_forward.down[...]), np.float64)
         units = least_needed(centred(sums, layer.feed_forward.config.bias), weight, self._lost[name, block[0]])
         kept = np.ones(len(weight), bool)
         kept[units] = False
         self.units[name, block[0]] = tuple(sorted(int(unit) for unit in units))
-        left = copied(layer)
-        left.feed_forward = silenced(layer.feed_forward, self.units[name, block[0]])
-        for number in block:
-            self.models.student[name][number] = left
+        self.models.put(silenced(layer, FEED_FORWARD, ~kept))
         return without_rows(sums, weight, units), kept
+
+
+def silenced(layer: TransformerLayer, slot: str, features: np.ndarray) -> TransformerLayer:
+    """Return a layer with rows of 0 in the output map of a slot, for these features `[n]` bool."""
+    weight = output_map(getattr(layer, slot)).weight
+    if weight is None or not features.any():
+        return layer
+    own = np.asarray(fetch(weight.get_raw_value()), np.float64)
+    rows = own.reshape(-1, own.shape[-1]) * features[:, None]
+    return with_change(layer, slot, Change(-rows, np.zeros(own.shape[-1])))
 
 
 def with_change(layer: TransformerLayer, slot: str, change: Change) -> TransformerLayer:

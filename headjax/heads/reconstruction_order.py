@@ -9,26 +9,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.modules import copied
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
-from headjax.heads import gates as head_gates
+from headjax.heads.damage import Damage
 from headjax.heads.effect import OutputChange
 from headjax.heads.head_id import HeadId, require_stack
 from headjax.heads.layer_sums import replicated_sums, spread
 from headjax.heads.ordering import Order
-from headjax.heads.prefix import Recorded, record, resume
 from headjax.heads.refit import damped_inverse, without_features
 from headjax.heads.statistics import sum_over
-from headjax.heads.surgery import LayerModule, attention_layers, map_attention, output_map
+from headjax.heads.surgery import LayerModule, attention_layers, output_map
 from headjax.mesh.distributed import fetch
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.mesh.mesh import by_example
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, ModelConfig, Options
+from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.inputs import counted_at
 from headjax.models.layer import Probe
 from headjax.models.model import Model
@@ -140,12 +138,10 @@ def reconstruction_order(
     chosen = tuple(model.config.attentions()) if stacks is None else tuple(stacks)
     for stack in chosen:
         require_stack(model.config, stack)
-    at = head_gates.ones(model.config)
-    params, batches = spread(model, batches)
-    model = model.replace(params=params)
+    model, batches = spread(model, batches)
     layers = [layer for layer in attention_layers(model) if layer.stack in chosen and layer.config.num_heads]
-    measure = _Measure(model, batches, at, compute)
-    moments = _collect(model, batches, at, compute, progress)
+    measure = _Measure(model, batches, compute)
+    moments = _collect(model, batches, compute, progress)
     effects: list[np.ndarray] = []
     removals: list[Removals] = []
     for done, layer in enumerate(layers):
@@ -216,97 +212,34 @@ def _merged(
     return tuple(order)
 
 
-class _Example(NamedTuple):
-    """One batch with all heads.
-
-    Attributes:
-        batch: Its arrays.
-        streams: Residual streams entering every layer, see `headjax.heads.prefix.record`.
-        result: Predictions.
-    """
-
-    batch: dict[str, jax.Array]
-    streams: Mapping[str, Recorded]
-    result: Any
-
-
 class _Measure:
     """Effect on the model when one layer loses heads."""
 
-    def __init__(
-        self,
-        model: Model,
-        batches: Sequence[dict[str, jax.Array]],
-        gates: Gates,
-        compute: Compute,
-    ) -> None:
-        self.effect = OutputChange(model.config)
-        self._model, self._gates, self._compute = model, gates, compute
-        self._examples: list[_Example] = []
-        for batch in batches_for(batches, self.effect.limit):
-            result, streams = _whole(model.config, self.effect, compute, model.params, batch, gates)
-            self._examples.append(_Example(batch, streams, result))
+    def __init__(self, model: Model, batches: Sequence[dict[str, jax.Array]], compute: Compute) -> None:
+        effect = OutputChange(model.config)
+        self._config = model.config
+        self._damage = Damage(model, batches_for(batches, effect.limit), effect, compute)
 
     def __call__(self, layer: LayerModule, found: Removals, mean: np.ndarray, count: int) -> float:
-        """Return the effect of `count` removals of a layer, its W_O and bias refitted."""
+        """Return the effect of `count` removals of a layer, its W_O and bias refitted; removed heads have rows of 0."""
+        site = self._config.site(layer.stack, layer.layer)
+        first = self._damage.block(site.stack, layer.layer)
+        changed = copied(self._damage.blocks[first].layer)
+        weight, bias = output_map(getattr(changed, site.slot))
         output = found.outputs[count]
-        lost = (found.outputs[0] - output).reshape(len(mean), -1)
-
-        def change(solved: LayerModule) -> nnx.Module:
-            module = copied(solved.module)
-            weight, bias = output_map(module)
-            weight.set_raw_value(jnp.asarray(output, weight.get_raw_value().dtype))
-            if bias is not None:
-                shifted = np.asarray(fetch(bias.get_raw_value())) + mean @ lost
-                bias.set_raw_value(jnp.asarray(shifted, weight.get_raw_value().dtype))
-            return module
-
-        config = self._model.config
-        site = config.site(layer.stack, layer.layer)
-        params = map_attention(self._model, change, stacks=[layer.stack], layers=[layer.layer]).params
-        gates = {name: np.array(array) for name, array in self._gates.items()}
-        gone = [place for group in found.order[:count] for place in group]
-        gates[layer.stack][np.ix_(list(site.tied), gone)] = 0.0
-        at = {name: jnp.asarray(array) for name, array in gates.items()}
-        step = functools.partial(
-            _changed, config, self.effect, self._compute, site.stack, params, at, jnp.int32(layer.layer)
-        )
-        value = self.effect.value((each.result, step(each.batch, each.streams)) for each in self._examples)
-        if not np.isfinite(value):
-            raise HeadjaxError(
-                f"reconstruction: {layer.stack}/{layer.layer}: the output without {count} of its heads is not finite"
-            )
-        return value
-
-
-@functools.partial(jax.jit, static_argnames=("config", "effect", "compute"))
-def _whole(
-    config: ModelConfig, effect: Any, compute: Compute, params: Params, batch: Any, gates: Gates
-) -> tuple[Any, dict[str, Recorded]]:
-    output, streams = record(config, params, batch, Options(gates=gates, compute=compute))
-    return effect.read(output, batch), streams
-
-
-@functools.partial(jax.jit, static_argnames=("config", "effect", "compute", "stack"))
-def _changed(
-    config: ModelConfig,
-    effect: Any,
-    compute: Compute,
-    stack: str,
-    params: Params,
-    gates: Gates,
-    start: jax.Array,
-    batch: Any,
-    streams: Mapping[str, Recorded],
-) -> Any:
-    """Return the result of a model that differs from the recorded one in layers of a stack from `start` on."""
-    return effect.read(
-        resume(config, params, batch, Options(gates=gates, compute=compute), streams, stack, start), batch
-    )
+        weight.set_raw_value(jnp.asarray(output, weight.get_raw_value().dtype))
+        if bias is not None:
+            lost = (found.outputs[0] - output).reshape(len(mean), -1)
+            shifted = np.asarray(fetch(bias.get_raw_value())) + mean @ lost
+            bias.set_raw_value(jnp.asarray(shifted, weight.get_raw_value().dtype))
+        blocks = {
+            first + number: self._damage.blocks[first + number].holding(changed) for number in range(len(site.tied))
+        }
+        return self._damage(blocks, f"reconstruction: {layer.stack}/{layer.layer}, without {count} of its heads")
 
 
 def _collect(
-    model: Model, batches: Sequence[dict[str, jax.Array]], gates: Gates, compute: Compute, progress: Update | None
+    model: Model, batches: Sequence[dict[str, jax.Array]], compute: Compute, progress: Update | None
 ) -> dict[str, list[np.ndarray]]:
     """Return sums of x x^T of every layer's contexts and a 1, over the tokens."""
 
@@ -314,15 +247,13 @@ def _collect(
         if progress is not None:
             progress(number + 1, {})
 
-    step = functools.partial(_moments, model.config, model.params, gates, compute)
+    step = functools.partial(_moments, model.config, model.params, compute)
     found: dict[str, list[np.ndarray]] = sum_over(map(step, batches), check)
     return found
 
 
 @functools.partial(jax.jit, static_argnames=("config", "compute"))
-def _moments(
-    config: ModelConfig, params: Params, gates: Gates, compute: Compute, batch: Any
-) -> dict[str, list[jax.Array]]:
+def _moments(config: ModelConfig, params: Params, compute: Compute, batch: Any) -> dict[str, list[jax.Array]]:
     def second(probe: Probe) -> jax.Array:
         context = probe.attended.context
         flat = context.reshape(*context.shape[:2], context.shape[2] * context.shape[3]).astype(jnp.float32)
@@ -331,4 +262,4 @@ def _moments(
         tokens = x.reshape(-1, x.shape[2])
         return replicated_sums(jnp.matmul(tokens.T, tokens, precision="highest"))
 
-    return config.apply(params, batch, Options(gates=gates, probe=second, compute=compute)).require_probes()
+    return config.apply(params, batch, Options(probe=second, compute=compute)).require_probes()

@@ -13,10 +13,10 @@ from headjax.core.modules import arrays, bind, copied
 from headjax.core.tensors import Params, abstract
 from headjax.heads.head_id import HeadId, require_stack, tied_heads
 from headjax.models.config import HEAD_STACKS, ModelConfig
-from headjax.models.layerwise import FEED_FORWARD
 from headjax.models.model import Model
 from headjax.models.stack import Stack
 from headjax.models.sublayers import DenseFeedForward
+from headjax.models.walk import FEED_FORWARD
 
 
 class LayerModule(NamedTuple):

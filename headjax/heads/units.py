@@ -12,7 +12,7 @@ from flax import nnx
 
 from headjax.core import history
 from headjax.core.errors import HeadjaxError
-from headjax.core.modules import copied, declared
+from headjax.core.modules import declared
 from headjax.core.tensors import map_tensors
 from headjax.heads.surgery import LayerModule, config_after, map_feed_forward
 from headjax.models.config import ModelConfig
@@ -79,13 +79,6 @@ def prune_units(model: Model, removed: Mapping[Place, Collection[int]]) -> Model
     pruned = map_feed_forward(model, keep)
     entry = history.entry("prune_units", removed={f"{stack}/{layer}": len(gone[stack, layer]) for stack, layer in gone})
     return pruned.replace(history=(*model.history, entry))
-
-
-def silenced(module: DenseFeedForward, units: Collection[int]) -> DenseFeedForward:
-    """Return a feed-forward with the rows of W_2 of some units at 0."""
-    silent: DenseFeedForward = copied(module)
-    silent.down.set_raw_value(jnp.asarray(module.down.get_raw_value()).at[jnp.asarray(sorted(units), int)].set(0.0))
-    return silent
 
 
 def pad_units(model: Model) -> Model:

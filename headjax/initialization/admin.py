@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +29,9 @@ from headjax.initialization.initialization import (
 from headjax.mesh.mesh import replicated
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig, Options
-from headjax.models.hooks import Joining
-from headjax.models.observe import Observing, variance
-from headjax.models.residuals import PostNorm, ScaledPostNorm
+from headjax.models.model import Model
+from headjax.models.residuals import Joining, PostNorm, ScaledPostNorm
+from headjax.models.walk import LayerBlock, blocks_of, entered
 
 NEEDS_POST_NORM = "Admin is an initialisation of post_norm layers"
 NEEDS_OWN_LAYERS = "Admin weights each shortcut by its depth"
@@ -109,19 +109,37 @@ def profile(
 def _program(config: ModelConfig, mesh: Mesh, compute: Compute, exclude_padding: bool) -> Callable[..., Any]:
     """Return the jitted function from parameters, a batch and a dropout key to every sub-layer's omega, by stack."""
 
-    def weigh(joining: Joining, omega: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        mask = joining.mask if exclude_padding else None
-        shortcut, output = omega.astype(joining.x.dtype) * joining.x, joining.f(joining.x)
-        following = jnp.sqrt(variance(shortcut, mask) + variance(output, mask))
-        return joining.residual.norm(shortcut + output), following, omega
-
     def omegas(params: Params, batch: Batch, key: jax.Array) -> dict[str, jax.Array]:
+        found = {name: [jnp.ones(())] for name in config.stacks()}
+
+        def weigh(stack: str, joining: Joining) -> jax.Array:
+            mask, omega = joining.mask if exclude_padding else None, found[stack][-1]
+            shortcut, output = omega.astype(joining.x.dtype) * joining.x, joining.f(joining.x)
+            found[stack].append(jnp.sqrt(variance(shortcut, mask) + variance(output, mask)))
+            return cast(jax.Array, joining.residual.norm(shortcut + output))
+
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            observing = Observing(weigh, jnp.ones(()))
-            config.apply(params, batch, Options(key=key, compute=compute, hooks=observing))
-        return {name: jnp.stack(records) for name, records in observing.records.items()}
+            options = Options(key=key, compute=dataclasses.replace(compute, remat="none"))
+            model = Model(config, options.compute.cast(params))
+            state = entered(model, next(iter(found)), batch, None, options)
+            for block in blocks_of(model):
+                join = functools.partial(weigh, block.stack) if isinstance(block, LayerBlock) else None
+                state = block.run(state, options._replace(join=join))
+        return {name: jnp.stack(records[:-1]) for name, records in found.items()}
 
     return jax.jit(omegas, out_shardings=replicated(mesh))
+
+
+def variance(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """Return the variance of `[batch, length, width]`, or of its values at tokens that `mask` marks, in float32.
+
+    The result is NaN where the mask marks none.
+    """
+    x = x.astype(jnp.float32)
+    if mask is None:
+        return jnp.var(x)
+    counted = jnp.broadcast_to(mask[:, :, None], x.shape)
+    return jnp.var(x, where=counted)
 
 
 def constant_omega(sub_layers: int) -> float:

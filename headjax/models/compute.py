@@ -15,8 +15,8 @@ from headjax.core.errors import require
 from headjax.core.fields import Checked
 from headjax.core.modules import Beside
 from headjax.core.serialize import unknown_name
-from headjax.models.hooks import Hooks
 from headjax.models.layer import ProbeFunction
+from headjax.models.residuals import Join
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ class StackCall(NamedTuple):
         used: number of tokens in the cache, when decoding.
         depth: number of layers of the stack.
         stack: the stack's name.
-        hooks: what the trace does besides.
+        join: how sub-layers join the stream; None is as their residual connections do.
     """
 
     attention: Call
@@ -102,4 +102,4 @@ class StackCall(NamedTuple):
     used: jax.Array | int = 0
     depth: int = 1
     stack: str = ""
-    hooks: Hooks | None = None
+    join: Join | None = None

@@ -20,9 +20,9 @@ from headjax.core.modules import Spec
 from headjax.core.tensors import Initializer, Normal, Params
 from headjax.models.cache import DecodingState, Prompt
 from headjax.models.compute import Compute, StackCall
-from headjax.models.hooks import Hooks
 from headjax.models.layer import ProbeFunction
 from headjax.models.ranges import Range
+from headjax.models.residuals import Join
 from headjax.models.stack import Stack
 
 Batch = Mapping[str, Any]
@@ -125,19 +125,19 @@ class Options(NamedTuple):
         key: PRNG key of dropout; None outside training.
         probe: statistics to take from each attention call.
         compute: how to compute.
-        hooks: what the trace does besides.
+        join: how sub-layers join the stream; None is as their residual connections do.
     """
 
     gates: Gates | None = None
     key: jax.Array | None = None
     probe: ProbeFunction | None = None
     compute: Compute = Compute()
-    hooks: Hooks | None = None
+    join: Join | None = None
 
     def call(self, stack: str) -> StackCall:
         """Return the call of a stack with these options, without its mask."""
         own = Call(gates=self.gates_of(stack))
-        return StackCall(own, probe=self.probe, compute=self.compute, stack=stack, hooks=self.hooks)
+        return StackCall(own, probe=self.probe, compute=self.compute, stack=stack, join=self.join)
 
     def gates_of(self, head_stack: str) -> jax.Array | None:
         """Return the gates of one head stack; None is all ones."""

@@ -18,8 +18,7 @@ from headjax.core.modules import Spec, arrays
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params
 from headjax.models.cache import LayerCache, append, is_empty, stored
-from headjax.models.hooks import Hooks, Joining, SubLayer
-from headjax.models.residuals import PostNorm, Residual
+from headjax.models.residuals import Join, Joining, PostNorm, Residual, SubLayer
 from headjax.models.sublayers import FeedForward, fold
 
 
@@ -73,7 +72,7 @@ class LayerCall(NamedTuple):
         depth: number of layers of the stack.
         cache: keys and values of the tokens before, when decoding.
         used: number of tokens in the cache.
-        hooks: what the trace does besides.
+        join: how sub-layers join the stream; None is as their residual connections do.
     """
 
     attention: Call
@@ -86,7 +85,7 @@ class LayerCall(NamedTuple):
     depth: int = 1
     cache: LayerCache | None = None
     used: jax.Array | int = 0
-    hooks: Hooks | None = None
+    join: Join | None = None
 
 
 CACHE = "cache"
@@ -190,10 +189,8 @@ class _LayerRun:
 
     def join(self, slot: str, x: jax.Array, f: SubLayer) -> jax.Array:
         """Return the stream after the sub-layer in a slot."""
-        residual, hooks = getattr(self._layer, f"{slot}_residual"), self._call.hooks
-        if hooks is not None:
-            return hooks.join(Joining(slot, residual, x, f, self._call.query_mask))
-        return cast(jax.Array, residual.join(x, f(residual.enter(x))))
+        joining = Joining(slot, getattr(self._layer, f"{slot}_residual"), x, f, self._call.query_mask)
+        return joining.joined() if self._call.join is None else self._call.join(joining)
 
     def self_attention(self, inputs: jax.Array) -> jax.Array:
         attention, call = self._layer.attention, self._call

@@ -171,7 +171,7 @@ class Model(Network):
 
     def embed(self, batch: Batch, compute: Compute = Compute()) -> State:
         """Return the state that enters the first block, see `headjax.models.walk`."""
-        return entered(compute.cast(self), next(iter(self.config.stacks())), batch, None, compute)
+        return entered(compute.cast(self), next(iter(self.config.stacks())), batch, None, Options(compute=compute))
 
     def blocks(self) -> list[nnx.Module]:
         """Return the blocks in the order of computation."""

@@ -155,10 +155,9 @@ class LayerGroup:
                 depth=call.depth,
                 cache=own.cache,
                 used=call.used,
-                hooks=call.hooks,
+                join=call.join,
             )
-            module, x = self.layer_of(layers, own.layer), by_example(x)
-            x, report = module(x, layer_call) if call.hooks is None else call.hooks.layer(module, x, layer_call)
+            x, report = self.layer_of(layers, own.layer)(by_example(x), layer_call)
             return by_example(x), report
 
         return call.compute.rematerialised(body)
@@ -331,20 +330,11 @@ class TransformerStack(nnx.Module):
 
     def __call__(self, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
         """Return the output `[batch, length, width]`, and the probe's results by layer."""
-        return self.forward(x, call) if call.hooks is None else call.hooks.stack(self, x, call)
-
-    def forward(self, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
-        """Return what `__call__` does, without the hook of the stack itself."""
-        x, reports = self.layers_forward(x, self.prepared(x, call))
-        return self.end(x), reports
-
-    def layers_forward(self, x: Any, call: StackCall) -> tuple[Any, list[dict[str, Any]]]:
-        """Return the last layer's output and the reports of all, for a call that is `prepared`."""
-        reports: list[dict[str, Any]] = []
+        call, reports = self.prepared(x, call), list[dict[str, Any]]()
         for group in self.config.groups:
             x, of_layers = group(getattr(self, group.name), x, call)
             reports.extend(of_layers)
-        return x, reports
+        return self.end(x), reports
 
     def prepared(self, x: jax.Array, call: StackCall) -> StackCall:
         """Return the call as the layers receive it: with the stack's depth and the position bias of its tokens."""

@@ -10,17 +10,22 @@ Any `nnx.Module` may offer this walk. Heads are then ablated from their own bloc
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from headjax.core.modules import Aside
-from headjax.models.compute import Compute, StackCall
+from headjax.models.compute import Compute
 from headjax.models.config import HEAD_STACKS, Batch, ModelConfig, Options
-from headjax.models.layer import TransformerLayer
+from headjax.models.layer import Probe, TransformerLayer
+from headjax.models.residuals import Joining
+
+FEED_FORWARD = "feed_forward"
+"""Slot of the feed-forward sub-layer, beside `attention` and `cross_attention`."""
 
 
 class State(NamedTuple):
@@ -39,6 +44,26 @@ class State(NamedTuple):
     batch: Batch
 
 
+class SubLayerSeen(NamedTuple):
+    """A sub-layer as it joins the residual stream: the stream becomes shortcut * stream + branch * output.
+
+    Attributes:
+        stream: `[batch, length, width]`, the residual stream before the sub-layer.
+        output: `[batch, length, width]`, output of the sub-layer, bias included.
+        features: `[batch, length, features]`, of which the output is a linear map: the heads' contexts side by side, or
+            the inner activations of the feed-forward.
+        mask: `[batch, length]` bool, False at padding; None without padding.
+        shortcut, branch: `[width]`, factors of the sum.
+    """
+
+    stream: jax.Array
+    output: jax.Array
+    features: jax.Array
+    mask: jax.Array | None
+    shortcut: jax.Array
+    branch: jax.Array
+
+
 class LayerBlock(nnx.Module):
     """One layer of a stack. Layers of equal structure share programs, whatever their numbers.
 
@@ -54,16 +79,43 @@ class LayerBlock(nnx.Module):
 
     def __call__(self, state: State, compute: Compute = Compute()) -> State:
         """Return the state after the layer."""
-        call = self.call(state, Options(compute=compute))
-        group = self.config.stacks()[self.stack].groups[self.group]
-        x, _ = group.one(compute.cast(self.layer), state.x, call, self.number)
-        return state._replace(x=x)
+        return self.run(state, Options(compute=compute))
 
-    def call(self, state: State, options: Options) -> StackCall:
-        """Return the call of the stack, as its layers receive it."""
+    def run(self, state: State, options: Options) -> State:
+        """Return the state after the layer."""
         stack = self.config.stacks()[self.stack]
         call = self.config.call(self.stack, state.batch, options, state.memory)
-        return stack.biased(state.bias, call._replace(depth=len(stack.layers)))
+        call = stack.biased(state.bias, call._replace(depth=len(stack.layers)))
+        x, _ = stack.groups[self.group].one(options.compute.cast(self.layer), state.x, call, self.number)
+        return state._replace(x=x)
+
+    def watched(self, state: State, slot: str, compute: Compute = Compute()) -> tuple[State, SubLayerSeen]:
+        """Return the state after the layer, and the sub-layer in a slot."""
+        contexts: list[jax.Array] = []
+        seen: list[SubLayerSeen] = []
+
+        def note(found: Probe) -> None:
+            if found.slot == slot:
+                contexts.append(found.attended.context)
+
+        def join(joining: Joining) -> jax.Array:
+            if joining.slot != slot:
+                return joining.joined()
+            residual, x = joining.residual, joining.x
+            inputs = residual.enter(x)
+            output = joining.f(inputs)
+            inner = compute.cast(self.layer).feed_forward.inner(inputs) if slot == FEED_FORWARD else contexts[0]
+            shortcut, branch = (jnp.broadcast_to(factor, x.shape[-1:]) for factor in residual.factors())
+            features = inner.reshape(*x.shape[:2], -1)
+            seen.append(SubLayerSeen(x, output, features, joining.mask, shortcut, branch))
+            return cast(jax.Array, residual.join(x, output))
+
+        compute = dataclasses.replace(compute, remat="none")  # what is noted leaves no recomputation
+        return self.run(state, Options(compute=compute, probe=note, join=join)), seen[0]
+
+    def holding(self, layer: TransformerLayer) -> LayerBlock:
+        """Return the block with another layer of the same structure."""
+        return LayerBlock(self.config, self.stack, self.group, layer, self.place.value)
 
     def named_sites(self, sites: tuple[Any, ...]) -> list[Any]:
         """Return the layer's sites with heads named by head stack, layer and original number."""
@@ -88,17 +140,21 @@ class NextStack(nnx.Module):
 
     def __call__(self, state: State, compute: Compute = Compute()) -> State:
         """Return the state that enters the next stack."""
-        model = compute.cast(self.model)
-        return entered(model, self.following, state.batch, getattr(model, self.stack).end(state.x), compute)
+        return self.run(state, Options(compute=compute))
+
+    def run(self, state: State, options: Options) -> State:
+        """Return the state that enters the next stack."""
+        model = options.compute.cast(self.model)
+        return entered(model, self.following, state.batch, getattr(model, self.stack).end(state.x), options)
 
     def named_sites(self, sites: tuple[Any, ...]) -> list[Any]:
         """Return none: the sites of the model within are those of other blocks."""
         return []
 
 
-def entered(model: Any, stack: str, batch: Batch, memory: jax.Array | None, compute: Compute) -> State:
+def entered(model: Any, stack: str, batch: Batch, memory: jax.Array | None, options: Options) -> State:
     """Return the state that enters the first layer of a stack of a model in the type to compute in."""
-    config, options = model.config, Options(compute=compute)
+    config = model.config
     x, call = config.enter(model, stack, batch, options), config.call(stack, batch, options, memory)
     return State(x, memory, getattr(model, stack).prepared(x, call).attention.bias, batch)
 
@@ -114,3 +170,31 @@ def blocks_of(model: Any) -> Iterator[nnx.Module]:
         following = list(stacks)[list(stacks).index(name) + 1 :]
         if following:
             yield NextStack(model, name, following[0])
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """An array that a block hands on as it is, by its place among those of the state."""
+
+    place: int
+
+
+@functools.partial(jax.jit, static_argnames="compute")
+def _step(block: Any, state: Any, compute: Compute) -> Any:
+    places = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(state))}
+    after = block(state, compute)
+    return jax.tree.map(lambda leaf: _Kept(places[id(leaf)]) if id(leaf) in places else leaf, after)
+
+
+def step(block: Any, state: Any, compute: Compute = Compute()) -> Any:
+    """Return the state after a block, jitted once for blocks of equal structure; it shares arrays handed on as is."""
+    leaves, after = jax.tree.leaves(state), _step(block, state, compute)
+    kept = lambda leaf: isinstance(leaf, _Kept)  # noqa: E731
+    return jax.tree.map(lambda leaf: leaves[leaf.place] if kept(leaf) else leaf, after, is_leaf=kept)
+
+
+@functools.partial(jax.jit, static_argnames="compute")
+def embed(model: Any, batch: Any, compute: Compute = Compute()) -> Any:
+    """Return the state that enters the first block, jitted."""
+    return model.embed(batch, compute=compute)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from headjax.core.tensors import count
 from headjax.models.config import ModelConfig
-from headjax.models.layerwise import FEED_FORWARD
 from headjax.models.summary import summarize
+from headjax.models.walk import FEED_FORWARD
 
 
 class Costs(NamedTuple):

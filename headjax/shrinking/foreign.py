@@ -15,13 +15,13 @@ from headjax.core.progress import Progress, silent
 from headjax.core.short import brief
 from headjax.heads.head_id import HeadId
 from headjax.shrinking.choice import QUANTITIES, Choice, Option, Table, choose
+from headjax.sites.ablation import mean_loss
 from headjax.sites.missed import missed, parameters_of
 from headjax.sites.program import Loss, Program, arrays_of, prepare
 from headjax.sites.pruning import prune_module
 from headjax.sites.reconstruction import reconstruct_module
 from headjax.sites.scoring import score_heads
 from headjax.sites.site import AttentionSite, at_path, kept_along, ones
-from headjax.sites.trials import mean_loss
 
 
 class ShrunkHeads(NamedTuple):

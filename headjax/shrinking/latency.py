@@ -22,12 +22,10 @@ import jax
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, initialize
 from headjax.core.timing import Timing, seconds_in_turns, time_in_turns
-from headjax.models.compute import StackCall
 from headjax.models.config import Batch, ModelConfig, Options
-from headjax.models.hooks import Hooks, Joining, Reports
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model, forward
-from headjax.models.stack import TransformerStack
+from headjax.models.residuals import Joining
 from headjax.shrinking.places import Place
 
 REPEATS = 9
@@ -148,32 +146,24 @@ def _computed(part: Part, params: Params, batch: Any) -> Any:
     """Return the results of a part; the compiler drops unused parts."""
     if part.slot == "model":
         return part.config.apply(params, batch, Options())
-    hooks = _Alone(part)
-    output = part.config.apply(params, batch, Options(hooks=hooks))
-    return hooks.output if part.stack else output
+    model, names = part.config.bind(params), list(part.config.stacks())
 
+    def alone(joining: Joining) -> jax.Array:
+        return joining.joined() if joining.slot == part.slot else joining.x
 
-class _Alone(Hooks):
-    """Hooks that compute the sub-layers in one slot of one stack, and no others."""
-
-    def __init__(self, part: Part) -> None:
-        self._part = part
-        self.output: jax.Array | None = None
-
-    def stack(self, stack: TransformerStack, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[Reports]]:
-        if call.stack != self._part.stack:
-            return x, []
-        self.output, reports = stack.forward(x, call)
-        return self.output, reports
-
-    def join(self, joining: Joining) -> jax.Array:
-        return joining.x if joining.slot != self._part.slot else super().join(joining)
+    options = Options(join=alone)
+    x = None
+    for name in names[: names.index(part.stack) + 1] if part.stack else names:
+        memory, x = x, part.config.enter(model, name, batch, options)  # other stacks hand on what enters them
+    if not part.stack:
+        return part.config.finish(model, x, batch, options)
+    return getattr(model, part.stack)(x, part.config.call(part.stack, batch, options, memory))[0]
 
 
 def time_forward(models: Mapping[str, Model], batch: Batch, *, repeats: int = 9) -> dict[str, Timing]:
     """Return the seconds of one forward pass of each model on the same batch without labels; the models take turns."""
     calls = {
-        name: functools.partial(forward, model.config, model.params, device_batch(model.config, batch), Options())
+        name: functools.partial(forward, model, device_batch(model.config, batch), Options())
         for name, model in models.items()
     }
     return time_in_turns(calls, repeats=repeats, warmup=2)

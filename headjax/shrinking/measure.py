@@ -13,12 +13,11 @@ from headjax.conversion.calibration import collect
 from headjax.conversion.named import describe
 from headjax.conversion.target import Target
 from headjax.core.errors import HeadjaxError
-from headjax.core.modules import arrays
 from headjax.core.programs import forget, trim
 from headjax.core.progress import Update
-from headjax.heads import gates as head_gates
+from headjax.heads.damage import Damage
 from headjax.heads.effect import LossRise, OutputChange
-from headjax.heads.layer_sums import Placed, TwoModels, spread
+from headjax.heads.layer_sums import TwoModels, spread
 from headjax.heads.reconstruction import with_change
 from headjax.heads.reconstruction_order import batches_for, layer_removals
 from headjax.heads.refit import Change, RefitSums, centred, least_needed, refit, without_rows
@@ -28,8 +27,8 @@ from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.layer import TransformerLayer
 from headjax.models.model import Model
+from headjax.models.walk import LayerBlock
 from headjax.shrinking.costs import costs_of
-from headjax.shrinking.damage import Damage
 from headjax.shrinking.grid import Grid, Level, head_groups, target_of
 from headjax.shrinking.places import Orders, Place, attentions_of, converted, places_of, without
 from headjax.storage.kept import Kept
@@ -84,10 +83,9 @@ def measure(
     solved map. Maps are solved on other examples than damages are measured on: a map of a thousand units fits its own
     examples far better than others, so that forms with many features would look harmless.
     """
-    placed = spread(model, batches)
-    judged, solved = held_back(placed.batches, examples)
-    placed = placed._replace(batches=solved)
-    run = _Run(model.replace(params=placed.params), placed, grid, length, compute, kept or Kept(), progress)
+    model, batches = spread(model, batches)
+    judged, solved = held_back(batches, examples)
+    run = _Run(model, solved, grid, length, compute, kept or Kept(), progress)
     effect = LossRise(model.config) if labels else OutputChange(model.config)
     run.damage = functools.cache(lambda: Damage(run.model, judged, effect, compute))
     orders = run.removals()
@@ -119,7 +117,7 @@ class _Run:
     def __init__(
         self,
         model: Model,
-        placed: Placed,
+        batches: Sequence[Batch],
         grid: Grid,
         length: int,
         compute: Compute,
@@ -127,9 +125,9 @@ class _Run:
         progress: Update | None,
     ) -> None:
         self.model, self.places, self.damages = model, places_of(model), dict[str, float]()
-        self._placed, self._grid, self._compute = placed, grid, compute
+        self._batches, self._grid, self._compute = batches, grid, compute
         self._kept, self._progress, self._length = kept, progress, length
-        self._moments = functools.cache(lambda: collect(self.model, self._placed.batches))
+        self._moments = functools.cache(lambda: collect(self.model, self._batches))
 
     def removals(self) -> dict[str, list[int]]:
         """Measure the options that lose heads or units alone; return the order of every layer's heads."""
@@ -137,7 +135,7 @@ class _Run:
         heads = attentions_of(self.places)
         missing = not all(map(self._has, (option for own in wanted.values() for option in own)))
         if missing or not all(f"order {place.name}" in self._kept.found for place in heads):
-            models = TwoModels(self.model.config, self._placed, head_gates.ones(self.model.config), self._compute)
+            models = TwoModels(self.model, self._batches, self._compute)
             for at in models.walk():
                 place = self._at(at)
                 removing = functools.cache(functools.partial(self._removing, models, place))
@@ -196,33 +194,32 @@ class _Run:
 
     def _converted(self, changed: Model, options: Sequence[tuple[Place, Level]]) -> None:
         """Measure every converted layer alone."""
-        gates = head_gates.ones(changed.config)
-        models = TwoModels(self.model.config, self._placed, gates, self._compute, changed)
+        models = TwoModels(self.model, self._batches, self._compute, changed)
         models.apart = False  # what enters a layer is what enters it in the original model
         wanted = {place.at: (place, level) for place, level in options}
         for at in models.walk():
             if at in wanted:
-                repaired = functools.partial(self._repaired, models, wanted[at][0], changed.config)
+                repaired = functools.partial(self._repaired, models, wanted[at][0])
                 self._step(*wanted[at], repaired)
 
-    def _repaired(self, models: TwoModels, place: Place, config: ModelConfig) -> float:
+    def _repaired(self, models: TwoModels, place: Place) -> float:
         """Return the damage of a layer in another form."""
-        at = place.at
-        layer = models.student[at.stack][place.layer]
-        sums, scale = models.sums(at.block, at.slot, mended=False)
+        layer, slot = models.layer, place.at.slot
+        sums, scale = models.sums(slot, mended=False)
         left = np.ones(sums.gram.shape[-1] - 1, bool)
-        found = refit(sums, left, bias=output_map(getattr(layer, at.slot)).bias is not None, scale=scale)
+        found = refit(sums, left, bias=output_map(getattr(layer, slot)).bias is not None, scale=scale)
         if found.helps:
-            layer = with_change(layer, at.slot, found.change)
-        return self.damage()(config, at.stack, place.layer, arrays(layer))
+            layer = with_change(layer, slot, found.change)
+        return self._damage_of(place, models.block, layer)
 
     def _removing(self, models: TwoModels, place: Place) -> _Removing:
-        sums, scale = models.sums(place.at.block, place.at.slot, mended=False)
-        layer = models.teacher[place.at.stack][place.layer]
-        return _Removing(place, layer, sums, scale, functools.partial(self._damage_of, place))
+        sums, scale = models.sums(place.at.slot, mended=False)
+        return _Removing(place, models.layer, sums, scale, functools.partial(self._damage_of, place, models.block))
 
-    def _damage_of(self, place: Place, layer: TransformerLayer) -> float:
-        return self.damage()(self.model.config, place.at.stack, place.layer, arrays(layer))
+    def _damage_of(self, place: Place, block: LayerBlock, layer: TransformerLayer) -> float:
+        damage = self.damage()
+        number = damage.block(place.at.stack, place.layer)
+        return damage({number: block.holding(layer)}, f"damage: {place.name}, made smaller")
 
     def _at(self, at: object) -> Place:
         return next(place for place in self.places if place.at == at)

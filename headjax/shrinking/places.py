@@ -14,8 +14,8 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import SubLayer
 from headjax.heads.pruning import prune
 from headjax.heads.units import units_to_remove
-from headjax.models.layerwise import FEED_FORWARD
 from headjax.models.model import Model
+from headjax.models.walk import FEED_FORWARD
 from headjax.shrinking.grid import Grid, Level, head_groups, heads_left
 
 Orders = Mapping[str, Sequence[int]]

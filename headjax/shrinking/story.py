@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from headjax.models.layerwise import FEED_FORWARD
+from headjax.models.walk import FEED_FORWARD
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.shrinking.choice import Choice, Option

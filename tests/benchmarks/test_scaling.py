@@ -14,8 +14,6 @@ from headjax.conversion.decomposition import CP, Damping, sweep
 from headjax.conversion.products import Products
 from headjax.core.tensors import count
 from headjax.heads import gates
-from headjax.heads.head_id import all_heads
-from headjax.heads.prefix import chunks_of
 from headjax.heads.scores import batch_sums, own_arrays
 from headjax.models.compute import Compute
 
@@ -29,7 +27,7 @@ WIDE = Shape(width=256, hidden=512, head_dim=64, vocabulary=128, length=64, dept
 FLOPS = {
     "train step": operations.training_flops,
     "importance": operations.scoring_flops,
-    "ablation": lambda config, shape: operations.sweeping_flops(config, shape, chunks_of(all_heads(config), 4)),
+    "ablation": lambda config, shape: operations.sweeping_flops(config, shape, 4),
     "conversion": lambda config, shape: operations.conversion_flops(shape),
     "prefill": lambda config, shape: shape.batch * operations.generation_cost(config, shape).prompt,
     "decode step": lambda config, shape: operations.generation_cost(config, shape).step.flops,

@@ -5,14 +5,12 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError
-from headjax.heads import gates
 from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import TwoModels, spread
-from headjax.heads.reconstruction import reconstruct
+from headjax.heads.reconstruction import reconstruct, silenced
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.compute import Compute
-from headjax.models.layerwise import FEED_FORWARD
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -32,13 +30,16 @@ def mesh():
 
 
 def first_sums(model):
-    """The sums of both layers' attention and of the last feed-forward, with heads gone."""
-    models = TwoModels(model.config, spread(model, BATCHES), gates.without(model.config, REMOVED), Compute())
+    """The sums of both layers' attention and feed-forward, with heads gone."""
+    models = TwoModels(*spread(model, BATCHES), Compute())
     models.apart = True
-    models.enter("decoder")
-    found = [models.sums([0], "attention")]
-    models.advance([0])
-    return [*found, models.sums([1], "attention"), models.sums([1], FEED_FORWARD)]
+    found = []
+    for at in models.walk():
+        gone = [head.head for head in REMOVED if head.layer == at.block[0]]
+        if at.slot == "attention":
+            models.put(silenced(models.layer, at.slot, np.repeat(np.isin(np.arange(4), gone), 4)))
+        found.append(models.sums(at.slot))
+    return found
 
 
 def test_eight_devices_find_the_sums_of_one(model, mesh):

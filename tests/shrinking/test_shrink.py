@@ -11,6 +11,7 @@ import pytest
 import headjax
 from headjax import Budget, HeadId, HeadjaxError
 from headjax.heads.agreement import agreement
+from headjax.heads.damage import Damage
 from headjax.heads.effect import OutputChange
 from headjax.heads.surgery import map_attention, map_feed_forward
 from headjax.heads.units import count_units
@@ -22,7 +23,6 @@ from headjax.models.sublayers import Dense
 from headjax.models.tasks import NoTask
 from headjax.shrinking.build import build
 from headjax.shrinking.choice import Choice, Option, Table, choose, choose_if_any
-from headjax.shrinking.damage import Damage
 from headjax.shrinking.grid import Grid, Level
 from headjax.shrinking.measure import held_back, measure
 from headjax.shrinking.shrink import options_of
@@ -89,9 +89,8 @@ def test_damage_is_the_change_of_the_output_of_the_whole_model(model):
             return found.holding({"down": scale * found.params["down"]})
 
         changed = map_feed_forward(model, halve)
-        weights = changed.config.decoder.unstack(changed.params["decoder"])[number]
         expected = agreement(model, changed, BATCHES).apart
-        assert damage(model.config, "decoder", number, weights) == pytest.approx(expected, rel=1e-3)
+        assert damage({number: changed.blocks()[number]}, "") == pytest.approx(expected, rel=1e-3)
         assert expected > 1e-4
 
 
