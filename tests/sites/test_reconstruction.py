@@ -124,7 +124,6 @@ def test_batches_of_one_example_fall_into_both_halves():
     "model, batches, options, message",
     [
         (HOUSES["shared"], CALIBRATION, {}, "layers.0.attn"),
-        (HOUSES["own"], CALIBRATION, {}, "layers.0.attn"),
         (HOUSES["flax"], [], {}, "batches"),
         (HOUSES["flax"], [{"x": CALIBRATION[0]["x"][:1]}], {}, "calibration"),
         (HOUSES["flax"], CALIBRATION, {"feed_forward": True}, "feed_forward"),
