@@ -80,7 +80,7 @@ def _effects(model: Model, task: Task, mode: Any, options: Options, progress: Pr
     chosen: Any = {"limit": options.limit, "buckets": options.buckets}
     batches = task.batches(options.batch_size, **chosen)
     with progress(f"ablating {heads} heads, {mode}", task.count_batches(options.batch_size, **chosen), "batch") as bar:
-        ablation = ablate(model, batches, mode, metrics=task.measure.outcomes(), progress=bar)
+        ablation = ablate(model, batches, mode, metrics=task.measure.of_model(), progress=bar)
     with progress("testing", heads, "head") as bar:
         return head_effects(ablation, task.measure, progress=bar)
 

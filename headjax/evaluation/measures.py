@@ -1,8 +1,8 @@
 """Measures: outcomes per example, read off a model's outputs, and the metrics computed from them.
 
-Outcomes are traceable functions, so that they are computed on the device, batched over head gates
-(`headjax.heads.ablation`) and sharded. Metrics are NumPy functions of the outcomes of all examples, so that the metric
-of any ablation, resample or pruned model follows from outcomes that were computed once.
+Outcomes are traceable functions, so that they are computed on the device, batched over ablations
+(`headjax.ablate`) and sharded. Metrics are NumPy functions of the outcomes of all examples, so that the metric of any
+ablation, resample or pruned model follows from outcomes that were computed once.
 """
 
 from __future__ import annotations
@@ -42,6 +42,18 @@ Outcomes = Mapping[str, np.ndarray]
 Outcome = Callable[[Output, Batch], jax.Array]
 """A function of a model's output and the batch that returns a number per example, `[batch]`; JAX can trace it."""
 
+
+@dataclasses.dataclass(frozen=True)
+class OfModel:
+    """An outcome as a function of the model and the batch."""
+
+    outcome: Outcome
+
+    def __call__(self, model: Any, batch: Batch) -> jax.Array:
+        """Return a number per example, `[batch]`."""
+        return self.outcome(model(batch), batch)
+
+
 Kind = Literal["binary", "graded", "sum", "corpus"]
 """The relation of a headline to the examples, which decides the paired test of a difference.
 
@@ -73,6 +85,10 @@ class Measure(abc.ABC):
     def outcomes(self) -> Mapping[str, Outcome]:
         """Return the functions of per-example outcomes by name."""
         return {}
+
+    def of_model(self) -> Mapping[str, OfModel]:
+        """Return the outcomes as functions of a model and a batch, the metrics that `headjax.ablate` takes."""
+        return {name: OfModel(outcome) for name, outcome in self.outcomes().items()}
 
     @property
     @abc.abstractmethod

@@ -146,7 +146,7 @@ def _curves(
 def _effects(fitted: Model, task: Task, mode: Any, config: StudyConfig, progress: Progress) -> HeadEffects:
     batches = _batches(task, config)
     with progress(f"ablating {len(all_heads(fitted.config))} heads, {mode}", len(batches), "batch") as bar:
-        ablation = ablate(fitted, batches, mode, metrics=task.measure.outcomes(), progress=bar)
+        ablation = ablate(fitted, batches, mode, metrics=task.measure.of_model(), progress=bar)
     return head_effects(ablation, task.measure, resamples=config.resamples)
 
 

@@ -126,8 +126,8 @@ class LayerBlock(nnx.Module):
             stacks = [name for name, place in HEAD_STACKS.items() if place == (self.stack, slot)]
             if stacks:
                 ids = tuple(getattr(layer, slot).ids)
-                ids = ids if len(ids) == site.heads else None
-                site = dataclasses.replace(site, first=(stacks[0], self.place.value), ids=ids)
+                known = ids if len(ids) == site.heads else None
+                site = dataclasses.replace(site, first=(stacks[0], self.place.value), ids=known)  # noqa: PLW2901
             named.append(site)
         return named
 

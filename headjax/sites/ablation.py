@@ -23,7 +23,8 @@ from headjax.models.compute import Compute
 from headjax.sites.discovery import sites_within
 from headjax.sites.missed import checked
 from headjax.sites.program import Applied, Loss, Losses, ModuleProgram, Program, prepare
-from headjax.sites.site import AttentionSite, Gates, filled, find_heads, require_heads
+from headjax.sites.seam import recording
+from headjax.sites.site import AttentionSite, Gates, filled, find_heads, ones, require_heads
 
 Metrics = tuple[tuple[str, Loss], ...]
 """Metrics by name, functions of a model and a batch that return one value per example."""
@@ -104,15 +105,15 @@ def mean_loss(program: Program, state: Any, gates: Gates, batches: Iterable[Any]
 
 
 class _Row(NamedTuple):
-    """Gates of a layer under the ablation of a head: those of the site with another row at an index."""
+    """Gates of a layer under the ablation of a head: those of the site with another row for a layer."""
 
     site: AttentionSite
-    index: tuple[int, ...]
+    layer: tuple[int, ...]
     row: np.ndarray
 
     def of(self, gates: Gates) -> Gates:
         """Return the gates of all sites."""
-        return gates | {self.site.path: jnp.asarray(gates[self.site.path]).at[self.index].set(self.row)}
+        return gates | {self.site.path: jnp.asarray(gates[self.site.path]).at[self.layer].set(self.row)}
 
 
 def _changed(site: AttentionSite, index: tuple[int, ...], at: Gates, mode: Mode) -> _Row:
@@ -201,15 +202,19 @@ class _Walk:
     def agrees(self, whole: Measured, at: Gates, batch: Any) -> bool:
         """Return whether the walk computes what a whole pass does: a loss may read the model otherwise."""
         leaves, tree = jax.tree.flatten(self._states(at, batch)[-1])
+        finish = functools.partial(_values, self.program, self.metrics, tree)
+        with recording() as calls:
+            jax.eval_shape(finish, self.state, leaves, batch)
         found = fetch(self._finish(leaves, tree, (False,) * len(leaves), batch))
-        return all(np.allclose(whole.values[name], found.values[name], rtol=1e-3, atol=1e-4) for name in whole.values)
+        same = (np.allclose(whole.values[name], found.values[name], rtol=1e-3, atol=1e-4) for name in whole.values)
+        return not calls and all(same)
 
     def __call__(self, at: Gates, variants: Mapping[HeadId, _Row], batch: Any) -> Iterator[tuple[HeadId, Measured]]:
         """Yield the values of every ablation of a batch."""
         states, together = self._states(at, batch), TOGETHER.get(jax.default_backend(), 16)
         for number, block in enumerate(self.blocks):
             for path, place in block.gates.items():
-                heads = [head for head, one in variants.items() if (one.site.path, one.index) == place]
+                heads = [head for head, one in variants.items() if (one.site.path, one.layer) == place]
                 for start in range(0, len(heads), together):
                     own = heads[start : start + together]
                     rows = [variants[head].row for head in own + own[-1:] * (together - len(own))]
@@ -226,15 +231,16 @@ class _Walk:
 
     def _from(self, number: int, given: Gates, path: str, states: list[Any], at: Gates, batch: Any) -> Measured:
         """Return the values with many gates of a site of one block, computed from there on."""
-        leaves, tree = jax.tree.flatten(states[number])
-        many, ablated = (False,) * len(leaves), path
+        leaves, ablated = jax.tree.leaves(states[number]), path
+        many = (False,) * len(leaves)
         for block, state in zip(self.blocks[number:], states[number:], strict=False):
-            kept = _kept(block.program, tree, tuple(map(jax.typeof, jax.tree.leaves(state))), block.state)
-            after = tuple(own or not same for own, same in zip(many, kept, strict=True))
+            whole, tree = jax.tree.flatten(state)
+            origins = _origins(block.program, tree, tuple(map(jax.typeof, whole)), block.state)
+            after = tuple(origin is None or many[origin] for origin in origins)
             gates = given if ablated else block.at(at)
             leaves = _steps(block.program, tree, ablated, many, after, block.state, gates, leaves)
             many, ablated = after, ""
-        return self._finish(leaves, tree, many, batch)
+        return self._finish(leaves, jax.tree.structure(states[-1]), many, batch)
 
     def _finish(self, leaves: list[Any], tree: Any, many: tuple[bool, ...], batch: Any) -> Measured:
         return _measure_many(self.program, self.metrics, tree, many, self.state, leaves, batch)
@@ -248,14 +254,8 @@ def _options(program: ModuleProgram) -> dict[str, Any]:
 
 @functools.partial(jax.jit, static_argnames="program")
 def _embed(program: ModuleProgram, state: Any, batch: Any) -> Any:
-    return _plain(program, state).embed(batch, **_options(program))
-
-
-def _plain(program: ModuleProgram, state: Any) -> Any:
-    """Return a copy of a module without gates, in evaluation mode."""
-    model = nnx.merge(program.graph, jax.tree.map(lambda array: array, state))
-    model.eval()
-    return model
+    model: Any = program.gated(state, ones(program.sites))
+    return model.embed(batch, **_options(program))
 
 
 def _stepped(program: ModuleProgram, state: Any, gates: Gates, entering: Any) -> Any:
@@ -268,25 +268,26 @@ _step = jax.jit(_stepped, static_argnames="program")
 
 
 @functools.lru_cache(maxsize=64)
-def _kept_by(
+def _origins_by(
     program: ModuleProgram, tree: Any, shapes: tuple[Any, ...], arrays: Any, structure: Any
-) -> tuple[bool, ...]:
-    kept: list[bool] = []
+) -> tuple[int | None, ...]:
+    origins: list[int | None] = []
 
     def run(state: Any, gates: Gates, leaves: list[Any]) -> Any:
         after = jax.tree.leaves(_stepped(program, state, gates, jax.tree.unflatten(tree, leaves)))
-        kept.extend(own is before for own, before in zip(after, leaves, strict=True))
+        numbers = {id(leaf): number for number, leaf in enumerate(leaves)}
+        origins.extend(numbers.get(id(leaf)) for leaf in after)
         return after
 
     gates = {site.path: jax.ShapeDtypeStruct(site.shape, jnp.float32) for site in program.sites}
     jax.eval_shape(run, jax.tree.unflatten(structure, arrays), gates, list(shapes))
-    return tuple(kept)
+    return tuple(origins)
 
 
-def _kept(program: ModuleProgram, tree: Any, shapes: tuple[Any, ...], state: Any) -> tuple[bool, ...]:
-    """Return which arrays of the state a block hands on as they are, such as masks."""
+def _origins(program: ModuleProgram, tree: Any, shapes: tuple[Any, ...], state: Any) -> tuple[int | None, ...]:
+    """Return for every array behind a block the number of that before it which it is, as masks are; None for others."""
     arrays, structure = jax.tree.flatten(jax.tree.map(jax.typeof, state))
-    return _kept_by(program, tree, shapes, tuple(arrays), structure)
+    return _origins_by(program, tree, shapes, tuple(arrays), structure)
 
 
 @functools.partial(jax.jit, static_argnames=("program", "tree", "ablated", "many", "after"))
@@ -325,6 +326,18 @@ def _joined(apart: list[Any], together: list[Any], many: tuple[bool, ...]) -> li
     return [next(first) if own else next(second) for own in many]
 
 
+def _values(program: ModuleProgram, metrics: Metrics, tree: Any, state: Any, leaves: list[Any], batch: Any) -> Measured:
+    """Return the values of a batch from the state after the last block."""
+    model: Any = program.gated(state, ones(program.sites))
+    output = model.finish(jax.tree.unflatten(tree, leaves), **_options(program))
+    kind: Any = type(model)
+    model.__class__ = _finished_class(kind)
+    model.head_output = nnx.data(output)
+    total, targets = Losses.of(program.loss(model, batch))
+    others = {name: Losses.of(metric(model, batch)).total for name, metric in metrics}
+    return Measured({"loss": total} | others, targets)
+
+
 @functools.partial(jax.jit, static_argnames=("program", "metrics", "tree", "many"))
 def _measure_many(
     program: ModuleProgram,
@@ -336,19 +349,10 @@ def _measure_many(
     batch: Any,
 ) -> Measured:
     """Return the values of every ablation, from the states after the last block."""
-
-    def one(leaves: list[Any]) -> Measured:
-        model = _plain(program, state)
-        output = model.finish(jax.tree.unflatten(tree, leaves), **_options(program))
-        model.__class__ = _finished_class(type(model))
-        model.head_output = nnx.data(output)
-        total, targets = Losses.of(program.loss(model, batch))
-        others = {name: Losses.of(metric(model, batch)).total for name, metric in metrics}
-        return Measured({"loss": total} | others, targets)
-
+    one = functools.partial(_values, program, metrics, tree)
     if not any(many):
-        return one(leaves)
-    return jax.vmap(one, in_axes=([0 if own else None for own in many],))(leaves)
+        return one(state, leaves, batch)
+    return jax.vmap(one, in_axes=(None, [0 if own else None for own in many], None))(state, leaves, batch)
 
 
 @functools.cache

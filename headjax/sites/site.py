@@ -138,33 +138,30 @@ def ones(sites: Sites) -> Gates:
     return {site.path: jnp.ones(site.shape) for site in sites}
 
 
-def filled(sites: Sites, gates: Mapping[str, Any] | None) -> Gates:
-    """Return the gates of every site: those given by site or by head, and 1 where none are given."""
-    shapes = {site.path: site.shape for site in sites}
-    by_head = {head: gate for head, gate in (gates or {}).items() if isinstance(head, HeadId) or "/" in head}
-    if by_head:
-        return _of_heads(sites, by_head)
-    given = {path: jnp.asarray(array) for path, array in (gates or {}).items()}
+def filled(sites: Sites, gates: Mapping[Any, Any] | None) -> Gates:
+    """Return the gates of every site: those given by site and by head, and 1 where none are given."""
+    given = dict(gates or {})
+    heads = [head for head in given if isinstance(head, HeadId) or "/" in head]
+    values = dict(zip(require_heads(sites, heads), map(given.pop, heads), strict=True))
+    found = ones(sites)
     for path, array in given.items():
-        if path not in shapes:
-            raise HeadjaxError(f"gates: the model has no attention layer {path}; it has {', '.join(shapes)}")
-        if array.shape != shapes[path]:
-            raise HeadjaxError(f"gates: {path} has shape {list(array.shape)}; expected {list(shapes[path])}")
-    return ones(sites) | given
+        if path not in found:
+            raise HeadjaxError(f"gates: the model has no attention layer {path}; it has {', '.join(found)}")
+        if jnp.shape(array) != found[path].shape:
+            raise HeadjaxError(f"gates: {path} has shape {list(jnp.shape(array))}; expected {list(found[path].shape)}")
+        found[path] = jnp.asarray(array)
+    for site in sites:
+        own = [values.get(head) for head in site.head_ids()]
+        set_here = np.reshape([gate is not None for gate in own], site.shape)
+        if set_here.any():
+            array = jnp.array([0.0 if gate is None else gate for gate in own], jnp.float32).reshape(site.shape)
+            found[site.path] = jnp.where(set_here, array, found[site.path])
+    return found
 
 
 def without(sites: Sites, heads: Iterable[HeadId]) -> Gates:
     """Return gates that are 0 for the given heads and 1 for all others."""
-    return _of_heads(sites, dict.fromkeys(heads, 0.0))
-
-
-def _of_heads(sites: Sites, values: Mapping[Any, float]) -> Gates:
-    """Return gates of these values by head, and 1 for all others."""
-    gates, known = {site.path: np.ones(site.shape, np.float32) for site in sites}, find_heads(sites)
-    for head, value in zip(require_heads(sites, values), values.values(), strict=True):
-        site, index = known[head]
-        gates[site.path][index] = value
-    return {path: jnp.asarray(array) for path, array in gates.items()}
+    return filled(sites, dict.fromkeys(heads, 0.0))
 
 
 def find_heads(sites: Sites) -> dict[HeadId, tuple[AttentionSite, tuple[int, ...]]]:

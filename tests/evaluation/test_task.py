@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import headjax
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.data.examples import TokenBlocks, sequences
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import Classes, Numbers, Similarities
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import Task, evaluate_task, measure_task, reduce_batches
-from headjax.heads import gates
 from headjax.models.config import Loss, Options
 from headjax.models.tasks import Classification, NoTask, Regression
 from headjax.sites.ablation import ablate
@@ -102,12 +102,12 @@ def test_buckets_and_limits(classifier, table):
 def test_outcomes_serve_ablation(classifier, table):
     """Any metric after removing any head follows from per-example outcomes of one sweep."""
     task = load_task(table, classifier)
-    found = ablate(classifier, task.batches(4), metrics=task.measure.outcomes())
+    found = ablate(classifier, task.batches(4), metrics=task.measure.of_model())
     for number in (1, 2):
         head = found.heads[number]
         names = task.measure.outcomes()
         metrics = task.measure.metrics({name: found.ablated[name][number] for name in names})
-        masked = evaluate_task(classifier, task, gates.without(classifier.config, [head]), batch_size=4)
+        masked = evaluate_task(headjax.gated(classifier, {head: 0.0}), task, batch_size=4)
         assert metrics == close_to({name: masked[name] for name in metrics}, sums=tiny.SUMS)
 
 

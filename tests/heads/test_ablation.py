@@ -1,22 +1,18 @@
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from headjax.core.errors import HeadjaxError
-from headjax.heads import ablation as ablations
-from headjax.heads import gates
+import headjax
 from headjax.heads.ablation import Ablation, best_heads
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.sites.ablation import ablate
 from tests import tiny
 from tests.closeness import assert_close, close_to
 
 
-def confident(output, batch):
+def confident(model, batch):
     """A metric: the mean probability of the likeliest token."""
-    return jax.nn.softmax(output.logits).max(axis=-1).mean(axis=-1)
+    return jax.nn.softmax(model(batch).logits).max(axis=-1).mean(axis=-1)
 
 
 METRICS = {"confident": confident}
@@ -32,81 +28,67 @@ def batches(batches):
 
 @pytest.fixture(scope="module")
 def each(model, batches):
-    return ablate(model, batches, metrics=METRICS)
+    return headjax.ablate(model, batches, metrics=METRICS)
 
 
-def plainly(model, batches, at):
-    """(loss, confident) of every example by whole forwards."""
-    values = []
+def plainly(model, batches, removed):
+    """(loss, confident) of every example by whole passes of the model without these heads."""
+    gated, values = headjax.gated(model, dict.fromkeys(removed, 0.0)), []
     for given in batches:
-        output = model(given, at)
-        loss = model.config.loss(output, {name: jnp.asarray(array) for name, array in given.items()})
-        rows = np.stack([loss.total, confident(output, given)])
-        values.append(rows[:, np.asarray(loss.weight) > 0])
+        loss = gated.loss(given)
+        values.append(np.stack([loss.total, confident(gated, given)])[:, np.asarray(loss.weight) > 0])
     return np.concatenate(values, axis=1)
 
 
-def test_reusing_the_prefix_equals_plain_ablation(model, batches, each):
+def test_the_walk_equals_whole_passes_of_gated_models(model, batches, each):
     assert each.heads == all_heads(model.config)
     assert each.baseline["loss"].shape == (7,)
     for i, head in enumerate(each.heads):
-        expected = plainly(model, batches, gates.without(model.config, [head]))
+        expected = plainly(model, batches, [head])
         assert_close(each.ablated["loss"][i], expected[0], sums=tiny.SUMS)
         assert_close(each.ablated["confident"][i], expected[1], sums=tiny.SUMS)
-    own = plainly(model, batches, gates.ones(model.config))
+    own = plainly(model, batches, [])
     targets = 7 + 4 + 4 + 7 + 7 + 4 + 7
     assert each.mean() == close_to(own[0].sum() / targets, sums=tiny.SUMS)
-    effect = plainly(model, batches, gates.without(model.config, [each.heads[4]])) - own
+    effect = plainly(model, batches, each.heads[4:5]) - own
     assert_close(each.effects()[each.heads[4]], effect[0].sum() / targets, sums=tiny.SUMS, scale=each.mean())
     assert_close(each.effects("confident")[each.heads[4]], effect[1].mean(), sums=tiny.SUMS, scale=1.0)
 
 
 def test_all_but_one_leaves_the_layer_a_single_head(model, batches):
-    got = ablate(model, batches, "all-but-one", metrics=METRICS)
+    got = headjax.ablate(model, batches, "all-but-one", metrics=METRICS)
     for i, head in enumerate(got.heads):
         others = [h for h in got.heads if h.layer == head.layer and h != head]
-        expected = plainly(model, batches, gates.without(model.config, others))
+        expected = plainly(model, batches, others)
         assert_close(got.ablated["loss"][i], expected[0], sums=tiny.SUMS)
 
 
 def test_ablating_from_gates_goes_on_from_what_is_removed(model, batches):
     removed = [HeadId("decoder", 0, 2), HeadId("decoder", 2, 0)]
     chosen = [HeadId("decoder", 0, 0), HeadId("decoder", 1, 1)]
-    at, done = gates.without(model.config, removed), []
-    got = ablate(model, batches, heads=chosen, gates=at, metrics=METRICS, progress=lambda n, _: done.append(n))
+    at, done = dict.fromkeys(removed, 0.0), []
+    got = headjax.ablate(model, batches, heads=chosen, gates=at, metrics=METRICS, progress=lambda n, _: done.append(n))
     assert done == [1, 2], "batches"
     assert got.heads == tuple(chosen)
     for i, head in enumerate(chosen):
-        expected = plainly(model, batches, gates.without(model.config, [*removed, head]))
+        expected = plainly(model, batches, [*removed, head])
         assert_close(got.ablated["loss"][i], expected[0], sums=tiny.SUMS)
 
 
-def test_temporaries_stay_within_the_budget_whatever_the_number_of_heads(model, batches, each, monkeypatch):
-    seen = []
-    within = ablations.split_within
-
-    def spying(*given):
-        chunks, program = within(*given)
-        seen.append((chunks[0].size, program.memory_analysis().temp_size_in_bytes))
-        return chunks, program
-
-    monkeypatch.setattr(ablations, "split_within", spying)
-    ablate(model, batches[:1], metrics=METRICS)
-    (full, most), *_ = seen
-    seen.clear()
-    got = ablate(model, batches, metrics=METRICS, budget=most - 1)
-    assert full == 3
-    assert all(size < full and used < most for size, used in seen)
-    assert_close(got.ablated["loss"], each.ablated["loss"], sums=tiny.SUMS)
-    with pytest.raises(HeadjaxError, match=r"budget: a single ablation needs [\d,]+ bytes"):
-        ablate(model, batches, metrics=METRICS, budget=1000)
+def test_a_model_without_a_walk_has_the_same_effects(model, batches, each, monkeypatch):
+    monkeypatch.setattr("headjax.sites.ablation._walk_of", lambda *given: None)
+    found = headjax.ablate(model, batches, metrics=METRICS)
+    assert found.heads == each.heads
+    for name in ("loss", "confident"):
+        assert_close(found.baseline[name], each.baseline[name], sums=tiny.SUMS)
+        assert_close(found.ablated[name], each.ablated[name], sums=tiny.SUMS)
 
 
 def test_batches_sharded_over_a_mesh_give_the_same_effects(model, batches, each):
     mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
     replicated = model.replace(params=jax.device_put(model.params, NamedSharding(mesh, PartitionSpec())))
     sharded = [jax.device_put(dict(given), NamedSharding(mesh, PartitionSpec("data"))) for given in batches]
-    got = ablate(replicated, sharded, metrics=METRICS)
+    got = headjax.ablate(replicated, sharded, metrics=METRICS)
     assert_close(got.ablated["loss"], each.ablated["loss"], sums=tiny.SUMS)
 
 

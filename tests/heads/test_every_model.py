@@ -1,19 +1,16 @@
 """Head work on models with several head stacks, position biases, shared layers, and every kind of formulation."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.evaluation.task import measure_batch
-from headjax.heads import gates
+import headjax
 from headjax.heads.attended import head_roles
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import OrderConfig, order_heads
-from headjax.heads.pruning import prune
 from headjax.heads.scores import DESCRIPTIONS
-from headjax.models import Compute, Model
+from headjax.models import Model
 from headjax.models.tasks import MaskedLanguageModel
-from headjax.sites.ablation import ablate
-from headjax.sites.scoring import score_heads
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.closeness import assert_close, tolerance
@@ -62,23 +59,19 @@ def case(request):
 t5_and_albert = pytest.mark.parametrize("case", ["t5", "albert"], indirect=True, scope="module")
 
 
-def losses(model, batch, at):
-    return np.asarray(measure_batch(model.config.for_evaluation(), None, Compute(), model.params, batch, at)[0].total)
+def losses(model, batch, gates):
+    return np.asarray(headjax.gated(model, gates).loss(batch).total)
 
 
 @t5_and_albert
 def test_importance_is_the_finite_difference_in_every_head_stack(case):
     model, batch = case
-    scores = score_heads(model, [batch])
+    scores = headjax.score_heads(model, [batch])
     assert set(scores.values) == set(DESCRIPTIONS)
     assert set(scores.score("importance")) == set(all_heads(model.config))
-    ones, step = gates.ones(model.config), 2e-2
+    step = 2e-2
     for head in all_heads(model.config):
-        off = gates.without(model.config, [head])
-        up, down = (
-            losses(model, batch, {name: array + sign * step * (array - off[name]) for name, array in ones.items()})
-            for sign in (1, -1)
-        )
+        up, down = (losses(model, batch, {head: 1.0 + move}) for move in (step, -step))
         expected = np.abs((up - down) / (2 * step)).mean()
         assert scores.score("importance")[head] == pytest.approx(expected, rel=3e-2, abs=2e-2), head
 
@@ -86,10 +79,10 @@ def test_importance_is_the_finite_difference_in_every_head_stack(case):
 @pytest.mark.parametrize("case", MODELS, indirect=True, scope="module")
 def test_ablations_equal_whole_forwards(case):
     model, batch = case
-    got = ablate(model, [batch])
+    got = headjax.ablate(model, [batch])
     assert got.heads == all_heads(model.config)
     for i, head in enumerate(got.heads):
-        expected = losses(model, batch, gates.without(model.config, [head]))
+        expected = losses(model, batch, {head: 0.0})
         assert_close(got.ablated["loss"][i], expected, sums=tiny.SUMS, message=str(head))
 
 
@@ -99,25 +92,31 @@ def test_layers_that_share_their_parameters_lose_as_many_heads_as_are_asked_for(
     model, batch = albert()
     order = order_heads(model, [batch], OrderConfig(by=by, gate_steps=3, seed=1))(2)
     assert sorted(order) == sorted(all_heads(model.config))
-    pruned = prune(model, order[:2])
+    pruned = headjax.prune(model, order[:2])
     assert [attention.num_heads for attention in pruned.config.attentions()["encoder"]] == [2, 2]
-    masked = model(batch, gates.without(model.config, order[:2]))
+    masked = headjax.gated(model, dict.fromkeys(order[:2], 0.0))(batch)
     assert_close(pruned(batch).logits, masked.logits, sums=tiny.SUMS)
 
 
-def test_gates_of_some_head_stacks_leave_the_others_at_one():
+def test_heads_and_layers_without_given_gates_have_gates_of_one():
     model, batch = t5()
-    some = {"decoder": gates.without(model.config, [HeadId("decoder", 1, 2)])["decoder"]}
-    every = gates.ones(model.config) | some
-    assert score_heads(model, [batch], gates=some).values == score_heads(model, [batch], gates=every).values
-    found, expected = (ablate(model, [batch], heads=[HeadId("cross", 0, 1)], gates=at) for at in (some, every))
+    sites = {site.places[0][0]: site for site in headjax.attention_sites(model)}
+    array = jnp.ones(sites["decoder"].shape).at[1, 2].set(0.5)
+    some = {sites["decoder"].path: array, HeadId("decoder", 0, 1): 0.0, "cross/1/0": 2.0}
+    every = {site.path: jnp.ones(site.shape) for site in sites.values()}
+    every[sites["decoder"].path] = array.at[0, 1].set(0.0)
+    every[sites["cross"].path] = every[sites["cross"].path].at[1, 0].set(2.0)
+    found, expected = (headjax.score_heads(model, [batch], gates=gates) for gates in (some, every))
+    assert found.values == expected.values
+    found, expected = (headjax.ablate(model, [batch], heads=["cross/0/1"], gates=gates) for gates in (some, every))
     assert found.effects() == expected.effects()
+    assert_close(headjax.gated(model, some)(batch).logits, headjax.gated(model, every)(batch).logits, sums=1)
 
 
 @pytest.mark.parametrize("case", ["mixed"], indirect=True, scope="module")
 def test_every_head_of_every_formulation_has_every_score_and_a_role(case):
     model, batch = case
-    scores, heads = score_heads(model, [batch]), list(all_heads(model.config))
+    scores, heads = headjax.score_heads(model, [batch]), list(all_heads(model.config))
     assert set(scores.values) == set(DESCRIPTIONS)
     for name, values in scores.values.items():
         assert list(values) == heads, name

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+import headjax
 from headjax.attention import Grouped
-from headjax.heads import gates as head_gates
 from headjax.heads import ordering
 from headjax.heads.ablation import Ablation
 from headjax.heads.groups import key_value_groups, removals
@@ -11,8 +11,6 @@ from headjax.heads.named_orders import OrderConfig, order_heads, units
 from headjax.heads.ordering import by_ablation, by_scores, explicit_heads, flat, requested_count
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import Scores, normalize_layers
-from headjax.sites.ablation import ablate
-from headjax.sites.scoring import score_heads
 from tests import tiny
 from tests.closeness import close_to
 
@@ -77,7 +75,7 @@ def test_selection_by_count_percentage_and_name():
 def test_each_name_is_the_order_it_says(model, batches, scores):
     for name in ("importance", "importance_layer", "importance_token", "fisher", "hies"):
         assert order_heads(model, batches, OrderConfig(by=name))(2) == by_scores(scores, name)
-    assert order_heads(model, batches, OrderConfig(by="ablation"))(2) == by_ablation(ablate(model, batches))
+    assert order_heads(model, batches, OrderConfig(by="ablation"))(2) == by_ablation(headjax.ablate(model, batches))
     expected = reconstruction_order(model, batches)
     assert order_heads(model, batches, OrderConfig(by="reconstruction"))(2) == expected
 
@@ -103,7 +101,7 @@ def test_orders_name_every_head_once_keep_groups_together_and_tell_their_progres
     if name in ("subset", "random"):
         assert order == order_heads(grouped, batches, config)(4), "seeded"
     if whole_groups and name in ("importance", "hies"):
-        values = score_heads(grouped, batches).score(name)
+        values = headjax.score_heads(grouped, batches).score(name)
         sums = [sum(values[head] for head in group) for group in steps]
         assert sums == sorted(sums)
 
@@ -111,10 +109,10 @@ def test_orders_name_every_head_once_keep_groups_together_and_tell_their_progres
 def test_groups_cost_together(grouped, batches):
     """Ablation of a group is not the sum over its heads."""
     groups = key_value_groups(grouped.config)
-    ablated = ablate(grouped, batches, "group", heads=[group[0] for group in groups])
+    ablated = headjax.ablate(grouped, batches, "group", heads=[group[0] for group in groups])
     effects = ablated.effects()
     for group in groups:
-        gates = head_gates.without(grouped.config, group)
-        losses = [grouped.config.loss(grouped(batch, gates), batch) for batch in batches]
+        gated = headjax.gated(grouped, dict.fromkeys(group, 0.0))
+        losses = [gated.loss(batch) for batch in batches]
         loss = sum(float(each.total.sum()) for each in losses) / sum(float(each.weight.sum()) for each in losses)
         assert effects[group[0]] == close_to(loss - ablated.mean(), sums=8 * tiny.SUMS)

@@ -5,14 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import headjax
 from headjax.attention import Grouped, NoHeads
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.core.norms import LayerNorm
-from headjax.heads import gates, ordering
+from headjax.heads import ordering
 from headjax.heads.ablation import Ablation
 from headjax.heads.folding import fold_shortcuts
 from headjax.heads.groups import uniform_steps
-from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import Subset
 from headjax.heads.named_orders import OrderConfig
 from headjax.heads.ordering import explicit_heads, requested_count
@@ -100,7 +101,9 @@ REFUSED = {
     HeadjaxError: [
         (lambda: ablate(TWO, [BATCH], "all"), "unknown mode 'all'"),
         (lambda: ablation().effects("los"), "did you mean 'loss'"),
-        (lambda: gates.without(CONFIG, [HeadId("decoder", 1, 1)]), "layer 1 of decoder has heads 0, 3"),
+        (lambda: headjax.gated(MODEL, {"decoder/1/1": 0.0}), "decoder/1/1: the model has no such head"),
+        (lambda: headjax.gated(MODEL, {"decoder": np.ones((3, 4))}), "gates: the model has no attention layer decoder"),
+        (lambda: score_heads(TWO, [BATCH], gates={"decoder.layers_0_1.attention": 0.0}), r"expected \[2, 4\]"),
         (lambda: uniform(grouped(), grouped(4, 4)), r"has 4 heads and decoder/0 has 4 heads in 2 groups"),
         (lambda: uniform(tiny.layer(tiny.multi_head(3)), tiny.layer()), "decoder/0 has 3 heads"),
         (lambda: learn_gates(TWO, [BATCH], Subset(count=9), steps=1, learning_rate=0.1), "count: 9 heads to keep"),
