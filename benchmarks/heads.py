@@ -10,22 +10,17 @@ from typing import Any
 import jax
 import numpy as np
 
+import headjax
 from benchmarks.result import SPREAD, BenchResult, pytorch
 from benchmarks.train_step import bert, our_step
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns
 from headjax.heads.ordering import random_order
-from headjax.heads.pruning import prune
-from headjax.models.compute import Compute
-from headjax.models.config import Options
-from headjax.models.inputs import device_batch
-from headjax.models.model import Model, forward
+from headjax.models.model import Model
 from headjax.models.tasks import Classification
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.shrinking.latency import time_forward
-from headjax.sites.ablation import ablate
-from headjax.sites.scoring import score_heads
 
 LAYERS, HEADS, CLASSES, LENGTH = 12, 12, 3, 128
 SCORED, SWEPT = (8, LENGTH), (2, 64)
@@ -57,7 +52,7 @@ def run(progress: Progress = silent) -> BenchResult:
         bar(1, {})
         sweep = time_in_turns(_sweep(model), repeats=SWEEPS, settle=0)
         share = sweep["sweep"].median / (LAYERS * HEADS * sweep["forward"].median)
-        pruned = prune(model, random_order(all_heads(config), seed=0)[: LAYERS * HEADS // 2])
+        pruned = headjax.prune(model, random_order(headjax.all_heads(config), seed=0)[: LAYERS * HEADS // 2])
         for done, (size, repeats) in enumerate(SPEEDS.items(), start=2):
             bar(done, {})
             inputs = {name: array for name, array in _batch((size, LENGTH)).items() if name != "labels"}
@@ -97,8 +92,8 @@ def _scoring(model: Model) -> dict[str, Callable[[], Any]]:
     batch = _batch(SCORED)
     return {
         STEP: our_step(model.config, batch, model.params),
-        SCORES: lambda: score_heads(model, [batch]).values,
-        IMPORTANCE: lambda: score_heads(model, [batch], statistics=(), compute=Compute()).values,
+        SCORES: lambda: headjax.score_heads(model, [batch]).values,
+        IMPORTANCE: lambda: headjax.score_heads(model, [batch], statistics=()).values,
     }
 
 
@@ -133,10 +128,10 @@ def _peer() -> dict[str, Callable[[], Any]]:
 
 def _sweep(model: Model) -> dict[str, Callable[[], Any]]:
     batch = _batch(SWEPT)
-    arrays = device_batch(model.config, batch)
+    arrays = model.device_batch(batch)
     return {
-        "forward": lambda: forward(model.config, model.params, arrays, Options()).logits,
-        "sweep": lambda: ablate(model, [batch]).ablated["loss"],
+        "forward": lambda: model(arrays).logits,
+        "sweep": lambda: headjax.ablate(model, [batch]).ablated["loss"],
     }
 
 

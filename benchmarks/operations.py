@@ -18,18 +18,18 @@ from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Solver, fit_layers
 from headjax.conversion.products import Products
 from headjax.core.tensors import Constant, Zeros, map_tensors
-from headjax.heads import ablation
-from headjax.heads import gates as head_gates
-from headjax.heads.scores import batch_sums, score_heads
 from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import generation
 from headjax.models.compute import Compute
 from headjax.models.decoder import DecoderModel, LanguageModel
 from headjax.models.embeddings import NoPositions
-from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.models.sublayers import Dense
+from headjax.sites.ablation import ablate, measure, together
+from headjax.sites.program import prepare
+from headjax.sites.scoring import batch_sums, score_heads
+from headjax.sites.site import ones
 from headjax.training.optimizer import AdamW, LinearDecay
 from headjax.training.state import abstract_state
 from headjax.training.step import train_step
@@ -136,14 +136,14 @@ def training_flops(config: DecoderModel, shape: Shape) -> float:
 
 def scoring(shape: Shape) -> Operation:
     """Importance of all heads."""
-    config, batch, compute = language_model(shape), tokens(shape), Compute()
+    config, batch = language_model(shape), tokens(shape)
     model = drawn(config)
-    params, arrays = own_arrays(config, model.params, compute), device_batch(config, batch)
-    program = batch_sums.lower(config.for_evaluation(), params, arrays, head_gates.ones(config), (), compute)
+    program, state = prepare(model, None)
+    lowered = batch_sums.lower(program, (), state, ones(program.sites), program.read(batch))
     return Operation(
-        lambda: score_heads(model, [batch], statistics=(), compute=compute).values,
+        lambda: score_heads(model, [batch], statistics=()).values,
         scoring_flops(config, shape),
-        held_bytes(program.compile()),
+        held_bytes(lowered.compile()),
     )
 
 
@@ -163,28 +163,29 @@ def pair_flops(attention: Attention, width: int, length: int) -> int:
 
 
 def sweeping(shape: Shape) -> Operation:
-    """Every head ablated alone."""
+    """Every head ablated alone; its memory is that of the whole model's pass."""
     config, batch = language_model(shape), tokens(shape)
     model = drawn(config)
-    compiled = ablation.programs(model, batch)
-    chunks = [chunk for some, _ in compiled.sweeps for chunk in some]
-    sizes = [held_bytes(program) for program in (compiled.whole, *(program for _, program in compiled.sweeps))]
-    return Operation(lambda: ablation.ablate(model, [batch]).ablated, sweeping_flops(config, shape, chunks), max(sizes))
+    program, state = prepare(model, None)
+    lowered = measure.lower(program, (), state, ones(program.sites), program.read(batch))
+    return Operation(
+        lambda: ablate(model, [batch]).ablated, sweeping_flops(config, shape), held_bytes(lowered.compile())
+    )
 
 
-def sweeping_flops(config: DecoderModel, shape: Shape, together: int) -> float:
-    """Count a forward pass, then for every head the layers from its own on and the logits.
+def sweeping_flops(config: DecoderModel, shape: Shape) -> float:
+    """Count a forward pass and the walk beside it, then for every head the layers from its own on and the logits.
 
-    Attention of a head's own layer is computed once for the heads of a layer that are ablated `together`.
+    Attention of a head's own layer is computed once for the heads that are ablated together.
     """
     length, layers = shape.length, config.decoder.layers
     whole = [layer.flops(config.width, length) for layer in layers]
     attention = [layer.attention.flops(config.width, config.width, length, length) for layer in layers]
     logits = config.flops(length) - config.decoder.flops(config.width, length)
-    total = config.flops(length)
+    total, size = 2 * config.flops(length), together(shape.heads)
     for layer in range(len(layers)):
-        each = attention[layer] + together * (sum(whole[layer:]) - attention[layer] + logits)
-        total += -(-layers[layer].attention.num_heads // together) * each
+        one = attention[layer] + size * (sum(whole[layer:]) - attention[layer] + logits)
+        total += -(-shape.heads // size) * one
     return float(shape.batch * total)
 
 

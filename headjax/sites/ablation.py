@@ -24,7 +24,7 @@ from headjax.sites.discovery import sites_within
 from headjax.sites.missed import checked
 from headjax.sites.program import Applied, Loss, Losses, ModuleProgram, Program, prepare
 from headjax.sites.seam import recording
-from headjax.sites.site import AttentionSite, Gates, filled, find_heads, ones, require_heads
+from headjax.sites.site import AttentionSite, Gates, at_path, filled, find_heads, ones, require_heads
 
 Metrics = tuple[tuple[str, Loss], ...]
 """Metrics by name, functions of a model and a batch that return one value per example."""
@@ -80,11 +80,15 @@ def ablate(
     baseline: list[Measured] = []
     ablated: dict[HeadId, list[Measured]] = {head: [] for head in chosen}
     for number, batch in enumerate(checked(program, state, batches, strict)):
-        whole = _finite(fetch(_measure(program, extra, state, at, batch)), "the model", number)
+        whole = _finite(fetch(measure(program, extra, state, at, batch)), "the model", number)
         baseline.append(whole)
-        if walk is not None and number == 0 and not walk.agrees(whole, at, batch):
-            walk = None
-        found = _by_passes(program, extra, state, at, variants, batch) if walk is None else walk(at, variants, batch)
+        found = _by_passes(program, extra, state, at, variants, batch)
+        if walk is not None:
+            states = walk.states(at, batch)
+            if number == 0 and not walk.agrees(whole, states[-1], batch):
+                walk = None
+            else:
+                found = walk.ablations(states, at, variants, batch)
         for head, measured in one_behind(found):
             ablated[head].append(_finite(fetch(measured), f"the ablation of {head}", number))
         if progress is not None:
@@ -95,7 +99,7 @@ def ablate(
 def mean_loss(program: Program, state: Any, gates: Gates, batches: Iterable[Any]) -> float:
     """Return the mean loss of a target at these gates."""
     found = [
-        _finite(fetch(_measure(program, (), state, gates, program.read(batch))), "the model", number)
+        _finite(fetch(measure(program, (), state, gates, program.read(batch))), "the model", number)
         for number, batch in enumerate(batches)
     ]
     if not found:
@@ -124,7 +128,7 @@ def _by_passes(
     program: Program, metrics: Metrics, state: Any, at: Gates, variants: Mapping[HeadId, _Row], batch: Any
 ) -> Iterator[tuple[HeadId, Measured]]:
     for head, row in variants.items():
-        yield head, _measure(program, metrics, state, row.of(at), batch)
+        yield head, measure(program, metrics, state, row.of(at), batch)
 
 
 def _finite(measured: Measured, what: str, batch: int) -> Measured:
@@ -137,7 +141,8 @@ def _finite(measured: Measured, what: str, batch: int) -> Measured:
 
 
 @functools.partial(jax.jit, static_argnames=("program", "metrics"))
-def _measure(program: Program, metrics: Metrics, state: Any, gates: Gates, batch: Any) -> Measured:
+def measure(program: Program, metrics: Metrics, state: Any, gates: Gates, batch: Any) -> Measured:
+    """Return the values of a batch at these gates, by a whole pass."""
     total, targets = program.losses(state, gates, batch)
     others = {
         name: dataclasses.replace(program, loss=metric).losses(state, gates, batch).total for name, metric in metrics
@@ -168,15 +173,17 @@ def _walk_of(model: Any, program: Program, state: Any, metrics: Metrics) -> _Wal
     offers = all(callable(getattr(model, name, None)) for name in ("embed", "blocks", "finish"))
     if not offers or not isinstance(program, ModuleProgram) or explicit_mesh(state) is not None:
         return None
-    known = find_heads(program.sites)
+    known, by_path = find_heads(program.sites), {site.path: site for site in program.sites}
     places = {id(module): ".".join(map(str, path)) for path, module in nnx.iter_modules(model, graph=True)}
     blocks, walked = [], 0
     for block in model.blocks():
         own: dict[str, tuple[str, tuple[int, ...]]] = {}
-        sites = sites_within(block, places.get(id(block)))
+        sites = sites_within(block)
         for site in sites:
-            whole, index = known.get(site.head_ids()[0], (None, ()))
-            if whole is None:
+            # The model's own module is known by its place, one that was taken out of a stacked one by its heads' names.
+            same = by_path.get(places.get(id(at_path(block, site.path)), ""), site)
+            whole, index = known.get(same.head_ids()[0], (None, ()))
+            if whole is None or site.layers is not None:
                 return None
             own[site.path] = (whole.path, index[:-1])
             walked += site.heads
@@ -186,8 +193,10 @@ def _walk_of(model: Any, program: Program, state: Any, metrics: Metrics) -> _Wal
     return _Walk(program, state, metrics, blocks) if walked == len(known) else None
 
 
-TOGETHER = {"cpu": 4}
-"""Number of ablations that are computed together, by platform: a few keep the cores busy, more leave the caches."""
+def together(heads: int) -> int:
+    """Return how many ablations of so many heads of a block are computed at once."""
+    most = 4 if jax.default_backend() == "cpu" else 16  # a few keep the cores busy, more leave the caches
+    return -(-heads // -(-heads // most))
 
 
 @dataclasses.dataclass
@@ -199,9 +208,9 @@ class _Walk:
     metrics: Metrics
     blocks: Sequence[_Block]
 
-    def agrees(self, whole: Measured, at: Gates, batch: Any) -> bool:
+    def agrees(self, whole: Measured, last: Any, batch: Any) -> bool:
         """Return whether the walk computes what a whole pass does: a loss may read the model otherwise."""
-        leaves, tree = jax.tree.flatten(self._states(at, batch)[-1])
+        leaves, tree = jax.tree.flatten(last)
         finish = functools.partial(_values, self.program, self.metrics, tree)
         with recording() as calls:
             jax.eval_shape(finish, self.state, leaves, batch)
@@ -209,20 +218,25 @@ class _Walk:
         same = (np.allclose(whole.values[name], found.values[name], rtol=1e-3, atol=1e-4) for name in whole.values)
         return not calls and all(same)
 
-    def __call__(self, at: Gates, variants: Mapping[HeadId, _Row], batch: Any) -> Iterator[tuple[HeadId, Measured]]:
+    def ablations(
+        self, states: list[Any], at: Gates, variants: Mapping[HeadId, _Row], batch: Any
+    ) -> Iterator[tuple[HeadId, Measured]]:
         """Yield the values of every ablation of a batch."""
-        states, together = self._states(at, batch), TOGETHER.get(jax.default_backend(), 16)
+        by_place: dict[tuple[str, tuple[int, ...]], list[HeadId]] = {}
+        for head, one in variants.items():
+            by_place.setdefault((one.site.path, one.layer), []).append(head)
+        size = together(max(map(len, by_place.values()), default=1))
         for number, block in enumerate(self.blocks):
             for path, place in block.gates.items():
-                heads = [head for head, one in variants.items() if (one.site.path, one.layer) == place]
-                for start in range(0, len(heads), together):
-                    own = heads[start : start + together]
-                    rows = [variants[head].row for head in own + own[-1:] * (together - len(own))]
+                heads = by_place.get(place, [])
+                for start in range(0, len(heads), size):
+                    own = heads[start : start + size]
+                    rows = [variants[head].row for head in own + own[-1:] * (size - len(own))]
                     given = block.at(at) | {path: jnp.asarray(np.stack(rows))}
                     measured = self._from(number, given, path, states, at, batch)
                     yield from ((head, jax.tree.map(lambda x, i=i: x[i], measured)) for i, head in enumerate(own))
 
-    def _states(self, at: Gates, batch: Any) -> list[Any]:
+    def states(self, at: Gates, batch: Any) -> list[Any]:
         """Return the state that enters every block, and that after the last one."""
         states = [_embed(self.program, self.state, batch)]
         for block in self.blocks:

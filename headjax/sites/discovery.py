@@ -15,7 +15,6 @@ from headjax.attention.module import AttentionModule, NoHeadsAttention
 from headjax.core.errors import HeadjaxError
 from headjax.core.modules import declared
 from headjax.core.tensors import flatten
-from headjax.heads.head_id import stack_of
 from headjax.sites.checks import check_alone, check_arrays, check_projection, layers_in_front
 from headjax.sites.site import HEAD_IDS, ROOT, AttentionSite, Sites, View, at_path, is_within, parameters
 
@@ -130,12 +129,10 @@ def attention_sites(model: nnx.Module, *, strict: bool = False) -> Sites:
     return sites
 
 
-def sites_within(module: nnx.Module, path: str | None = None) -> Sites:
-    """Return the sites of a module, which lies at this path of a model where one is given; there may be none."""
+def sites_within(module: nnx.Module) -> Sites:
+    """Return the sites of a module; there may be none."""
     name = getattr(module, "named_sites", None)
     found = tuple(_found(module))
-    if path is not None:
-        found = tuple(dataclasses.replace(site, first=stack_of(f"{path}.{site.path}".strip("."))) for site in found)
     return tuple(sorted(found, key=lambda site: site.places[0]) if name is None else name(found))
 
 
@@ -240,15 +237,20 @@ def _tunix(layer: Any) -> AttentionSite:
 
 
 def _own(layer: Any) -> AttentionSite:
+    # Names of axes are those of the formulation: weights and low-rank matrices that a user sets need not name theirs.
     config, query, key = layer.config, list[tuple[str, int]](), list[tuple[str, int]]()
+    ours = flatten(declared(config.module(layer.width, layer.memory_width)))
     weights = {name.replace("/", "."): weight for name, weight in flatten(declared(layer)).items()}
-    for name, weight in weights.items():
+    for name in weights:
+        plain = name.replace("base_module.", "").replace(".", "/")
+        axes = ours[plain].out_sharding if plain in ours else ()
         for axis, held in (("heads", query), ("kv_heads", key)):
-            if axis in weight.out_sharding:
-                held.append((name, weight.out_sharding.index(axis) - len(weight.out_sharding)))
+            if axis in axes:
+                held.append((name, axes.index(axis) - len(axes)))
     kernel = next(name for name in weights if f".{name}".endswith(("output.kernel", "base_module.kernel")))
     heads, size, _ = weights[kernel].shape[-3:]
     kv_heads, output = len(set(config.groups)), kernel[: kernel.index("output") + len("output")]
+    query += [(path, -2) for path in _low_rank(layer, kernel, -2)]
     kinds: dict[str, Any] = {"output": output, "kernel": kernel, "query": tuple(query), "key": tuple(key)}
     named: dict[str, Any] = {"ids": tuple(config.ids), "kv_index": tuple(config.groups), "shows_contexts": True}
     return AttentionSite(heads=heads, kv_heads=kv_heads, head_dim=size, **named, **kinds)

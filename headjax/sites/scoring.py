@@ -82,7 +82,7 @@ def score_heads(
         if progress is not None:
             progress(number + 1, {})
 
-    sums = (_batch_sums(program, named, state, at, batch) for batch in checked(program, state, batches, strict))
+    sums = (batch_sums(program, named, state, at, batch) for batch in checked(program, state, batches, strict))
     total: _Sums = sum_over(sums, check, NO_TARGET)
     if total.examples == 0:
         raise DataError(f"batches: {NO_TARGET}")
@@ -122,7 +122,7 @@ class _Sums(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("program", "statistics"))
-def _batch_sums(program: Program, statistics: tuple[str, ...], state: Any, gates: Gates, batch: Any) -> _Sums:
+def batch_sums(program: Program, statistics: tuple[str, ...], state: Any, gates: Gates, batch: Any) -> _Sums:
     """Return the sums of every score over one batch."""
     found = _derivatives(program, statistics, state, gates, batch)
     losses, present = found.losses, (found.losses.targets > 0).astype(jnp.float32)

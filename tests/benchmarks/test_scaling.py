@@ -13,9 +13,9 @@ from benchmarks.scaling import CostCurve, Study, slope
 from headjax.conversion.decomposition import CP, Damping, sweep
 from headjax.conversion.products import Products
 from headjax.core.tensors import count
-from headjax.heads import gates
-from headjax.heads.scores import batch_sums, own_arrays
-from headjax.models.compute import Compute
+from headjax.sites.program import prepare
+from headjax.sites.scoring import batch_sums
+from headjax.sites.site import ones
 
 pytestmark = pytest.mark.whole
 
@@ -27,7 +27,7 @@ WIDE = Shape(width=256, hidden=512, head_dim=64, vocabulary=128, length=64, dept
 FLOPS = {
     "train step": operations.training_flops,
     "importance": operations.scoring_flops,
-    "ablation": lambda config, shape: operations.sweeping_flops(config, shape, 4),
+    "ablation": operations.sweeping_flops,
     "conversion": lambda config, shape: operations.conversion_flops(shape),
     "prefill": lambda config, shape: shape.batch * operations.generation_cost(config, shape).prompt,
     "decode step": lambda config, shape: operations.generation_cost(config, shape).step.flops,
@@ -52,16 +52,15 @@ def test_theory_over_every_factor():
     assert 1.8 < growth("ablation", "depth", (2, 4, 8)) < 2.0
 
 
-def test_one_head_of_one_layer_is_ablated_by_a_second_forward_pass():
+def test_one_head_of_one_layer_is_ablated_by_one_more_forward_pass():
     one = WIDE._replace(depth=1, heads=1)
-    assert FLOPS["ablation"](language_model(one), one) == 2 * language_model(one).flops(one.length)
+    assert FLOPS["ablation"](language_model(one), one) == 3 * language_model(one).flops(one.length)
 
 
 def test_the_count_of_scoring_is_xlas():
-    config, compute = language_model(WIDE), Compute()
-    params = own_arrays(config, drawn(config).params, compute)
-    batch = {name: jnp.asarray(array) for name, array in tokens(WIDE).items()}
-    lowered = batch_sums.lower(config, params, batch, gates.ones(config), (), compute)
+    config = language_model(WIDE)
+    program, state = prepare(drawn(config), None)
+    lowered = batch_sums.lower(program, (), state, ones(program.sites), program.read(tokens(WIDE)))
     # Below the first layer's gates nothing is differentiated: XLA has less by that layer's projections and pairs.
     first, width, length = config.decoder.layers[0].attention, WIDE.width, WIDE.length
     pairs = operations.pair_flops(first, width, length)

@@ -1,0 +1,226 @@
+"""What is set on a model is what runs: in its calls, under `nnx.jit`, in scores and in ablation, with any loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import headjax
+from headjax import HeadId, HeadjaxError
+from headjax.core.errors import ParameterError
+from headjax.core.modules import arrays
+from headjax.core.tensors import flatten
+from headjax.sites import ablation
+from tests import tiny
+from tests.closeness import assert_close, assert_numbers_close, close_to
+from tests.sites import houses
+from tests.sites.houses import HOUSES, SUMS
+
+BATCH = tiny.tokens(3, 8)
+GROUP = "layers_0_1"
+"""The scanned layers of the model."""
+
+
+def decoder() -> headjax.Model:
+    """A decoder of two equal layers, which are scanned."""
+    return tiny.model(tiny.decoder_config())
+
+
+def attention_of(model: headjax.Model) -> Any:
+    return getattr(model.decoder, GROUP).attention
+
+
+def same_everywhere(model: headjax.Model, expected: headjax.Model) -> None:
+    """Asserts that two models compute the same in every way."""
+    logits, heads = np.asarray(expected(BATCH).logits), ["decoder/0/1", "decoder/1/3"]
+    assert_close(model(BATCH).logits, logits, sums=tiny.SUMS)
+    assert_close(nnx.jit(lambda model, batch: model(batch).logits)(model, BATCH), logits, sums=tiny.SUMS)
+    found, wanted = (headjax.score_heads(each, [BATCH]) for each in (model, expected))
+    assert found.loss == close_to(wanted.loss, sums=tiny.SUMS)
+    assert found.values.keys() == wanted.values.keys()
+    for name, values in wanted.values.items():
+        assert_numbers_close(found.score(name), values, sums=2 * tiny.SUMS, name=name)
+    effects, others = (headjax.ablate(each, [BATCH], heads=heads).ablated["loss"] for each in (model, expected))
+    assert_close(effects, others, sums=tiny.SUMS)
+
+
+def test_an_assigned_weight_is_the_weight_that_runs():
+    model = decoder()
+    kernel = attention_of(model).output.kernel
+    attention_of(model).output.kernel = nnx.Param(kernel[...].at[1, 3].set(0.0))
+    params = decoder().params
+    output = params["decoder"][GROUP]["attention"]["output"]
+    output["kernel"] = output["kernel"].at[1, 3].set(0.0)
+    same_everywhere(model, decoder().replace(params=params))
+    assert headjax.score_heads(model, [BATCH]).score("fisher")[HeadId("decoder", 1, 3)] == 0.0
+    assert_close(model(BATCH).logits, headjax.gated(decoder(), {"decoder/1/3": 0.0})(BATCH).logits, sums=tiny.SUMS)
+
+
+def test_an_assigned_attention_of_another_class_is_the_attention_that_runs(tmp_path):
+    @nnx.split_rngs(splits=2)
+    @nnx.vmap(in_axes=(0,), out_axes=0)
+    def stacked(rngs: nnx.Rngs) -> nnx.Module:
+        return headjax.GroupedAttention(tiny.WIDTH, num_heads=4, kv_heads=2, head_dim=4, rngs=rngs)
+
+    model, layer = decoder(), tiny.layer(headjax.GroupedAttention.formulation(num_heads=4, kv_heads=2, head_dim=4))
+    getattr(model.decoder, GROUP).attention = stacked(nnx.Rngs(3))
+    expected = tiny.model(tiny.decoder_config(layer, layer))
+    params = model.params
+    same_everywhere(model, expected.replace(params=params))
+    assert {site.kv_heads for site in headjax.attention_sites(model)} == {2}
+    with pytest.raises(ParameterError, match="attention/query_bias"):  # its config says another attention
+        model.save(tmp_path / "model")
+
+
+def test_a_low_rank_matrix_around_w_o_is_scored_with_it():
+    """In every layer a scanned `nnx.LoRA`, whose product is added to W_O."""
+    model, generator = decoder(), np.random.default_rng(0)
+
+    @nnx.split_rngs(splits=2)
+    @nnx.vmap(in_axes=(0, 0), out_axes=0)
+    def around(rngs: nnx.Rngs, output: nnx.Module) -> nnx.LoRA:
+        return nnx.LoRA(4 * 4, 2, tiny.WIDTH, base_module=output, rngs=rngs)
+
+    lora = around(nnx.Rngs(1), attention_of(model).output)
+    lora.lora_b[...] = jnp.asarray(0.5 * generator.standard_normal(lora.lora_b.shape), jnp.float32)
+    attention_of(model).output = lora
+    params = decoder().params
+    output = params["decoder"][GROUP]["attention"]["output"]
+    output["kernel"] = output["kernel"] + (lora.lora_a[...] @ lora.lora_b[...]).reshape(output["kernel"].shape)
+    same_everywhere(model, decoder().replace(params=params))
+
+
+def test_a_filter_says_which_parts_have_gradients():
+    model = decoder()
+
+    def loss(model: headjax.Model, batch: Any) -> jax.Array:
+        return model.loss(batch).total.mean()
+
+    whole = flatten(arrays(nnx.grad(loss, graph=False)(model, BATCH)))
+    attention = nnx.All(nnx.Param, nnx.PathContains("attention"))
+    part = nnx.grad(loss, argnums=nnx.DiffState(0, attention))(model, BATCH)
+    found = flatten(nnx.to_pure_dict(part))
+    assert found.keys() == {path for path in whole if "/attention/" in path}
+    for path, slope in found.items():
+        assert_close(slope, whole[path], sums=2 * tiny.SUMS, scale=float(np.abs(whole[path]).max()))
+
+
+def squared(model: headjax.Model, batch: Any) -> jax.Array:
+    """A loss of one's own, by example."""
+    return jnp.square(model(batch).logits).mean(axis=(1, 2))
+
+
+def own(model: headjax.Model, batch: Any) -> Any:
+    """The loss that the model brings, as one's own."""
+    return model.loss(batch)
+
+
+def test_a_loss_of_ones_own_is_the_one_that_heads_are_judged_by():
+    model, scores = decoder(), headjax.score_heads(decoder(), [BATCH])
+    found = headjax.score_heads(model, [BATCH], loss=own)
+    assert (found.values, found.loss) == (scores.values, scores.loss)
+    other = headjax.score_heads(model, [BATCH], loss=squared)
+    assert other.loss == close_to(float(squared(model, BATCH).mean()), sums=tiny.SUMS)
+    for head, value in other.score("importance").items():
+        up, down = (squared(headjax.gated(model, {head: 1.0 + step}), BATCH) for step in (3e-2, -3e-2))
+        assert value == pytest.approx(float(np.abs(up - down).mean() / 6e-2), abs=5e-3, rel=2e-2)
+    assert_numbers_close(other.score("entropy"), scores.score("entropy"), sums=tiny.SUMS)
+    effects = headjax.ablate(model, [BATCH], loss=squared)
+    assert_close(effects.baseline["loss"], squared(model, BATCH), sums=tiny.SUMS)
+    for head, row in zip(effects.heads, effects.ablated["loss"], strict=True):
+        assert_close(row, squared(headjax.gated(model, {head: 0.0}), BATCH), sums=tiny.SUMS)
+
+
+class Walked(houses.Classifier):
+    """A user's model that offers the walk, and brings a loss."""
+
+    def embed(self, batch: Any) -> Any:
+        return {"x": batch["x"]}
+
+    def blocks(self) -> list[nnx.Module]:
+        return [Step(layer) for layer in self.layers]
+
+    def finish(self, state: Any) -> jax.Array:
+        return self.head(state["x"].mean(axis=1))
+
+    def __call__(self, batch: Any) -> jax.Array:
+        return self.finish({"x": self.hidden(batch["x"])})
+
+    def loss(self, batch: Any) -> jax.Array:
+        return cross_entropy(self, batch)
+
+
+class Step(nnx.Module):
+    """A layer as a function from state to state."""
+
+    def __init__(self, layer: nnx.Module) -> None:
+        self.layer = layer
+
+    def __call__(self, state: Any) -> Any:
+        return {"x": self.layer(state["x"])}
+
+
+def cross_entropy(model: Any, batch: Any) -> jax.Array:
+    return optax.softmax_cross_entropy_with_integer_labels(model(batch), batch["y"])
+
+
+def twice(model: Any, batch: Any) -> jax.Array:
+    """A loss that calls the model twice, with other inputs the second time."""
+    return cross_entropy(model, batch) + jnp.square(model({"x": 2.0 * batch["x"]})).sum(axis=-1)
+
+
+def inside(model: Any, batch: Any) -> jax.Array:
+    """A loss that does not call the model, but a method of it."""
+    return jnp.square(model.hidden(batch["x"])).mean(axis=(1, 2))
+
+
+@pytest.mark.parametrize("loss, walks", [(None, True), (cross_entropy, True), (twice, False), (inside, False)])
+def test_ablation_by_a_users_walk_is_that_by_whole_passes(loss, walks, monkeypatch):
+    model, batches = Walked(houses.EinsumAttention), houses.batches()
+    taken: list[str] = []
+    for name in ("_by_passes", "_steps"):
+        monkeypatch.setattr(ablation, name, spied(taken, name))
+    found = headjax.ablate(model, batches, loss=loss, gates={"layers.1.attn/0": 0.5})
+    assert ("_steps" in taken) == walks
+    monkeypatch.setattr(ablation, "_walk_of", lambda *given: None)
+    expected = headjax.ablate(model, batches, loss=loss, gates={"layers.1.attn/0": 0.5})
+    assert found.heads == expected.heads
+    assert_close(found.ablated["loss"], expected.ablated["loss"], sums=SUMS)
+    assert max(abs(effect) for effect in expected.effects().values()) > 1e-3
+
+
+def spied(taken: list[str], name: str) -> Any:
+    """A function of the module of ablations that notes its calls."""
+    original = getattr(ablation, name)
+
+    def noted(*given: Any) -> Any:
+        taken.append(name)
+        return original(*given)
+
+    return noted
+
+
+def test_a_users_module_brings_its_loss():
+    model, batches = Walked(houses.EinsumAttention), houses.batches()
+    found = headjax.score_heads(model, batches)
+    expected = headjax.score_heads(HOUSES["einsum"](), batches, loss=houses.loss)
+    for name, values in expected.values.items():
+        assert_numbers_close(found.score(name), values, sums=4 * SUMS, name=name)
+    with pytest.raises(HeadjaxError, match=r"^loss: needed, as the model has no method"):
+        headjax.score_heads(HOUSES["einsum"](), batches)
+
+
+def test_statistics_of_a_model_whose_layers_do_not_all_show_them_are_refused_by_name():
+    model, batches = HOUSES["own"](), houses.batches()
+    found = headjax.score_heads(model, batches, loss=houses.loss, statistics=("entropy",))
+    assert set(found.values) == {"importance", "importance_token", "fisher", "entropy"}
+    model.layers[1].attn = houses.EinsumAttention(nnx.Rngs(0))
+    with pytest.raises(HeadjaxError, match=r"^statistics: entropy .* layers\.1\.attn does not show"):
+        headjax.score_heads(model, batches, loss=houses.loss, statistics=("entropy",))
+    assert "entropy" not in headjax.score_heads(model, batches, loss=houses.loss).values
