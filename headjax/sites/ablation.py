@@ -181,7 +181,8 @@ def _walk_of(model: Any, program: Program, state: Any, metrics: Metrics) -> _Wal
         sites = sites_within(block)
         for site in sites:
             # The model's own module is known by its place, one that was taken out of a stacked one by its heads' names.
-            same = by_path.get(places.get(id(at_path(block, site.path)), ""), site)
+            place = None if hasattr(block, "named_sites") else places.get(id(at_path(block, site.path)))
+            same = site if place is None else by_path[place]
             whole, index = known.get(same.head_ids()[0], (None, ()))
             if whole is None or site.layers is not None:
                 return None

@@ -388,9 +388,6 @@ def test_a_head_that_is_not_there_is_named():
 
 
 OWN = {
-    "score_heads": ({}, {"loss": loss}),
-    "ablate": ({}, {"loss": loss}),
-    "learn_gates": ({"steps": 1, "learning_rate": 0.1, "distribution": Subset(count=24)}, {"loss": loss}),
     "order_heads": ({}, {"loss": loss}),
     "reconstruct": ({"removed": ["decoder/0/0"]}, {"loss": loss}),
 }
@@ -399,7 +396,7 @@ OWN = {
 COARSE = headjax.Compute(dtype="bfloat16")
 FOREIGN = {
     "score_heads": ({}, {"statistics": ("entropy",), "compute": COARSE}),
-    "ablate": ({}, {"budget": 1, "compute": COARSE}),
+    "ablate": ({}, {"compute": COARSE}),
     "learn_gates": ({"steps": 1, "learning_rate": 0.1, "distribution": Subset(count=7)}, {"compute": COARSE}),
     "order_heads": ({}, {"whole_groups": OrderConfig(whole_groups=True), "stacks": OrderConfig(stacks=("layers",))}),
     "reconstruct": ({"removed": ["layers.0.attn/0"]}, {"compute": COARSE, "units": 0.5}),
