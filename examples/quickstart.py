@@ -45,9 +45,9 @@ training = list(headjax.evaluation_batches(text.data.train, BATCH))[: BLOCKS // 
 held_out = list(headjax.evaluation_batches(text.data.validation, BATCH))[: BLOCKS // BATCH]
 
 
-def perplexity(model: headjax.Model, gates: Any = None) -> float:
+def perplexity(model: headjax.Model) -> float:
     """Return the perplexity per token of the held-out text."""
-    return headjax.evaluate(model, held_out, gates=gates)["perplexity"]
+    return headjax.evaluate(model, held_out)["perplexity"]
 
 
 whole = perplexity(model)
@@ -85,14 +85,14 @@ for name, order in orders.items():
         if name.startswith("reconstruction"):
             cells.append(perplexity(headjax.reconstruct(model, training, removed).model))
         else:
-            cells.append(perplexity(model, headjax.gates.without(model.config, removed)))
+            cells.append(perplexity(headjax.gated(model, dict.fromkeys(removed, 0.0))))
     rows.append((name, *(f"{value:.2f}" for value in cells)))
 table(("order", "25 % of heads removed", "50 %"), rows)
 
 # `prune` deletes the slices of these heads from every parameter: the same function in a smaller model.
 half = ranked[: len(ranked) // 2]
 pruned = headjax.prune(model, half)
-gated = perplexity(model, headjax.gates.without(model.config, half))
+gated = perplexity(headjax.gated(model, dict.fromkeys(half, 0.0)))
 print(f"\nhalf of the heads gated off: {gated:.4f}; removed: {perplexity(pruned):.4f}")
 print(f"parameters: {model.num_parameters:,} -> {pruned.num_parameters:,}")
 

@@ -138,6 +138,24 @@ def test_a_loss_of_ones_own_is_the_one_that_heads_are_judged_by():
         assert_close(row, squared(headjax.gated(model, {head: 0.0}), BATCH), sums=tiny.SUMS)
 
 
+@pytest.mark.parametrize("name", ["decoder", "einsum"])
+def test_gates_may_be_traced(name):
+    """The gradient of one example's loss in the gate of a head is what importance is the absolute value of."""
+    model = decoder() if name == "decoder" else Walked(houses.EinsumAttention)
+    model.eval()
+    head = "decoder/1/2" if name == "decoder" else "layers.1.attn/2"
+    one = {key: array[:1] for key, array in (BATCH if name == "decoder" else houses.batches()[0]).items()}
+
+    @jax.jit
+    @jax.grad
+    def slope(gate: jax.Array) -> jax.Array:
+        loss = headjax.gated(model, {head: gate}).loss(one)
+        return getattr(loss, "total", loss).sum()
+
+    expected = headjax.score_heads(model, [one]).score("importance")[HeadId.parse(head)]
+    assert abs(float(slope(1.0))) == close_to(expected, sums=2 * tiny.SUMS)
+
+
 class Walked(houses.Classifier):
     """A user's model that offers the walk, and brings a loss."""
 
