@@ -29,8 +29,9 @@ from headjax.initialization.initialization import (
 from headjax.mesh.mesh import replicated
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig, Options
+from headjax.models.layer import Joining
 from headjax.models.model import Model
-from headjax.models.residuals import Joining, PostNorm, ScaledPostNorm
+from headjax.models.residuals import PostNorm, ScaledPostNorm
 from headjax.models.walk import LayerBlock, blocks_of, entered
 
 NEEDS_POST_NORM = "Admin is an initialisation of post_norm layers"

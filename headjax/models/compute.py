@@ -15,8 +15,7 @@ from headjax.core.errors import require
 from headjax.core.fields import Checked
 from headjax.core.modules import Beside
 from headjax.core.serialize import unknown_name
-from headjax.models.layer import ProbeFunction
-from headjax.models.residuals import Join
+from headjax.models.layer import Join, ProbeFunction
 
 
 @dataclasses.dataclass(frozen=True)

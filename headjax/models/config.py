@@ -20,9 +20,8 @@ from headjax.core.modules import Spec
 from headjax.core.tensors import Initializer, Normal, Params
 from headjax.models.cache import DecodingState, Prompt
 from headjax.models.compute import Compute, StackCall
-from headjax.models.layer import ProbeFunction
+from headjax.models.layer import Join, ProbeFunction
 from headjax.models.ranges import Range
-from headjax.models.residuals import Join
 from headjax.models.stack import Stack
 
 Batch = Mapping[str, Any]

@@ -18,7 +18,7 @@ from headjax.core.modules import Spec, arrays
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params
 from headjax.models.cache import LayerCache, append, is_empty, stored
-from headjax.models.residuals import Join, Joining, PostNorm, Residual, SubLayer
+from headjax.models.residuals import PostNorm, Residual
 from headjax.models.sublayers import FeedForward, fold
 
 
@@ -56,6 +56,37 @@ class Probe(NamedTuple):
 
 ProbeFunction = Callable[[Probe], Any]
 """Reduces one attention call to the statistics wanted; stacked over layers by the model."""
+
+
+SubLayer = Callable[[jax.Array], jax.Array]
+"""f, `[batch, length, width]` to the same shape, with its parameters and its dropout inside."""
+
+
+class Joining(NamedTuple):
+    """A sub-layer about to join the residual stream.
+
+    Attributes:
+        slot: `attention`, `cross_attention` or `feed_forward`.
+        residual: module of the residual connection.
+        x: `[batch, length, width]`, the stream.
+        f: the sub-layer.
+        mask: `[batch, length]` bool, False at padding; None without padding.
+    """
+
+    slot: str
+    residual: Any
+    x: jax.Array
+    f: SubLayer
+    mask: jax.Array | None
+
+    def joined(self) -> jax.Array:
+        """Return the stream after the sub-layer."""
+        stream: jax.Array = self.residual.join(self.x, self.f(self.residual.enter(self.x)))
+        return stream
+
+
+Join = Callable[[Joining], jax.Array]
+"""What a trace does where a sub-layer joins the stream: `Joining.joined`, or something in its place."""
 
 
 class LayerCall(NamedTuple):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from flax import nnx
@@ -15,36 +14,6 @@ from headjax.core.modules import Spec
 from headjax.core.norms import LayerNorm, Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Ones, weight
-
-SubLayer = Callable[[jax.Array], jax.Array]
-"""f, `[batch, length, width]` to the same shape, with its parameters and its dropout inside."""
-
-
-class Joining(NamedTuple):
-    """A sub-layer about to join the residual stream.
-
-    Attributes:
-        slot: `attention`, `cross_attention` or `feed_forward`.
-        residual: module of the residual connection.
-        x: `[batch, length, width]`, the stream.
-        f: the sub-layer.
-        mask: `[batch, length]` bool, False at padding; None without padding.
-    """
-
-    slot: str
-    residual: Any
-    x: jax.Array
-    f: SubLayer
-    mask: jax.Array | None
-
-    def joined(self) -> jax.Array:
-        """Return the stream after the sub-layer."""
-        stream: jax.Array = self.residual.join(self.x, self.f(self.residual.enter(self.x)))
-        return stream
-
-
-Join = Callable[[Joining], jax.Array]
-"""What a trace does where a sub-layer joins the stream: `Joining.joined`, or something in its place."""
 
 Factor = nnx.Param[Any] | float
 """A factor of the stream: a number, or a learned vector `[width]`."""

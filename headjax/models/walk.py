@@ -21,8 +21,7 @@ from flax import nnx
 from headjax.core.modules import Aside
 from headjax.models.compute import Compute
 from headjax.models.config import HEAD_STACKS, Batch, ModelConfig, Options
-from headjax.models.layer import Probe, TransformerLayer
-from headjax.models.residuals import Joining
+from headjax.models.layer import Joining, Probe, TransformerLayer
 
 FEED_FORWARD = "feed_forward"
 """Slot of the feed-forward sub-layer, beside `attention` and `cross_attention`."""

@@ -24,8 +24,8 @@ from headjax.core.tensors import Params, initialize
 from headjax.core.timing import Timing, seconds_in_turns, time_in_turns
 from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.inputs import device_batch
+from headjax.models.layer import Joining
 from headjax.models.model import Model, forward
-from headjax.models.residuals import Joining
 from headjax.shrinking.places import Place
 
 REPEATS = 9
