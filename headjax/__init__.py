@@ -58,7 +58,7 @@ _LAZY = {
     "order_heads": "headjax.sites.functions",
     "prune": "headjax.sites.functions",
     "read_tokenizer": "headjax.tokenizers.files",
-    "reconstruct": "headjax.sites.functions",
+    "reconstruct": "headjax.sites.reconstruction",
     "reconstruction_order": "headjax.heads.reconstruction_order",
     "register_attention": "headjax.sites.discovery",
     "replace_attention": "headjax.sites.replacing",

@@ -178,7 +178,7 @@ def _reconstructed(
     model: Model, examples: Examples, removed: Order, options: Options, progress: Progress
 ) -> tuple[Model, dict[str, Any]]:
     """Return the model without these heads, its output projections refitted, and fields of the result about them."""
-    from headjax.heads.reconstruction import reconstruct
+    from headjax.sites.reconstruction import reconstruct
 
     fitted = examples.selection.fit(model)
     layers = sum(map(len, model.config.attentions().values()))

@@ -16,9 +16,9 @@ from headjax.heads.head_id import all_heads
 from headjax.heads.named_orders import OrderConfig, order_heads
 from headjax.heads.ordering import Order, fitting
 from headjax.heads.pruning import percent_steps
-from headjax.heads.reconstruction import reconstruct
 from headjax.models.config import Batch
 from headjax.models.model import Model
+from headjax.sites.reconstruction import reconstruct
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,29 +1,26 @@
-"""Reconstruct a model without some heads: output projections refitted by least squares, without training."""
+"""Repair the output projections of a model block by block: what the residual stream lacks is made up for."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core import history
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.modules import arrays, copied
 from headjax.core.programs import trim
 from headjax.core.progress import Update
-from headjax.core.short import brief
 from headjax.core.tensors import Params
 from headjax.heads.agreement import count_examples
 from headjax.heads.head_id import HeadId, all_heads, tied_heads
 from headjax.heads.layer_sums import SubLayer, TwoModels, spread
-from headjax.heads.pruning import prune
-from headjax.heads.refit import RIDGES, Change, RefitSums, centred, least_needed, refit, without_rows
+from headjax.heads.refit import Change, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.surgery import output_map
-from headjax.heads.units import Place, prune_units, units_to_remove
+from headjax.heads.units import Place, units_to_remove
 from headjax.mesh.distributed import fetch
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
@@ -52,55 +49,43 @@ class LayerRepair(NamedTuple):
     kept: bool
 
 
-class Reconstruction(NamedTuple):
-    """Result of `reconstruct`.
+class Repaired(NamedTuple):
+    """A model with repaired maps.
 
     Attributes:
-        repaired: Model with repaired maps, with rows of 0 in W_O for removed heads and in W_2 for removed units.
+        model: The model, with rows of 0 in W_O for removed heads and in W_2 for removed units.
         removed: Removed heads.
         units: Removed units of every feed-forward, by stack and layer.
-        layers: repairs, in the order of computation.
-        examples: number of calibration examples.
-        tokens: number of their tokens, padding left out; of the side that has more.
+        layers: Repairs, in the order of computation.
+        examples: Number of calibration examples.
     """
 
-    repaired: Model
+    model: Any
     removed: tuple[HeadId, ...]
-    units: Mapping[tuple[str, int], tuple[int, ...]]
+    units: Mapping[Place, tuple[int, ...]]
     layers: tuple[LayerRepair, ...]
     examples: int
-    tokens: int
-
-    def __repr__(self) -> str:
-        return brief(self)
-
-    @property
-    def model(self) -> Model:
-        """Pruned model with repaired maps, made by every call."""
-        return prune_units(prune(self.repaired, self.removed), self.units)
 
 
-def reconstruct(
+def by_walk(
     model: Model,
     batches: Sequence[Batch],
     removed: Iterable[HeadId | str],
     *,
-    feed_forward: bool = False,
-    units: float | Mapping[Place, int] = 0.0,
-    converted: Model | None = None,
-    ridges: Sequence[float] = RIDGES,
-    compute: Compute = Compute(),
-    progress: Update | None = None,
-) -> Reconstruction:
-    """Refit the output projections of a model, see `headjax.sites.functions.reconstruct`.
+    feed_forward: bool,
+    units: float | Mapping[Place, int],
+    converted: Model | None,
+    ridges: Sequence[float],
+    compute: Compute,
+    progress: Update | None,
+) -> Repaired:
+    """Repair the maps of a model whose blocks show their sub-layers, see `headjax.sites.reconstruction.reconstruct`.
 
     Each batch is read with one forward of every layer, in the original model and in the pruned one. Units go whose
     removal costs least once the others have been refitted, in the pruned model, so that families with one inner size
     can hold the result of a share.
     """
     gone = _removed(model.config, removed)
-    if not batches:
-        raise DataError("batches: there is no example to calibrate on")
     own = model if converted is None else converted
     lost = _units_lost(own.config, units)
     placed, examples = spread(model, batches)
@@ -110,8 +95,9 @@ def reconstruct(
         trim()
         if progress is not None:
             progress(number, {"held_out": repair.held_out})
-    warn_of_unknowns(walk.repairs)
-    return walk.result(own, placed.params if converted is None else own.params, examples)
+    params = _returned(own, placed.params if converted is None else own.params, models)
+    count = sum(count_examples(own.config, fetch(batch)) for batch in examples)
+    return Repaired(own.replace(params=params), tuple(sorted(gone)), walk.units, tuple(walk.repairs), count)
 
 
 def _units_lost(config: ModelConfig, units: float | Mapping[Place, int]) -> dict[Place, int]:
@@ -162,7 +148,7 @@ def warn_of_unknowns(repairs: Sequence[LayerRepair]) -> None:
         warnings.warn(
             f"calibration: {worst.tokens:,} tokens for {worst.unknowns:,} unknowns ({worst.name}); the ridge alone "
             "decides the rest, more examples would help",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -206,16 +192,6 @@ class _Walk:
             if models.apart and (kept.any() or (biased and at.slot != FEED_FORWARD)):
                 self.repairs.append(self._repair(at, kept))
                 yield self.repairs[-1]
-
-    def result(self, own: Model, placed: Params, batches: Sequence[Batch]) -> Reconstruction:
-        """Return the repaired model: `own`, which has these parameters on the mesh, with the student's layers."""
-        examples = sum(count_examples(own.config, fetch(batch)) for batch in batches)
-        tokens = max((repair.tokens for repair in self.repairs), default=0)
-        names = [repair.name for repair in self.repairs if repair.kept]
-        entry = history.entry("reconstruct", examples=examples, tokens=tokens, repaired=names)
-        repaired = own.replace(params=_returned(own, placed, self.models), history=(*own.history, entry))
-        gone = tuple(sorted(self._gone))
-        return Reconstruction(repaired, gone, self.units, tuple(self.repairs), examples, tokens)
 
     def _repair(self, at: SubLayer, kept: np.ndarray) -> LayerRepair:
         """Solve one map, put it into the student, and say how well it did."""

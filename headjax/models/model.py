@@ -18,6 +18,7 @@ import jax
 from flax import nnx
 from jax.sharding import Mesh
 
+from headjax.core import history
 from headjax.core import tensors as declared
 from headjax.core.errors import ArgumentError, CheckpointError, ConfigError, DataError, HeadjaxError
 from headjax.core.modules import arrays
@@ -199,7 +200,8 @@ class Model(Network):
                 ids = tuple(head for attention in layers for head in attention.ids)
                 known = ids if len(ids) == group.count * site.heads else None
                 first = (place.head_stack, group.start)
-                site = dataclasses.replace(site, first=first, layers=group.count, ids=known)  # noqa: PLW2901
+                tied = len(group.tied(place.layer)) > 1
+                site = dataclasses.replace(site, first=first, layers=group.count, ids=known, tied=tied)  # noqa: PLW2901
             named[site.path] = site
         return [named[path] for path in sorted(named, key=[*groups, *named].index)]
 
@@ -258,6 +260,10 @@ class Model(Network):
         model = Model(**fields)
         model.deterministic = self.deterministic
         return model
+
+    def with_entry(self, action: str, **details: Any) -> Model:
+        """Return the model with one more change in its history."""
+        return self.replace(history=(*self.history, history.entry(action, **details)))
 
     def save(self, path: str | Path) -> None:
         """Write a model directory, see `headjax.models.model`."""

@@ -197,3 +197,9 @@ def step(block: Any, state: Any, compute: Compute = Compute()) -> Any:
 def embed(model: Any, batch: Any, compute: Compute = Compute()) -> Any:
     """Return the state that enters the first block, jitted."""
     return model.embed(batch, compute=compute)
+
+
+def shows_sub_layers(model: Any) -> bool:
+    """Return whether a model offers the walk with blocks that show their sub-layers, as `LayerBlock.watched` does."""
+    blocks = getattr(model, "blocks", None)
+    return callable(blocks) and any(hasattr(block, "watched") for block in blocks())

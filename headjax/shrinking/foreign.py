@@ -19,7 +19,7 @@ from headjax.sites.ablation import mean_loss
 from headjax.sites.missed import missed, parameters_of
 from headjax.sites.program import Loss, Program, arrays_of, prepare
 from headjax.sites.pruning import prune_module
-from headjax.sites.reconstruction import reconstruct_module
+from headjax.sites.reconstruction import reconstruct as reconstructed
 from headjax.sites.scoring import score_heads
 from headjax.sites.site import AttentionSite, at_path, kept_along, ones
 
@@ -104,7 +104,7 @@ def shrink_heads(
         if not kept
     )
     if reconstruct and gone:
-        smaller = reconstruct_module(model, batches, gone, loss).model
+        smaller = reconstructed(model, batches, gone, loss=loss).model
     else:
         smaller = prune_module(model, gone)
     return ShrunkHeads(smaller, gone, choice, table)

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Update
-from headjax.heads import groups, named_orders, pruning, reconstruction
+from headjax.heads import groups, named_orders, pruning
 from headjax.heads.head_id import HeadId
 from headjax.heads.named_orders import LEARNED, OrderConfig
 from headjax.heads.ordering import Order, by_ablation, by_score, random_order
-from headjax.heads.reconstruction import Reconstruction
-from headjax.heads.refit import RIDGES
 from headjax.heads.scores import GRADIENT_SCORES
-from headjax.heads.units import Place
 from headjax.mesh.explicit import on_automatic_axes
-from headjax.models.compute import Compute
 from headjax.models.model import Model
 from headjax.sites.ablation import ablate
 from headjax.sites.discovery import find_sites
 from headjax.sites.learning import learn_gates
 from headjax.sites.program import Applied, Loss, sites_of
 from headjax.sites.pruning import part, prune_module
-from headjax.sites.reconstruction import ModuleReconstruction, reconstruct_module
 from headjax.sites.scoring import score_heads
 from headjax.sites.site import find_heads
 
@@ -151,82 +146,12 @@ def prune(model: Model | nnx.Module, heads: Iterable[HeadId | str], *, share: fl
         HeadjaxError: A head does not exist (any more), or the model's code cannot hold what would be left; the message
             names the head or the layer. Nothing is removed then.
     """
-    gone = heads if share is None else _part(model, heads, share)
+    gone = heads if share is None else part_of(model, heads, share)
     return on_automatic_axes(pruning.prune)(model, gone) if isinstance(model, Model) else prune_module(model, gone)
 
 
-def _part(model: Model | nnx.Module, order: Iterable[HeadId | str], share: float) -> Order:
+def part_of(model: Model | nnx.Module, order: Iterable[HeadId | str], share: float) -> Order:
     """Return the heads of an order that make up a share of all, in numbers that the model can hold."""
     if isinstance(model, Model):
         return groups.part(model.config, order, share)
     return part(find_sites(model), order, share)
-
-
-def reconstruct(
-    model: Model | nnx.Module,
-    batches: Sequence[Any],
-    removed: Iterable[HeadId | str],
-    *,
-    share: float | None = None,
-    loss: Loss | None = None,
-    feed_forward: bool = False,
-    units: float | Mapping[Place, int] = 0.0,
-    converted: Model | None = None,
-    ridges: Sequence[float] = RIDGES,
-    compute: Compute = Compute(),
-    progress: Update | None = None,
-) -> Reconstruction | ModuleReconstruction:
-    """Refit the output projections of a model so that it computes without these heads as it did with them.
-
-    Going through the layers in order, W_O and b_O of the kept heads minimise over the calibration tokens
-
-        || C W + b - T ||^2 + ridge || W - W_O ||^2
-
-    C are the kept heads' contexts in the pruned model, whose earlier layers are already repaired. The target T of a
-    headjax model is f' + (a / b') (x' - x): the unpruned model's attention output f', and the lead of its residual
-    stream x' over the pruned model's x, where the stream becomes a x + b' f (K-prune, arXiv 2308.03449, does so in
-    every sub-layer). Of any other model only the layer's own inputs and outputs are known, and T is f'. Maps without a
-    bias get none. The ridge is chosen on held-out halves of the examples, and a repair is kept only if it lowers the
-    error there.
-
-    Layers of a headjax model that share their parameters (ALBERT) are solved once, from the sums over all of them,
-    without x' - x. Under a mesh set with `jax.set_mesh` the examples of its batches are spread over the batch axes.
-
-        >>> model = headjax.demo_model()
-        >>> batches = list(headjax.load_task("LICENSE", model, length=64).batches(4))
-        >>> found = headjax.reconstruct(model, batches, ["decoder/0/0", "decoder/1/1"])
-        >>> len(headjax.all_heads(found.model.config)), found.examples
-        (30, 11)
-
-    Args:
-        model: Model with all heads.
-        batches: Calibration examples. A headjax model needs no labels.
-        removed, share: Heads to remove, as for `prune`.
-        loss: Function of a model that is not headjax's and a batch, as for `score_heads`; positions that cannot change
-            it (padding) do not count.
-        feed_forward: Whether to refit the FFN down-projections, too.
-        units: Share of the units to remove from every feed-forward of a headjax model, at least 0 and below 1: those
-            whose removal costs least once the others have been refitted (`headjax.heads.refit.least_needed`). Every
-            layer loses the same number. Or a number for some by (stack, layer).
-        converted: The model to repair, a conversion of a headjax model with as many layers and heads; None is `model`.
-        ridges: Ridges to choose from, see `headjax.heads.refit.refit`.
-        compute: How to compute a headjax model.
-        progress: Called after every solved map with the number of maps done.
-
-    Raises:
-        HeadjaxError: A head does not exist, a headjax model loses all heads, the code of another model cannot hold what
-            would be left (nothing is solved then), a layer has no output projection that can be solved, or sums are not
-            finite.
-        DataError: There are no batches, fewer than two examples, or no tokens.
-        ConfigError: A batch does not divide over the mesh.
-    """
-    removed = removed if share is None else _part(model, removed, share)
-    if isinstance(model, Model):
-        _refuse(OWN_LOSS, loss=loss is not None)
-        options: dict[str, Any] = {"feed_forward": feed_forward, "units": units, "converted": converted}
-        options |= {"ridges": ridges, "compute": compute, "progress": progress}
-        return on_automatic_axes(reconstruction.reconstruct)(model, batches, removed, **options)
-    _refuse(FOR_OWN, units=bool(units), converted=converted is not None, compute=compute != Compute())
-    return reconstruct_module(
-        model, batches, removed, loss, feed_forward=feed_forward, ridges=ridges, progress=progress
-    )

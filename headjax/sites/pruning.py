@@ -42,19 +42,25 @@ def prune_module(model: nnx.Module, heads: Iterable[HeadId | str]) -> nnx.Module
     plans = {site.path: _plan(site, np.asarray(gates[site.path]) > 0.0) for site in sites}
     pruned = nnx.clone(model, graph=True)
     for site in sites:
-        if site.output:
-            layer, plan = at_path(pruned, site.path), plans[site.path]
-            if plan.numbers != Numbers.of(site):
-                _remove(layer, site, plan)
-                check_pruned(at_path(model, site.path), layer, site, plan.query[0])
-        elif plans[site.path].numbers.heads < site.heads:
-            kept = at_path(pruned, site.path).keep_heads(np.flatnonzero(plans[site.path].query[0]).tolist())
+        layer, plan = at_path(pruned, site.path), plans[site.path]
+        if plan.numbers == Numbers.of(site):
+            continue
+        if _cuts_itself(site):
+            kept = layer.keep_heads(np.flatnonzero(plan.query[0]).tolist())
             if site.path == ".":
                 return kept
             put_at(pruned, site.path, kept)
+        else:
+            _remove(layer, site, plan)
+            check_pruned(at_path(model, site.path), layer, site, plan.query[0])
     _resize_rest(pruned, sites, plans)
     _verify(pruned, sites, plans)
     return pruned
+
+
+def _cuts_itself(site: AttentionSite) -> bool:
+    """Return whether a layer of headjax keeps any of its heads: one that lies along no axis of layers."""
+    return site.shows_contexts and site.layers is None
 
 
 class _Plan(NamedTuple):
@@ -78,12 +84,8 @@ def _plan(site: AttentionSite, kept: np.ndarray) -> _Plan:
     for name, row in zip(names, layers, strict=True):
         if not row.any():
             raise HeadjaxError(f"{name}: all its heads are to be removed; the code of its class needs one")
-    if not site.output and site.layers is not None:
-        raise HeadjaxError(
-            f"{site.path}: layers of headjax that lie along one axis lose no heads; hold them one by one"
-        )
-    if not site.output:
-        return _Plan(layers, np.zeros((1, 0), bool), Numbers.of(site)._replace(heads=kept.sum()))
+    if _cuts_itself(site):
+        return _Plan(layers, np.zeros((1, 0), bool), Numbers.of(site)._replace(heads=int(kept.sum())))
     groups = layers.reshape(len(layers), site.kv_heads, -1).sum(axis=-1)
     for name, row in zip(names, groups, strict=True):
         if len(set(row[row > 0].tolist())) > 1:
@@ -183,7 +185,7 @@ def _verify(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) -> None
     """Raise `HeadjaxError` unless the pruned layers are found with the numbers of heads that they should have."""
     found = {site.path: site for site in find_sites(model)}
     for site in sites:
-        if site.output and Numbers.of(found.get(site.path, site)) != plans[site.path].numbers:
+        if not _cuts_itself(site) and Numbers.of(found.get(site.path, site)) != plans[site.path].numbers:
             raise HeadjaxError(f"{site.path}: after the removal it is found with {found[site.path].heads} heads")
 
 
@@ -207,7 +209,7 @@ def part(sites: Sites, order: Iterable[HeadId | str], share: float) -> Order:
 
 def _groups(site: AttentionSite) -> list[list[Order]]:
     """Return the heads of a site that its code can lose together, layer by layer."""
-    number = site.kv_heads if site.output and site.kv_heads > 1 else site.heads
+    number = site.heads if site.kv_heads == 1 or _cuts_itself(site) else site.kv_heads
     ids, size = site.head_ids(), site.heads // number
     groups = [ids[start : start + size] for start in range(0, len(ids), size)]
     return [groups[start : start + number] for start in range(0, len(groups), number)]

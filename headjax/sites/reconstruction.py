@@ -1,10 +1,10 @@
-"""Reconstruct any Flax model without some heads: output projections refitted by least squares, without training."""
+"""Reconstruct a model without some heads: output projections refitted by least squares, without training."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,31 +18,47 @@ from headjax.core.progress import Update
 from headjax.core.short import brief
 from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import sums_by_half
-from headjax.heads.reconstruction import LayerRepair, warn_of_unknowns
+from headjax.heads.reconstruction import LayerRepair, Repaired, by_walk, warn_of_unknowns
 from headjax.heads.refit import RIDGES, RefitSums, refit
 from headjax.heads.statistics import sum_over
-from headjax.mesh.explicit import spread_by_compiler
-from headjax.sites.program import Loss, Program, arrays_of, examples_in, prepare
-from headjax.sites.pruning import prune_module
-from headjax.sites.site import AttentionSite, Gates, Sites, at_path, ones, output_matrix, require_heads, without
+from headjax.heads.units import Place, prune_units
+from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
+from headjax.models.compute import Compute
+from headjax.models.walk import shows_sub_layers
+from headjax.sites.functions import part_of, prune
+from headjax.sites.program import Loss, Program, examples_in, prepare
+from headjax.sites.site import (
+    AttentionSite,
+    Gates,
+    Sites,
+    at_path,
+    kept_along,
+    ones,
+    output_matrix,
+    require_heads,
+    with_tied,
+    without,
+)
 
 SECOND_MAPS = ("down_proj", "fc2", "linear2", "dense2", "w2", "wo", "linear_out", "fc_out", "c_proj", "down")
 """Names of a feed-forward's second map."""
 
 
-class ModuleReconstruction(NamedTuple):
-    """Result of `reconstruct` for a model that is not headjax's.
+class Reconstruction(NamedTuple):
+    """Result of `reconstruct`.
 
     Attributes:
-        repaired: Model with repaired maps and with all heads: the removed ones are to be pruned, or gated off.
+        repaired: Model with repaired maps, with rows of 0 in W_O for removed heads and in W_2 for removed units.
         removed: Removed heads.
+        units: Removed units of every feed-forward, by stack and layer.
         layers: Repairs, in the order of computation.
         examples: Number of calibration examples.
-        tokens: Number of their positions that can change the loss, of the layer that has most.
+        tokens: Number of their tokens that count, of the layer that has most.
     """
 
-    repaired: nnx.Module
+    repaired: Any
     removed: tuple[HeadId, ...]
+    units: Mapping[tuple[str, int], tuple[int, ...]]
     layers: tuple[LayerRepair, ...]
     examples: int
     tokens: int
@@ -51,41 +67,137 @@ class ModuleReconstruction(NamedTuple):
         return brief(self)
 
     @property
-    def model(self) -> nnx.Module:
+    def model(self) -> Any:
         """Pruned model with repaired maps, made by every call."""
-        return prune_module(self.repaired, self.removed)
+        pruned = prune(self.repaired, self.removed)
+        return prune_units(pruned, self.units) if self.units else pruned
 
 
-def reconstruct_module(
+def reconstruct(
+    model: nnx.Module,
+    batches: Sequence[Any],
+    removed: Iterable[HeadId | str],
+    *,
+    share: float | None = None,
+    loss: Loss | None = None,
+    feed_forward: bool = False,
+    units: float | Mapping[Place, int] = 0.0,
+    converted: Any = None,
+    ridges: Sequence[float] = RIDGES,
+    compute: Compute = Compute(),
+    progress: Update | None = None,
+) -> Reconstruction:
+    """Refit the output projections of a model so that it computes without these heads as it did with them.
+
+    Going through the layers in order, W_O and b_O of the kept heads minimise over the calibration tokens
+
+        || C W + b - T ||^2 + ridge || W - W_O ||^2
+
+    C are the kept heads' contexts in the pruned model, whose earlier layers are already repaired. Where the model
+    offers the walk and its blocks show their sub-layers, as headjax's models do, T is f' + (a / b') (x' - x): the
+    unpruned model's attention output f', and the lead of its residual stream x' over the pruned model's x, where the
+    stream becomes a x + b' f (K-prune, arXiv 2308.03449, does so in every sub-layer). Of any other model, and with a
+    loss, only the layer's own inputs and outputs are known, and T is f'; positions that cannot change the loss do not
+    count then. Maps without a bias get none. The ridge is chosen on held-out halves of the examples, and a repair is
+    kept only if it lowers the error there.
+
+    Layers that share their parameters (ALBERT) are solved once, from the sums over all of them, without x' - x. Under
+    a mesh set with `jax.set_mesh` the examples of a walk's batches are spread over the batch axes.
+
+        >>> model = headjax.demo_model()
+        >>> batches = list(headjax.load_task("LICENSE", model, length=64).batches(4))
+        >>> found = headjax.reconstruct(model, batches, ["decoder/0/0", "decoder/1/1"])
+        >>> len(headjax.all_heads(found.model.config)), found.examples
+        (30, 11)
+
+    Args:
+        model: Model with all heads.
+        batches: Calibration examples. On the walk they need no labels.
+        removed, share: Heads to remove, as for `prune`.
+        loss: Function of the model and a batch, as for `score_heads`. None takes the walk where the model offers it,
+            else the model's own loss.
+        feed_forward: Whether to refit the FFN down-projections, too.
+        units: On the walk, share of the units to remove from every feed-forward, at least 0 and below 1: those whose
+            removal costs least once the others have been refitted (`headjax.heads.refit.least_needed`). Every layer
+            loses the same number. Or a number for some by (stack, layer).
+        converted: On the walk, the model to repair, a conversion of `model` with as many layers and heads.
+        ridges: Ridges to choose from, see `headjax.heads.refit.refit`.
+        compute: How to compute; without a loss of yours.
+        progress: Called after every solved map with the number of maps done.
+
+    Raises:
+        HeadjaxError: A head does not exist, all heads go, the model's code cannot hold what would be left (nothing is
+            solved then), a layer has no output projection that can be solved, sums are not finite, or an option needs
+            the walk.
+        DataError: There are no batches, fewer than two examples, or no tokens.
+        ConfigError: A batch does not divide over the mesh.
+    """
+    if not batches:
+        raise DataError("batches: there is no example to calibrate on")
+    removed = tuple(removed if share is None else part_of(model, removed, share))
+    if loss is None and shows_sub_layers(model):
+        found = on_automatic_axes(by_walk)(
+            model, batches, removed, feed_forward=feed_forward, units=units, converted=converted, ridges=ridges,
+            compute=compute, progress=progress,
+        )  # fmt: skip
+    else:
+        for name, there in {"units": bool(units), "converted": converted is not None}.items():
+            if there:
+                raise HeadjaxError(f"{name}: needs a model that offers the walk (headjax.models.walk), and no loss")
+        own = None if compute == Compute() else compute
+        found = _by_passes(model, batches, removed, loss, own, feed_forward, ridges, progress)
+    warn_of_unknowns(found.layers)
+    tokens = max((repair.tokens for repair in found.layers), default=0)
+    repaired = found.model
+    if hasattr(repaired, "with_entry"):
+        names = [repair.name for repair in found.layers if repair.kept]
+        repaired = repaired.with_entry("reconstruct", examples=found.examples, tokens=tokens, repaired=names)
+    return Reconstruction(repaired, found.removed, found.units, found.layers, found.examples, tokens)
+
+
+def _by_passes(
     model: nnx.Module,
     batches: Sequence[Any],
     removed: Iterable[HeadId | str],
     loss: Loss | None,
-    *,
-    feed_forward: bool = False,
-    ridges: Sequence[float] = RIDGES,
-    progress: Update | None = None,
-) -> ModuleReconstruction:
-    """Solve the output projections of a model that is not headjax's, see `headjax.sites.functions.reconstruct`."""
-    if not batches:
-        raise DataError("batches: there is no example to calibrate on")
-    program, state = prepare(model, loss)
-    gone = require_heads(program.sites, removed)
-    prune_module(model, gone)  # what its code cannot hold is refused before anything is solved
-    gates = without(program.sites, gone)
+    compute: Compute | None,
+    feed_forward: bool,
+    ridges: Sequence[float],
+    progress: Update | None,
+) -> Repaired:
+    """Repair the maps of a model by whole passes for each of them."""
+    program, state = prepare(model, loss, compute)
+    gone = with_tied(program.sites, require_heads(program.sites, removed))
+    prune(model, gone)  # what its code cannot hold is refused before anything is solved
+    left = without(program.sites, gone)
     if feed_forward:
         maps = tuple(_second_maps(model, program.sites))
-        program, gates = dataclasses.replace(program, sites=program.sites + maps), gates | ones(maps)
-    arrays = [arrays_of(batch) for batch in batches]
+        program, left = dataclasses.replace(program, sites=program.sites + maps), left | ones(maps)
+    arrays = [program.read(batch) for batch in batches]
     repaired = nnx.clone(model, graph=True)
+    for site in program.sites:
+        silence(repaired, site, np.asarray(left[site.path]).reshape(-1, site.heads) > 0.0)
     repairs: list[LayerRepair] = []
-    for repair in _through(program, state, repaired, gates, arrays, ridges):
+    for repair in _through(program, state, repaired, left, arrays, ridges):
         repairs.append(repair)
         if progress is not None:
             progress(len(repairs), {"held_out": repair.held_out})
-    warn_of_unknowns(repairs)
-    tokens = max((repair.tokens for repair in repairs), default=0)
-    return ModuleReconstruction(repaired, gone, tuple(repairs), sum(map(examples_in, arrays)), tokens)
+    return Repaired(repaired, gone, {}, tuple(repairs), sum(map(examples_in, arrays)))
+
+
+def silence(model: nnx.Module, site: AttentionSite, kept: np.ndarray) -> None:
+    """Set the rows of W_O of heads that are not kept `[layers, heads]` to 0, in a copy of a model."""
+    rows = kept[:1] if site.tied else kept
+    for path, axis in site.query:
+        if path in site.rows and not rows.all():
+            variable = at_path(at_path(model, site.path), path)
+            array = variable[...]
+            along = [kept_along(site, path, array.shape, axis, "q", row, row) for row in rows]
+            shape = [1] * array.ndim
+            shape[axis] = array.shape[axis]
+            shape[0] = max(shape[0], len(rows))
+            mask = jnp.asarray(np.stack(along).reshape(shape), array.dtype)
+            variable.set_value(spread_by_compiler(jnp.multiply, array, array, mask))
 
 
 def _second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
@@ -111,29 +223,31 @@ def _second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
 
 
 def _through(
-    program: Program, state: Any, repaired: nnx.Module, gates: Gates, batches: Sequence[Any], ridges: Sequence[float]
+    program: Any, state: Any, repaired: nnx.Module, left: Gates, batches: Sequence[Any], ridges: Sequence[float]
 ) -> Iterator[LayerRepair]:
     """Repair the maps of a copy one after another, in the order in which the model calls them, and say how well."""
     calls = program.calls(state, batches[0]).leads
     sites = {site.path: site for site in program.sites}
-    whole, apart = ones(program.sites), False
+    gates, apart = ones(program.sites), False
     for path, leads in calls.items():
         site = sites[path]
         if len(leads) > 1:
             raise HeadjaxError(f"reconstruction: {path}: is called several times; it cannot be solved")
-        for layer, kept in enumerate(np.asarray(gates[path]).reshape(-1, site.heads) > 0.0):
+        rows = np.asarray(left[path]).reshape(-1, site.heads) > 0.0
+        for layer, kept in enumerate(rows[:1] if site.tied else rows):
             apart |= not kept.all()
             if not apart or not kept.any():
                 continue
-            projection = at_path(at_path(repaired, path), site.output)
-            matrix = spread_by_compiler(functools.partial(_matrix, site, layer), PartitionSpec(), projection)
+            # The map before its repair, whose rows for kept heads the copy has, too.
+            whole = at_path(nnx.merge(program.graph, state), f"{path}.{site.output}".removeprefix("."))
+            matrix = spread_by_compiler(functools.partial(_matrix, site, layer), PartitionSpec(), whole)
             features = np.repeat(kept, site.head_dim)
             now = nnx.split(repaired, graph=True)[1]
             found = (
                 spread_by_compiler(
                     _sums,
                     PartitionSpec(),
-                    _contexts(program, site, layer, state, whole, batch),
+                    _contexts(program, site, layer, state, gates, batch),
                     _contexts(program, site, layer, now, gates, batch),
                     matrix,
                     jnp.asarray(features),
@@ -163,7 +277,7 @@ def _repair(
         changes += [(bias, found.change.bias)] if has_bias else []
         for variable, change in changes:
             array = variable[...]
-            changed = functools.partial(_added, None if site.layers is None else layer)
+            changed = functools.partial(_added, None if site.layers is None or site.tied else layer)
             variable.set_value(spread_by_compiler(changed, array, array, jnp.asarray(change)))
     return LayerRepair(title, sums.tokens, found.unknowns, found.ridge, found.held_out, found.helps)
 
@@ -181,8 +295,13 @@ def _added(layer: int | None, array: jax.Array, change: jax.Array) -> jax.Array:
 
 
 def _contexts(program: Program, site: AttentionSite, layer: int, state: Any, gates: Gates, batch: Any) -> jax.Array:
-    """Return the contexts of a layer of a site before its gates, `[examples, positions..., features + 1]`."""
+    """Return the contexts of a layer of a site before its gates, `[examples, positions..., features + 1]`.
+
+    Those of layers that share W_O lie along the first axis of positions.
+    """
     found: jax.Array = _every_context(program, state, gates, batch)[site.path]
+    if site.tied:
+        return jnp.moveaxis(found, 0, 1)
     return found if site.layers is None else found[layer]
 
 

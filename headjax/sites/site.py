@@ -60,6 +60,7 @@ class AttentionSite:
         kv_index: KV head that each query head reads; None is equal consecutive groups.
         ids: Numbers of the heads, of one layer or of all of them in turn; None counts from 0.
         first: Head stack and layer of the site's first layer, where the model names its heads by them.
+        tied: Whether its layers share all parameters, which then have no axis of layers.
         shows_contexts: Whether the layer computes contexts and their sum apart, as layers of headjax do.
     """
 
@@ -77,6 +78,7 @@ class AttentionSite:
     kv_index: tuple[int, ...] | None = None
     ids: tuple[int, ...] | None = None
     first: tuple[str, int] | None = None
+    tied: bool = False
     shows_contexts: bool = False
 
     def __post_init__(self) -> None:
@@ -183,6 +185,15 @@ def require_heads(sites: Sites, heads: Iterable[HeadId | str]) -> tuple[HeadId, 
             some = ", ".join(f"{site.path} ({site.heads} heads)" for site in sites[:8])
             raise HeadjaxError(f"head {head}: the model has no such head; its attention layers are {some}")
     return named
+
+
+def with_tied(sites: Sites, heads: Iterable[HeadId]) -> tuple[HeadId, ...]:
+    """Return the heads, and those at other depths of layers that share parameters."""
+    known, named = find_heads(sites), dict.fromkeys(heads)
+    for head in tuple(named):
+        site, _ = known[head]
+        named |= dict.fromkeys(HeadId(*place, head.head) for place in site.places if site.tied)
+    return tuple(named)
 
 
 def to_values(sites: Sites, arrays: Mapping[str, Any]) -> dict[HeadId, float]:

@@ -6,12 +6,12 @@ import pytest
 from headjax.heads.ablation import Ablation
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import LearnedGates
-from headjax.heads.reconstruction import LayerRepair, Reconstruction
+from headjax.heads.reconstruction import LayerRepair
 from headjax.heads.scores import DESCRIPTIONS, Scores
 from headjax.shrinking.choice import Choice, Table
 from headjax.shrinking.foreign import ShrunkHeads
 from headjax.shrinking.shrink import Point, Shrunk
-from headjax.sites.reconstruction import ModuleReconstruction
+from headjax.sites.reconstruction import Reconstruction
 from tests import tiny
 
 HEADS = tuple(HeadId(f"some.{'long.' * 9}path.*.attn", layer, head) for layer in range(9) for head in range(99))
@@ -29,7 +29,6 @@ REPAIRS = tuple(LayerRepair(f"decoder/{layer}", 12000, 5, 0.1, 0.5, True) for la
         Ablation("each", HEADS, {"loss": ARRAY}, {"loss": ARRAY}, {"loss": ARRAY}),
         LearnedGates({"decoder": ARRAY}, HEADS, VALUES, ARRAY),
         Reconstruction(MODEL, HEADS, {}, REPAIRS, 5, 1000),
-        ModuleReconstruction(MODEL, HEADS, REPAIRS, 5, 1000),
         Shrunk(MODEL, CHOICE, (Point("parameters", 0.5, 0.1, {}),) * 40, TABLE),
         ShrunkHeads(MODEL, HEADS, CHOICE, TABLE),
     ],
@@ -46,4 +45,4 @@ def test_results_print_as_a_few_short_lines(result):
 def test_what_a_line_says():
     scores = Scores({"importance": dict.fromkeys(HEADS[:3], 0.5)}, 1.25, 12000, 0.5)
     assert str(scores) == "Scores\n  values: 1: importance of 3\n  loss: 1.25\n  examples: 12,000\n  seconds: 0.5"
-    assert "\n  layers: 64: decoder/0, decoder/1," in str(ModuleReconstruction(MODEL, (), REPAIRS, 5, 10))
+    assert "\n  layers: 64: decoder/0, decoder/1," in str(Reconstruction(MODEL, (), {}, REPAIRS, 5, 10))

@@ -8,10 +8,10 @@ from headjax.heads import gates
 from headjax.heads.agreement import agreement
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
-from headjax.heads.reconstruction import reconstruct
 from headjax.models.outputs import Pooler
 from headjax.models.tasks import Classification, NoTask, Regression, SentenceSimilarity
 from headjax.models.vision import Patches
+from headjax.sites.reconstruction import reconstruct
 from tests import tiny
 from tests.models.test_encoder import config
 from tests.models.test_vision import config as vision

@@ -18,7 +18,6 @@ from headjax.heads.learned_gates import Subset
 from headjax.heads.named_orders import OrderConfig
 from headjax.heads.ordering import explicit_heads, requested_count
 from headjax.heads.pruning import prune
-from headjax.heads.reconstruction import reconstruct
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import Scores
 from headjax.heads.significance import mcnemar, paired_bootstrap, t_test
@@ -30,6 +29,7 @@ from headjax.models.residuals import ScaledPostNorm
 from headjax.models.shared_stack import SharedStack
 from headjax.sites.ablation import ablate
 from headjax.sites.learning import learn_gates
+from headjax.sites.reconstruction import reconstruct
 from headjax.sites.scoring import score_heads
 from tests import tiny
 
@@ -125,7 +125,7 @@ REFUSED = {
         ),
         (
             lambda: reconstruction_order(nan("decoder", "final_norm"), [BATCH]),
-            "decoder/0: the output without 1 of its heads is not finite",
+            "decoder/0, without 1 of its heads: the output is not finite",
         ),
         (lambda: score_heads(TWO, [BATCH], statistics=["entropi"]), "did you mean 'entropy'"),
         (lambda: prune_units(TWO, {("decoder", 0): [32]}), "units: decoder/0 has no unit 32; it has 32"),

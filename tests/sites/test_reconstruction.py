@@ -7,6 +7,8 @@ from flax import nnx
 
 import headjax
 from headjax import HeadjaxError
+from tests import tiny
+from tests.models.test_encoder import config as albert
 from tests.selected import first
 from tests.sites import houses
 from tests.sites.houses import HOUSES, WIDTH, snapshot
@@ -109,6 +111,38 @@ def test_padding_does_not_count():
         return jnp.square(model.hidden(batch["x"])[:, :4]).sum(axis=(1, 2))
 
     assert headjax.reconstruct(model, CALIBRATION, removed, loss=first_four).tokens == 32 * 4
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_layers_of_headjax_in_a_users_model_are_reconstructed_and_shrunk(stacked):
+    model = HOUSES["scanned_own" if stacked else "own"]()
+    names = [f"layers.attn.{layer}" for layer in range(3)] if stacked else ["layers.0.attn", "layers.1.attn"]
+    removed = [f"{name}/{head}" for name in names for head in (0, 1)]
+    found = headjax.reconstruct(model, CALIBRATION, removed, loss=loss)
+    assert error(found.model, model) < error(headjax.prune(model, removed), model)
+    assert error(found.repaired, found.model) < 1e-6
+    smaller = headjax.shrink_heads(model, CALIBRATION, 0.8, loss=loss)
+    assert sum(site.shape[-1] for site in headjax.attention_sites(smaller.model)) < 4 * len(names)
+
+
+@pytest.mark.parametrize("config", [tiny.decoder_config(*[tiny.layer()] * 3), albert("albert", num_layers=2)])
+def test_a_model_of_headjax_is_reconstructed_by_its_walk_or_for_a_loss(config):
+    model = tiny.model(config)
+    batches = [tiny.tokens(16, 12, seed) for seed in range(3)]
+    first = headjax.all_heads(model.config)[0]
+
+    def own(model, batch):
+        return jnp.square(model(batch).hidden).sum(axis=(1, 2))
+
+    pruned = headjax.prune(model, [first])
+    found = headjax.reconstruct(model, batches, [first], loss=own)
+    assert headjax.all_heads(found.model.config) == headjax.all_heads(pruned.config)
+    assert found.model.history[-2]["action"] == "reconstruct"
+    for kept in (found, headjax.reconstruct(model, batches, [first])):
+        lost = [float(jnp.square(m(batches[0]).hidden - model(batches[0]).hidden).mean()) for m in (kept.model, pruned)]
+        assert lost[0] < lost[1]
+    with pytest.raises(HeadjaxError, match="^units: needs a model that offers the walk"):
+        headjax.reconstruct(model, batches, [first], loss=own, units=0.5)
 
 
 def test_batches_of_one_example_fall_into_both_halves():
