@@ -389,7 +389,6 @@ def test_a_head_that_is_not_there_is_named():
 
 OWN = {
     "order_heads": ({}, {"loss": loss}),
-    "reconstruct": ({"removed": ["decoder/0/0"]}, {"loss": loss}),
 }
 """By function, what a headjax model needs, and what it cannot use."""
 
