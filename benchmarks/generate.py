@@ -162,7 +162,7 @@ def variants(model: Model, shape: Shape) -> dict[str, Model]:
 
 def _ours(model: Model, shape: Shape, compute: Compute) -> Callable[[np.ndarray], Run]:
     # Weights are converted once, as the command line does; the program does not hold them twice.
-    model = model.replace(params=for_decoding(model.config, model.params, compute))  # type: ignore[arg-type]
+    model = for_decoding(model, compute)
 
     def once(prompts: np.ndarray) -> Run:
         start = time.perf_counter()

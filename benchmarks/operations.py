@@ -248,7 +248,7 @@ def _generation(shape: Shape) -> tuple[Callable[[], generation.Generation], gene
     """Return the start of a generation, its compiled programs, and what it costs."""
     config, batch = language_model(shape), tokens(shape)
     model = drawn(config)
-    model = model.replace(params=generation.for_decoding(config, model.params))
+    model = generation.for_decoding(model)
     asked: dict[str, Any] = {"max_new_tokens": NEW + 1}
     return (
         lambda: generation.begin(model, batch, **asked).block_until_ready(),

@@ -77,7 +77,7 @@ _LAZY = {
     "with_task": "headjax.models.recipe",
 }
 
-_MODULES = {"gates": "headjax.heads.gates", "plots": "headjax.plots"}
+_MODULES = {"plots": "headjax.plots"}
 """Modules with a short public name."""
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from headjax.heads.gates import Values, from_values
-from headjax.models.model import Model
+from headjax.heads.head_id import Values
 from headjax.report.curves import line_plot
 from headjax.report.maps import attention_patterns, head_map
 from headjax.report.presets import learning_curves, pruning_curves, trade_off
@@ -33,11 +32,7 @@ __all__ = [
 
 def score_map(model: Any, values: Values, *, title: str, unit: str) -> Plot:
     """Draw one value a head as a colour, layers from top to bottom, one panel a head stack."""
-    if isinstance(model, Model):
-        arrays: dict[str, Any] = dict(from_values(model.config, values, fill=float("nan")))
-    else:
-        arrays = dict(_by_stack(values))
-    return head_map(arrays, title=title, unit=unit)
+    return head_map(_by_stack(values), title=title, unit=unit)
 
 
 def _by_stack(values: Values) -> dict[str, np.ndarray]:

@@ -19,7 +19,6 @@ from headjax.evaluation.task import Evaluation, measure_task
 from headjax.heads.agreement import agreement_kind, agreements
 from headjax.heads.named_orders import OrderConfig
 from headjax.heads.ordering import requested_count
-from headjax.models.config import Gates
 from headjax.models.model import Model
 from results.examples import Opened, opened, parser
 
@@ -34,8 +33,8 @@ def trials(found: Opened) -> Iterator[dict[str, Any]]:
     sizes: dict[str, Any] = {"batch_size": options.batch_size, "buckets": options.buckets}
     judged = list(task.batches(limit=min(options.limit or AGREED, AGREED), **sizes))
 
-    def evaluate(model: Model, gates: Gates | None = None) -> Evaluation:
-        return measure_task(model, task, gates, options.limit, **sizes)
+    def evaluate(model: Model) -> Evaluation:
+        return measure_task(model, task, options.limit, **sizes)
 
     whole = evaluate(model)
     test, against_whole = paired_test(whole.outcomes, task.measure, RESAMPLES)
@@ -54,8 +53,8 @@ def trials(found: Opened) -> Iterator[dict[str, Any]]:
             order_seconds = time.process_time() - start
             for share in options.remove:
                 removed = order[: requested_count(model.config, share, options.stacks)]
-                gates = headjax.gates.without(model.config, removed)
-                bare = evaluate(model, gates)
+                off = dict.fromkeys(removed, 0.0)
+                bare = evaluate(headjax.gated(model, off))
                 _, against_none = paired_test(bare.outcomes, task.measure, RESAMPLES)
                 for repair in options.repair:
                     start, repaired, evaluated = time.process_time(), model, bare
@@ -64,8 +63,8 @@ def trials(found: Opened) -> Iterator[dict[str, Any]]:
                         repaired = refit.repaired
                     repair_seconds = time.process_time() - start
                     if repair != "none":
-                        evaluated = evaluate(repaired, gates)
-                    (agreed,) = agreements(model, [(repaired, gates)], judged)
+                        evaluated = evaluate(headjax.gated(repaired, off))
+                    (agreed,) = agreements(model, [headjax.gated(repaired, off)], judged)
                     yield {
                         "order": by,
                         "remove": share,

@@ -33,7 +33,7 @@ def test_the_documentation_lists_them_all_and_no_others():
     with pytest.raises(AttributeError, match="no attribute 'atention'"):
         headjax.atention  # noqa: B018
     assert all(hasattr(headjax.plots, name) for name in headjax.plots.__all__)
-    assert callable(headjax.gates.without)
+    assert callable(headjax.gated)
 
 
 def test_a_map_of_scores_leaves_out_heads_without_one():

@@ -9,6 +9,7 @@ from headjax.attention.latent import Latent, LatentAttention
 from headjax.attention.module import AttentionCache, AttentionModule, NoHeads, NoHeadsAttention
 from headjax.attention.multi_head import Grouped, GroupedAttention, MultiHead, MultiHeadAttention
 from headjax.attention.operands import Attended, Dropout, Mask
+from headjax.attention.projections import HeadOutput
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, Rotary, RotaryHalves, RotaryInterleaved, YarnScaling
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "GatedAttention",
     "Grouped",
     "GroupedAttention",
+    "HeadOutput",
     "KeyValues",
     "Latent",
     "LatentAttention",

@@ -31,19 +31,15 @@ def attend(
     scale: float,
     mask: Mask | None = None,
     bias: jax.Array | None = None,
-    gates: jax.Array | None = None,
     dropout: Dropout = Dropout(),
     mixing: jax.Array | None = None,
     probabilities: bool = False,
     implementation: str = "auto",
     observe: Callable[[jax.Array], jax.Array] | None = None,
 ) -> Attended:
-    """Compute scaled dot-product attention with head gates.
+    """Compute scaled dot-product attention (Vaswani et al. 2017).
 
-        A_h = softmax(scale * Q_h K_h^T + bias_h),   context_h = xi_h * A_h V_h
-
-    The sum over heads of context_h W_O^h with gates xi is Michel et al. (2019), section 2.2; xi = 1 is the attention of
-    Vaswani et al. (2017). Gates on the context equal gates on the probabilities, so kernels need not know them.
+        A_h = softmax(scale * Q_h K_h^T + bias_h),   context_h = A_h V_h
 
     Keys and values may have fewer heads than queries (grouped, multi-query, shared): head h of `heads` reads head
     h * key_heads // heads.
@@ -60,7 +56,7 @@ def attend(
     compute = _loaded(name, machine.platform)
     if mesh is not None and not KERNELS[name].partitioned:
         compute = spread(compute, mesh)
-    return apply_gates(compute(operands), gates)
+    return compute(operands)
 
 
 def _four_axes(bias: jax.Array | None, keys: int) -> jax.Array | None:
@@ -139,20 +135,6 @@ def heads_first() -> bool:
     return current_target().platform == "cpu"
 
 
-def apply_gates(attended: Attended, gates: jax.Array | None) -> Attended:
-    """Multiply contexts by their gates, which have any of the shapes that `attend` takes; None is all ones."""
-    if gates is None:
-        return attended
-    return attended._replace(context=attended.context * expand_gates(gates).astype(attended.context.dtype))
-
-
-def expand_gates(gates: jax.Array) -> jax.Array:
-    """Reshape gates of any shape that `attend` takes to broadcast to `[batch, query, heads, value_dim]`."""
-    if gates.ndim == 3:
-        return gates[..., None]
-    return gates[:, None, :, None] if gates.ndim == 2 else gates[None, None, :, None]
-
-
 def default_scale(head_dim: int) -> float:
     """Return 1 / sqrt(head_dim)."""
     return 1.0 / math.sqrt(head_dim)
@@ -164,7 +146,6 @@ class Call(NamedTuple):
     Attributes:
         mask: keys that each query may see.
         bias: added to the scaled logits, broadcastable to `[batch, heads, query, key]` (relative positions).
-        gates: head gates, see `attend`.
         dropout: dropout of the probabilities.
         positions: `[batch or 1, query]` positions of the queries, for rotary embeddings.
         probabilities: whether the caller may read the probabilities, see `attend`.
@@ -175,7 +156,6 @@ class Call(NamedTuple):
 
     mask: Mask | None = None
     bias: jax.Array | None = None
-    gates: jax.Array | None = None
     dropout: Dropout = Dropout()
     positions: jax.Array | None = None
     probabilities: bool = False
@@ -204,7 +184,6 @@ class Call(NamedTuple):
             scale=scale,
             mask=self.mask,
             bias=self.bias,
-            gates=self.gates,
             dropout=self.dropout,
             mixing=mixing,
             probabilities=self.probabilities,

@@ -39,7 +39,7 @@ class ModuleCall(NamedTuple):
         attended_to: `[batch, key, memory_width]`; None is the inputs.
         mask: conditions, the cache's and `is_causal` among them.
         allowed: a mask that is an array.
-        bias, gates, positions, cache: as there.
+        bias, positions, cache: as there.
         dropout: PRNG key, None where nothing is dropped.
     """
 
@@ -48,7 +48,6 @@ class ModuleCall(NamedTuple):
     mask: Mask | None
     allowed: jax.Array | None
     bias: jax.Array | None
-    gates: jax.Array | None
     positions: jax.Array | None
     cache: AttentionCache | None
     dropout: jax.Array | None
@@ -133,16 +132,12 @@ def one_batch_axis(call: ModuleCall) -> ModuleCall:
         if mask is not None and not mask.causal and cache.entries:  # no query sees places that no token has filled
             filled = jnp.arange(call.keys)[None] < cache.used + call.queries
             mask = dataclasses.replace(mask, keys=filled if mask.keys is None else mask.keys.astype(bool) & filled)
-    gates = call.gates
-    if gates is not None and gates.ndim > 1:
-        gates = _flat(gates, batch, gates.ndim - len(batch))
     return call._replace(
         inputs=_merged(call.inputs, batch),
         attended_to=None if call.attended_to is None else _merged(call.attended_to, batch),
         mask=mask,
         allowed=None,
         bias=_flat(bias, batch, 3),
-        gates=gates,
         positions=positions,
         cache=cache,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.attend import Call, apply_gates
+from headjax.attention.attend import Call
 from headjax.attention.formulation import KeyValues, Wrapping
 from headjax.attention.module import Rngs, WrappingAttention
 from headjax.attention.multi_head import Grouped, MultiHead
@@ -109,12 +109,12 @@ class CompressedAttention(WrappingAttention):
         # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
         if not self.config.averages(inputs.shape[1]) or call.dropout.active:
             return inner.attend(inputs, rebuilt, call)
-        read = inner.attend(inputs, rebuilt | {"value": latent[:, :, None]}, call._replace(gates=None))
+        read = inner.attend(inputs, rebuilt | {"value": latent[:, :, None]}, call)
         groups = jnp.asarray(self.config.groups)
         context = jnp.einsum("bqhr,rhv->bqhv", read.context, inner.value[:, groups])
         if inner.value_bias is not None:
             context = context + inner.value_bias[None, None, groups]
-        return apply_gates(read._replace(context=context), call.gates)
+        return read._replace(context=context)
 
     def rebuilt(self, key_values: KeyValues) -> KeyValues:
         """Return the keys and values of the formulation inside, computed from the latents."""

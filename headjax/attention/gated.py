@@ -6,9 +6,8 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from headjax.attention.attend import Call, expand_gates
+from headjax.attention.attend import Call
 from headjax.attention.formulation import KeyValues, Wrapping
 from headjax.attention.module import Rngs, WrappingAttention
 from headjax.attention.operands import Attended
@@ -26,8 +25,7 @@ class Gated(Wrapping):
         output = sum_h sigma(x w_h + b_h) head_h W_O^h + b_O
 
     x is the input of the queries. With b large and w zero every gate is one, so gates can be added to a
-    trained layer without changing it. The gates multiply those of the call, so masks, scores and removal keep the
-    meaning that they have for the formulation inside.
+    trained layer without changing it.
 
     Attributes:
         inner: the formulation; num_heads and head_ids are its own.
@@ -77,6 +75,5 @@ class GatedAttention(WrappingAttention):
 
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         gates = jax.nn.sigmoid(into_heads(inputs, self.gate, self.gate_bias))  # [batch, query, heads]
-        if call.gates is not None:
-            gates = gates * jnp.squeeze(expand_gates(call.gates), axis=-1).astype(gates.dtype)
-        return self.inner.attend(inputs, key_values, call._replace(gates=gates))
+        found = self.inner.attend(inputs, key_values, call)
+        return found._replace(context=found.context * gates[..., None].astype(found.context.dtype))

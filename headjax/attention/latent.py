@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.attend import Call, apply_gates, default_scale
+from headjax.attention.attend import Call, default_scale
 from headjax.attention.formulation import Attention, KeyValues
 from headjax.attention.module import AttentionModule, Rngs
 from headjax.attention.operands import Attended
@@ -189,9 +189,9 @@ class LatentAttention(AttentionModule):
         if turned is not None:
             query = jnp.concatenate([query, turned], axis=-1)
             key = jnp.concatenate([key, key_values["rotary_key"]], axis=-1)
-        ungated, scale = call._replace(gates=None), self.config.logit_scale
-        attended = ungated(query, key[:, :, None], key_values["latent"][:, :, None], scale=scale)
+        scale = self.config.logit_scale
+        attended = call(query, key[:, :, None], key_values["latent"][:, :, None], scale=scale)
         context = jnp.einsum("bqhr,rhv->bqhv", attended.context, self.value[...])
         if self.value_bias is not None:
             context = context + self.value_bias[None, None]
-        return apply_gates(attended._replace(context=context), call.gates)
+        return attended._replace(context=context)

@@ -136,7 +136,7 @@ class AttentionModule(nnx.Module, abc.ABC):
 
     @abc.abstractmethod
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
-        """Return the gated contexts `[batch, query, heads, value_dim]` of queries `inputs [batch, query, width]`."""
+        """Return the contexts `[batch, query, heads, value_dim]` of queries `inputs [batch, query, width]`."""
 
     def combine(self, context: jax.Array) -> jax.Array:
         """Return sum_h context_h W_O^h + b_O: `[batch, query, heads, value_dim]` to `[batch, query, width]`."""
@@ -157,13 +157,12 @@ class AttentionModule(nnx.Module, abc.ABC):
         mask: Mask | jax.typing.ArrayLike | None = None,
         is_causal: bool = False,
         bias: jax.Array | None = None,
-        gates: jax.Array | None = None,
         positions: jax.Array | None = None,
         cache: AttentionCache | None = None,
         rngs: nnx.Rngs | None = None,
         deterministic: bool | None = None,
     ) -> Any:
-        """sum_h xi_h softmax(scale Q_h K_h^T + bias_h) V_h W_O^h + b_O, with the formulation's own Q, K and V.
+        """sum_h softmax(scale Q_h K_h^T + bias_h) V_h W_O^h + b_O, with the formulation's own Q, K and V.
 
         `batch` stands for any number of axes, none included. On a mesh with explicit axes (`jax.make_mesh`) outputs lie
         as the inputs do, and the compiler spreads what lies between.
@@ -175,7 +174,6 @@ class AttentionModule(nnx.Module, abc.ABC):
             mask=conditions(mask if isinstance(mask, Mask) else None, is_causal, cache),
             allowed=None if mask is None or isinstance(mask, Mask) else jnp.asarray(mask),
             bias=bias,
-            gates=gates,
             positions=positions,
             cache=cache,
             dropout=rngs.dropout() if rngs is not None and drops else None,
@@ -199,7 +197,6 @@ class AttentionModule(nnx.Module, abc.ABC):
         context = Call(
             mask=call.mask,
             bias=call.bias,
-            gates=call.gates,
             positions=call.positions,
             dropout=Dropout(options.dropout_rate, call.dropout),
             implementation=options.implementation,

@@ -117,8 +117,8 @@ class Attended(NamedTuple):
     """Result of attention.
 
     Attributes:
-        context: `[batch, query, heads, value_dim]`, the gated sums of values.
-        probabilities: `[batch, heads, query, key]` before dropout and gates, or None where the kernel never holds them.
+        context: `[batch, query, heads, value_dim]`, the weighted sums of values.
+        probabilities: `[batch, heads, query, key]` before dropout, or None where the kernel never holds them.
     """
 
     context: jax.Array

@@ -178,18 +178,18 @@ def _request(model: Model, prompts: list[str], sampler: Sampler, options: Option
     from headjax.models.generation import check_generative, check_room, for_decoding
     from headjax.models.prompts import end_of_text, new_tokens, prompt_batch, tokenizer_of
 
-    config = check_generative(model.config, 1, None)
+    config = check_generative(model.config, 1)
     batch = prompt_batch(model, prompts, special=True)
     limit = options.max_new_tokens or new_tokens(config, batch)
     size = 1 if options.stream else min(options.batch_size, len(prompts))
-    model = model.replace(params=for_decoding(config, model.params))
+    model = for_decoding(model)
     end = end_of_text(tokenizer_of(model))
     if options.beams and end is None:
         raise HeadjaxError("--beams: the tokenizer has no end-of-text token, which beam search needs")
     rows = {name: array[:1] for name, array in batch.items()}
-    check_room("--max-new-tokens", config, model.params, rows, size, limit)
+    check_room("--max-new-tokens", model, rows, size, limit)
     if options.beams:
-        check_room("--beams", config, model.params, rows, size * options.beams, limit)
+        check_room("--beams", model, rows, size * options.beams, limit)
     request = _Request(model, batch, size, limit, end, sampler, options)
     if options.beams:
         _beams(request, 0, size)

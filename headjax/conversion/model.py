@@ -105,7 +105,7 @@ def _chosen(
         for n in range(most)
     ]
     tried = [_build(model, choice, calibration.fitted, seed)[0] for choice in choices]
-    found = agreements(model, [(other, None) for other in tried], calibration.judged)
+    found = agreements(model, tried, calibration.judged)
     texts = ["; ".join(dict.fromkeys(map(describe, choice.values()))) for choice in choices]
     best = min(range(most), key=lambda n: found[n].apart)
     return choices[best], {text: each.apart for text, each in zip(texts, found, strict=True)}

@@ -67,7 +67,7 @@ class HeadjaxLM(TemplateLM):
             raise HeadjaxError(f"{path}: not a decoder; lm-eval reads and continues text")
         self._path, self._tokenizer = path, tokenizer_of(model)
         self._compute = Compute(dtype=dtype)  # type: ignore[arg-type]
-        self._model = model.replace(params=for_decoding(model.config, model.params, self._compute))
+        self._model = for_decoding(model, self._compute)
         self._batch_size = BATCH_SIZE if str(batch_size).startswith("auto") else int(batch_size)
         positions: int | None = getattr(model.config.embeddings.positions, "max_length", None)
         self.max_length = int(max_length or positions or MAX_LENGTH)

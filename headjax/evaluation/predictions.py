@@ -228,10 +228,10 @@ def _translated(
 ) -> list[Prediction]:
     size = min(batch_size, len(texts))
     whole = prompt_batch(model, texts, max_length=request.length())
-    config, first = check_generative(model.config, 1, None), {name: array[:1] for name, array in whole.items()}
-    model = model.replace(params=for_decoding(config, model.params))
+    config, first = check_generative(model.config, 1), {name: array[:1] for name, array in whole.items()}
+    model = for_decoding(model)
     beams, most = max(beams, 1), new_tokens(config, first)
-    check_room("beams", config, model.params, first, size * beams, most)
+    check_room("beams", model, first, size * beams, most)
     chosen = [[min(row, len(texts) - 1) for row in range(start, start + size)] for start in range(0, len(texts), size)]
     batches = ({name: array[rows] for name, array in whole.items()} for rows in chosen)
     found = best_translations(model, batches, beams, most, progress)

@@ -34,7 +34,7 @@ from headjax.evaluation.spans import Spans
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.mesh.mesh import replicated
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, Loss, ModelConfig, Options
+from headjax.models.config import Batch, Loss, Network, Options
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 
@@ -209,9 +209,7 @@ class Evaluation(NamedTuple):
 
 
 @on_automatic_axes
-def evaluate(
-    model: Model, batches: Iterable[Batch], *, gates: Gates | None = None, compute: Compute = Compute()
-) -> Mapping[str, float]:
+def evaluate(model: Model, batches: Iterable[Batch], *, compute: Compute = Compute()) -> Mapping[str, float]:
     """Return the model's loss on batches with labels.
 
         >>> model = headjax.demo_model()
@@ -222,7 +220,6 @@ def evaluate(
     Args:
         model: the model.
         batches: arrays by Hugging Face's names; equal shapes compile once.
-        gates: head gates; all values share one compilation.
         compute: precision and attention implementation.
 
     Returns:
@@ -233,15 +230,13 @@ def evaluate(
         HeadjaxError: a loss is not finite; the message names the batch.
     """
     placed = (device_batch(model.config, batch) for batch in batches)
-    found = [measure_batch(model.config, None, compute, model.params, batch, gates) for batch in placed]
+    found = [measure_batch(model, None, compute, batch) for batch in placed]
     require_finite_losses([loss for loss, _ in found], model.params)
     return reduce_batches(None, found).metrics
 
 
 @on_automatic_axes
-def evaluate_task(
-    model: Model, task: Task, gates: Gates | None = None, limit: int = 0, **options: Any
-) -> dict[str, float]:
+def evaluate_task(model: Model, task: Task, limit: int = 0, **options: Any) -> dict[str, float]:
     """Return the model's loss and the task's metrics; `options` are those of `measure_task`.
 
     >>> model = headjax.demo_model()
@@ -249,14 +244,13 @@ def evaluate_task(
     >>> sorted(headjax.evaluate_task(model, task, limit=4))
     ['bits_per_byte', 'loss', 'perplexity', 'word_perplexity']
     """
-    return measure_task(model, task, gates, limit, **options).metrics
+    return measure_task(model, task, limit, **options).metrics
 
 
 @on_automatic_axes
 def measure_task(
     model: Model,
     task: Task,
-    gates: Gates | None = None,
     limit: int = 0,
     *,
     batch_size: int = BATCH_SIZE,
@@ -276,7 +270,6 @@ def measure_task(
     Args:
         model: the model.
         task: the task.
-        gates: head gates; all values share one compilation.
         limit: number of examples, from the start; 0 is all.
         batch_size: number of examples of a batch.
         buckets: see `Task.batches`.
@@ -294,29 +287,28 @@ def measure_task(
     found: list[tuple[Any, Any]] = []
     for number, batch in enumerate(task.batches(batch_size, limit=limit, buckets=buckets), start=1):
         arrays = device_batch(config, batch)
-        found.append(measure_batch(config, task.measure, compute, model.params, arrays, gates, more=more))
+        found.append(measure_batch(model, task.measure, compute, arrays, more=more))
         if progress is not None:
             progress(number, {})
     require_finite_losses([loss for loss, _ in found], model.params)
     return reduce_batches(task.measure, found, task.name)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "measure", "compute", "more", "mesh"))
+@functools.partial(jax.jit, static_argnames=("measure", "compute", "more", "mesh"))
 def measure_batch(
-    config: ModelConfig,
+    model: Network,
     measure: Measure | None,
     compute: Compute,
-    params: Params,
     batch: Batch,
-    gates: Gates | None = None,
     *,
     more: tuple[tuple[str, Outcome], ...] = (),
     mesh: Mesh | None = None,
 ) -> tuple[Loss, dict[str, jax.Array]]:
-    """Return one batch's losses and a measure's outcomes, jitted once per config, measure and shapes."""
+    """Return one batch's losses and a measure's outcomes, jitted once for equal parts of models and shapes."""
     # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
     with contextlib.nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        output = config.apply(params, batch, Options(gates=gates, compute=compute))
+        config = model.config
+        output = config.forward(compute.cast(model), batch, Options(compute=compute))
         loss = config.for_evaluation().loss(output, batch)
         outcomes = {**(measure.outcomes() if measure is not None else {}), **dict(more)}
         found = loss, {name: outcome(output, batch) for name, outcome in outcomes.items()}

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-import jax
-
 from headjax.core.fields import Checked
-from headjax.heads import gates as head_gates
 from headjax.heads.groups import removals
 from headjax.heads.head_id import all_heads
 from headjax.heads.named_orders import OrderConfig, order_heads
@@ -18,6 +15,7 @@ from headjax.heads.ordering import Order, fitting
 from headjax.heads.pruning import percent_steps
 from headjax.models.config import Batch
 from headjax.models.model import Model
+from headjax.sites.program import gated
 from headjax.sites.reconstruction import reconstruct
 
 
@@ -40,8 +38,8 @@ class CurveConfig(Checked):
         return cls(OrderConfig(by=order), order != text)
 
 
-Judge = Callable[[Model, Mapping[str, jax.Array]], float]
-"""A function from a model and its gates to the headline of a task."""
+Judge = Callable[[Model], float]
+"""A function from a model to the headline of a task."""
 
 
 class CurvePoint(NamedTuple):
@@ -69,7 +67,7 @@ def curve(
         heads = order(count)
         removed, _ = fitting(removals(model.config, heads), count)
         repaired = _reconstructed(model, batches, removed) if config.reconstruct and count < total else model
-        value = judge(repaired, head_gates.without(model.config, removed))
+        value = judge(gated(repaired, dict.fromkeys(removed, 0.0)))
         yield CurvePoint(percentage / 100.0, len(removed), seed, value)
 
 

@@ -13,8 +13,7 @@ from headjax.head_report.curves import CurvePoint, removable
 from headjax.head_report.study import HeadStudy
 from headjax.head_report.views import unit_of_changes
 from headjax.heads.attended import ROLES
-from headjax.heads.gates import Values
-from headjax.heads.head_id import all_heads
+from headjax.heads.head_id import Values, all_heads
 from headjax.plots import pruning_curves, score_map
 from headjax.report import numbers
 from headjax.report.page import Picture, Section, write_page

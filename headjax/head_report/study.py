@@ -21,7 +21,7 @@ from headjax.head_report.views import View, views
 from headjax.heads.ablation import best_heads
 from headjax.heads.attended import Role, head_roles
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.models.config import Batch, Gates
+from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.sites.ablation import ablate
 from headjax.sites.scoring import score_heads
@@ -126,8 +126,8 @@ def study_heads(
 def _curves(
     model: Model, task: Task, selection: Task, config: StudyConfig, progress: Progress
 ) -> dict[str, list[CurvePoint]]:
-    def judge(model: Model, gates: Gates) -> float:
-        found = evaluate_task(model, task, gates, batch_size=config.batch_size, buckets=config.buckets)
+    def judge(model: Model) -> float:
+        found = evaluate_task(model, task, batch_size=config.batch_size, buckets=config.buckets)
         return found[task.headline]
 
     curves: dict[str, list[CurvePoint]] = {order: [] for order in config.orders}

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from headjax.heads import gates as head_gates
 from headjax.heads.agreement import Predictions, agreement_kind, compare, mean_agreement, predict
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, ModelConfig
+from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
 from headjax.models.tasks.classification import names_or_numbers
+from headjax.sites.program import gated
 
 MOST_EXAMPLES = 3
 """Number of examples that are shown where their attention is not more than `MOST_BYTES`."""
@@ -122,16 +122,16 @@ def _predictions(model: Model, examples: Batch) -> list[dict[str, Any]]:
         removals.setdefault(f"{head.stack}/{head.layer}", []).append(head)
     arrays = device_batch(config, examples)
 
-    def predicted(gates: Gates) -> list[Predictions]:
-        found = predict(config, model.params, arrays, gates)
+    def predicted(heads: Sequence[HeadId]) -> list[Predictions]:
+        found = predict(gated(model, dict.fromkeys(heads, 0.0)), arrays)
         rows = range(len(found.values))
         return [Predictions(found.values[row : row + 1], found.weight[row : row + 1]) for row in rows]
 
-    whole = predicted(head_gates.ones(config))
+    whole = predicted(())
     shown: list[dict[str, Any]] = [{"whole": _text(model, one), "without": {}} for one in whole]
     kind = agreement_kind(config)
     for name, heads in removals.items():
-        for example, before, after in zip(shown, whole, predicted(head_gates.without(config, heads)), strict=True):
+        for example, before, after in zip(shown, whole, predicted(heads), strict=True):
             change = max(mean_agreement(kind, [compare(kind, before, after)]).apart, 0.0)
             example["without"][name] = {"prediction": _text(model, after), "change": change}
     return shown

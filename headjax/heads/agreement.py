@@ -11,11 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.progress import Update
-from headjax.core.tensors import Params
-from headjax.heads import gates as head_gates
 from headjax.heads.statistics import sum_over
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, ModelConfig, Options, Output
+from headjax.models.config import Batch, ModelConfig, Options, Output
 from headjax.models.inputs import counted_at, device_batch
 from headjax.models.model import Model
 from headjax.models.tasks import NoTask, Regression, SentenceSimilarity, Span
@@ -62,39 +60,34 @@ def agreement_kind(config: ModelConfig) -> Kind:
     return "squared_difference" if isinstance(task, Regression) else "kl"
 
 
-def agreement(
-    first: Model, second: Model, batches: Iterable[Batch], *, gates: Gates | None = None, compute: Compute = Compute()
-) -> Agreement:
+def agreement(first: Model, second: Model, batches: Iterable[Batch], *, compute: Compute = Compute()) -> Agreement:
     """Return how far two models of one task agree, as a mean over the predictions on these examples.
 
     Models with logits are compared by KL(first || second) of every prediction, in nats; regressions by the squared
     difference; and models that embed sentences or texts by the cosine between both models' embeddings.
     """
-    return agreements(first, [(second, gates)], batches, compute=compute)[0]
+    return agreements(first, [second], batches, compute=compute)[0]
 
 
 def agreements(
     first: Model,
-    others: Sequence[tuple[Model, Gates | None]],
+    others: Sequence[Model],
     batches: Iterable[Batch],
     *,
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> list[Agreement]:
-    """Return how far each of several models, with its gates, agrees with one, whose predictions are computed once.
+    """Return how far each of several models agrees with one, whose predictions are computed once; see `agreement`.
 
-    Models of one architecture share a program at all gates. `progress` is called after every batch. See
-    `agreement`.
+    `progress` is called after every batch.
     """
     kind = agreement_kind(first.config)
-    models = [(model, head_gates.filled(model.config, gates)) for model, gates in others]
-    whole = head_gates.ones(first.config)
-    parts: list[list[Any]] = [[] for _ in models]
+    parts: list[list[Any]] = [[] for _ in others]
     for number, batch in enumerate(batches, start=1):
         arrays = device_batch(first.config, batch)
-        wanted = predict(first.config, first.params, arrays, whole, compute)
-        for found, (model, gates) in zip(parts, models, strict=True):
-            found.append(compare(kind, wanted, predict(model.config, model.params, arrays, gates, compute)))
+        wanted = predict(first, arrays, compute)
+        for found, model in zip(parts, others, strict=True):
+            found.append(compare(kind, wanted, predict(model, arrays, compute)))
         if progress is not None:
             progress(number, {})
     return [mean_agreement(kind, found) for found in parts]
@@ -106,12 +99,11 @@ def mean_agreement(kind: Kind, parts: Iterable[Any]) -> Agreement:
     return Agreement(kind, float(total / max(weight, 1.0)))
 
 
-@functools.partial(jax.jit, static_argnames=("config", "compute"))
-def predict(
-    config: ModelConfig, params: Params, batch: Any, gates: Gates | None, compute: Compute = Compute()
-) -> Predictions:
+@functools.partial(jax.jit, static_argnames="compute")
+def predict(model: Model, batch: Any, compute: Compute = Compute()) -> Predictions:
     """Return a model's predictions for a batch."""
-    return predictions_of(config, config.apply(params, batch, Options(gates=gates, compute=compute)), batch)
+    output = model.config.forward(compute.cast(model), batch, Options(compute=compute))
+    return predictions_of(model.config, output, batch)
 
 
 def predictions_of(config: ModelConfig, output: Output, batch: Any) -> Predictions:

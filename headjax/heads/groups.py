@@ -8,8 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from headjax.core.errors import HeadjaxError
-from headjax.heads.gates import Values
-from headjax.heads.head_id import HeadId, all_heads, position
+from headjax.heads.head_id import HeadId, Values, all_heads, position
 from headjax.heads.ordering import Order, Steps, fitting, flat, say_fewer, shared
 from headjax.models.config import ModelConfig
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from headjax.core.errors import HeadjaxError
 from headjax.models.config import HEAD_STACKS, ModelConfig
@@ -60,6 +60,10 @@ class HeadId:
         if match[1] not in HEAD_STACKS:
             raise HeadjaxError(f"head {text!r}: unknown head stack {match[1]!r}; known: {', '.join(HEAD_STACKS)}")
         return cls(match[1], int(match[2]), int(match[3]))
+
+
+Values = Mapping[HeadId, float]
+"""One number per head."""
 
 
 def stack_of(path: str) -> tuple[str, int]:

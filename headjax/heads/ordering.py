@@ -14,8 +14,7 @@ from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Amount, read_amount
 from headjax.core.serialize import unknown_name
 from headjax.heads.ablation import Ablation
-from headjax.heads.gates import Values
-from headjax.heads.head_id import HeadId, all_heads, position, require_stack
+from headjax.heads.head_id import HeadId, Values, all_heads, position, require_stack
 from headjax.heads.scores import SCORES, Scores
 from headjax.models.config import ModelConfig
 

@@ -12,8 +12,7 @@ import numpy as np
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import unknown_name
 from headjax.core.short import brief
-from headjax.heads.gates import Values
-from headjax.heads.head_id import HeadId
+from headjax.heads.head_id import HeadId, Values
 
 GRADIENT_SCORES: Mapping[str, str] = {
     "importance": "mean over examples of |dL/dxi_h|: Michel et al. 2019, equation 2",

@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from headjax.core.errors import DataError
-from headjax.core.tensors import Params
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.cache import DecodingState
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, GenerativeModel, Options
+from headjax.models.config import Batch, GenerativeModel, Options
 from headjax.models.decode_loop import start
 from headjax.models.generation import check_generative, for_decoding
 from headjax.models.inputs import device_batch
@@ -48,7 +47,6 @@ def beam_search(
     end_token: int,
     padding_token: int = 0,
     length_penalty: float = 1.0,
-    gates: Gates | None = None,
     compute: Compute = Compute(),
 ) -> Beams:
     """The likeliest continuations or translations that `beams` hypotheses at a time can find.
@@ -71,13 +69,12 @@ def beam_search(
         end_token: ends a hypothesis.
         padding_token: token after an end token in the result.
         length_penalty: exponent of the length that scores are divided by; 0 prefers short ones, as probabilities do.
-        gates: head gates, `[layers, max_heads]` each.
         compute: how to compute.
 
     Raises:
         DataError: the model does not generate, or has not enough positions.
     """
-    config = check_generative(model.config, max_new_tokens, gates)
+    config = check_generative(model.config, max_new_tokens)
     if not isinstance(beams, int) or beams < 1:
         raise DataError(f"beams: must be an integer of at least 1, got {beams!r}")
     if length_penalty < 0:
@@ -85,7 +82,7 @@ def beam_search(
     check_positions(config, batch, max_new_tokens)
     arrays = device_batch(config, batch)
     search = _Search(config, beams, max_new_tokens, end_token, padding_token, length_penalty)
-    return _beam_search(search, for_decoding(config, model.params, compute), arrays, gates, compute)
+    return _beam_search(search, for_decoding(model, compute), arrays, compute)
 
 
 class _Search(NamedTuple):
@@ -111,10 +108,10 @@ class _Loop(NamedTuple):
     finished: Beams
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
-def _beam_search(search: _Search, params: Params, batch: Batch, gates: Gates | None, compute: Compute) -> Beams:
-    options = Options(gates=gates, compute=compute)
-    logits, state = start(search.config, params, batch, options, search.max_new_tokens)
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _beam_search(search: _Search, model: Model, batch: Batch, compute: Compute) -> Beams:
+    options = Options(compute=compute)
+    logits, state = start(search.config, model, batch, options, search.max_new_tokens)
     examples, beams = logits.shape[0], search.beams
     rows = jnp.repeat(jnp.arange(examples), beams)
     shape = (examples, beams, search.max_new_tokens)
@@ -135,14 +132,14 @@ def _beam_search(search: _Search, params: Params, batch: Batch, gates: Gates | N
         best = search.score(loop.live[:, 0], search.max_new_tokens)
         return (loop.step < search.max_new_tokens) & (best > loop.finished.scores[:, -1]).any()
 
-    last = jax.lax.while_loop(unfinished, lambda loop: _advance(search, params, options, loop), first)
+    last = jax.lax.while_loop(unfinished, lambda loop: _advance(search, model, options, loop), first)
     # Those still alive at the end are as long as allowed; those alive when the search stopped early cannot win.
     cut = jnp.where(last.step == search.max_new_tokens, search.score(last.live, search.max_new_tokens), NEVER)
     lengths = jnp.full(shape[:2], search.max_new_tokens, jnp.int32)
     return _best(last.finished, Beams(last.live_tokens, lengths, cut), beams)
 
 
-def _advance(search: _Search, params: Params, options: Options, loop: _Loop) -> _Loop:
+def _advance(search: _Search, model: Model, options: Options, loop: _Loop) -> _Loop:
     examples, beams = loop.live.shape
     vocabulary = loop.logits.shape[-1]
     extended = loop.live[:, :, None] + jax.nn.log_softmax(loop.logits, axis=-1).reshape(examples, beams, vocabulary)
@@ -162,7 +159,7 @@ def _advance(search: _Search, params: Params, options: Options, loop: _Loop) -> 
     chosen = jnp.take_along_axis(token, kept, axis=1)
     rows = (parents + beams * jnp.arange(examples)[:, None]).reshape(-1)
     present = jnp.ones((examples * beams, 1), bool)
-    logits, state = search.config.decode(params, chosen.reshape(-1, 1), present, loop.state.reorder(rows), options)
+    logits, state = search.config.decode(model, chosen.reshape(-1, 1), present, loop.state.reorder(rows), options)
     return _Loop(
         step=length,
         logits=logits[:, 0],

@@ -75,8 +75,7 @@ class StackCall(NamedTuple):
     """Everything about one stack call that is neither parameter nor input.
 
     Attributes:
-        attention: self-attention call; its gates are `[layers, ..., max_heads]`, see `headjax.heads.gates`.
-        cross_attention: cross-attention call, with gates likewise.
+        attention, cross_attention: calls of both.
         encoder_output: `[batch, key, memory_width]`, for cross-attention.
         query_mask: `[batch, length]` bool, False at padding.
         key: PRNG key of dropout, None outside training.

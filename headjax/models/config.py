@@ -34,11 +34,6 @@ Batch = Mapping[str, Any]
 """
 
 
-Gates = Mapping[str, jax.Array]
-"""Head gates by head stack (`encoder`, `decoder`, `cross`): `[layers, max_heads]`, `[layers, batch, max_heads]` or
-`[layers, batch, query, max_heads]`."""
-
-
 HEAD_STACKS = {
     "encoder": ("encoder", "attention"),
     "decoder": ("decoder", "attention"),
@@ -120,14 +115,12 @@ class Options(NamedTuple):
     """Everything about one forward that is neither parameter nor batch.
 
     Attributes:
-        gates: head gates.
         key: PRNG key of dropout; None outside training.
         probe: statistics to take from each attention call.
         compute: how to compute.
         join: how sub-layers join the stream; None is as their residual connections do.
     """
 
-    gates: Gates | None = None
     key: jax.Array | None = None
     probe: ProbeFunction | None = None
     compute: Compute = Compute()
@@ -135,12 +128,7 @@ class Options(NamedTuple):
 
     def call(self, stack: str) -> StackCall:
         """Return the call of a stack with these options, without its mask."""
-        own = Call(gates=self.gates_of(stack))
-        return StackCall(own, probe=self.probe, compute=self.compute, stack=stack, join=self.join)
-
-    def gates_of(self, head_stack: str) -> jax.Array | None:
-        """Return the gates of one head stack; None is all ones."""
-        return None if self.gates is None else self.gates.get(head_stack)
+        return StackCall(Call(), probe=self.probe, compute=self.compute, stack=stack, join=self.join)
 
 
 class Loss(NamedTuple):
@@ -245,8 +233,7 @@ class ModelConfig(Spec, abc.ABC):
 
     def apply(self, params: Params, batch: Batch, options: Options) -> Output:
         """Compute the forward pass with a nested dict of arrays."""
-        self.check_gates(options.gates)
-        return self.forward(self.bind(options.compute.cast(params)), batch, options)
+        return self.forward(options.compute.cast(self.bind(params)), batch, options)
 
     @abc.abstractmethod
     def loss(self, output: Output, batch: Batch) -> Loss:
@@ -303,16 +290,6 @@ class ModelConfig(Spec, abc.ABC):
             name: (len(layers), max(each.num_heads for each in layers)) for name, layers in self.attentions().items()
         }
 
-    def check_gates(self, gates: Gates | None) -> None:
-        """Raise `DataError` for gates of a head stack that the model does not have, or of another number of heads."""
-        shapes = self.gate_shapes() if gates else {}
-        for name, array in (gates or {}).items():
-            if name not in shapes:
-                raise DataError(f"gates: the model has no head stack {name!r}; it has {', '.join(shapes)}")
-            layers, heads = shapes[name]
-            if not 2 <= array.ndim <= 4 or (array.shape[0], array.shape[-1]) != shapes[name]:
-                raise DataError(f"gates: {name} has shape {list(array.shape)}; expected [{layers}, {heads}]")
-
     def site(self, head_stack: str, layer: int) -> Site:
         """Return the place of one attention layer; the model has the head stack and the layer."""
         name, slot = HEAD_STACKS[head_stack]
@@ -346,13 +323,13 @@ class GenerativeModel(ModelConfig):
     """A model that predicts the next token from those before it."""
 
     @abc.abstractmethod
-    def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
+    def prompt(self, model: Any, batch: Batch, options: Options, new_tokens: int) -> Prompt:
         """Return the prompt of a batch, with room in the cache for this many new tokens."""
 
     @abc.abstractmethod
     def decode(
         self,
-        params: Params,
+        model: Any,
         tokens: jax.Array,
         present: jax.Array,
         state: DecodingState,

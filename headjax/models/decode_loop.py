@@ -9,22 +9,21 @@ import jax
 import jax.numpy as jnp
 
 from headjax.core.errors import DataError
-from headjax.core.tensors import Params
 from headjax.models.cache import DecodingState, with_units, without_units
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, GenerativeModel, Options
+from headjax.models.config import Batch, GenerativeModel, Options
 from headjax.models.prompts import prompt_length
 from headjax.models.sampling import Sampler
 
 
 def start(
-    config: GenerativeModel, params: Params, batch: Batch, options: Options, new_tokens: int
+    config: GenerativeModel, model: Any, batch: Batch, options: Options, new_tokens: int
 ) -> tuple[jax.Array, DecodingState]:
     """Return logits `[batch, vocabulary]` after each prompt's last token before padding, and the state after it."""
-    prompt = config.prompt(params, batch, options, new_tokens)
+    prompt = config.prompt(model, batch, options, new_tokens)
     last = prompt.tokens.shape[1] - 1 - jnp.argmax(prompt.present[:, ::-1], axis=1)
     logits, state = config.decode(
-        params, prompt.tokens, prompt.present, prompt.state, options, at=last, positions=prompt.positions
+        model, prompt.tokens, prompt.present, prompt.state, options, at=last, positions=prompt.positions
     )
     return logits[:, 0], state
 
@@ -70,10 +69,10 @@ class Loop(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def read_prompts(settings: Settings, params: Params, batch: Batch, gates: Gates | None, key: jax.Array) -> Loop:
+def read_prompts(settings: Settings, model: Any, batch: Batch, key: jax.Array) -> Loop:
     """Read the prompts and choose the first token of each continuation."""
-    options = Options(gates=gates, compute=settings.compute)
-    logits, state = start(settings.config, params, batch, options, settings.room(batch))
+    options = Options(compute=settings.compute)
+    logits, state = start(settings.config, model, batch, options, settings.room(batch))
     count = logits.shape[0]
     nothing = Loop(
         step=jnp.zeros((), jnp.int32),
@@ -86,12 +85,10 @@ def read_prompts(settings: Settings, params: Params, batch: Batch, gates: Gates 
     return _chosen(settings, nothing, logits, key)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=4)
-def continue_until(
-    settings: Settings, params: Params, gates: Gates | None, key: jax.Array, loop: Loop, until: int
-) -> Loop:
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=3)
+def continue_until(settings: Settings, model: Any, key: jax.Array, loop: Loop, until: int) -> Loop:
     """Generate until there are `until` tokens or every continuation has ended; the loop's arrays are used up."""
-    options = Options(gates=gates, compute=settings.compute)
+    options = Options(compute=settings.compute)
 
     caches = loop.state.cache.layers
 
@@ -102,7 +99,7 @@ def continue_until(
         loop = loop.with_caches(with_units(loop.state.cache.layers, caches))
         token = jax.lax.dynamic_slice_in_dim(loop.tokens, loop.step - 1, 1, axis=1)
         present = (loop.lengths == loop.step)[:, None]  # those that have ended grow no longer
-        logits, state = settings.config.decode(params, token, present, loop.state, options)
+        logits, state = settings.config.decode(model, token, present, loop.state, options)
         loop = _chosen(settings, loop._replace(state=state), logits[:, 0], key)
         return loop.with_caches(without_units(state.cache.layers))
 

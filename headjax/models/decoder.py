@@ -15,7 +15,7 @@ from headjax.core.errors import require
 from headjax.core.fields import Listed, Rate, Size
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Normal, Params
+from headjax.core.tensors import Initializer, Normal
 from headjax.models.cache import DecodingState, Prompt
 from headjax.models.compute import StackCall
 from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output
@@ -82,20 +82,19 @@ class DecoderModel(GenerativeModel):
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, options: Options) -> Output:
         return Output(hidden=hidden, logits=model.output(hidden, model.embeddings.token))
 
-    def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
+    def prompt(self, model: Any, batch: Batch, options: Options, new_tokens: int) -> Prompt:
         tokens = batch_tokens(batch)
         present = batch_present(batch, tokens)
         capacity = tokens.shape[1] + new_tokens
         self.embeddings.positions.check_length(capacity)
         example = jnp.zeros((tokens.shape[0], 1, self.width), options.compute.type)
-        model = self.bind(options.compute.cast(params))
         cache = empty_cache(model.decoder, example, capacity)
         present = jnp.ones(tokens.shape, bool) if present is None else present
         return Prompt(tokens, present, DecodingState(cache), batch.get("position_ids"))
 
     def decode(
         self,
-        params: Params,
+        model: Any,
         tokens: jax.Array,
         present: jax.Array,
         state: DecodingState,
@@ -103,10 +102,9 @@ class DecoderModel(GenerativeModel):
         at: jax.Array | None = None,
         positions: jax.Array | None = None,
     ) -> tuple[jax.Array, DecodingState]:
-        model = self.bind(options.compute.cast(params))
         positions = state.cache.next_positions(present) if positions is None else positions
         x = model.embeddings(tokens, positions=positions)
-        call = StackCall(attention=Call(gates=options.gates_of("decoder")), compute=options.compute)
+        call = StackCall(attention=Call(), compute=options.compute)
         cache = state.cache.admit(positions, present)
         hidden, cache = decode(model.decoder, x, call, cache)
         hidden = hidden if at is None else jnp.take_along_axis(hidden, at[:, None, None], axis=1)

@@ -16,7 +16,7 @@ from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, NotNegative, Rate, Size
 from headjax.core.norms import RMSNorm
 from headjax.core.serialize import kind
-from headjax.core.tensors import FanIn, Initializer, Normal, Params, Xavier
+from headjax.core.tensors import FanIn, Initializer, Normal, Xavier
 from headjax.models.cache import DecodingState, Prompt
 from headjax.models.compute import StackCall
 from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output
@@ -139,8 +139,8 @@ class EncoderDecoderModel(GenerativeModel):
         mask = Mask(causal=True, keys=present, query_segments=packed, key_segments=packed)
         crossed = Mask(keys=source.query_mask, query_segments=packed, key_segments=batch.get("segment_ids"))
         return options.call(stack)._replace(
-            attention=Call(mask=mask, gates=options.gates_of("decoder"), positions=positions),
-            cross_attention=Call(mask=crossed, gates=options.gates_of("cross"), positions=positions),
+            attention=Call(mask=mask, positions=positions),
+            cross_attention=Call(mask=crossed, positions=positions),
             encoder_output=memory,
             query_mask=self.counted(batch),
             key=fold(options.key, 3),
@@ -179,8 +179,7 @@ class EncoderDecoderModel(GenerativeModel):
             return jnp.asarray(batch["labels"]) != IGNORED if "labels" in batch else None
         return jnp.asarray(mask).astype(bool)
 
-    def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
-        model = self.bind(options.compute.cast(params))
+    def prompt(self, model: Any, batch: Batch, options: Options, new_tokens: int) -> Prompt:
         source = self.call("encoder", batch, options, None)
         encoded, _ = model.encoder(self.enter(model, "encoder", batch, options), source)
         if "decoder_input_ids" in batch:
@@ -196,7 +195,7 @@ class EncoderDecoderModel(GenerativeModel):
 
     def decode(
         self,
-        params: Params,
+        model: Any,
         tokens: jax.Array,
         present: jax.Array,
         state: DecodingState,
@@ -204,13 +203,12 @@ class EncoderDecoderModel(GenerativeModel):
         at: jax.Array | None = None,
         positions: jax.Array | None = None,
     ) -> tuple[jax.Array, DecodingState]:
-        model = self.bind(options.compute.cast(params))
         table = self._token_table(model)
         positions = state.cache.next_positions(present) if positions is None else positions
         x = model.decoder_embeddings(tokens, positions=positions, table=table)
         call = StackCall(
-            attention=Call(gates=options.gates_of("decoder")),
-            cross_attention=Call(mask=Mask(keys=state.source), gates=options.gates_of("cross"), positions=positions),
+            attention=Call(),
+            cross_attention=Call(mask=Mask(keys=state.source), positions=positions),
             compute=options.compute,
         )
         cache = state.cache.admit(positions, present)

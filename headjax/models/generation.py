@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, TypedDict, Unpack, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from headjax.core.errors import DataError
 from headjax.core.limits import check_memory
-from headjax.core.tensors import Params
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.mesh.memory import memory_of
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, GenerativeModel, ModelConfig, Options
+from headjax.models.config import Batch, GenerativeModel, ModelConfig, Options
 from headjax.models.decode_loop import Loop, Settings, continue_until, read_prompts
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
@@ -54,7 +54,6 @@ class Choices(TypedDict, total=False):
     sampler: Sampler
     seed: int
     cache: int | None
-    gates: Gates | None
     compute: Compute
 
 
@@ -81,7 +80,6 @@ def generate(
     sampler: Sampler = Greedy(),
     seed: int = 0,
     cache: int | None = None,
-    gates: Gates | None = None,
     compute: Compute = Compute(),
 ) -> Generated | str | list[str]:
     """Continue every prompt, or translate every source, until its end token or `max_new_tokens`.
@@ -103,7 +101,6 @@ def generate(
         seed: of the sampler.
         cache: number of tokens that the cache has room for, so that requests of several lengths share one compilation;
             None is as many as prompt and continuation need.
-        gates: head gates, `[layers, max_heads]` each.
         compute: how to compute.
 
     Returns:
@@ -127,7 +124,6 @@ def generate(
         sampler=sampler,
         seed=seed,
         cache=cache,
-        gates=gates,
         compute=compute,
     ).advance()
     if texts is None:
@@ -136,16 +132,12 @@ def generate(
     return continued[0] if isinstance(batch, str) else continued
 
 
-def check_generative(config: ModelConfig, max_new_tokens: int, gates: Gates | None) -> GenerativeModel:
-    """Return the config if it can generate with these gates."""
+def check_generative(config: ModelConfig, max_new_tokens: int) -> GenerativeModel:
+    """Return the config if it can generate."""
     if not isinstance(config, GenerativeModel):
         raise DataError("model: it has no decoder, so it does not generate")
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
         raise DataError(f"max_new_tokens: must be an integer of at least 1, got {max_new_tokens!r}")
-    config.check_gates(gates)
-    for name, array in (gates or {}).items():
-        if array.ndim != 2:
-            raise DataError(f"gates: {name} has shape {list(array.shape)}; generation takes [layers, max_heads]")
     return config
 
 
@@ -158,8 +150,8 @@ class Generation:
         finished: whether every continuation has ended.
     """
 
-    def __init__(self, settings: Settings, params: Params, gates: Gates | None, key: jax.Array, loop: Loop) -> None:
-        self._settings, self._params, self._gates, self._key, self._loop = settings, params, gates, key, loop
+    def __init__(self, settings: Settings, model: Model, key: jax.Array, loop: Loop) -> None:
+        self._settings, self._model, self._key, self._loop = settings, model, key, loop
         self.limit = settings.max_new_tokens
         self.step, self.finished = 1, self.limit == 1
 
@@ -171,7 +163,7 @@ class Generation:
         if self.finished:
             return self._found()
         until = self.limit if tokens is None else min(self.step + tokens, self.limit)
-        self._loop = continue_until(self._settings, self._params, self._gates, self._key, self._loop, until)
+        self._loop = continue_until(self._settings, self._model, self._key, self._loop, until)
         if tokens is not None:  # only then does anyone ask before the end
             self.step = int(self._loop.step)
             self.finished = self.step >= self.limit or bool(self._loop.finished.all())
@@ -199,43 +191,47 @@ def begin(
     sampler: Sampler = Greedy(),
     seed: int = 0,
     cache: int | None = None,
-    gates: Gates | None = None,
     compute: Compute = Compute(),
 ) -> Generation:
     """Read the prompts of a batch and choose the first token of each continuation; the arguments are `generate`'s."""
-    config = check_generative(model.config, max_new_tokens, gates)
+    config = check_generative(model.config, max_new_tokens)
     check_positions(config, batch, max_new_tokens)
     arrays = device_batch(config, batch)
     settings = Settings(config, max_new_tokens, end_token, padding_token, sampler, compute, cache)
-    params = for_decoding(config, model.params, compute)
-    key = jax.random.key(seed)
-    return Generation(settings, params, gates, key, read_prompts(settings, params, arrays, gates, key))
+    model, key = for_decoding(model, compute), jax.random.key(seed)
+    return Generation(settings, model, key, read_prompts(settings, model, arrays, key))
 
 
 UNROLLED = 64
 """Greatest number of layers that are computed one by one; deeper stacks are scanned, which compiles faster."""
 
 
-def for_decoding(config: GenerativeModel, params: Params, compute: Compute = Compute()) -> Params:
-    """Return the parameters as generation reads them: in the type to compute in, each layer's arrays by themselves.
+def for_decoding(model: Model, compute: Compute = Compute()) -> Model:
+    """Return a model as generation reads it: in the type to compute in, each layer's arrays by themselves.
 
-    Parameters that are so already are not copied; a program that generates often converts them once.
+    What is so already is not copied; a program that generates often converts a model once. On CPUs layers by themselves
+    save a copy: a scan, and a slice of stacked arrays, copy a layer's weights before they are used.
     """
-    if any(array.dtype != compute.type for array in jax.tree.leaves(params)):
-        params = jax.jit(compute.cast)(params)
-    shallow = {name: stack for name, stack in config.stacks().items() if len(stack.layers) <= UNROLLED}
-    return params | {name: stack.by_layer(params[name]) for name, stack in shallow.items()}
+    if any(array.dtype != compute.type for array in jax.tree.leaves(nnx.state(model, nnx.Param))):
+        model = jax.jit(compute.cast)(model)
+    model = jax.tree.map(lambda array: array, model)
+    for name, stack in model.config.stacks().items():
+        module = getattr(model, name)
+        for group in stack.groups if len(stack.layers) <= UNROLLED else ():
+            layers = getattr(module, group.name)
+            if len(group.tied(group.start)) == 1 and not isinstance(layers, nnx.List):
+                setattr(module, group.name, nnx.List(group.unstacked(layers)))
+    return model
 
 
-def cache_bytes(
-    config: GenerativeModel, params: Params, batch: Batch, new_tokens: int, compute: Compute = Compute()
-) -> int:
+def cache_bytes(model: Model, batch: Batch, new_tokens: int, compute: Compute = Compute()) -> int:
     """Return the bytes of the keys and values in the cache of a batch and as many new tokens, of all layers."""
 
-    def layers(params: Params, batch: Batch) -> Any:
-        return config.prompt(params, batch, Options(compute=compute), new_tokens).state.cache.layers
+    def layers(model: Model, batch: Batch) -> Any:
+        config: Any = model.config
+        return config.prompt(compute.cast(model), batch, Options(compute=compute), new_tokens).state.cache.layers
 
-    arrays = jax.tree.leaves(jax.eval_shape(layers, params, dict(batch)))
+    arrays = jax.tree.leaves(jax.eval_shape(layers, model, dict(batch)))
     return sum(array.size * array.dtype.itemsize for array in arrays)
 
 
@@ -253,23 +249,23 @@ class Programs(NamedTuple):
 
 def programs(model: Model, batch: Batch, *, max_new_tokens: int = NEW_TOKENS, compute: Compute = Compute()) -> Programs:
     """Compile the programs of `generate` for a batch of these shapes, greedily and without an end token."""
-    config = check_generative(model.config, max_new_tokens, None)
+    config = check_generative(model.config, max_new_tokens)
     settings = Settings(config, max_new_tokens, None, 0, Greedy(), compute)
-    params, key = for_decoding(config, model.params, compute), jax.random.key(0)
-    prompt = read_prompts.lower(settings, params, device_batch(config, batch), None, key)
+    model, key = for_decoding(model, compute), jax.random.key(0)
+    prompt = read_prompts.lower(settings, model, device_batch(config, batch), key)
     loop = jax.tree.map(lambda made: jax.ShapeDtypeStruct(made.shape, made.dtype), prompt.out_info)
-    continuation = continue_until.lower(settings, params, None, key, loop, 1)
+    continuation = continue_until.lower(settings, model, key, loop, 1)
     return Programs(prompt.compile(), continuation.compile())
 
 
-def check_room(field: str, config: GenerativeModel, params: Params, batch: Batch, texts: int, new_tokens: int) -> int:
+def check_room(field: str, model: Model, batch: Batch, texts: int, new_tokens: int) -> int:
     """Check that texts that are generated at a time can fit into memory; return the bytes of their caches."""
-    there, length = memory_of(), prompt_length(config, batch) + new_tokens
+    there, length = memory_of(), prompt_length(model.config, batch) + new_tokens
     asked = f"{texts:,} x {length:,} tokens"
     # Larger ones have no shape that JAX could tell the bytes of.
     check_memory(field, texts * length * _TOKEN, there, asked)
     try:
-        needed = texts * cache_bytes(config, params, batch, new_tokens)
+        needed = texts * cache_bytes(model, batch, new_tokens)
     except DataError as error:  # more than the model has positions
         raise DataError(f"{field}: {error}") from None
     check_memory(field, needed, there, f"the caches of {asked}")

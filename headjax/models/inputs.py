@@ -116,7 +116,7 @@ def reading(positions: Positions, stack: str, batch: Batch, options: Options, *,
     counted = batch_positions(batch, positions, tokens, present, causal=causal)
     mask = Mask(causal=causal, keys=present, query_segments=packed, key_segments=packed)
     return options.call(stack)._replace(
-        attention=Call(mask=mask, gates=options.gates_of(stack), positions=counted),
+        attention=Call(mask=mask, positions=counted),
         query_mask=present,
         key=fold(options.key, 1),
     )

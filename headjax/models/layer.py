@@ -93,7 +93,7 @@ class LayerCall(NamedTuple):
     """Everything about one layer call that is neither parameter nor input.
 
     Attributes:
-        attention: the self-attention call (its gates are this layer's).
+        attention: the self-attention call.
         cross_attention: the cross-attention call, in decoders that have one.
         encoder_output: `[batch, key, width]`, for cross-attention.
         query_mask: `[batch, length]` bool, False at padding.

@@ -26,7 +26,7 @@ from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
 from headjax.core.tensors import Params
 from headjax.mesh.explicit import spread_by_example
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, Loss, ModelConfig, Network, Options, Output
+from headjax.models.config import Batch, Loss, ModelConfig, Network, Options, Output
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe, ProbeFunction, TransformerLayer
 from headjax.models.tasks.classification import remembered_names, with_class_names
@@ -142,7 +142,6 @@ class Model(Network):
     def __call__(
         self,
         batch: Batch,
-        gates: Gates | None = None,
         *,
         attention: bool = False,
         probe: ProbeFunction | None = None,
@@ -156,7 +155,7 @@ class Model(Network):
         """
         still = self.deterministic if deterministic is None else deterministic
         key = None if rngs is None or still else rngs.dropout()
-        options = Options(gates=gates, key=key, probe=probe, compute=compute)
+        options = Options(key=key, probe=probe, compute=compute)
         return forward(self, batch, options, attention=attention)
 
     def device_batch(self, batch: Batch) -> dict[str, jax.Array]:
@@ -279,7 +278,7 @@ def forward(model: Model, batch: Batch, options: Options, *, attention: bool = F
     # Within a trace nothing is compiled apart, so that whoever traces a gated copy sees all of its calls.
     traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((model, arrays)))
     run = _forward.__wrapped__ if traced else _forward  # type: ignore[attr-defined]
-    output: Output = run(model, arrays, options.gates, options.key, probe, options.compute)
+    output: Output = run(model, arrays, options.key, probe, options.compute)
     return output._replace(attention=output.probes, probes=None) if attention else output
 
 
@@ -289,13 +288,12 @@ def probabilities(probe: Probe) -> jax.Array | None:
 
 
 @functools.partial(jax.jit, static_argnames=("probe", "compute"))
-def _forward(model: Model, batch: Any, gates: Any, key: Any, probe: ProbeFunction | None, compute: Compute) -> Output:
-    def computed(model: Model, batch: Any, gates: Any, key: Any) -> Output:
-        model.config.check_gates(gates)
-        return model.config.forward(compute.cast(model), batch, Options(gates, key, probe, compute))
+def _forward(model: Model, batch: Any, key: Any, probe: ProbeFunction | None, compute: Compute) -> Output:
+    def computed(model: Model, batch: Any, key: Any) -> Output:
+        return model.config.forward(compute.cast(model), batch, Options(key, probe, compute))
 
     examples = next(iter(batch.values()), jax.numpy.zeros(()))  # an empty batch is refused by what reads it
-    return spread_by_example(computed, examples, model, batch, gates, key)
+    return spread_by_example(computed, examples, model, batch, key)
 
 
 FILES = "files"

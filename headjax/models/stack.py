@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention
 from headjax.core.errors import require
 from headjax.core.modules import Spec, stacked_module
@@ -35,15 +34,12 @@ class Varying(NamedTuple):
 
     Attributes:
         layer: module of the weights; None where layers share them.
-        gates, cross_gates: gates of the self- and cross-attention.
         columns: positions of the layer's heads in the self-attention's bias.
         cache: the layer's cache.
         number: the layer's number in the stack.
     """
 
     layer: Any
-    gates: jax.Array | None
-    cross_gates: jax.Array | None
     columns: jax.Array | None
     cache: LayerCache | None
     number: jax.Array
@@ -129,8 +125,6 @@ class LayerGroup:
         heads = len(self.layer.attention.ids)
         return Varying(
             layer=self.varying_weights(layers),
-            gates=self._gates(call.attention, "attention"),
-            cross_gates=self._gates(call.cross_attention, "cross_attention"),
             columns=None if call.columns is None else call.columns[self.start : self.stop, :heads],
             cache=None,
             number=jnp.arange(self.start, self.stop),
@@ -141,12 +135,12 @@ class LayerGroup:
         implementation = call.compute.attention
 
         def body(x: jax.Array, own: Varying) -> tuple[jax.Array, dict[str, Any]]:
-            attention = call.attention._replace(gates=own.gates, implementation=implementation)
+            attention = call.attention._replace(implementation=implementation)
             if own.columns is not None and attention.bias is not None:
                 attention = attention._replace(bias=jnp.take(attention.bias, own.columns, axis=1))
             layer_call = LayerCall(
                 attention=attention,
-                cross_attention=call.cross_attention._replace(gates=own.cross_gates, implementation=implementation),
+                cross_attention=call.cross_attention._replace(implementation=implementation),
                 encoder_output=call.encoder_output,
                 query_mask=call.query_mask,
                 key=None if call.key is None else jax.random.fold_in(call.key, own.number),
@@ -169,12 +163,6 @@ class LayerGroup:
     def layer_of(self, layers: TransformerLayer, varying: Any) -> TransformerLayer:
         """Return one layer, from the group's module and the weights of its own."""
         return cast(TransformerLayer, varying)
-
-    def _gates(self, call: Call, slot: str) -> jax.Array | None:
-        attention = getattr(self.layer, slot)
-        if call.gates is None or attention is None:
-            return None
-        return call.gates[self.start : self.stop, ..., : attention.num_heads]
 
 
 @jax.jit

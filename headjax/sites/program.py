@@ -226,7 +226,8 @@ def gated(model: M, gates: Mapping[Any, Any]) -> M:
 
     Args:
         model: Any `nnx.Module` with attention layers, see `headjax.attention_sites`.
-        gates: Gates by head, as `HeadId` or as text; or arrays of the `shape` of a site by its path. Others are 1.
+        gates: Gates by head, as `HeadId` or as text; or arrays of the `shape` of a site by its path, with axes of
+            examples and positions before the heads where they differ. Others are 1.
 
     Raises:
         HeadjaxError: The model has no such head or site.

@@ -149,7 +149,8 @@ def filled(sites: Sites, gates: Mapping[Any, Any] | None) -> Gates:
     for path, array in given.items():
         if path not in found:
             raise HeadjaxError(f"gates: the model has no attention layer {path}; it has {', '.join(found)}")
-        if jnp.shape(array) != found[path].shape:
+        *front, last = found[path].shape
+        if (*jnp.shape(array)[: len(front)], jnp.shape(array)[-1]) != (*front, last):
             raise HeadjaxError(f"gates: {path} has shape {list(jnp.shape(array))}; expected {list(found[path].shape)}")
         found[path] = jnp.asarray(array)
     for site in sites:

@@ -62,7 +62,7 @@ def validation(config: TrainConfig, model: ModelConfig, mesh: Mesh, data: TaskDa
         found = []
         for batch in validation_batches(data, config.batch_size):
             placed = put_whole_batch(check_batch(model, batch), mesh)
-            found.append(measure_batch(fitted, measure, config.compute, params, placed, mesh=mesh))
+            found.append(measure_batch(fitted.bind(params), measure, config.compute, placed, mesh=mesh))
         return reduce_batches(measure, found).metrics
 
     return evaluate

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import headjax
@@ -93,15 +94,15 @@ def module(name: str, **options: Any) -> AttentionModule:
     return made(WIDTH, params=random_params(config), **options, **fields)
 
 
-Arrays = tuple[Any, Any, Any, Any]
-"""Mask, bias, gates and positions of a call."""
+Arrays = tuple[Any, Any, Any]
+"""Mask, bias and positions of a call."""
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _attended(attention: Attention, kernel: str, params: Params, x: Any, memory: Any, places: Any, call: Arrays) -> Any:
-    mask, bias, gates, positions = call
+    mask, bias, positions = call
     module = attention.bind(params, x.shape[-1], memory.shape[-1])
-    given = Call(mask=mask, bias=bias, gates=gates, positions=positions, implementation=kernel)
+    given = Call(mask=mask, bias=bias, positions=positions, implementation=kernel)
     return module.attend(x, module.key_values(memory, places), given)
 
 
@@ -110,13 +111,16 @@ def attended_by(
 ) -> Attended:
     """Contexts of queries from `x`, with keys and values from `memory` or from `x` itself; one program, no dropout."""
     memory = x if memory is None else memory
-    arrays = (call.mask, call.bias, call.gates, call.positions)
+    arrays = (call.mask, call.bias, call.positions)
     return _attended(attention, call.implementation, params, x, memory, positions, arrays)
 
 
-def outputs_of(attention: Attention, params: Params, x: Any, call: Call = Call(), memory: Any = None) -> jax.Array:
-    """Outputs of the same."""
-    return _combined(attention, params, attended_by(attention, params, x, call, memory).context)
+def outputs_of(
+    attention: Attention, params: Params, x: Any, call: Call = Call(), memory: Any = None, gates: Any = 1.0
+) -> jax.Array:
+    """Outputs of the same, with gates `[batch, query, heads]` on the contexts."""
+    context = attended_by(attention, params, x, call, memory).context
+    return _combined(attention, params, context * jnp.asarray(gates, context.dtype)[..., None])
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -8,12 +8,11 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax.attention import Attention, AttentionModule, Mask
+from headjax.attention import Attention, AttentionModule, HeadOutput, Mask
 from headjax.core import serialize
 from headjax.core.fields import Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Ones, weight
-from headjax.heads.gates import without
 from headjax.heads.head_id import HeadId
 from tests import tiny
 from tests.closeness import assert_close
@@ -49,7 +48,7 @@ class TemperedAttention(AttentionModule):
         self.key = weight((memory_width, heads, size), ("embed", "heads", "head_dim"))
         self.value = weight((memory_width, heads, size), ("embed", "heads", "head_dim"))
         self.temperature = weight((heads,), ("heads",), Ones, decay=False)
-        self.output = weight((heads, size, width), ("heads", "head_dim", "embed"), inputs=(0, 1))
+        self.output = HeadOutput(heads, size, width, bias=False)
         self.fill(rngs, params)
 
     def key_values(self, inputs, positions):
@@ -96,7 +95,7 @@ def test_removing_a_head_is_closing_its_gate_also_after_saving(model, tmp_path):
     gone = [HeadId("decoder", 0, 1), HeadId("decoder", 1, 3)]
     pruned = headjax.prune(model, gone)
     assert pruned.config.attentions()["decoder"][0].ids == (0, 2, 3)
-    masked = model(BATCH, without(model.config, gone)).logits
+    masked = headjax.gated(model, dict.fromkeys(gone, 0.0))(BATCH).logits
     assert_close(pruned(BATCH).logits, masked, sums=500)
     pruned.save(tmp_path / "model")
     loaded = headjax.load(tmp_path / "model")

@@ -22,9 +22,9 @@ SUMS = DIM + 2 * KEYS
 
 
 @functools.partial(jax.jit, static_argnames="implementation")
-def attended_by(query, key, value, mask=None, bias=None, gates=None, implementation="auto"):
+def attended_by(query, key, value, mask=None, bias=None, implementation="auto"):
     """One program of each structure, which its tests share."""
-    return attend(query, key, value, scale=SCALE, mask=mask, bias=bias, gates=gates, implementation=implementation)
+    return attend(query, key, value, scale=SCALE, mask=mask, bias=bias, implementation=implementation)
 
 
 def draw(shape: tuple[int, ...], seed: int) -> np.ndarray:
@@ -108,29 +108,6 @@ def test_large_logits_neither_overflow_nor_lose_the_winner():
     winner = np.einsum("bqhd,bkhd->bhqk", query.astype(np.float64), key).argmax(axis=-1)
     assert np.isfinite(attended.context).all()
     np.testing.assert_array_equal(np.argmax(attended.probabilities, axis=-1), winner)
-
-
-@pytest.mark.parametrize("shape", [(HEADS,), (BATCH, HEADS), (BATCH, QUERIES, HEADS)])
-def test_gates_multiply_the_contexts_of_their_heads_examples_and_queries(shape):
-    query, key, value = inputs()
-    gates = draw(shape, 5)
-    plain, gated = attended_by(query, key, value), attended_by(query, key, value, gates=gates)
-    full = {1: gates[None, None], 2: gates[:, None], 3: gates}[len(shape)]
-    assert_close(gated.context, np.asarray(plain.context) * full[..., None], sums=SUMS)
-    np.testing.assert_array_equal(gated.probabilities, plain.probabilities)
-
-
-def test_gradient_of_gates_is_exact():
-    """d/dxi_h of a linear function of the contexts is that function of head h's own context."""
-    query, key, value = inputs()
-    weights = draw((BATCH, QUERIES, HEADS, VALUES), 6)
-
-    def weighted(gates: Any) -> Any:
-        return jnp.sum(weights * attended_by(query, key, value, gates=gates).context)
-
-    context, _ = reference(query, key, value, SCALE)
-    gradient = jax.jit(jax.grad(weighted))(np.ones((BATCH, HEADS), np.float32))
-    assert_close(gradient, (weights * context).sum(axis=(1, 3)), sums=SUMS + QUERIES * VALUES)
 
 
 def test_dropout_zeroes_at_its_rate_and_keeps_the_mean():

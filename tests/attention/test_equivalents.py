@@ -189,16 +189,12 @@ def test_gated_is_the_formulation_inside_where_the_bias_is_large(name):
     np.testing.assert_array_equal(actual, attended_by(inner, params, X, call).context)
 
 
-@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 6, 3)])
-def test_gates_of_the_layer_multiply_those_of_the_call(shape):
+def test_a_gate_of_a_head_multiplies_its_context():
     gated = FORMULATIONS["gated"]
     params = random_params(gated)
-    given = np.random.default_rng(0).uniform(size=shape).astype(np.float32)
-    actual = attended_by(gated, params, X, Call(gates=given)).context
-    plain = attended_by(gated.inner, params["inner"], X).context
     own = 1.0 / (1.0 + np.exp(-(X @ params["gate"] + params["gate_bias"].reshape(1, 1, 3))))
-    full = given.reshape({1: (1, 1, 3), 2: (2, 1, 3), 3: (2, 6, 3)}[len(shape)])
-    assert_close(actual, np.asarray(plain) * (own * full)[..., None], sums=SUMS)
+    plain = attended_by(gated.inner, params["inner"], X).context
+    assert_close(attended_by(gated, params, X).context, np.asarray(plain) * own[..., None], sums=SUMS)
 
 
 def probabilities(params: Params, bias: Any = None) -> Any:

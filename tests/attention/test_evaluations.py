@@ -23,14 +23,13 @@ CAUSAL = Call(mask=Mask(causal=True))
 
 
 @pytest.mark.parametrize("name", ["latent", "latent_rotary"])
-def test_absorbed_and_expanded_latents_agree_with_gates_and_gradients(name, monkeypatch):
+def test_absorbed_and_expanded_latents_agree_with_gradients(name, monkeypatch):
     latent = FORMULATIONS[name]
     params = random_params(latent)
-    gates = np.random.default_rng(0).uniform(size=(2, 6, 3)).astype(np.float32)
 
     def loss(params):
         module = latent.bind(params, WIDTH, WIDTH)
-        attended = module.attend(X, module.key_values(X, None), CAUSAL._replace(gates=gates))
+        attended = module.attend(X, module.key_values(X, None), CAUSAL)
         return jnp.sum(jnp.sin(attended.context)), attended
 
     results = []
@@ -54,11 +53,10 @@ INNER = {
 
 @pytest.mark.parametrize("name", INNER)
 def test_one_query_attends_to_a_compressed_latent_as_to_rebuilt_values(name):
-    """Where the latent is small, one query reads it; padding, gates, biases and unequal groups included."""
+    """Where the latent is small, one query reads it; padding, biases and unequal groups included."""
     compressed = Compressed(inner=INNER[name], rank=3)
-    gates = np.linspace(0.5, 1.5, compressed.num_heads, dtype=np.float32)
     present = np.arange(6)[None] < np.array([[6], [4]])
-    call = Call(mask=Mask(keys=present), positions=np.full((2, 1), 5), gates=gates)
+    call = Call(mask=Mask(keys=present), positions=np.full((2, 1), 5))
 
     @jax.jit
     def both(params, x):

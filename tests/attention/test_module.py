@@ -141,8 +141,7 @@ def test_a_layer_without_heads_decodes():
 def test_any_number_of_axes_of_examples(name):
     layer, inputs = module(name), random_inputs(batch=6)
     places, keys = np.broadcast_to(np.arange(6) + 1, (6, 6)), np.arange(6) < np.arange(1, 7)[:, None]
-    options = {"positions": places, "mask": Mask(keys=keys, causal=True), "gates": np.linspace(0, 1, 6)[:, None]}
-    options["gates"] = options["gates"] * np.ones(layer.config.num_heads)
+    options = {"positions": places, "mask": Mask(keys=keys, causal=True)}
     expected = layer(inputs, **options)
     options = jax.tree.map(lambda array: array.reshape(3, 2, *array.shape[1:]), options)
     assert_close(layer(inputs.reshape(3, 2, 6, WIDTH), **options), expected.reshape(3, 2, 6, WIDTH), sums=WIDTH)

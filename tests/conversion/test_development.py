@@ -9,8 +9,8 @@ from headjax.conversion import convert
 from headjax.conversion.calibration import calibrate
 from headjax.data.corpus import embedded_split
 from headjax.evaluation.task import evaluate
-from headjax.heads.gates import without
 from headjax.heads.head_id import all_heads
+from headjax.sites.program import gated as with_gates
 from results.experiments.development import LENGTH, decoder
 
 pytestmark = pytest.mark.whole  # fits and evaluates a trained model many times
@@ -53,7 +53,7 @@ def ratio(model, texts):
 
 def test_it_needs_its_heads(model, texts) -> None:
     own = evaluate(model, texts["validation"])["loss"]
-    gated = evaluate(model, texts["validation"], gates=without(model.config, all_heads(model.config)))["loss"]
+    gated = evaluate(with_gates(model, dict.fromkeys(all_heads(model.config), 0.0)), texts["validation"])["loss"]
     assert own < 3.1
     assert gated > 1.7 * own
 

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 
@@ -13,10 +12,10 @@ from headjax.evaluation.task import evaluate_task
 from headjax.head_report.curves import CurveConfig, CurvePoint, curve, removable
 from headjax.head_report.page import best_head_table, curve_table, tolerance, write_report
 from headjax.head_report.study import study_heads
-from headjax.heads import gates as head_gates
 from headjax.heads.head_id import all_heads
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.models.shared_stack import SharedStack
+from headjax.sites.seam import UNIT
 from tests import tiny
 
 
@@ -50,9 +49,13 @@ class Judged:
     def __init__(self):
         self.asked = []
 
-    def __call__(self, model, gates):
-        self.asked.append((model, gates))
-        return float(gates["decoder"].sum())
+    def __call__(self, model):
+        self.asked.append(model)
+        return float(self.gates(model).sum())
+
+    @staticmethod
+    def gates(model):
+        return np.asarray(model.decoder.layers_0_1.attention.head_gate[...]) / UNIT
 
 
 def test_kept_heads_of_a_curve_are_solved_anew_until_none_is_left():
@@ -61,12 +64,13 @@ def test_kept_heads_of_a_curve_are_solved_anew_until_none_is_left():
     config = CurveConfig.parse("reconstruction+reconstruct")
     found = curve(model, config, batches, (50, 100), judged)
     assert [point.value for point in found] == [4.0, 0.0]
-    (half, gates), (none_left, _) = judged.asked
+    half, none_left = judged.asked
     removed = reconstruction_order(model, batches)[:4]
-    np.testing.assert_array_equal(gates["decoder"], head_gates.without(model.config, removed)["decoder"])
-    changed = jax.tree.map(lambda one, other: bool((one != other).any()), half.params, model.params)
-    assert any(jax.tree.leaves(changed["decoder"]["layers_0_1"]["attention"]))
-    assert none_left is model
+    off = [(head.layer, head.head) for head in removed]
+    assert sorted(map(tuple, np.argwhere(judged.gates(half) == 0.0).tolist())) == sorted(off)
+    kernels = [each.decoder.layers_0_1.attention.output.kernel[...] for each in (model, half, none_left)]
+    assert bool((kernels[1] != kernels[0]).any())
+    assert bool((kernels[2] == kernels[0]).all())
 
 
 def test_a_curve_takes_heads_that_layers_share_together():

@@ -4,13 +4,13 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.heads import gates
 from headjax.heads.agreement import agreement
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
 from headjax.models.outputs import Pooler
 from headjax.models.tasks import Classification, NoTask, Regression, SentenceSimilarity
 from headjax.models.vision import Patches
+from headjax.sites.program import gated
 from headjax.sites.reconstruction import reconstruct
 from tests import tiny
 from tests.models.test_encoder import config
@@ -76,7 +76,7 @@ def test_outputs_are_compared_in_the_way_of_their_task(task, kind, expected, apa
     assert found.value == pytest.approx(expected(*outputs), rel=rel)
     assert found.apart == apart(found.value)
     assert agreement(model, model, [BATCH]).apart == pytest.approx(0.0, abs=1e-6)
-    masked = agreement(model, model, [BATCH], gates=gates.without(model.config, REMOVED))
+    masked = agreement(model, gated(model, dict.fromkeys(REMOVED, 0.0)), [BATCH])
     assert masked.value == pytest.approx(found.value, rel=rel)
     assert agreement(model, pruned, [BATCH] * 2).value == pytest.approx(found.value)
 

@@ -10,10 +10,10 @@ from headjax.attention import Collaborative, NoHeads
 from headjax.attention.collaborative import Concatenate
 from headjax.core import tensors
 from headjax.core.errors import HeadjaxError
-from headjax.heads import gates
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import percent_steps, prune
 from headjax.heads.surgery import map_attention
+from headjax.sites.program import gated
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -27,7 +27,7 @@ def model():
 
 
 def logits(model, removed=()):
-    return np.asarray(model(BATCH, gates.without(model.config, removed)).logits)[PRESENT]
+    return np.asarray(gated(model, dict.fromkeys(removed, 0.0))(BATCH).logits)[PRESENT]
 
 
 @hypothesis.given(st.sets(st.sampled_from([HeadId("decoder", i, h) for i in range(2) for h in range(3)])))
@@ -96,7 +96,7 @@ def test_dimensions_that_only_removed_heads_read_go_with_them(shared):
     tensors.check(pruned.config.tensors(), pruned.params)
     first = pruned.config.attentions()["decoder"][0]
     assert first.shared_dim == 9
-    expected = shared(batch, gates.without(shared.config, removed)).logits
+    expected = gated(shared, dict.fromkeys(removed, 0.0))(batch).logits
     assert_close(pruned(batch).logits, expected, sums=tiny.SUMS)
 
 

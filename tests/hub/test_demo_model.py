@@ -35,7 +35,7 @@ def test_it_beats_trigram_counts_and_importance_tells_which_heads_it_needs():
     assert found.metrics["bits_per_byte"] < 0.95 * bits("trigram counts")
 
     def loss(removed):
-        return headjax.evaluate_task(model, task, headjax.gates.without(model.config, removed), BLOCKS)["loss"]
+        return headjax.evaluate_task(headjax.gated(model, dict.fromkeys(removed, 0.0)), task, BLOCKS)["loss"]
 
     order = by_scores(headjax.score_heads(model, task.sample(64, 8), statistics=()), "importance_layer")
     half, whole = len(order) // 2, found.metrics["loss"]

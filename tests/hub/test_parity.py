@@ -345,8 +345,8 @@ def test_with_and_without_a_cache_behind_left_padding(case):
     whole = outputs(theirs, inputs | {"position_ids": positions})["logits"]
     assert_close(np.asarray(model(inputs).logits)[seen], whole[seen], sums=tiny.SUMS)
 
-    decode = jax.jit(lambda *state: config.decode(model.params, *state, options))
-    state = config.prompt(model.params, {"input_ids": ids[:, :6], "attention_mask": mask[:, :6]}, options, 8).state
+    decode = jax.jit(lambda *state: config.decode(model, *state, options))
+    state = config.prompt(model, {"input_ids": ids[:, :6], "attention_mask": mask[:, :6]}, options, 8).state
     past = None
     for start, stop in ((0, 6), *((place, place + 1) for place in range(6, 14))):
         logits, state = decode(jnp.asarray(ids[:, start:stop]), jnp.asarray(seen[:, start:stop]), state)

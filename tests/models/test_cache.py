@@ -21,15 +21,15 @@ TOKENS = tiny.tokens()["input_ids"]
 
 def piecewise(model, batch, pieces, options=tiny.OPTIONS):
     """Logits of the batch's decoder tokens, in pieces of these lengths, the first into an empty cache."""
-    config, params = model.config, for_decoding(model.config, model.params, options.compute)
+    config, model = model.config, for_decoding(model, options.compute)
 
     def begin(batch):
-        prompt, piece = config.prompt(params, batch, options, 0), slice(0, pieces[0])
-        return prompt, config.decode(params, prompt.tokens[:, piece], prompt.present[:, piece], prompt.state, options)
+        prompt, piece = config.prompt(model, batch, options, 0), slice(0, pieces[0])
+        return prompt, config.decode(model, prompt.tokens[:, piece], prompt.present[:, piece], prompt.state, options)
 
     prompt, (out, state) = jax.jit(begin)(batch)
     logits, start = [out], pieces[0]
-    step = jax.jit(lambda tokens, present, state: config.decode(params, tokens, present, state, options))
+    step = jax.jit(lambda tokens, present, state: config.decode(model, tokens, present, state, options))
     for length in pieces[1:]:
         piece = slice(start, start + length)
         out, state = step(prompt.tokens[:, piece], prompt.present[:, piece], state)
@@ -71,7 +71,7 @@ def test_encoder_decoders(name):
 def test_a_cache_in_bfloat16_is_half_the_size_and_as_long_as_the_positions():
     model = tiny.model(tiny.decoder_config(tiny.layer()))
     options = Options(compute=Compute(dtype="bfloat16"))
-    cache = model.config.prompt(model.params, {"input_ids": TOKENS}, options, 2).state.cache
+    cache = model.config.prompt(options.compute.cast(model), {"input_ids": TOKENS}, options, 2).state.cache
     memory = cache.layers["layers_0_0"].attention
     # [layers, batch, heads, tokens, size], as attention reads them on CPUs
     assert {name: (array.shape, str(array.dtype)) for name, array in memory.items()} == {
@@ -81,4 +81,4 @@ def test_a_cache_in_bfloat16_is_half_the_size_and_as_long_as_the_positions():
     decoded = piecewise(model, {"input_ids": TOKENS}, (5, 5), options)
     np.testing.assert_allclose(decoded, model({"input_ids": TOKENS}).logits, atol=0.3)
     with pytest.raises(DataError, match="13 tokens, but the model has 12"):
-        model.config.prompt(model.params, {"input_ids": TOKENS}, tiny.OPTIONS, 3)
+        model.config.prompt(model, {"input_ids": TOKENS}, tiny.OPTIONS, 3)

@@ -13,6 +13,7 @@ from headjax.models.embeddings import LearnedPresent, few_rows
 from headjax.models.encoder import Albert, Bert, DistilBert, Roberta
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
+from headjax.sites.program import gated
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -67,12 +68,12 @@ def test_albert_is_one_layer_at_every_depth():
 
 def test_a_head_of_shared_layers_is_gated_by_depth_and_removed_at_every_depth():
     shared = tiny.model(config("albert"))
-    gates = {"encoder": jnp.ones((3, 4)).at[1, 2].set(0.0)}
-    probed = shared(PADDED, gates, probe=lambda probe: probe.attended.context).probes["encoder"]
+    once = gated(shared, {"encoder/1/2": 0.0})
+    probed = once(PADDED, probe=lambda probe: probe.attended.context).probes["encoder"]
     assert [bool(np.any(contexts[..., 2, :])) for contexts in probed] == [True, False, True]
     pruned = prune(shared, ["encoder/1/2"])
     tensors.check(pruned.config.tensors(), pruned.params)
     assert [attention.ids for attention in pruned.config.attentions()["encoder"]] == [(0, 1, 3)] * 3
     assert pruned.history[-1]["removed"] == ["encoder/0/2", "encoder/1/2", "encoder/2/2"]
-    gates = {"encoder": jnp.ones((3, 4)).at[:, 2].set(0.0)}
-    assert_close(pruned(PADDED).hidden, shared(PADDED, gates).hidden, sums=tiny.SUMS)
+    off = gated(shared, {f"encoder/{depth}/2": 0.0 for depth in range(3)})
+    assert_close(pruned(PADDED).hidden, off(PADDED).hidden, sums=tiny.SUMS)

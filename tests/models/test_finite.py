@@ -9,15 +9,14 @@ import itertools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from headjax.attention import NoHeads
 from headjax.attention.kernels import KERNELS
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import flatten
-from headjax.heads import gates
 from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune
 from headjax.models import Compute, Options
@@ -25,6 +24,8 @@ from headjax.models.beam import beam_search
 from headjax.models.generation import generate
 from headjax.models.sampling import Sample
 from headjax.models.summary import check_kernels
+from headjax.sites import program
+from headjax.sites.discovery import attention_sites
 from headjax.sites.scoring import score_heads
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
@@ -67,25 +68,29 @@ def computed_by(kernel: str, dtype: str) -> list[Any]:
     return [attention for attention in FORMULATIONS.values() if can(attention)]
 
 
-def gated(config: Any) -> dict[str, Any]:
-    """Gates of 1 for every example and head, and of 0 for all heads of the row `GATED`."""
-    return {
-        stack: jnp.broadcast_to(array[:, None], (array.shape[0], len(TOKENS), array.shape[1])).at[:, GATED].set(0.0)
-        for stack, array in gates.ones(config).items()
-    }
+def gated(model: Any) -> Any:
+    """The model with gates of 1 for every example and head, and of 0 for all heads of the row `GATED`."""
+    gates = {}
+    for site in attention_sites(model):
+        array = np.ones((*site.shape[:-1], len(TOKENS), 1, site.heads), np.float32)
+        array[..., GATED, :, :] = 0.0
+        gates[site.path] = array
+    return program.gated(model, gates)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
-def step(config: Any, params: Any, batch: Any, at: Any, compute: Compute) -> Any:
+@functools.partial(jax.jit, static_argnums=2)
+def step(model: Any, batch: Any, compute: Compute) -> Any:
     """Loss, outputs, losses of each example, and gradients with respect to parameters and gates."""
 
-    def loss(params: Any, at: Any) -> Any:
-        output = config.apply(params, batch, Options(gates=at, compute=compute))
-        found = config.loss(output, batch)
+    def loss(model: Any) -> Any:
+        output = model.config.forward(compute.cast(model), batch, Options(compute=compute))
+        found = model.config.loss(output, batch)
         return found.mean(), {"hidden": output.hidden, "logits": output.logits, "losses": found.per_example()}
 
-    (value, seen), slopes = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, at)
-    return {"loss": value, **seen, "gradients": dict(zip(("params", "gates"), slopes, strict=True))}
+    graph, params, rest = nnx.split(model, nnx.Param, ...)
+    differentiate = jax.value_and_grad(lambda params: loss(nnx.merge(graph, params, rest)), has_aux=True)
+    (value, seen), slopes = differentiate(params)
+    return {"loss": value, **seen, "gradients": nnx.to_pure_dict(slopes)}
 
 
 def assert_finite(found: Any) -> None:
@@ -95,9 +100,10 @@ def assert_finite(found: Any) -> None:
 
 def assert_survives(config: Any, compute: Compute, *batches: Any) -> None:
     """A training step is finite for these batches; without a target it has no loss and no gradient."""
-    params = tiny.model(config).params
+    model = tiny.model(config)
+    model = gated(model) if all_heads(config) else model
     for batch in batches or (BATCH, NO_TARGETS):
-        found = step(config, params, batch, gated(config), compute)
+        found = step(model, batch, compute)
         assert_finite(found)
         if batch is NO_TARGETS:
             assert float(found["loss"]) == 0.0
@@ -158,9 +164,9 @@ def test_models_without_heads(name):
 def assert_generates(model: Any, compute: Compute) -> None:
     """Tokens of the vocabulary and finite log probabilities follow every prompt, one masked from end to end too."""
     prompts = {name: BATCH[name] for name in ("input_ids", "attention_mask")}
-    off = {stack: jnp.zeros_like(array) for stack, array in gates.ones(model.config).items()}
-    for at in (None, off):
-        found = generate(model, prompts, max_new_tokens=2, gates=at, compute=compute)
+    heads = all_heads(model.config)
+    for each in (model, program.gated(model, dict.fromkeys(heads, 0.0)) if heads else model):
+        found = generate(each, prompts, max_new_tokens=2, compute=compute)
         assert_finite({"log_probability": found.log_probability})
         assert np.asarray(found.tokens).min() >= 0
         assert np.asarray(found.tokens).max() < tiny.VOCABULARY

@@ -129,7 +129,7 @@ def test_no_token_copies_the_cache_or_the_weights(batch, kv_heads):
     attention = Grouped(num_heads=4, kv_heads=kv_heads, head_dim=4)
     model = tiny.model(tiny.decoder_config(*[tiny.layer(attention)] * 2))
     run = begin(model, {"input_ids": np.ones((batch, 3), np.int32)}, max_new_tokens=9)
-    arguments = (run._settings, run._params, run._gates, run._key, run._loop, 9)
+    arguments = (run._settings, run._model, run._key, run._loop, 9)
     compiled = continue_until.lower(*arguments).compile().as_text()
     cache = run._loop.state.cache.layers["layers_0_1"][0].attention["key"]
     carried = ",".join(str(size) for size in cache.shape if size > 1)
@@ -201,16 +201,16 @@ def test_a_text_is_continued_as_its_tokens_are(writer):
 
 
 def test_caches_that_cannot_fit_into_memory_are_refused(decoder, monkeypatch):
-    params = for_decoding(decoder.config, decoder.params)
+    model = for_decoding(decoder)
     row = {name: array[:1] for name, array in PROMPTS.items()}
     # 2 layers, keys and values, 2 prompts of 5 + 4 tokens, 4 heads of 4 numbers of 4 bytes
-    assert cache_bytes(decoder.config, decoder.params, PROMPTS, 4) == 2 * 2 * 2 * 9 * 4 * 4 * 4
+    assert cache_bytes(decoder, PROMPTS, 4) == 2 * 2 * 2 * 9 * 4 * 4 * 4
 
     def room(field, texts, new_tokens):
-        return check_room(field, decoder.config, params, row, texts, new_tokens)
+        return check_room(field, model, row, texts, new_tokens)
 
     monkeypatch.setenv("HEADJAX_MEMORY", "1M")
-    assert room("--cache", 2, 7) == 2 * cache_bytes(decoder.config, params, row, 7)
+    assert room("--cache", 2, 7) == 2 * cache_bytes(model, row, 7)
     with pytest.raises(ConfigError, match=r"^--cache: "):
         room("--cache", 2, 10**12)
     with pytest.raises(ConfigError, match=r"^--beams: "):

@@ -7,18 +7,18 @@ formulation it is that fails, `tests/attention/test_formulation.py` says.
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from headjax.attention import NoHeads
 from headjax.core.tensors import flatten
-from headjax.heads import gates
 from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune
 from headjax.mesh.mesh import MeshConfig, batch_sharding
 from headjax.models import Compute, Options
 from headjax.models.model import load
+from headjax.sites.discovery import attention_sites
+from headjax.sites.program import gated
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.closeness import assert_close, assert_trees_equal
@@ -69,21 +69,24 @@ def case(request):
     layers = [FORMULATIONS[each] for each in names for _ in range(2 if name == "decoder" else 1)] + [NoHeads()]
     model = tiny.model(MODELS[name](layers))
     batch = batch_of(name)
-    hidden, logits = forward(model.config, model.params, batch, gated(model.config), Compute())
+    hidden, logits = forward(rowwise(model), batch, Compute())
     return name, model, batch, np.asarray(hidden), logits
 
 
-def gated(config):
-    """Gates per example, all ones but those of head 0 in the row `GATED`."""
-    return {
-        stack: jnp.broadcast_to(array[:, None], (array.shape[0], ROWS, array.shape[1])).at[:, GATED, 0].set(0.0)
-        for stack, array in gates.ones(config).items()
-    }
+def rowwise(model, removed=()):
+    """The model with gates for each example: all ones but those of head 0, and of removed heads, in the row `GATED`."""
+    off = {head for head in all_heads(model.config) if head.head == 0} | set(removed)
+    gates = {}
+    for site in attention_sites(model):
+        array = np.ones((*site.shape[:-1], ROWS, 1, site.heads), np.float32)
+        array[..., GATED, 0, :] = np.reshape([head not in off for head in site.head_ids()], site.shape)
+        gates[site.path] = array
+    return gated(model, gates)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
-def forward(config, params, batch, at, compute):
-    output = config.apply(params, batch, Options(gates=at, compute=compute))
+@functools.partial(jax.jit, static_argnums=2)
+def forward(model, batch, compute):
+    output = model.config.forward(compute.cast(model), batch, Options(compute=compute))
     return output.hidden, output.logits
 
 
@@ -105,7 +108,7 @@ def test_what_is_seen_has_an_effect_and_nothing_else(case):
 
 def test_bfloat16_is_close(case):
     _, model, batch, states, _ = case
-    rough = np.asarray(forward(model.config, model.params, batch, None, Compute(dtype="bfloat16"))[0], np.float32)
+    rough = np.asarray(forward(model, batch, Compute(dtype="bfloat16"))[0], np.float32)
     difference = np.abs(rough - states)[ORIGINAL, :SEEN].max()
     assert 0 < difference < 0.1 * np.abs(states[ORIGINAL]).max()
 
@@ -114,9 +117,7 @@ def test_what_is_pruned_computes_what_is_masked(case):
     """Head 0 of every layer and every head of one layer."""
     _, model, batch, states, _ = case
     removed = [head for head in all_heads(model.config) if head.head == 0 or head.layer == 1]
-    off = gates.without(model.config, removed)
-    rowwise = {stack: array.at[:, GATED].set(off[stack]) for stack, array in gated(model.config).items()}
-    expected, _ = forward(model.config, model.params, batch, rowwise, Compute())
+    expected, _ = forward(rowwise(model, removed), batch, Compute())
     assert np.abs(expected[GATED, :SEEN] - states[GATED, :SEEN]).max() > 3e-5
     one = {name: array[GATED : GATED + 1] for name, array in batch.items()}
     assert_close(prune(model, removed)(one).hidden[0, :SEEN], expected[GATED, :SEEN], sums=SUMS)
@@ -131,7 +132,7 @@ def test_what_is_saved_loads_onto_eight_devices_and_computes_the_same(case, tmp_
     assert_trees_equal(loaded.params, model.params)
     assert any(not array.sharding.is_fully_replicated for array in flatten(loaded.params).values())
     spread = jax.device_put(batch, batch_sharding(mesh))
-    unrolled = np.asarray(forward(model.config, loaded.params, spread, None, Compute(scan=False))[0])
+    unrolled = np.asarray(forward(loaded, spread, Compute(scan=False))[0])
     others = [row for row in range(ROWS) if row != GATED]
     assert_close(unrolled[others], states[others], sums=SUMS)
 
@@ -140,5 +141,5 @@ def test_decoding_is_the_forward_of_all_tokens_at_once_with_gates_too(case):
     name, model, batch, _, logits = case
     if "decoder" not in name:
         pytest.skip("it does not decode")
-    decoded = piecewise(model, batch, (3, 3), Options(gates=gated(model.config)))
+    decoded = piecewise(rowwise(model), batch, (3, 3))
     assert_close(decoded[:, :SEEN], logits[:, :SEEN], sums=SUMS)  # padding has positions of its own

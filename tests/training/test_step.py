@@ -205,7 +205,7 @@ def after_one_step(kernel, accumulate=1, **sizes):
     compute, batch = Compute(attention=kernel), put_batch(tiny.tokens(batch=4), mesh)
     step, state = made(mesh, COLLABORATIVE, optax.sgd(0.1), compute=compute, accumulate=accumulate)
     state, metrics = step(state, batch)
-    return metrics, state.params, measure_batch(COLLABORATIVE, None, compute, state.params, batch, mesh=mesh)[0]
+    return metrics, state.params, measure_batch(COLLABORATIVE.bind(state.params), None, compute, batch, mesh=mesh)[0]
 
 
 @pytest.mark.whole

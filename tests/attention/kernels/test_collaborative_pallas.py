@@ -98,13 +98,12 @@ def test_a_query_that_sees_no_key_is_finite():
 def test_the_formulation_reaches_it_by_name():
     attention = dataclasses.replace(FORMULATIONS["collaborative"], projection_bias=False)
     params, x = random_params(attention), jnp.asarray(random_inputs())
-    gates = jnp.asarray(np.random.default_rng(0).uniform(size=(2, 6, 4)), jnp.float32)
 
     @functools.partial(jax.jit, static_argnums=0)
-    def attended(kernel, params, x, gates):
-        call = Call(mask=Mask(causal=True), gates=gates, implementation=kernel)
+    def attended(kernel, params, x):
+        call = Call(mask=Mask(causal=True), implementation=kernel)
         return attended_by(attention, params, x, call)
 
-    expected, actual = (attended(kernel, params, x, gates) for kernel in ("einsum", "collaborative_pallas"))
+    expected, actual = (attended(kernel, params, x) for kernel in ("einsum", "collaborative_pallas"))
     assert actual.probabilities is None
     assert_close(actual.context, expected.context, sums=SUMS)
