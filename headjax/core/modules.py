@@ -81,6 +81,11 @@ def _in_order(module: Any, like: Any) -> Any:
     return module
 
 
+def declared_module(spec: Spec, *sizes: Any) -> Any:
+    """Return the module of a spec with declared weights, which is shared: to be read, not changed."""
+    return _template(spec, sizes)[0]
+
+
 def weights_of(module: nnx.Module) -> dict[str, Any]:
     """Return a module's own weights and the modules in it by name, in the order in which they were declared."""
     return {name: entry for name, entry in vars(module).items() if _kind(type(entry)) is not None}  # type: ignore[arg-type]

@@ -22,9 +22,8 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.tensors import Params
 from headjax.models.compute import Compute
-from headjax.models.config import ModelConfig, Options
+from headjax.models.config import Options
 from headjax.models.decoder import DecoderModel
 from headjax.models.generation import begin, for_decoding
 from headjax.models.model import load
@@ -122,7 +121,7 @@ class HeadjaxLM(TemplateLM):
             end = len(ids) - 1
             inputs[row, :end], targets[row, :end] = ids[:-1], ids[1:]
             wanted[row, max(0, end - len(continuation)) : end] = True
-        found = _scores(self._model.config, self._compute, self._model.params, inputs, targets, wanted)
+        found = _scores(self._model, self._compute, inputs, targets, wanted)
         sums, right = jax.device_get(found)
         return sums, right
 
@@ -224,12 +223,12 @@ class Wish(NamedTuple):
         return text
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=1)
 def _scores(
-    config: ModelConfig, compute: Compute, params: Params, inputs: jax.Array, targets: jax.Array, wanted: jax.Array
+    model: Model, compute: Compute, inputs: jax.Array, targets: jax.Array, wanted: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Return `[batch]` the summed log-likelihoods of the wanted targets, and whether all of them are the likeliest."""
-    output = config.apply(params, {"input_ids": inputs}, Options(compute=compute))
+    output = model.config.forward(compute.cast(model), {"input_ids": inputs}, Options(compute=compute))
     logits = output.require_logits().astype(jnp.float32)
     chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(logits, axis=-1)
     right = jnp.argmax(logits, axis=-1) == targets

@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention.operands import Mask
-from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId
 from headjax.heads.statistics import Pattern, counted_queries, offsets, probabilities, sum_over, visible_keys
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, ModelConfig, Options
+from headjax.models.config import Batch, Options
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe
 from headjax.models.model import Model
@@ -52,7 +51,7 @@ def head_roles(
     """
     config = model.config
     arrays = (device_batch(model.config, batch) for batch in batches)
-    total = sum_over(_counts(config, model.params, batch, compute) for batch in arrays)
+    total = sum_over(_counts(model, batch, compute) for batch in arrays)
     roles = {}
     for stack, layers in config.attentions().items():
         for layer, attention in enumerate(layers):
@@ -70,10 +69,11 @@ def _role(shares: np.ndarray, threshold: float) -> Role:
     return Role(named, best if named[best] >= threshold else None)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "compute"))
-def _counts(config: ModelConfig, params: Params, batch: Any, compute: Compute) -> Any:
+@functools.partial(jax.jit, static_argnames="compute")
+def _counts(model: Model, batch: Any, compute: Compute) -> Any:
     """Return by head stack and layer the queries `[roles, heads]` that look there and those `[roles]` that could."""
-    return config.apply(params, batch, Options(probe=_role_counts, compute=compute)).require_probes()
+    options = Options(probe=_role_counts, compute=compute)
+    return model.config.forward(compute.cast(model), batch, options).require_probes()
 
 
 def _role_counts(probe: Probe) -> tuple[jax.Array, jax.Array]:

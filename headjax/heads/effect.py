@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import jax
 
 from headjax.core.errors import DataError
-from headjax.core.tensors import Params
 from headjax.heads.agreement import Predictions, agreement_kind, compare, mean_agreement, predictions_of
 from headjax.heads.statistics import sum_over
 from headjax.models.compute import Compute
@@ -73,13 +72,13 @@ def effect_between(
     placed = (device_batch(whole.config, batch) for batch in batches)
     return effect.value(
         (
-            _read(effect, whole.config, compute, whole.params, batch),
-            _read(effect, changed.config, compute, changed.params, batch),
+            _read(effect, whole, compute, batch),
+            _read(effect, changed, compute, batch),
         )
         for batch in placed
     )
 
 
-@functools.partial(jax.jit, static_argnames=("effect", "config", "compute"))
-def _read(effect: Effect, config: ModelConfig, compute: Compute, params: Params, batch: Any) -> Any:
-    return effect.read(config.apply(params, batch, Options(compute=compute)), batch)
+@functools.partial(jax.jit, static_argnames=("effect", "compute"))
+def _read(effect: Effect, model: Model, compute: Compute, batch: Any) -> Any:
+    return effect.read(model.config.forward(compute.cast(model), batch, Options(compute=compute)), batch)

@@ -20,8 +20,8 @@ from jax.sharding import Mesh
 
 from headjax.core import history
 from headjax.core import tensors as declared
-from headjax.core.errors import ArgumentError, CheckpointError, ConfigError, DataError, HeadjaxError
-from headjax.core.modules import arrays
+from headjax.core.errors import ArgumentError, CheckpointError, ConfigError, DataError, HeadjaxError, ParameterError
+from headjax.core.modules import arrays, declared_module, weights_of
 from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
 from headjax.core.tensors import Params
 from headjax.mesh.explicit import spread_by_example
@@ -121,7 +121,13 @@ class Model(Network):
 
     @property
     def params(self) -> Params:
-        """The arrays as a nested dict."""
+        """The arrays as a nested dict, in a model whose parts are those of its config.
+
+        Raises:
+            ParameterError: another module, or a variable more, has been put into the model: it computes with that, but
+                its config does not describe it.
+        """
+        check_parts(self, declared_module(self.config))
         return arrays(self)
 
     @property
@@ -248,7 +254,7 @@ class Model(Network):
     @property
     def num_parameters(self) -> int:
         """Number of parameters."""
-        return declared.count(self.config.tensors())
+        return sum(array.size for array in jax.tree.leaves(nnx.state(self, nnx.Param)))
 
     def replace(self, **changes: Any) -> Model:
         """Return a model of the same arrays with another `config`, `params`, `history`, `tokenizer` or `files`."""
@@ -267,6 +273,29 @@ class Model(Network):
     def save(self, path: str | Path) -> None:
         """Write a model directory, see `headjax.models.model`."""
         save(self, path)
+
+
+def check_parts(module: Any, expected: Any, path: str = "") -> None:
+    """Raise `ParameterError` for the first part of a module that is not of the kind that its config describes."""
+    if isinstance(module, nnx.List):  # layers by themselves, as generation reads them
+        for number, layer in enumerate(module):
+            check_parts(layer, expected, f"{path}/{number}")
+        return
+    wanted = weights_of(expected)
+    for name, own in weights_of(module).items():
+        where, there = f"{path}/{name}".strip("/"), wanted.get(name)
+        kinds = (type(own), getattr(own, "config", None)), (type(there), getattr(there, "config", None))
+        if (isinstance(own, nnx.Variable) and there is not None) or kinds[0] == kinds[1]:
+            if isinstance(own, nnx.Module) and not isinstance(own, nnx.Variable):
+                check_parts(own, there, where)
+        elif isinstance(own, nnx.List) and there is not None:
+            check_parts(own, there, where)
+        else:
+            here = f"a {type(there).__name__}" if there is not None else "nothing"
+            raise ParameterError(
+                f"{where}: is a {type(own).__name__}, where the config describes {here}; the model computes with it, but "
+                "cannot be written or rewritten so: change layers with headjax.map_attention"
+            )
 
 
 def forward(model: Model, batch: Batch, options: Options, *, attention: bool = False) -> Output:
