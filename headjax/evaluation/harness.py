@@ -26,7 +26,7 @@ from headjax.models.compute import Compute
 from headjax.models.config import Options
 from headjax.models.decoder import DecoderModel
 from headjax.models.generation import begin, for_decoding
-from headjax.models.model import load
+from headjax.models.model import Model, load
 from headjax.models.prompts import tokenizer_of
 from headjax.models.sampling import Greedy, Sample, Sampler
 

@@ -293,8 +293,8 @@ def check_parts(module: Any, expected: Any, path: str = "") -> None:
         else:
             here = f"a {type(there).__name__}" if there is not None else "nothing"
             raise ParameterError(
-                f"{where}: is a {type(own).__name__}, where the config describes {here}; the model computes with it, but "
-                "cannot be written or rewritten so: change layers with headjax.map_attention"
+                f"{where}: is a {type(own).__name__}, where the config describes {here}; the model computes with it, "
+                "but cannot be written or rewritten so: change layers with headjax.map_attention"
             )
 
 
