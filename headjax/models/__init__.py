@@ -1,7 +1,7 @@
 """Architectures built of declared parts, their recipes, and the model: a config's Flax module with arrays in it."""
 
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, Loss, ModelConfig, Options, Output
+from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.decoder import DecoderModel, LanguageModel
 from headjax.models.encoder import Albert, Bert, DistilBert, EncoderModel, Roberta
 from headjax.models.encoder_decoder import T5, EncoderDecoderModel, Translation
@@ -20,7 +20,6 @@ __all__ = [
     "DistilBert",
     "EncoderDecoderModel",
     "EncoderModel",
-    "Gates",
     "LanguageModel",
     "Loss",
     "Model",
