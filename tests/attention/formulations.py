@@ -116,11 +116,12 @@ def attended_by(
 
 
 def outputs_of(
-    attention: Attention, params: Params, x: Any, call: Call = Call(), memory: Any = None, gates: Any = 1.0
+    attention: Attention, params: Params, x: Any, call: Call = Call(), memory: Any = None, gates: Any = None
 ) -> jax.Array:
     """Outputs of the same, with gates `[batch, query, heads]` on the contexts."""
     context = attended_by(attention, params, x, call, memory).context
-    return _combined(attention, params, context * jnp.asarray(gates, context.dtype)[..., None])
+    context = context if gates is None else context * jnp.asarray(gates, context.dtype)[..., None]
+    return _combined(attention, params, context)
 
 
 @functools.partial(jax.jit, static_argnums=0)
