@@ -126,7 +126,7 @@ def outputs_of(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _combined(attention: Attention, params: Params, context: Any) -> jax.Array:
-    width = params["output"]["kernel"].shape[-1] if "output" in params else WIDTH
+    width = params["output"]["kernel"].shape[-1] if "kernel" in params.get("output", {}) else WIDTH
     return attention.bind(params, width, width).combine(context)
 
 
