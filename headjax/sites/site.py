@@ -149,8 +149,8 @@ def filled(sites: Sites, gates: Mapping[Any, Any] | None) -> Gates:
     for path, array in given.items():
         if path not in found:
             raise HeadjaxError(f"gates: the model has no attention layer {path}; it has {', '.join(found)}")
-        *front, last = found[path].shape
-        if (*jnp.shape(array)[: len(front)], jnp.shape(array)[-1]) != (*front, last):
+        shape, own = jnp.shape(array), found[path].shape
+        if shape[: len(own) - 1] + shape[-1:] != own:
             raise HeadjaxError(f"gates: {path} has shape {list(jnp.shape(array))}; expected {list(found[path].shape)}")
         found[path] = jnp.asarray(array)
     for site in sites:

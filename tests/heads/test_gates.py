@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import headjax
 from headjax.attention import NoHeads
 from headjax.core.errors import HeadjaxError
-from headjax.heads import gates
 from headjax.heads.head_id import HeadId, all_heads, position
+from headjax.sites.seam import UNIT
+from headjax.sites.site import at_path, filled
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -40,24 +42,22 @@ def test_all_heads_have_their_original_numbers():
     assert sorted(HEADS, reverse=True)[0] == HeadId("decoder", 1, 3)
 
 
-def test_gates_without_and_only_some_heads():
-    removed = [HeadId("decoder", 0, 2), HeadId("decoder", 1, 3)]
-    without = gates.without(CONFIG, removed)["decoder"]
-    np.testing.assert_array_equal(without, [[1, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 1]])
-    np.testing.assert_array_equal(gates.only(CONFIG, removed)["decoder"], 1 - without)
-    np.testing.assert_array_equal(gates.ones(CONFIG)["decoder"], np.ones((3, 4)))
-    each = gates.without_each(CONFIG, [[head] for head in removed] + [removed])["decoder"]
-    assert each.shape == (3, 3, 4)
-    np.testing.assert_array_equal(each[2], without)
-    np.testing.assert_array_equal(each[0] * each[1], without)
+def test_gates_are_those_of_the_heads_that_are_named():
+    model = tiny.model(CONFIG)
+    sites = headjax.attention_sites(model)
+    assert tuple(head for site in sites for head in site.head_ids()) == HEADS
+    off = headjax.gated(model, {HEADS[2]: 0.0, "decoder/1/3": 0.5})
+    gates = [np.asarray(at_path(off, site.path).head_gate[...]) / UNIT for site in sites]
+    np.testing.assert_array_equal(np.concatenate(gates, axis=None), [1, 1, 0, 1, 1, 0.5])
 
 
-def test_one_forward_vmapped_over_removals_is_each_removal():
+def test_one_forward_vmapped_over_gates_is_each_removal():
     model, batch = tiny.model(CONFIG), tiny.tokens(2, 6)
     removals = [[], [HEADS[1]], [HEADS[4], HEADS[5]]]
-    each = jax.jit(
-        jax.vmap(lambda at: model.config.apply(model.params, batch, tiny.OPTIONS._replace(gates=at)).logits)
-    )(gates.without_each(CONFIG, removals))
+    sites = headjax.attention_sites(model)
+    given = [filled(sites, dict.fromkeys(heads, 0.0)) for heads in removals]
+    many = {site.path: jnp.stack([one[site.path] for one in given]) for site in sites}
+    each = jax.jit(jax.vmap(lambda at: headjax.gated(model, at)(batch).logits))(many)
     for got, heads in zip(each, removals, strict=True):
-        assert_close(got, model(batch, gates.without(CONFIG, heads)).logits, sums=tiny.SUMS)
+        assert_close(got, headjax.gated(model, dict.fromkeys(heads, 0.0))(batch).logits, sums=tiny.SUMS)
     assert jnp.abs(each[0] - each[2]).max() > 1e-3

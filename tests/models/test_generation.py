@@ -222,7 +222,7 @@ def test_caches_that_cannot_fit_into_memory_are_refused(decoder, monkeypatch):
 def test_compiled_programs_tell_the_memory_of_weights_and_cache(decoder):
     short, long = (programs(decoder, PROMPTS, max_new_tokens=tokens) for tokens in (2, NEW))
     weights = 4 * tensors.count(decoder.config.tensors())
-    cache = cache_bytes(decoder.config, decoder.params, PROMPTS, NEW)
+    cache = cache_bytes(decoder, PROMPTS, NEW)
     assert long.prompt.memory_analysis().argument_size_in_bytes >= weights
     assert long.continuation.memory_analysis().argument_size_in_bytes >= weights + cache
     held = [made.continuation.memory_analysis().argument_size_in_bytes for made in (short, long)]

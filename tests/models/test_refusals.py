@@ -1,9 +1,7 @@
 """Configs that describe no model, and batches that a model cannot read: one line that begins with the field."""
 
 import dataclasses
-import functools
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -94,22 +92,6 @@ def test_a_batch_that_a_model_cannot_read_is_refused(config, batch, message):
         tiny.model(config)(batch)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"deocder": (2, 4)}, "the model has no head stack 'deocder'; it has decoder"),
-        ({"decoder": (2, 1)}, r"decoder has shape \[2, 1\]; expected \[2, 4\]"),
-        ({"decoder": (1, 4)}, "decoder has shape"),
-        ({"decoder": (4,)}, "decoder has shape"),
-    ],
-)
-def test_gates_of_another_model_are_refused(given, message, decoder):
-    gates = {name: jnp.ones(shape) for name, shape in given.items()}
-    for call in (decoder, functools.partial(generate, decoder, max_new_tokens=1)):
-        with pytest.raises(DataError, match=f"^gates: {message}"):
-            call(tiny.tokens(), gates=gates)
-
-
 PROMPTS = {"input_ids": np.array([[5, 6, 7]]), "position_ids": np.array([[0, 2, tiny.MAX_LENGTH - 3]])}
 SEARCH = {"beams": 1, "max_new_tokens": 2, "end_token": 1}
 
@@ -122,7 +104,6 @@ SEARCH = {"beams": 1, "max_new_tokens": 2, "end_token": 1}
         (beam_search, PROMPTS, SEARCH | {"beams": 0}, "beams: "),
         (beam_search, PROMPTS, SEARCH | {"length_penalty": -1.0}, "length_penalty: "),
         (generate, PROMPTS, {"max_new_tokens": 3}, "position_ids: "),
-        (generate, PROMPTS, {"max_new_tokens": 2, "gates": {"decoder": jnp.zeros((2, 1, 4))}}, "gates: "),
         (generate, {"input_ids": PROMPTS["input_ids"]}, {"max_new_tokens": 10}, "input_ids: "),
         (generate, {"input_ids": PROMPTS["input_ids"]}, {"max_new_tokens": 5, "cache": 7}, "cache: "),
         (generate, "ab", {"max_new_tokens": 2}, "model: "),
