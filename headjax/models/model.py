@@ -292,9 +292,10 @@ def check_parts(module: Any, expected: Any, path: str = "") -> None:
             check_parts(own, there, where)
         else:
             here = f"a {type(there).__name__}" if there is not None else "nothing"
+            is_here = "has gates" if here[2:] == type(own).__name__ else f"is a {type(own).__name__}"
             raise ParameterError(
-                f"{where}: is a {type(own).__name__}, where the config describes {here}; the model computes with it, "
-                "but cannot be written or rewritten so: change layers with headjax.map_attention"
+                f"{where}: {is_here}, where the config describes {here}; the model computes with it, but cannot be "
+                "written or rewritten so: change layers with headjax.map_attention, and give gates last"
             )
 
 

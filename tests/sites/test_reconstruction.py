@@ -141,7 +141,7 @@ def test_a_model_of_headjax_is_reconstructed_by_its_walk_or_for_a_loss(config):
     for kept in (found, headjax.reconstruct(model, batches, [first])):
         lost = [float(jnp.square(m(batches[0]).hidden - model(batches[0]).hidden).mean()) for m in (kept.model, pruned)]
         assert lost[0] < lost[1]
-    with pytest.raises(HeadjaxError, match="^units: needs a model that offers the walk"):
+    with pytest.raises(HeadjaxError, match=r"^units: needs a model that offers the walk"):
         headjax.reconstruct(model, batches, [first], loss=own, units=0.5)
 
 
