@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from headjax.core.errors import DataError, HeadjaxError, require
-from headjax.core.modules import arrays
+from headjax.core.modules import arrays as arrays_of
 from headjax.core.programs import make_room
 from headjax.core.progress import Update
 from headjax.core.tensors import Params, require_finite
@@ -232,7 +232,7 @@ def evaluate(model: Model, batches: Iterable[Batch], *, compute: Compute = Compu
     """
     placed = (device_batch(model.config, batch) for batch in batches)
     found = [measure_batch(model, None, compute, batch) for batch in placed]
-    require_finite_losses([loss for loss, _ in found], arrays(model))
+    require_finite_losses([loss for loss, _ in found], arrays_of(model))
     return reduce_batches(None, found).metrics
 
 
@@ -291,7 +291,7 @@ def measure_task(
         found.append(measure_batch(model, task.measure, compute, arrays, more=more))
         if progress is not None:
             progress(number, {})
-    require_finite_losses([loss for loss, _ in found], arrays(model))
+    require_finite_losses([loss for loss, _ in found], arrays_of(model))
     return reduce_batches(task.measure, found, task.name)
 
 

@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from headjax.core import history
 from headjax.core import tensors as declared
 from headjax.core.errors import ArgumentError, CheckpointError, ConfigError, DataError, HeadjaxError, ParameterError
-from headjax.core.modules import arrays, declared_module, weights_of
+from headjax.core.modules import arrays, copied, declared_module, weights_of
 from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
 from headjax.core.tensors import Params
 from headjax.mesh.explicit import spread_by_example
@@ -258,11 +258,14 @@ class Model(Network):
 
     def replace(self, **changes: Any) -> Model:
         """Return a model of the same arrays with another `config`, `params`, `history`, `tokenizer` or `files`."""
-        fields = {"config": self.config, "params": None, "history": self.history, "tokenizer": self.tokenizer}
-        fields |= {"files": self.files} | changes
-        if fields["params"] is None:
-            fields["params"] = self.params
-        model = Model(**fields)
+        fields = {"config": self.config, "history": self.history, "tokenizer": self.tokenizer, "files": self.files}
+        fields |= changes
+        stacks = self.config.stacks()
+        same = "params" not in changes and fields["config"].stacks() == stacks
+        own = {name: arrays(part) for name, part in weights_of(self).items() if name not in stacks}
+        model = Model(**{"params": own if same else self.params} | fields)
+        for name in stacks if same else ():  # as they are, with whatever has been put into them
+            setattr(model, name, copied(getattr(self, name)))
         model.deterministic = self.deterministic
         return model
 

@@ -139,7 +139,7 @@ def sites_within(module: nnx.Module) -> Sites:
 def find_sites(model: nnx.Module) -> Sites:
     """Return the attention layers that are recognised, see `attention_sites`."""
     sites = sites_within(model)
-    if not sites:
+    if not sites and not hasattr(model, "named_sites"):
         raise HeadjaxError(
             f"model: {type(model).__name__} has no attention layer; looked for {LOOKED_FOR}; register the class of "
             "your attention: headjax.register_attention(cls, view)"
