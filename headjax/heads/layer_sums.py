@@ -130,7 +130,7 @@ class TwoModels:
         number = 0
         while number < len(self.teacher):
             block = self.teacher[number]
-            tied = (number,)
+            tied: tuple[int, ...] = (number,)
             if isinstance(block, LayerBlock):
                 tied = block.config.stacks()[block.stack].tied_layers(block.place.value)
             self.at = range(number, number + len(tied))

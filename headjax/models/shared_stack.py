@@ -45,8 +45,8 @@ class SharedLayerGroup(LayerGroup):
         return None if layers is None else nnx.split(layers, Beside, ...)[1]
 
     def layer_of(self, layers: TransformerLayer, varying: Any) -> TransformerLayer:
-        graph, _, shared = nnx.split(layers, Beside, ...)
-        layer: TransformerLayer = nnx.merge(graph, varying, shared)
+        graph, _, *shared = nnx.split(layers, Beside, ...)
+        layer: TransformerLayer = nnx.merge(graph, varying, *shared)
         return layer
 
 

@@ -125,7 +125,7 @@ def induction_model(setting: Setting, seed: int) -> tuple[Model, frozenset[HeadI
     embeddings = {"token": np.eye(TOKENS, WIDTH), "position": np.eye(LENGTH, WIDTH, k=POSITION.start)}
     silent = {"up": (WIDTH, 1), "up_bias": (1,), "down": (1, WIDTH), "down_bias": (WIDTH,)}
     layers = {
-        "attention": {**weights, "output": output},
+        "attention": {**weights, "output": {"kernel": output}},
         "attention_residual": {},
         "feed_forward": {name: np.zeros((LAYERS, *shape)) for name, shape in silent.items()},
         "feed_forward_residual": {},

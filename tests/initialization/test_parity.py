@@ -54,15 +54,18 @@ def test_omega_is_what_torch_layers_give():
 
 
 def _attention(torch, weights, mask):
-    ours = {name: torch.tensor(np.asarray(array)) for name, array in weights.items()}
+    ours, output = (
+        {name: torch.tensor(np.asarray(array)) for name, array in own.items() if name != "output"}
+        for own in (weights, weights["output"])
+    )
     width = tiny.WIDTH
     theirs = torch.nn.MultiheadAttention(width, 4, batch_first=True)
     names = ("query", "key", "value")
     state = {
         "in_proj_weight": torch.cat([ours[name].reshape(width, width).T for name in names]),
         "in_proj_bias": torch.cat([ours[f"{name}_bias"].reshape(width) for name in names]),
-        "out_proj.weight": ours["output"].reshape(width, width).T,
-        "out_proj.bias": ours["output_bias"],
+        "out_proj.weight": output["kernel"].reshape(width, width).T,
+        "out_proj.bias": output["bias"],
     }
     theirs.load_state_dict(state)
     padding = torch.tensor(mask == 0)
