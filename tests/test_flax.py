@@ -121,9 +121,9 @@ def test_what_makes_models_makes_modules(tmp_path):
     pruned = headjax.prune(model, [headjax.HeadId("decoder", 0, 1)])
     made = [headjax.load(tmp_path / "model"), pruned, headjax.convert(model, "collaborative:shared_dim=8").model]
     assert all(isinstance(each, nnx.Module) and isinstance(each, headjax.Model) for each in made)
-    assert pruned.layer("decoder", 0).attention.query.shape == (tiny.WIDTH, 3, 4)
-    assert pruned.layer("decoder", 1).attention.query.shape == (tiny.WIDTH, 4, 4)
-    assert type(made[-1].layer("decoder", 1).attention) is headjax.CollaborativeAttention
+    assert pruned.decoder.layers_0_0.attention.query.shape == (1, tiny.WIDTH, 3, 4)
+    assert pruned.decoder.layers_1_1.attention.query.shape == (1, tiny.WIDTH, 4, 4)
+    assert type(made[-1].decoder.layers_0_1.attention) is headjax.CollaborativeAttention
 
 
 def test_an_optimizer_of_flax_trains_a_model_as_optax_trains_its_arrays():

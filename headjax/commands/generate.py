@@ -85,7 +85,7 @@ def run(options: Options, progress: Progress) -> Found:
 
     sampler, prompts = sampler_of(options), prompts_of(options)
     model = load(options.model)
-    check_generative(model.config, options.max_new_tokens or 1, None)
+    check_generative(model.config, options.max_new_tokens or 1)
     request = _request(model, prompts, sampler, options)
     if options.stream:
         parts = [_streamed(request, number, prompt) for number, prompt in enumerate(prompts)]

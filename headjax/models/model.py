@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from headjax.core import history
 from headjax.core import tensors as declared
-from headjax.core.errors import ArgumentError, CheckpointError, ConfigError, DataError, HeadjaxError, ParameterError
+from headjax.core.errors import CheckpointError, ConfigError, DataError, HeadjaxError, ParameterError
 from headjax.core.modules import arrays, copied, declared_module, weights_of
 from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
 from headjax.core.tensors import Params
@@ -28,7 +28,7 @@ from headjax.mesh.explicit import spread_by_example
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Loss, ModelConfig, Network, Options, Output
 from headjax.models.inputs import device_batch
-from headjax.models.layer import Probe, ProbeFunction, TransformerLayer
+from headjax.models.layer import Probe, ProbeFunction
 from headjax.models.tasks.classification import remembered_names, with_class_names
 from headjax.models.walk import State, blocks_of, entered
 from headjax.storage import checksums
@@ -210,28 +210,9 @@ class Model(Network):
             named[site.path] = site
         return [named[path] for path in sorted(named, key=[*groups, *named].index)]
 
-    def layer(self, stack: str, number: int) -> TransformerLayer:
-        """Return the module of one layer, with the layer's own arrays: `model.layer("decoder", 3).attention`.
-
-        Args:
-            stack: `encoder` or `decoder`.
-            number: of the layer, counted from 0.
-
-        Raises:
-            ArgumentError: the model has no such layer.
-        """
-        found = self.config.stacks().get(stack)
-        if found is None or not 0 <= number < len(found.layers):
-            counts = ", ".join(f"{name} of {len(one.layers)} layers" for name, one in self.config.stacks().items())
-            raise ArgumentError(f"layer: the model has no {stack}/{number}; it has {counts}")
-        group = found.group_of(number)
-        params = group.one_of(arrays(getattr(getattr(self, stack), group.name)), number)
-        module: TransformerLayer = found.layers[number].bind(params, self.config.width, self.config.width)
-        return module
-
     def __repr__(self) -> str:
         """Describe the model in at most five lines; its `config` and `params` print whole."""
-        types = sorted({str(array.dtype) for array in jax.tree.leaves(self.params)})
+        types = sorted({str(array.dtype) for array in jax.tree.leaves(arrays(self))})
         output: Any = getattr(self.config, "output", None)
         stacks = [
             f"{name} {sum(layer.num_heads for layer in layers)} in {len(layers)} layers"

@@ -42,11 +42,12 @@ class SharedLayerGroup(LayerGroup):
 
     def varying_weights(self, layers: TransformerLayer | None) -> Any:
         """Return what differs between the depths of a layer that is gated."""
-        return None if layers is None else nnx.split(layers, Beside, ...)[1]
+        return None if layers is None else nnx.state(layers, Beside)
 
     def layer_of(self, layers: TransformerLayer, varying: Any) -> TransformerLayer:
-        graph, _, *shared = nnx.split(layers, Beside, ...)
-        layer: TransformerLayer = nnx.merge(graph, varying, *shared)
+        graph, *states = nnx.split(layers, Beside, ...)
+        shared = states[1]
+        layer: TransformerLayer = nnx.merge(graph, varying, shared)
         return layer
 
 

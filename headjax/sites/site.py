@@ -149,9 +149,9 @@ def filled(sites: Sites, gates: Mapping[Any, Any] | None) -> Gates:
     for path, array in given.items():
         if path not in found:
             raise HeadjaxError(f"gates: the model has no attention layer {path}; it has {', '.join(found)}")
-        shape, own = jnp.shape(array), found[path].shape
-        if shape[: len(own) - 1] + shape[-1:] != own:
-            raise HeadjaxError(f"gates: {path} has shape {list(jnp.shape(array))}; expected {list(found[path].shape)}")
+        shape, expected = jnp.shape(array), found[path].shape
+        if shape[: len(expected) - 1] + shape[-1:] != expected:
+            raise HeadjaxError(f"gates: {path} has shape {list(shape)}; expected {list(expected)}")
         found[path] = jnp.asarray(array)
     for site in sites:
         own = [values.get(head) for head in site.head_ids()]

@@ -11,8 +11,8 @@ from jax.sharding import Mesh
 
 import headjax
 from headjax.attention import Collaborative, MultiHead, NoHeads
-from headjax.core.errors import ArgumentError, CheckpointError, ConfigError, DamagedError, HeadjaxError, ParameterError
-from headjax.core.modules import arrays
+from headjax.core.errors import CheckpointError, ConfigError, DamagedError, HeadjaxError, ParameterError
+from headjax.core.modules import copied
 from headjax.core.serialize import kind_of
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
@@ -233,12 +233,18 @@ def test_a_model_can_be_drawn_from_rngs():
         Model(config)
 
 
-def test_a_layer_is_a_module_with_its_own_arrays():
-    config = tiny.decoder_config(tiny.layer(tiny.multi_head(4)), tiny.layer(tiny.multi_head(4)))
-    model = tiny.model(config)
-    layer = model.layer("decoder", 1)
-    assert isinstance(layer, nnx.Module)
-    assert_trees_equal(arrays(layer), config.decoder.unstack(model.params["decoder"])[1])
-    assert layer.config == config.decoder.layers[1]
-    with pytest.raises(ArgumentError, match="encoder/0"):
-        model.layer("encoder", 0)
+def test_a_model_of_other_parts_says_which_one_its_config_does_not_describe(tmp_path):
+    model = tiny.model(tiny.decoder_config(tiny.layer(tiny.multi_head(4)), tiny.layer(tiny.multi_head(4))))
+    edited = copied(model)
+    made = nnx.vmap(lambda rngs: headjax.GroupedAttention(tiny.WIDTH, num_heads=4, kv_heads=2, rngs=rngs))
+    edited.decoder.layers_0_1.attention = nnx.split_rngs(splits=2)(made)(nnx.Rngs(0))
+    assert np.abs(edited(tiny.tokens()).logits - model(tiny.tokens()).logits).max() > 1e-3
+    assert "heads: decoder 8 in 2 layers" in repr(edited)
+    for write in (lambda: edited.save(tmp_path / "model"), lambda: headjax.prune(edited, ["decoder/0/0"])):
+        with pytest.raises(HeadjaxError, match=r"^decoder/layers_0_1/attention: is a GroupedAttention, where"):
+            write()
+    assert not (tmp_path / "model").exists()
+    gated = headjax.gated(model, {"decoder/0/1": 0.0})
+    with pytest.raises(HeadjaxError, match=r"^decoder/layers_0_1/attention: has gates"):
+        gated.save(tmp_path / "model")
+    assert "heads: decoder 8" in repr(gated)
