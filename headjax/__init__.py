@@ -55,7 +55,7 @@ _LAZY = {
     "load_task": "headjax.evaluation.specs",
     "map_attention": "headjax.heads.surgery",
     "measure_task": "headjax.evaluation.task",
-    "order_heads": "headjax.sites.functions",
+    "order_heads": "headjax.heads.named_orders",
     "prune": "headjax.sites.functions",
     "read_tokenizer": "headjax.tokenizers.files",
     "reconstruct": "headjax.sites.reconstruction",

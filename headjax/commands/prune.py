@@ -143,7 +143,7 @@ def _chosen(
     config = OrderConfig(by=options.by, seed=options.seed, stacks=options.stacks, whole_groups=grouped)
     fitted = model if examples is None else examples.selection.fit(model)
     with progress(f"ordering by {options.by}", *units(config, len(batches))) as bar:
-        order = order_heads(fitted, batches, config, progress=bar)(count)
+        order = order_heads(fitted, batches, config, count=count, progress=bar)
     return _fitting(_ways(model.config, order, options), count, options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from typing import NamedTuple
 from headjax.core.fields import Checked
 from headjax.heads.groups import removals
 from headjax.heads.head_id import all_heads
-from headjax.heads.named_orders import OrderConfig, order_heads
+from headjax.heads.named_orders import LEARNED, OrderConfig, order_heads
 from headjax.heads.ordering import Order, fitting
 from headjax.heads.pruning import percent_steps
 from headjax.models.config import Batch
@@ -62,13 +63,22 @@ def curve(
 ) -> Iterator[CurvePoint]:
     """Yield the headline with more and more heads gated off; heads that layers share go together."""
     total = len(all_heads(model.config))
-    order = order_heads(model, batches, dataclasses.replace(config.order, seed=seed))
+    order = _orders(model, batches, dataclasses.replace(config.order, seed=seed))
     for percentage, count in zip(percentages, percent_steps(total, percentages), strict=True):
         heads = order(count)
         removed, _ = fitting(removals(model.config, heads), count)
         repaired = _reconstructed(model, batches, removed) if config.reconstruct and count < total else model
         value = judge(gated(repaired, dict.fromkeys(removed, 0.0)))
         yield CurvePoint(percentage / 100.0, len(removed), seed, value)
+
+
+def _orders(model: Model, batches: Sequence[Batch], config: OrderConfig) -> Callable[[int], Order]:
+    """Return a function from a number of heads to remove to their order, which learned gates choose together."""
+    ordered = functools.partial(order_heads, model, batches, config)
+    if config.by in LEARNED:
+        return lambda count: ordered(count=count)
+    order = ordered()
+    return lambda count: order
 
 
 def _reconstructed(model: Model, batches: Sequence[Batch], removed: Order) -> Model:

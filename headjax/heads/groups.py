@@ -3,33 +3,54 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId, Values, all_heads, position
 from headjax.heads.ordering import Order, Steps, fitting, flat, say_fewer, shared
 from headjax.models.config import ModelConfig
+from headjax.sites.site import Sites
 
 Place = tuple[str, int]
 """A head stack and a layer in it."""
 
 
-def key_value_groups(config: ModelConfig, stacks: Iterable[str] | None = None) -> Steps:
+class Grouped(NamedTuple):
+    """A head, its KV head in its layer, and a name that heads which share parameters have in common."""
+
+    head: HeadId
+    group: int
+    home: tuple[Any, ...]
+
+
+def grouped_heads(config: ModelConfig | Sites) -> Iterator[Grouped]:
+    """Yield the heads of an architecture, or of sites, by stack, layer and position."""
+    if isinstance(config, tuple):
+        for site in config:
+            for number, head in enumerate(site.head_ids()):
+                home = (site.path, 0 if site.tied else number // site.heads)
+                yield Grouped(head, int(site.groups[number % site.heads]), home)
+        return
+    for own in config.sites():
+        for number, group in zip(own.attention.ids, own.attention.groups, strict=True):
+            yield Grouped(HeadId(own.head_stack, own.layer, number), group, (own.head_stack, own.tied[0]))
+
+
+def key_value_groups(config: ModelConfig | Sites, stacks: Collection[str] | None = None) -> Steps:
     """Return the heads of each KV head, by stack, layer and position.
 
     A head that shares no keys and values is a group of one.
     """
     groups: dict[tuple[str, int, int], list[HeadId]] = {}
-    for stack, layers in config.attentions().items():
-        for layer, attention in enumerate(layers if stacks is None or stack in stacks else ()):
-            for head, group in zip(attention.ids, attention.groups, strict=True):
-                groups.setdefault((stack, layer, group), []).append(HeadId(stack, layer, head))
+    for head, group, _ in grouped_heads(config):
+        if stacks is None or head.stack in stacks:
+            groups.setdefault((head.stack, head.layer, group), []).append(head)
     return tuple(map(tuple, groups.values()))
 
 
-def by_groups(config: ModelConfig, values: Values) -> Order:
+def by_groups(config: ModelConfig | Sites, values: Values) -> Order:
     """Return the order of whole groups by the sum of their heads' scores, the least first, ties by name."""
     groups = (tuple(head for head in group if head in values) for group in key_value_groups(config))
     return flat(sorted(groups, key=lambda group: (sum(values[head] for head in group), group)))
@@ -54,17 +75,13 @@ def part(config: ModelConfig, order: Iterable[HeadId | str], share: float) -> Or
     return gone
 
 
-def removals(config: ModelConfig, order: Order, *, whole_groups: bool = False) -> Steps:
+def removals(config: ModelConfig | Sites, order: Order, *, whole_groups: bool = False) -> Steps:
     """Return an order as removals of one head each, or of whole groups.
 
     Layers that share their parameters lose a head together. A removal stands where the first of its heads does, and
     where layers share it at the mean of their first places.
     """
-    homes = {
-        HeadId(site.head_stack, site.layer, head): (site.head_stack, site.tied[0], group if whole_groups else head)
-        for site in config.sites()
-        for head, group in zip(site.attention.ids, site.attention.groups, strict=True)
-    }
+    homes = {head: (*home, group if whole_groups else head.head) for head, group, home in grouped_heads(config)}
     found: dict[Any, list[HeadId]] = {}
     places: dict[Any, dict[int, int]] = {}
     for place, head in enumerate(order):

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from headjax.core.errors import require
+from flax import nnx
+
+from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Size
 from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
+from headjax.heads.gates import Values
 from headjax.heads.groups import by_groups, key_value_groups, removals
-from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset
-from headjax.heads.ordering import Order, by_ablation, by_score, flat, in_stacks, random_order
+from headjax.heads.ordering import Order, by_ablation, by_score, flat, random_order
 from headjax.heads.reconstruction_order import reconstruction_order
-from headjax.heads.scores import SCORES
-from headjax.models.config import Batch
-from headjax.models.model import Model
+from headjax.heads.scores import GRADIENT_SCORES, SCORES
 from headjax.sites.ablation import ablate
 from headjax.sites.learning import learn_gates
+from headjax.sites.program import Applied, Loss, sites_of
 from headjax.sites.scoring import score_heads
+from headjax.sites.site import find_heads
 
 OTHER_ORDERS: Mapping[str, str] = {
     "ablation": "cost of removing each head alone: the oracle of Michel et al. 2019, section 4",
@@ -65,23 +66,90 @@ class OrderConfig(Checked):
 
 
 def order_heads(
-    model: Model,
-    batches: Sequence[Batch],
-    config: OrderConfig,
+    model: nnx.Module | Applied,
+    batches: Sequence[Any],
+    by: str | OrderConfig = "importance_layer",
     *,
+    count: int = 0,
+    loss: Loss | None = None,
+    strict: bool = False,
     progress: Update | None = None,
-) -> Callable[[int], Order]:
-    """Return a function from a number of heads to remove to all heads of the chosen stacks in the order of removal.
+) -> Order:
+    """Return all heads in the order of their removal, the most dispensable first.
 
-    Learned gates choose this many heads together and put them first; the other orders do not depend on the number.
-    A head of layers that share their parameters follows itself, layer after layer (`headjax.heads.groups.removals`).
+    A head of layers that share their parameters follows itself, layer after layer.
+
+        >>> model = headjax.demo_model()
+        >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
+        >>> order = headjax.order_heads(model, batches, "importance_layer")
+        >>> len(order), str(order[0])
+        (32, 'decoder/1/6')
+
+    Args:
+        model, batches, loss, strict: As for `score_heads`. The order `reconstruction` reads no labels where there is no
+            loss and the model offers the walk, see `headjax.reconstruction_order`.
+        by: Name of an order (`headjax.heads.named_orders.ORDERS`): a score, `ablation`, `hard_concrete`, `subset`, ...
+            Or an `OrderConfig`, which also says the head stacks, and whether KV groups go whole.
+        count: Number of heads to remove, for the orders that choose them together (`subset`).
+        progress: Called with the number of batches or steps done.
+
+    Raises:
+        DataError: There are no batches.
+        HeadjaxError: There is no such order, the model has none by this name, or as for `score_heads`.
     """
-    together = functools.partial(removals, model.config, whole_groups=config.whole_groups)
+    config, sites = OrderConfig(by=by) if isinstance(by, str) else by, sites_of(model)
+    known = dict.fromkeys(head.stack for head in find_heads(sites))
+    for stack in config.stacks:
+        if stack not in known:
+            raise HeadjaxError(f"head stack: the model has no head stack {stack!r}; it has {', '.join(known)}")
+    stacks = config.stacks or tuple(known)
+    heads = tuple(head for head in find_heads(sites) if head.stack in stacks)
+    options: dict[str, Any] = {"loss": loss, "strict": strict, "progress": progress}
+    if config.by == "random":
+        order = random_order(heads, config.seed)
+    elif config.by == "ablation" and config.whole_groups:
+        groups = {group[0]: group for group in key_value_groups(sites, stacks)}
+        found = by_ablation(ablate(model, batches, "group", heads=list(groups), **options))
+        order = flat(groups[head] for head in found)
+    elif config.by == "ablation":
+        order = by_ablation(ablate(model, batches, heads=heads, **options))
+    elif config.by == "reconstruction":
+        if not isinstance(model, nnx.Module):
+            raise HeadjaxError("by: reconstruction: needs an nnx.Module, in a copy of which W_O is refitted")
+        chosen: dict[str, Any] = {"stacks": stacks, "whole_groups": config.whole_groups}
+        order = reconstruction_order(model, batches, **chosen, **options)
+    else:
+        values = _values(model, batches, config, stacks, max(len(heads) - count, 1), options)
+        order = by_groups(sites, values) if config.whole_groups else by_score(values)
+    return flat(removals(sites, order, whole_groups=config.whole_groups))
+
+
+def _values(
+    model: Any,
+    batches: Sequence[Any],
+    config: OrderConfig,
+    stacks: Sequence[str],
+    kept: int,
+    options: Mapping[str, Any],
+) -> Values:
+    """Return the values of heads by which an order goes: scores, or logits of learned gates."""
     if config.by in LEARNED:
-        return lambda count: flat(together(_by_learned_gates(model, batches, config, count, progress)))
-    order = _fixed_order(model, batches, config, progress)
-    order = flat(together(in_stacks(model.config, order, config.stacks) if config.stacks else order))
-    return lambda count: order
+        settings = {"steps": config.gate_steps, "learning_rate": config.gate_rate, "seed": config.seed}
+        return learn_gates(
+            model, batches, LEARNED[config.by](config, kept), stacks=stacks, **settings, **options
+        ).logits
+    given = SCORES if all(site.shows_contexts for site in sites_of(model)) else GRADIENT_SCORES
+    _require_score(config.by, given)
+    scores = score_heads(model, batches, **options)
+    _require_score(config.by, scores.values)
+    return {head: value for head, value in scores.score(config.by).items() if head.stack in stacks}
+
+
+def _require_score(by: str, given: Collection[str]) -> None:
+    """Raise `HeadjaxError` for an order by a score that a model does not give."""
+    if by not in given:
+        scores = [name for name in SCORES if name in given]
+        raise HeadjaxError(f"by: {by}: not of such a model, which has {', '.join([*scores, *OTHER_ORDERS])}")
 
 
 def units(config: OrderConfig, batches: int) -> tuple[int, str]:
@@ -94,32 +162,3 @@ LEARNED: Mapping[str, Callable[[OrderConfig, int], GateDistribution]] = {
     "subset": lambda config, kept: Subset(count=kept),
 }
 """Orders that choose all heads together: distributions of gates, made from the options and the number to keep."""
-
-
-def _fixed_order(model: Model, batches: Sequence[Batch], config: OrderConfig, progress: Update | None) -> Order:
-    stacks = config.stacks or None
-    if config.by == "random":
-        return random_order(all_heads(model.config, stacks), config.seed)
-    if config.by == "ablation":
-        heads: Order = all_heads(model.config, stacks)
-        if not config.whole_groups:
-            return by_ablation(ablate(model, batches, heads=heads, progress=progress))
-        groups = {group[0]: group for group in key_value_groups(model.config, stacks)}
-        found = by_ablation(ablate(model, batches, "group", heads=list(groups), progress=progress))
-        return flat(groups[head] for head in found)
-    if config.by == "reconstruction":
-        chosen: dict[str, Any] = {"stacks": stacks, "whole_groups": config.whole_groups}
-        return reconstruction_order(model, batches, **chosen, progress=progress)
-    values = score_heads(model, batches, progress=progress).score(config.by)
-    return by_groups(model.config, values) if config.whole_groups else by_score(values)
-
-
-def _by_learned_gates(
-    model: Model, batches: Sequence[Batch], config: OrderConfig, count: int, progress: Update | None
-) -> Order:
-    stacks = config.stacks or None
-    kept = max(len(all_heads(model.config, stacks)) - count, 1)
-    options: dict[str, Any] = {"steps": config.gate_steps, "learning_rate": config.gate_rate, "seed": config.seed}
-    options["stacks"] = stacks
-    learned = learn_gates(model, batches, LEARNED[config.by](config, kept), **options, progress=progress).logits
-    return by_groups(model.config, learned) if config.whole_groups else by_score(learned)

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+from jax.sharding import PartitionSpec
 
-from headjax.core.errors import HeadjaxError
-from headjax.core.modules import copied
+from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads.damage import Damage
-from headjax.heads.effect import OutputChange
-from headjax.heads.head_id import HeadId, require_stack
+from headjax.heads.effect import LABELLED, OutputChange
+from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import replicated_sums, spread
 from headjax.heads.ordering import Order
-from headjax.heads.refit import damped_inverse, without_features
+from headjax.heads.reconstruction import with_change
+from headjax.heads.refit import Change, damped_inverse, without_features
 from headjax.heads.statistics import sum_over
-from headjax.heads.surgery import LayerModule, attention_layers, output_map
 from headjax.mesh.distributed import fetch
-from headjax.mesh.explicit import on_automatic_axes
+from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
 from headjax.mesh.mesh import by_example
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, ModelConfig, Options
+from headjax.models.config import HEAD_STACKS, ModelConfig, Options
 from headjax.models.inputs import counted_at
 from headjax.models.layer import Probe
 from headjax.models.model import Model
+from headjax.models.walk import shows_sub_layers
+from headjax.sites.ablation import mean_loss
+from headjax.sites.discovery import find_sites
+from headjax.sites.maps import add_to, bias_of, every_context, matrix_of
+from headjax.sites.missed import checked
+from headjax.sites.program import Loss, examples_in, prepare
+from headjax.sites.site import AttentionSite, Sites, ones
 
 POINTS = 4
 """Numbers of removed heads of a layer at which the effect is measured: a quarter, half, three quarters, all."""
@@ -95,25 +103,27 @@ def layer_removals(moments: np.ndarray, output: np.ndarray, groups: Sequence[Pos
     return Removals(tuple(order), np.asarray(errors), outputs)
 
 
-@on_automatic_axes
 def reconstruction_order(
-    model: Model,
-    batches: Sequence[Batch],
+    model: nnx.Module,
+    batches: Sequence[Any],
     *,
     stacks: Iterable[str] | None = None,
     whole_groups: bool = False,
+    loss: Loss | None = None,
     compute: Compute = Compute(),
+    strict: bool = False,
     progress: Update | None = None,
 ) -> Order:
     """Return heads in the order in which their removal costs least once the kept heads have been refitted.
 
-    Within a layer the order is greedy by `group_costs`, of heads or of whole groups. Layers are compared by the effect
-    on the model's own output (`headjax.heads.agreement`). The change of the output is measured on a few examples, with
-    a quarter, half, three quarters and all heads of one layer removed and the others refitted. Other numbers of heads
-    are placed between them by their error. Each step takes the layer in which the next removals raise that change least
-    per head. No labels are read.
+    Within a layer the order is greedy by `group_costs`, of heads or of whole groups. Layers are compared by an effect
+    that is measured on a few examples, with a quarter, half, three quarters and all heads of one layer removed and the
+    others refitted. Where the model offers the walk and its blocks show their sub-layers, as headjax's models do, that
+    is the change of the model's own output (`headjax.heads.agreement`), and no labels are read. With a loss, and for
+    any other model, it is the rise of the loss. Other numbers of heads are placed between the measured ones by their
+    error. Each step takes the layer in which the next removals raise the effect least per head.
 
-    Under a mesh set with `jax.set_mesh` the examples of every batch are spread over its batch axes.
+    Under a mesh set with `jax.set_mesh` the examples of a walk's batches are spread over its batch axes.
 
         >>> model = headjax.demo_model()
         >>> batches = list(headjax.load_task("LICENSE", model, length=64).batches(4))
@@ -123,11 +133,12 @@ def reconstruction_order(
 
     Args:
         model: Model to order the heads of.
-        batches: Examples: arrays by Hugging Face's names. Layers are compared on about `headjax.heads.effect.MEASURED`
-            of them, in batches spread evenly over all.
+        batches: Examples. Layers are compared on about `headjax.heads.effect.MEASURED` of them, or `LABELLED` for a
+            loss, in batches spread evenly over all.
         stacks: Head stacks to order; None is all.
         whole_groups: Whether all query heads of a KV head go together.
-        compute: Precision and kernels.
+        loss, strict: As for `score_heads`. None takes the walk where the model offers it, else the model's own loss.
+        compute: Precision and kernels, without a loss of yours.
         progress: Called after every batch, and after every measured layer.
 
     Raises:
@@ -135,22 +146,74 @@ def reconstruction_order(
         DataError: There are no batches.
         ConfigError: A batch does not divide over the mesh.
     """
-    chosen = tuple(model.config.attentions()) if stacks is None else tuple(stacks)
-    for stack in chosen:
-        require_stack(model.config, stack)
-    model, batches = spread(model, batches)
-    layers = [layer for layer in attention_layers(model) if layer.stack in chosen and layer.config.num_heads]
-    measure = _Measure(model, batches, compute)
-    moments = _collect(model, batches, compute, progress)
+    if not batches:
+        raise DataError("batches: there is no example to order heads by")
+    if loss is None and shows_sub_layers(model):
+        return on_automatic_axes(_ordered)(_ByWalk, model, batches, compute, stacks, whole_groups, progress)
+    own = None if compute == Compute() else compute
+    ways = functools.partial(_ByLoss, loss=loss, strict=strict)
+    return _ordered(ways, model, batches, own, stacks, whole_groups, progress)
+
+
+def _ordered(
+    ways: Callable[..., Any],
+    model: nnx.Module,
+    batches: Sequence[Any],
+    compute: Compute | None,
+    stacks: Iterable[str] | None,
+    whole_groups: bool,
+    progress: Update | None,
+) -> Order:
+    layers = list(_layers(find_sites(model), None if stacks is None else tuple(stacks)))
+    way = ways(model, batches, compute)
+    moments = way.moments(progress)
     effects: list[np.ndarray] = []
     removals: list[Removals] = []
     for done, layer in enumerate(layers):
         found, mean = _removals(model, layer, moments, whole_groups)
-        effects.append(_effects(layer, found, mean, measure))
+        effects.append(_effects(layer, found, mean, way.effect))
         removals.append(found._replace(outputs=[]))
         if progress is not None:
             progress(len(batches), {"layers": done + 1.0})
-    return _merged(model.config, layers, removals, effects)
+    return _merged(layers, removals, effects)
+
+
+class _Layer(NamedTuple):
+    """An attention layer, or layers that share their parameters.
+
+    Attributes:
+        site: Its site.
+        number: Number of the layer along the site's axis.
+    """
+
+    site: AttentionSite
+    number: int
+
+    @property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Head stack and number of the layer, or of all that share its parameters."""
+        return self.site.places if self.site.tied else self.site.places[self.number :][:1]
+
+    @property
+    def ids(self) -> list[int]:
+        """Number of the head at every position."""
+        start = self.number * self.site.heads
+        return [head.head for head in self.site.head_ids()[start : start + self.site.heads]]
+
+    def __str__(self) -> str:
+        return str(HeadId(*self.places[0], 0)).rpartition("/")[0]
+
+
+def _layers(sites: Sites, stacks: Sequence[str] | None) -> Iterator[_Layer]:
+    """Yield the layers of these head stacks."""
+    known = dict.fromkeys(stack for site in sites for stack, _ in site.places)
+    for stack in stacks or ():
+        if stack not in known:
+            raise HeadjaxError(f"head stack: the model has no head stack {stack!r}; it has {', '.join(known)}")
+    for site in sites:
+        for number, (stack, _) in enumerate(site.places[:1] if site.tied else site.places):
+            if stacks is None or stack in stacks:
+                yield _Layer(site, number)
 
 
 def batches_for(batches: Sequence[Any], examples: int) -> list[Any]:
@@ -158,40 +221,44 @@ def batches_for(batches: Sequence[Any], examples: int) -> list[Any]:
 
     Calibration batches are sorted by length, so that the first ones would hold the shortest texts.
     """
-    size = max(sum(len(next(iter(batch.values()))) for batch in batches) / max(len(batches), 1), 1.0)
+    size = max(sum(map(examples_in, batches)) / max(len(batches), 1), 1.0)
     count = min(max(round(examples / size), 1), len(batches))
     return [batches[int((place + 0.5) * len(batches) / count)] for place in range(count)]
 
 
 def _removals(
-    model: Model, layer: LayerModule, moments: Mapping[str, Sequence[np.ndarray]], whole_groups: bool
+    model: nnx.Module, layer: _Layer, moments: Mapping[tuple[str, int], np.ndarray], whole_groups: bool
 ) -> tuple[Removals, np.ndarray]:
     """Return the removals of a layer, and the mean of its contexts that its bias takes up (0 without a bias)."""
-    tied = model.config.site(layer.stack, layer.layer).tied
-    sums = np.sum([moments[layer.stack][i] for i in tied], axis=0)
+    site = layer.site
+    sums = np.sum([moments[place] for place in layer.places], axis=0)
     if not np.isfinite(sums).all():
-        raise HeadjaxError(f"reconstruction: {layer.stack}/{layer.layer}: second moments of contexts are not finite")
+        raise HeadjaxError(f"reconstruction: {layer}: second moments of contexts are not finite")
     tokens = max(float(sums[-1, -1]), 1.0)
-    mean = sums[-1, :-1] / tokens * (output_map(layer.module).bias is not None)
+    mean = sums[-1, :-1] / tokens * (bias_of(model, site) is not None)
     second = sums[:-1, :-1] / tokens - np.outer(mean, mean)
     groups: dict[int, Positions] = {}
-    for place, group in enumerate(layer.config.groups if whole_groups else range(layer.config.num_heads)):
+    for place, group in enumerate(site.groups.tolist() if whole_groups else range(site.heads)):
         groups[group] = (*groups.get(group, ()), place)
-    output = np.asarray(fetch(layer.module.output_matrices()), np.float64)
-    return layer_removals(second, output, list(groups.values())), mean
+    output = np.asarray(fetch(matrix_of(model, site, layer.number)), np.float64)
+    return layer_removals(second, output.reshape(site.heads, site.head_dim, -1), list(groups.values())), mean
 
 
-def _effects(layer: LayerModule, found: Removals, mean: np.ndarray, measure: _Measure) -> np.ndarray:
+def _effects(
+    layer: _Layer, found: Removals, mean: np.ndarray, measure: Callable[[_Layer, Change, str], float]
+) -> np.ndarray:
     """Return the effect of 0, 1, ... removals, measured at a few numbers and set between them by error."""
     removals = len(found.order)
     counts = sorted({0} | {max(round(removals * point / POINTS), 1) for point in range(1, POINTS + 1)})
-    values = [0.0] + [measure(layer, found, mean, count) for count in counts[1:]]
+    values = [0.0]
+    for count in counts[1:]:
+        weight = (found.outputs[count] - found.outputs[0]).reshape(len(mean), -1)
+        what = f"reconstruction: {layer}, without {count} of its heads"
+        values.append(measure(layer, Change(weight, -mean @ weight), what))
     return np.interp(found.errors, found.errors[counts], np.maximum.accumulate(values))
 
 
-def _merged(
-    config: ModelConfig, layers: Sequence[LayerModule], removals: Sequence[Removals], effects: Sequence[np.ndarray]
-) -> Order:
+def _merged(layers: Sequence[_Layer], removals: Sequence[Removals], effects: Sequence[np.ndarray]) -> Order:
     """Return the heads of all layers, next always that of the layer whose effect rises least per head."""
     done = [0] * len(layers)
     order: list[HeadId] = []
@@ -204,51 +271,84 @@ def _merged(
 
     for _ in range(sum(len(found.order) for found in removals)):
         i = min(range(len(layers)), key=slope)
-        layer = layers[i]
-        heads = [layer.config.ids[place] for place in removals[i].order[done[i]]]
+        heads = [layers[i].ids[place] for place in removals[i].order[done[i]]]
         done[i] += 1
-        tied = config.site(layer.stack, layer.layer).tied
-        order.extend(HeadId(layer.stack, depth, head) for depth in tied for head in heads)
+        order.extend(HeadId(*place, head) for place in layers[i].places for head in heads)
     return tuple(order)
 
 
-class _Measure:
-    """Effect on the model when one layer loses heads."""
+class _ByWalk:
+    """Contexts and effects of a model whose blocks show their sub-layers: the change of its output, without labels."""
 
-    def __init__(self, model: Model, batches: Sequence[dict[str, jax.Array]], compute: Compute) -> None:
+    def __init__(self, model: Model, batches: Sequence[Any], compute: Compute) -> None:
+        self._model, self._batches = spread(model, batches)
         effect = OutputChange(model.config)
-        self._config = model.config
-        self._damage = Damage(model, batches_for(batches, effect.limit), effect, compute)
+        self._compute, self._damage = (
+            compute,
+            functools.cache(lambda: Damage(self._model, batches_for(self._batches, effect.limit), effect, compute)),
+        )
 
-    def __call__(self, layer: LayerModule, found: Removals, mean: np.ndarray, count: int) -> float:
-        """Return the effect of `count` removals of a layer, its W_O and bias refitted; removed heads have rows of 0."""
-        site = self._config.site(layer.stack, layer.layer)
-        first = self._damage.block(site.stack, layer.layer)
-        changed = copied(self._damage.blocks[first].layer)
-        weight, bias = output_map(getattr(changed, site.slot))
-        output = found.outputs[count]
-        weight.set_raw_value(jnp.asarray(output, weight.get_raw_value().dtype))
-        if bias is not None:
-            lost = (found.outputs[0] - output).reshape(len(mean), -1)
-            shifted = np.asarray(fetch(bias.get_raw_value())) + mean @ lost
-            bias.set_raw_value(jnp.asarray(shifted, weight.get_raw_value().dtype))
-        blocks = {
-            first + number: self._damage.blocks[first + number].holding(changed) for number in range(len(site.tied))
-        }
-        return self._damage(blocks, f"reconstruction: {layer.stack}/{layer.layer}, without {count} of its heads")
+    def moments(self, progress: Update | None) -> dict[tuple[str, int], np.ndarray]:
+        """Return sums of x x^T of every layer's contexts and a 1, over the tokens."""
+        step = functools.partial(_moments, self._model.config, self._model.params, self._compute)
+        found = sum_over(map(step, self._batches), functools.partial(_tell, progress))
+        return {(stack, layer): sums for stack, own in found.items() for layer, sums in enumerate(own)}
+
+    def effect(self, layer: _Layer, change: Change, what: str) -> float:
+        """Return the change of the output once the map of a layer is changed."""
+        head_stack, number = layer.places[0]
+        stack, slot = HEAD_STACKS[head_stack]
+        damage = self._damage()
+        first = damage.block(stack, number)
+        changed = with_change(damage.blocks[first].layer, slot, change)
+        tied = range(first, first + len(layer.places))
+        return damage({block: damage.blocks[block].holding(changed) for block in tied}, what)
 
 
-def _collect(
-    model: Model, batches: Sequence[dict[str, jax.Array]], compute: Compute, progress: Update | None
-) -> dict[str, list[np.ndarray]]:
-    """Return sums of x x^T of every layer's contexts and a 1, over the tokens."""
+class _ByLoss:
+    """Contexts and effects of any model by whole passes: the rise of the loss."""
 
-    def check(number: int, fetched: Any) -> None:
-        if progress is not None:
-            progress(number + 1, {})
+    def __init__(
+        self, model: nnx.Module, batches: Sequence[Any], compute: Compute | None, loss: Loss | None, strict: bool
+    ) -> None:
+        self._model = model
+        self._program, self._state = prepare(model, loss, compute)
+        self._batches = list(checked(self._program, self._state, batches, strict))
+        self._gates, self._judged = ones(self._program.sites), batches_for(self._batches, LABELLED)
+        self._whole = functools.cache(lambda: mean_loss(self._program, self._state, self._gates, self._judged))
 
-    step = functools.partial(_moments, model.config, model.params, compute)
-    found: dict[str, list[np.ndarray]] = sum_over(map(step, batches), check)
+    def moments(self, progress: Update | None) -> dict[tuple[str, int], np.ndarray]:
+        """Return sums of x x^T of every layer's contexts and a 1, over the positions that can change the loss."""
+        sites = sorted(self._program.sites, key=lambda site: site.path)
+        products = functools.partial(_products, layers=tuple(len(site.places) for site in sites))
+        contexts = (every_context(self._program, self._state, batch) for batch in self._batches)
+        each = (spread_by_compiler(products, PartitionSpec(), own) for own in contexts)
+        found = sum_over(each, functools.partial(_tell, progress))
+        return {place: found[site.path][number] for site in sites for number, place in enumerate(site.places)}
+
+    def effect(self, layer: _Layer, change: Change, what: str) -> float:
+        """Return the rise of the loss once the map of a layer is changed."""
+        copy = nnx.clone(self._model, graph=True)
+        add_to(copy, layer.site, layer.number, change)
+        state = nnx.split(copy, graph=True)[1]
+        return mean_loss(self._program, state, self._gates, self._judged) - self._whole()
+
+
+def _tell(progress: Update | None, number: int, fetched: Any) -> None:
+    if progress is not None:
+        progress(number + 1, {})
+
+
+@functools.partial(jax.jit, static_argnames="layers")
+def _products(contexts: dict[str, jax.Array], layers: tuple[int, ...]) -> dict[str, jax.Array]:
+    """Return by site the sums over positions of x x^T, `[layers, n, n]`, with x the contexts and a 1.
+
+    The contexts end with whether their position counts; `layers` are numbers of layers in the order of the paths.
+    """
+    found = {}
+    for count, (path, own) in zip(layers, sorted(contexts.items()), strict=True):
+        x = (own * own[..., -1:]).reshape(count, -1, own.shape[-1])
+        found[path] = jnp.einsum("ltn,ltm->lnm", x, x, precision="highest")
     return found
 
 

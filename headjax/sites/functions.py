@@ -2,108 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, overload
+from collections.abc import Iterable
+from typing import Any, overload
 
 from flax import nnx
 
-from headjax.core.errors import HeadjaxError
-from headjax.core.progress import Update
-from headjax.heads import groups, named_orders, pruning
+from headjax.heads import groups, pruning
 from headjax.heads.head_id import HeadId
-from headjax.heads.named_orders import LEARNED, OrderConfig
-from headjax.heads.ordering import Order, by_ablation, by_score, random_order
-from headjax.heads.scores import GRADIENT_SCORES
+from headjax.heads.ordering import Order
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.model import Model
-from headjax.sites.ablation import ablate
 from headjax.sites.discovery import find_sites
-from headjax.sites.learning import learn_gates
-from headjax.sites.program import Applied, Loss, sites_of
 from headjax.sites.pruning import part, prune_module
-from headjax.sites.scoring import score_heads
-from headjax.sites.site import find_heads
-
-OWN_LOSS = "a headjax model brings its own; this argument is for other models"
-FOR_OWN = "for headjax models alone"
-
-
-def _refuse(why: str, **given: bool) -> None:
-    """Raise `HeadjaxError` for an argument that the given kind of model cannot use."""
-    for name, there in given.items():
-        if there:
-            raise HeadjaxError(f"{name}: {why}")
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def order_heads(
-    model: Model | nnx.Module | Applied,
-    batches: Sequence[Any],
-    by: str | OrderConfig = "importance_layer",
-    *,
-    count: int = 0,
-    loss: Loss | None = None,
-    strict: bool = False,
-    progress: Update | None = None,
-) -> Order:
-    """Return all heads in the order of their removal, the most dispensable first.
-
-        >>> model = headjax.demo_model()
-        >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
-        >>> order = headjax.order_heads(model, batches, "importance_layer")
-        >>> len(order), str(order[0])
-        (32, 'decoder/1/6')
-
-    Args:
-        model, batches, loss, strict: As for `score_heads`.
-        by: Name of an order (`headjax.heads.named_orders.ORDERS`): a score, `ablation`, `hard_concrete`, `subset`, ...
-        count: Number of heads to remove, for the orders that choose them together (`subset`).
-        progress: Called with the number of batches or steps done.
-
-    Raises:
-        DataError: There are no batches.
-        HeadjaxError: There is no such order, the model has none by this name, or as for `score_heads`.
-    """
-    config = OrderConfig(by=by) if isinstance(by, str) else by
-    if isinstance(model, Model):
-        _refuse(OWN_LOSS, loss=loss is not None)
-        return on_automatic_axes(named_orders.order_heads)(model, batches, config, progress=progress)(count)
-    _refuse(FOR_OWN, stacks=bool(config.stacks), whole_groups=config.whole_groups)
-    _require_order(config.by, GRADIENT_SCORES)
-    if config.by == "random":
-        return random_order(tuple(find_heads(sites_of(model))), config.seed)
-    if config.by == "ablation":
-        return by_ablation(ablate(model, batches, "each", loss=loss, strict=strict, progress=progress))
-    if config.by in LEARNED:
-        return _by_learned_gates(model, batches, config, count, loss, strict, progress)
-    found = score_heads(model, batches, loss=loss, strict=strict, progress=progress)
-    _require_order(config.by, found.values)
-    return by_score(found.score(config.by))
-
-
-def _require_order(by: str, scores: Iterable[str]) -> None:
-    """Raise `HeadjaxError` for an order that a model with these scores does not have."""
-    known = [*scores, "ablation", *LEARNED, "random"]
-    if by not in known:
-        raise HeadjaxError(f"by: {by}: not of such a model, which has {', '.join(known)}")
-
-
-def _by_learned_gates(
-    model: Any,
-    batches: Sequence[Any],
-    config: OrderConfig,
-    count: int,
-    loss: Loss | None,
-    strict: bool,
-    progress: Update | None,
-) -> Order:
-    heads = len(find_heads(sites_of(model)))
-    distribution = LEARNED[config.by](config, max(heads - count, 1))
-    options: dict[str, Any] = {"steps": config.gate_steps, "learning_rate": config.gate_rate, "seed": config.seed}
-    options |= {"loss": loss, "strict": strict, "progress": progress}
-    return by_score(learn_gates(model, batches, distribution, **options).logits)
 
 
 @overload

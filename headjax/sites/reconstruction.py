@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,15 +25,14 @@ from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
 from headjax.models.compute import Compute
 from headjax.models.walk import shows_sub_layers
 from headjax.sites.functions import part_of, prune
+from headjax.sites.maps import add_to, bias_of, contexts_of, matrix_of, silence
 from headjax.sites.program import Loss, Program, examples_in, prepare
 from headjax.sites.site import (
     AttentionSite,
     Gates,
     Sites,
     at_path,
-    kept_along,
     ones,
-    output_matrix,
     require_heads,
     with_tied,
     without,
@@ -178,26 +176,11 @@ def _by_passes(
     for site in program.sites:
         silence(repaired, site, np.asarray(left[site.path]).reshape(-1, site.heads) > 0.0)
     repairs: list[LayerRepair] = []
-    for repair in _through(program, state, repaired, left, arrays, ridges):
+    for repair in _through(model, program, state, repaired, left, arrays, ridges):
         repairs.append(repair)
         if progress is not None:
             progress(len(repairs), {"held_out": repair.held_out})
     return Repaired(repaired, gone, {}, tuple(repairs), sum(map(examples_in, arrays)))
-
-
-def silence(model: nnx.Module, site: AttentionSite, kept: np.ndarray) -> None:
-    """Set the rows of W_O of heads that are not kept `[layers, heads]` to 0, in a copy of a model."""
-    rows = kept[:1] if site.tied else kept
-    for path, axis in site.query:
-        if path in site.rows and not rows.all():
-            variable = at_path(at_path(model, site.path), path)
-            array = variable[...]
-            along = [kept_along(site, path, array.shape, axis, "q", row, row) for row in rows]
-            shape = [1] * array.ndim
-            shape[axis] = array.shape[axis]
-            shape[0] = max(shape[0], len(rows))
-            mask = jnp.asarray(np.stack(along).reshape(shape), array.dtype)
-            variable.set_value(spread_by_compiler(jnp.multiply, array, array, mask))
 
 
 def _second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
@@ -223,12 +206,18 @@ def _second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
 
 
 def _through(
-    program: Any, state: Any, repaired: nnx.Module, left: Gates, batches: Sequence[Any], ridges: Sequence[float]
+    model: nnx.Module,
+    program: Program,
+    state: Any,
+    repaired: nnx.Module,
+    left: Gates,
+    batches: Sequence[Any],
+    ridges: Sequence[float],
 ) -> Iterator[LayerRepair]:
     """Repair the maps of a copy one after another, in the order in which the model calls them, and say how well."""
     calls = program.calls(state, batches[0]).leads
     sites = {site.path: site for site in program.sites}
-    gates, apart = ones(program.sites), False
+    apart = False
     for path, leads in calls.items():
         site = sites[path]
         if len(leads) > 1:
@@ -238,17 +227,15 @@ def _through(
             apart |= not kept.all()
             if not apart or not kept.any():
                 continue
-            # The map before its repair, whose rows for kept heads the copy has, too.
-            whole = at_path(nnx.merge(program.graph, state), f"{path}.{site.output}".removeprefix("."))
-            matrix = spread_by_compiler(functools.partial(_matrix, site, layer), PartitionSpec(), whole)
+            matrix = matrix_of(model, site, layer)  # before its repair; the copy has its rows for kept heads, too
             features = np.repeat(kept, site.head_dim)
             now = nnx.split(repaired, graph=True)[1]
             found = (
                 spread_by_compiler(
                     _sums,
                     PartitionSpec(),
-                    _contexts(program, site, layer, state, gates, batch),
-                    _contexts(program, site, layer, now, gates, batch),
+                    contexts_of(program, site, layer, state, batch),
+                    contexts_of(program, site, layer, now, batch),
                     matrix,
                     jnp.asarray(features),
                     jnp.asarray(number % 2),
@@ -268,64 +255,11 @@ def _repair(
         raise HeadjaxError(f"reconstruction: {title}: sums over the calibration examples are not finite")
     if min(float(half[-1, -1]) for half in sums.gram) == 0.0:
         raise DataError("calibration: one example is too few, the ridge is chosen on another than it is solved on")
-    holder = at_path(at_path(repaired, site.path), site.output)
-    bias = vars(holder).get("bias")
-    has_bias = isinstance(bias, nnx.Variable)
+    has_bias = bias_of(repaired, site) is not None
     found = refit(sums, kept, bias=has_bias, scale=np.ones(sums.square.shape[-1]), ridges=ridges)
     if found.helps:
-        changes = [(at_path(at_path(repaired, site.path), site.kernel), found.change.weight)]
-        changes += [(bias, found.change.bias)] if has_bias else []
-        for variable, change in changes:
-            array = variable[...]
-            changed = functools.partial(_added, None if site.layers is None or site.tied else layer)
-            variable.set_value(spread_by_compiler(changed, array, array, jnp.asarray(change)))
+        add_to(repaired, site, layer, found.change)
     return LayerRepair(title, sums.tokens, found.unknowns, found.ridge, found.held_out, found.helps)
-
-
-def _matrix(site: AttentionSite, layer: int, projection: nnx.Module) -> jax.Array:
-    """Return the W_O of a layer of a site, `[heads * head_dim, width]`."""
-    own = output_matrix(site, projection)
-    return own.reshape(-1, site.heads * site.head_dim, own.shape[-1])[layer]
-
-
-def _added(layer: int | None, array: jax.Array, change: jax.Array) -> jax.Array:
-    """Return the array with a change added to it, or to the layer's part of it."""
-    index = ... if layer is None else layer
-    return array.at[index].add(change.reshape(array[index].shape).astype(array.dtype))
-
-
-def _contexts(program: Program, site: AttentionSite, layer: int, state: Any, gates: Gates, batch: Any) -> jax.Array:
-    """Return the contexts of a layer of a site before its gates, `[examples, positions..., features + 1]`.
-
-    Those of layers that share W_O lie along the first axis of positions.
-    """
-    found: jax.Array = _every_context(program, state, gates, batch)[site.path]
-    if site.tied:
-        return jnp.moveaxis(found, 0, 1)
-    return found if site.layers is None else found[layer]
-
-
-@functools.partial(jax.jit, static_argnames="program")
-def _every_context(program: Program, state: Any, gates: Gates, batch: Any) -> dict[str, jax.Array]:
-    """Return the contexts of every site, see `_contexts`.
-
-    The last entry is 1 at positions that can change the loss, and 0 at others.
-    """
-    leads = program.calls(state, batch).leads
-    reads = {
-        site.path: jnp.zeros((*site.shape[:-1], *leads[site.path][0], site.heads * site.head_dim + 1))
-        for site in program.sites
-    }
-
-    def loss(reads: dict[str, jax.Array]) -> jax.Array:
-        return program.value(state, gates, batch, reads=reads, read=_read).total.sum()
-
-    found: dict[str, jax.Array] = jax.grad(loss)(reads)
-    return found
-
-
-def _read(contexts: jax.Array, matrix: jax.Array, counted: jax.Array) -> jax.Array:
-    return jnp.concatenate([contexts.reshape(*counted.shape, -1), counted[..., None]], axis=-1)
 
 
 @jax.jit

@@ -164,7 +164,7 @@ def measure(names: Sequence[str], kinds: Sequence[str] = tuple(SETTINGS), seeds:
             for name in names:
                 if seed and name in LEARNED:  # they train for a hundred times as long as a score takes
                     continue
-                order = order_heads(model, batches, OrderConfig(by=name))(LAYERS * HEADS - len(needed))
+                order = order_heads(model, batches, OrderConfig(by=name), count=LAYERS * HEADS - len(needed))
                 yield Row(kind, str(seed), order=name, metric="auroc", value=auroc(order, needed))
 
 

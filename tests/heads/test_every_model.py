@@ -90,7 +90,7 @@ def test_ablations_equal_whole_forwards(case):
 def test_layers_that_share_their_parameters_lose_as_many_heads_as_are_asked_for(by):
     """A head that goes from one layer goes from all, so an order of single heads would take nearly every head."""
     model, batch = albert()
-    order = order_heads(model, [batch], OrderConfig(by=by, gate_steps=3, seed=1))(2)
+    order = order_heads(model, [batch], OrderConfig(by=by, gate_steps=3, seed=1), count=2)
     assert sorted(order) == sorted(all_heads(model.config))
     pruned = headjax.prune(model, order[:2])
     assert [attention.num_heads for attention in pruned.config.attentions()["encoder"]] == [2, 2]

@@ -74,10 +74,10 @@ def test_selection_by_count_percentage_and_name():
 @pytest.mark.whole
 def test_each_name_is_the_order_it_says(model, batches, scores):
     for name in ("importance", "importance_layer", "importance_token", "fisher", "hies"):
-        assert order_heads(model, batches, OrderConfig(by=name))(2) == by_scores(scores, name)
-    assert order_heads(model, batches, OrderConfig(by="ablation"))(2) == by_ablation(headjax.ablate(model, batches))
+        assert order_heads(model, batches, OrderConfig(by=name)) == by_scores(scores, name)
+    assert order_heads(model, batches, "ablation") == by_ablation(headjax.ablate(model, batches))
     expected = reconstruction_order(model, batches)
-    assert order_heads(model, batches, OrderConfig(by="reconstruction"))(2) == expected
+    assert order_heads(model, batches, "reconstruction") == expected
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def grouped():
 @pytest.mark.parametrize("name", ["importance", "hies", "ablation", "reconstruction", "subset", "random"])
 def test_orders_name_every_head_once_keep_groups_together_and_tell_their_progress(name, whole_groups, grouped, batches):
     config, seen = OrderConfig(by=name, whole_groups=whole_groups, gate_steps=3, seed=5), []
-    order = order_heads(grouped, batches, config, progress=lambda done, _: seen.append(done))(4)
+    order = order_heads(grouped, batches, config, count=4, progress=lambda done, _: seen.append(done))
     steps = removals(grouped.config, order, whole_groups=True)
     assert sorted(order) == sorted(flat(steps)) == sorted(all_heads(grouped.config))
     assert not whole_groups or order == flat(steps)
@@ -99,7 +99,7 @@ def test_orders_name_every_head_once_keep_groups_together_and_tell_their_progres
     assert name == "random" or seen[-1] == total
     assert unit == ("step" if name == "subset" else "batch")
     if name in ("subset", "random"):
-        assert order == order_heads(grouped, batches, config)(4), "seeded"
+        assert order == order_heads(grouped, batches, config, count=4), "seeded"
     if whole_groups and name in ("importance", "hies"):
         values = headjax.score_heads(grouped, batches).score(name)
         sums = [sum(values[head] for head in group) for group in steps]

@@ -7,6 +7,9 @@ from flax import nnx
 
 import headjax
 from headjax import HeadjaxError
+from headjax.heads.groups import key_value_groups
+from headjax.heads.named_orders import OrderConfig
+from headjax.sites.site import at_path
 from tests import tiny
 from tests.models.test_encoder import config as albert
 from tests.selected import first
@@ -143,6 +146,41 @@ def test_a_model_of_headjax_is_reconstructed_by_its_walk_or_for_a_loss(config):
         assert lost[0] < lost[1]
     with pytest.raises(HeadjaxError, match=r"^units: needs a model that offers the walk"):
         headjax.reconstruct(model, batches, [first], loss=own, units=0.5)
+
+
+@pytest.mark.parametrize("name", ["flax", "flax_grouped", "scanned_own", "headjax", "albert"])
+def test_any_model_is_ordered_by_what_refitted_heads_leave(name):
+    """Heads that write nothing go first; whole KV groups and layers that share parameters stay together."""
+    if name in HOUSES:
+        model, inputs = HOUSES[name](), CALIBRATION
+    else:
+        model = tiny.model(albert("albert", num_layers=2) if name == "albert" else tiny.decoder_config(tiny.layer()))
+        inputs = [tiny.tokens(8, 12, seed) for seed in range(2)]
+
+    def hidden(model, batch):
+        return model.hidden(batch["x"]) if name in HOUSES else model(batch).hidden
+
+    def own(model, batch):
+        return jnp.square(hidden(model, batch) - batch["target"]).sum(axis=(1, 2))
+
+    sites = headjax.attention_sites(model)
+    idle = [site.head_ids()[-1] for site in sites]
+    for site in sites:
+        kernel = at_path(at_path(model, site.path), site.kernel)
+        last = (-1, ...) if site.layers and not site.tied else (...,)
+        kernel.set_value(kernel[...].at[(*last[:-1], -1)].set(0.0))
+    model.eval()
+    batches = [batch | {"target": hidden(model, batch) + 0.01} for batch in inputs]
+    order = headjax.order_heads(model, batches, "reconstruction", loss=own)
+    assert sorted(order) == sorted(head for site in sites for head in site.head_ids())
+    depths = len(sites[0].places) if sites[0].tied else 1
+    assert set(idle) <= set(order[: len(idle) * depths])
+    assert [head.head for head in order[:depths]] == [order[0].head] * depths
+    whole = headjax.order_heads(model, batches, OrderConfig(by="reconstruction", whole_groups=True), loss=own)
+    groups = [set(group) for group in key_value_groups(sites)]
+    if depths == 1:
+        starts = np.cumsum([0] + [len(groups[0])] * (len(groups) - 1))
+        assert all(set(whole[start : start + len(groups[0])]) in groups for start in starts)
 
 
 def test_batches_of_one_example_fall_into_both_halves():

@@ -387,34 +387,19 @@ def test_a_head_that_is_not_there_is_named():
         headjax.ablate(HOUSES["flax"](), BATCHES, loss=loss, heads=["layers.0.attn/9"])
 
 
-OWN = {
-    "order_heads": ({}, {"loss": loss}),
-}
-"""By function, what a headjax model needs, and what it cannot use."""
-
 COARSE = headjax.Compute(dtype="bfloat16")
 FOREIGN = {
     "score_heads": ({}, {"statistics": ("entropy",), "compute": COARSE}),
     "ablate": ({}, {"compute": COARSE}),
     "learn_gates": ({"steps": 1, "learning_rate": 0.1, "distribution": Subset(count=7)}, {"compute": COARSE}),
-    "order_heads": ({}, {"whole_groups": OrderConfig(whole_groups=True), "stacks": OrderConfig(stacks=("layers",))}),
     "reconstruct": ({"removed": ["layers.0.attn/0"]}, {"compute": COARSE, "units": 0.5}),
 }
-"""The same for any other Flax model."""
-
-
-@pytest.mark.parametrize("name, argument", [(name, one) for name, (_, others) in OWN.items() for one in others])
-def test_a_headjax_model_refuses_what_only_other_models_take(name, argument):
-    needed, others = OWN[name]
-    model = headjax.demo_model()
-    batch = headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])
-    with pytest.raises(HeadjaxError, match=f"^{argument}: "):
-        getattr(headjax, name)(model, [batch], **needed, **{argument: others[argument]})
+"""By function, what it needs, and what a model that is not headjax's cannot use."""
 
 
 @pytest.mark.parametrize("name, argument", [(name, one) for name, (_, others) in FOREIGN.items() for one in others])
 def test_a_flax_model_refuses_what_only_headjax_models_take(name, argument):
     needed, others = FOREIGN[name]
-    given = {"by": others[argument]} if name == "order_heads" else {argument: others[argument]}
+    given = {argument: others[argument]}
     with pytest.raises(HeadjaxError, match=f"^{argument}: "):
         getattr(headjax, name)(HOUSES["einsum"](), BATCHES, loss=loss, **needed, **given)
