@@ -12,8 +12,8 @@ from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Size
 from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
-from headjax.heads.gates import Values
 from headjax.heads.groups import by_groups, key_value_groups, removals
+from headjax.heads.head_id import Values
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset
 from headjax.heads.ordering import Order, by_ablation, by_score, flat, random_order
 from headjax.heads.reconstruction_order import reconstruction_order
