@@ -1,9 +1,10 @@
-"""The public functions over heads: one name for headjax's own models and for any other Flax model."""
+"""The removal of heads from any model: named ones, or a share of all."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
-from typing import Any, overload
+from typing import Any, TypeVar
 
 from flax import nnx
 
@@ -15,12 +16,10 @@ from headjax.models.model import Model
 from headjax.sites.discovery import find_sites
 from headjax.sites.pruning import part, prune_module
 
+M = TypeVar("M", bound=nnx.Module)
 
-@overload
-def prune(model: Model, heads: Iterable[HeadId | str], *, share: float | None = None) -> Model: ...
-@overload
-def prune(model: nnx.Module, heads: Iterable[HeadId | str], *, share: float | None = None) -> nnx.Module: ...
-def prune(model: Model | nnx.Module, heads: Iterable[HeadId | str], *, share: float | None = None) -> Any:
+
+def prune(model: M, heads: Iterable[HeadId | str], *, share: float | None = None) -> M:
     """Return the model without these heads, or without the first heads of an order until a share of all is gone.
 
     Their slices of every parameter with a head axis (W_Q, W_K, W_V, their biases, the rows of W_O, ...) are removed;
@@ -56,12 +55,27 @@ def prune(model: Model | nnx.Module, heads: Iterable[HeadId | str], *, share: fl
         HeadjaxError: A head does not exist (any more), or the model's code cannot hold what would be left; the message
             names the head or the layer. Nothing is removed then.
     """
-    gone = heads if share is None else part_of(model, heads, share)
-    return on_automatic_axes(pruning.prune)(model, gone) if isinstance(model, Model) else prune_module(model, gone)
+    pruned: M = without_heads(model, heads if share is None else part_of(model, heads, share))
+    return pruned
 
 
-def part_of(model: Model | nnx.Module, order: Iterable[HeadId | str], share: float) -> Order:
+@functools.singledispatch
+def without_heads(model: Any, heads: Iterable[HeadId | str]) -> Any:
+    """Return a model without heads: of the same class with smaller arrays, or of another config."""
+    return prune_module(model, heads)
+
+
+@without_heads.register
+def _(model: Model, heads: Iterable[HeadId | str]) -> Model:
+    return on_automatic_axes(pruning.prune)(model, heads)
+
+
+@functools.singledispatch
+def part_of(model: Any, order: Iterable[HeadId | str], share: float) -> Order:
     """Return the heads of an order that make up a share of all, in numbers that the model can hold."""
-    if isinstance(model, Model):
-        return groups.part(model.config, order, share)
     return part(find_sites(model), order, share)
+
+
+@part_of.register
+def _(model: Model, order: Iterable[HeadId | str], share: float) -> Order:
+    return groups.part(model.config, order, share)
