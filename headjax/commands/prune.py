@@ -106,8 +106,8 @@ def run(options: Options, progress: Progress) -> Found:
 def _check(options: Options) -> None:
     """Refuse options that exclude each other, and options that need a task without a task."""
     from headjax.core.serialize import unknown_name
-    from headjax.heads.named_orders import ORDERS
     from headjax.heads.ordering import amount_of
+    from headjax.sites.orders import ORDERS
 
     if options.by not in ORDERS:
         raise HeadjaxError(f"--by: {unknown_name('order', options.by, ORDERS)}")
@@ -126,8 +126,8 @@ def _chosen(
 ) -> tuple[Order, Sequence[str]]:
     """Return the heads to remove, and why they are fewer than a percentage asks for."""
     from headjax.heads.head_id import all_heads, require_stack
-    from headjax.heads.named_orders import OrderConfig, order_heads, units
     from headjax.heads.ordering import amount_of, explicit_heads, requested_count
+    from headjax.sites.orders import OrderConfig, order_heads, units
 
     if options.named:
         return explicit_heads(model.config, options.remove) or (), ()

@@ -27,8 +27,8 @@ from headjax.conversion.target import (
 from headjax.core import history
 from headjax.core.blas import one_blas_thread
 from headjax.core.errors import ConfigError
-from headjax.heads import reconstruction
 from headjax.heads.agreement import agreements
+from headjax.heads.reconstruction import by_walk
 from headjax.heads.surgery import LayerModule, map_attention
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.config import Batch
@@ -89,7 +89,7 @@ def convert(
     )
     changed = changed.replace(history=(*model.history, entry))
     if reconstruct:
-        changed = reconstruction.reconstruct(model, calibration.batches, (), converted=changed).model
+        changed = by_walk(model, calibration.batches, (), converted=changed).told()
     return Conversion(changed, errors)
 
 

@@ -11,11 +11,11 @@ from typing import NamedTuple
 from headjax.core.fields import Checked
 from headjax.heads.groups import removals
 from headjax.heads.head_id import all_heads
-from headjax.heads.named_orders import LEARNED, OrderConfig, order_heads
 from headjax.heads.ordering import Order, fitting
 from headjax.heads.pruning import percent_steps
 from headjax.models.config import Batch
 from headjax.models.model import Model
+from headjax.sites.orders import LEARNED, OrderConfig, order_heads
 from headjax.sites.program import gated
 from headjax.sites.reconstruction import reconstruct
 

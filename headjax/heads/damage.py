@@ -33,7 +33,7 @@ class Damage:
     """
 
     def __init__(self, model: Model, batches: Sequence[Batch], effect: Effect, compute: Compute) -> None:
-        self.blocks = model.blocks()
+        self.blocks: list[Any] = [*model.blocks()]
         self._model, self._effect, self._compute = model, effect, compute
         self._examples: list[_Example] = []
         for batch in batches:

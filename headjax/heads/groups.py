@@ -11,10 +11,13 @@ from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId, Values, all_heads, position
 from headjax.heads.ordering import Order, Steps, fitting, flat, say_fewer, shared
 from headjax.models.config import ModelConfig
-from headjax.sites.site import Sites
 
 Place = tuple[str, int]
 """A head stack and a layer in it."""
+
+
+Sites = tuple[Any, ...]
+"""`headjax.AttentionSite`s."""
 
 
 class Grouped(NamedTuple):

@@ -14,7 +14,7 @@ from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Amount, read_amount
 from headjax.core.serialize import unknown_name
 from headjax.heads.ablation import Ablation
-from headjax.heads.head_id import HeadId, Values, all_heads, position, require_stack
+from headjax.heads.head_id import HeadId, Values, all_heads, position
 from headjax.heads.scores import SCORES, Scores
 from headjax.models.config import ModelConfig
 
@@ -100,14 +100,6 @@ def say_fewer(went: int, count: int, left: Steps, none: str) -> None:
     """Warn where fewer heads go than a share of all asks for."""
     if went < count:
         warnings.warn(f"share: {fewer(went, count, left, none)}", stacklevel=5)
-
-
-def in_stacks(config: ModelConfig, order: Order, stacks: Iterable[str]) -> Order:
-    """Return the heads of these head stacks alone (Michel et al. 2019, figure 4)."""
-    chosen = set(stacks)
-    for stack in chosen:
-        require_stack(config, stack)
-    return tuple(head for head in order if head.stack in chosen)
 
 
 def steps_within_minimum(config: ModelConfig, steps: Steps, minimum: int) -> Steps:

@@ -18,7 +18,7 @@ from headjax.core.tensors import Params
 from headjax.heads.agreement import count_examples
 from headjax.heads.head_id import HeadId, all_heads, tied_heads
 from headjax.heads.layer_sums import SubLayer, TwoModels, spread
-from headjax.heads.refit import Change, RefitSums, centred, least_needed, refit, without_rows
+from headjax.heads.refit import RIDGES, Change, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.surgery import output_map
 from headjax.heads.units import Place, units_to_remove
 from headjax.mesh.distributed import fetch
@@ -66,18 +66,31 @@ class Repaired(NamedTuple):
     layers: tuple[LayerRepair, ...]
     examples: int
 
+    @property
+    def tokens(self) -> int:
+        """Number of calibration tokens that count, of the layer that has most."""
+        return max((repair.tokens for repair in self.layers), default=0)
+
+    def told(self) -> Any:
+        """Return the model, the repair in its history where it has one; warn of too few tokens."""
+        _warn_of_unknowns(self.layers)
+        if not hasattr(self.model, "with_entry"):
+            return self.model
+        names = [repair.name for repair in self.layers if repair.kept]
+        return self.model.with_entry("reconstruct", examples=self.examples, tokens=self.tokens, repaired=names)
+
 
 def by_walk(
     model: Model,
     batches: Sequence[Batch],
     removed: Iterable[HeadId | str],
     *,
-    feed_forward: bool,
-    units: float | Mapping[Place, int],
-    converted: Model | None,
-    ridges: Sequence[float],
-    compute: Compute,
-    progress: Update | None,
+    feed_forward: bool = False,
+    units: float | Mapping[Place, int] = 0.0,
+    converted: Model | None = None,
+    ridges: Sequence[float] = RIDGES,
+    compute: Compute = Compute(),
+    progress: Update | None = None,
 ) -> Repaired:
     """Repair the maps of a model whose blocks show their sub-layers, see `headjax.sites.reconstruction.reconstruct`.
 
@@ -140,7 +153,7 @@ def _beside(array: jax.Array, own: jax.Array) -> jax.Array:
     return array if len(array.sharding.device_set) == 1 else jnp.asarray(fetch(array))
 
 
-def warn_of_unknowns(repairs: Sequence[LayerRepair]) -> None:
+def _warn_of_unknowns(repairs: Sequence[LayerRepair]) -> None:
     """Warn of maps with more unknowns than calibration tokens."""
     few = [repair for repair in repairs if repair.tokens < repair.unknowns]
     if few:

@@ -30,7 +30,7 @@ from headjax.models.config import Batch, Loss, ModelConfig, Network, Options, Ou
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe, ProbeFunction
 from headjax.models.tasks.classification import remembered_names, with_class_names
-from headjax.models.walk import State, blocks_of, entered
+from headjax.models.walk import LayerBlock, NextStack, State, blocks_of, entered
 from headjax.storage import checksums
 from headjax.storage.arrays import read_params, write_params
 from headjax.storage.directories import Layout, write_directory
@@ -179,7 +179,7 @@ class Model(Network):
         """Return the state that enters the first block, see `headjax.models.walk`."""
         return entered(compute.cast(self), next(iter(self.config.stacks())), batch, None, Options(compute=compute))
 
-    def blocks(self) -> list[nnx.Module]:
+    def blocks(self) -> list[LayerBlock | NextStack]:
         """Return the blocks in the order of computation."""
         return list(blocks_of(self))
 

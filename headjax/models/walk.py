@@ -158,7 +158,7 @@ def entered(model: Any, stack: str, batch: Batch, memory: jax.Array | None, opti
     return State(x, memory, getattr(model, stack).prepared(x, call).attention.bias, batch)
 
 
-def blocks_of(model: Any) -> Iterator[nnx.Module]:
+def blocks_of(model: Any) -> Iterator[LayerBlock | NextStack]:
     """Yield the blocks of a model of headjax."""
     stacks = model.config.stacks()
     for name, stack in stacks.items():

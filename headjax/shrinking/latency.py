@@ -152,7 +152,7 @@ def _computed(part: Part, params: Params, batch: Any) -> Any:
         return joining.joined() if joining.slot == part.slot else joining.x
 
     options = Options(join=alone)
-    x = None
+    x: Any = None
     for name in names[: names.index(part.stack) + 1] if part.stack else names:
         memory, x = x, part.config.enter(model, name, batch, options)  # other stacks hand on what enters them
     if not part.stack:

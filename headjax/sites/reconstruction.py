@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,13 @@ from headjax.core.progress import Update
 from headjax.core.short import brief
 from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import sums_by_half
-from headjax.heads.reconstruction import LayerRepair, Repaired, by_walk, warn_of_unknowns
+from headjax.heads.reconstruction import LayerRepair, Repaired, by_walk
 from headjax.heads.refit import RIDGES, RefitSums, refit
 from headjax.heads.statistics import sum_over
 from headjax.heads.units import Place, prune_units
 from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
 from headjax.models.compute import Compute
+from headjax.models.model import Model
 from headjax.models.walk import shows_sub_layers
 from headjax.sites.functions import part_of, prune
 from headjax.sites.maps import add_to, bias_of, contexts_of, matrix_of, silence
@@ -135,8 +136,8 @@ def reconstruct(
     removed = tuple(removed if share is None else part_of(model, removed, share))
     if loss is None and shows_sub_layers(model):
         found = on_automatic_axes(by_walk)(
-            model, batches, removed, feed_forward=feed_forward, units=units, converted=converted, ridges=ridges,
-            compute=compute, progress=progress,
+            cast(Model, model), batches, removed, feed_forward=feed_forward, units=units, converted=converted,
+            ridges=ridges, compute=compute, progress=progress,
         )  # fmt: skip
     else:
         for name, there in {"units": bool(units), "converted": converted is not None}.items():
@@ -144,13 +145,7 @@ def reconstruct(
                 raise HeadjaxError(f"{name}: needs a model that offers the walk (headjax.models.walk), and no loss")
         own = None if compute == Compute() else compute
         found = _by_passes(model, batches, removed, loss, own, feed_forward, ridges, progress)
-    warn_of_unknowns(found.layers)
-    tokens = max((repair.tokens for repair in found.layers), default=0)
-    repaired = found.model
-    if hasattr(repaired, "with_entry"):
-        names = [repair.name for repair in found.layers if repair.kept]
-        repaired = repaired.with_entry("reconstruct", examples=found.examples, tokens=tokens, repaired=names)
-    return Reconstruction(repaired, found.removed, found.units, found.layers, found.examples, tokens)
+    return Reconstruction(found.told(), found.removed, found.units, found.layers, found.examples, found.tokens)
 
 
 def _by_passes(

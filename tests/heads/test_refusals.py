@@ -15,10 +15,8 @@ from headjax.heads.folding import fold_shortcuts
 from headjax.heads.groups import uniform_steps
 from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import Subset
-from headjax.heads.named_orders import OrderConfig
 from headjax.heads.ordering import explicit_heads, requested_count
 from headjax.heads.pruning import prune
-from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import Scores
 from headjax.heads.significance import mcnemar, paired_bootstrap, t_test
 from headjax.heads.statistics import sum_over
@@ -29,7 +27,9 @@ from headjax.models.residuals import ScaledPostNorm
 from headjax.models.shared_stack import SharedStack
 from headjax.sites.ablation import ablate
 from headjax.sites.learning import learn_gates
+from headjax.sites.orders import OrderConfig, order_heads
 from headjax.sites.reconstruction import reconstruct
+from headjax.sites.reconstruction_order import reconstruction_order
 from headjax.sites.scoring import score_heads
 from tests import tiny
 
@@ -108,7 +108,7 @@ REFUSED = {
         (lambda: uniform(tiny.layer(tiny.multi_head(3)), tiny.layer()), "decoder/0 has 3 heads"),
         (lambda: learn_gates(TWO, [BATCH], Subset(count=9), steps=1, learning_rate=0.1), "count: 9 heads to keep"),
         (lambda: ordering.by_scores(SCORES, "importanse"), "'importanse'"),
-        (lambda: ordering.in_stacks(CONFIG, HEADS, ["cross"]), "no head stack 'cross'"),
+        (lambda: order_heads(MODEL, [BATCH], OrderConfig(by="random", stacks=("cross",))), "no head stack 'cross'"),
         (lambda: requested_count(CONFIG, "7"), "asks for 7 heads, the model has 6"),
         (lambda: requested_count(CONFIG, "some"), "'some' is no number"),
         (lambda: explicit_heads(CONFIG, "decoder/1"), "expected stack/layer/head"),

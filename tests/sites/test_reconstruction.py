@@ -8,7 +8,7 @@ from flax import nnx
 import headjax
 from headjax import HeadjaxError
 from headjax.heads.groups import key_value_groups
-from headjax.heads.named_orders import OrderConfig
+from headjax.sites.orders import OrderConfig
 from headjax.sites.site import at_path
 from tests import tiny
 from tests.models.test_encoder import config as albert

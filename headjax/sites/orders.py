@@ -16,11 +16,11 @@ from headjax.heads.groups import by_groups, key_value_groups, removals
 from headjax.heads.head_id import Values
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset
 from headjax.heads.ordering import Order, by_ablation, by_score, flat, random_order
-from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import GRADIENT_SCORES, SCORES
 from headjax.sites.ablation import ablate
 from headjax.sites.learning import learn_gates
 from headjax.sites.program import Applied, Loss, sites_of
+from headjax.sites.reconstruction_order import reconstruction_order
 from headjax.sites.scoring import score_heads
 from headjax.sites.site import find_heads
 
@@ -88,7 +88,7 @@ def order_heads(
     Args:
         model, batches, loss, strict: As for `score_heads`. The order `reconstruction` reads no labels where there is no
             loss and the model offers the walk, see `headjax.reconstruction_order`.
-        by: Name of an order (`headjax.heads.named_orders.ORDERS`): a score, `ablation`, `hard_concrete`, `subset`, ...
+        by: Name of an order (`headjax.sites.orders.ORDERS`): a score, `ablation`, `hard_concrete`, `subset`, ...
             Or an `OrderConfig`, which also says the head stacks, and whether KV groups go whole.
         count: Number of heads to remove, for the orders that choose them together (`subset`).
         progress: Called with the number of batches or steps done.
@@ -134,10 +134,9 @@ def _values(
 ) -> Values:
     """Return the values of heads by which an order goes: scores, or logits of learned gates."""
     if config.by in LEARNED:
-        settings = {"steps": config.gate_steps, "learning_rate": config.gate_rate, "seed": config.seed}
-        return learn_gates(
-            model, batches, LEARNED[config.by](config, kept), stacks=stacks, **settings, **options
-        ).logits
+        settings: dict[str, Any] = {"steps": config.gate_steps, "learning_rate": config.gate_rate, "seed": config.seed}
+        settings |= {"stacks": stacks, **options}
+        return learn_gates(model, batches, LEARNED[config.by](config, kept), **settings).logits
     given = SCORES if all(site.shows_contexts for site in sites_of(model)) else GRADIENT_SCORES
     _require_score(config.by, given)
     scores = score_heads(model, batches, **options)
