@@ -99,7 +99,7 @@ def fewer(went: int, count: int, left: Steps, none: str) -> str:
 def say_fewer(went: int, count: int, left: Steps, none: str) -> None:
     """Warn where fewer heads go than a share of all asks for."""
     if went < count:
-        warnings.warn(f"share: {fewer(went, count, left, none)}", stacklevel=5)
+        warnings.warn(f"share: {fewer(went, count, left, none)}", stacklevel=6)
 
 
 def steps_within_minimum(config: ModelConfig, steps: Steps, minimum: int) -> Steps:
