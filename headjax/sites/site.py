@@ -155,10 +155,11 @@ def filled(sites: Sites, gates: Mapping[Any, Any] | None) -> Gates:
         found[path] = jnp.asarray(array)
     for site in sites:
         own = [values.get(head) for head in site.head_ids()]
-        set_here = np.reshape([gate is not None for gate in own], site.shape)
-        if set_here.any():
-            array = jnp.array([0.0 if gate is None else gate for gate in own], jnp.float32).reshape(site.shape)
-            found[site.path] = jnp.where(set_here, array, found[site.path])
+        if any(gate is not None for gate in own):
+            whole = found[site.path]  # with inner axes, where gates differ between examples or positions
+            shape = (*site.shape[:-1], *(1,) * (whole.ndim - len(site.shape)), site.heads)
+            array = jnp.array([0.0 if gate is None else gate for gate in own], jnp.float32).reshape(shape)
+            found[site.path] = jnp.where(np.reshape([gate is not None for gate in own], shape), array, whole)
     return found
 
 
