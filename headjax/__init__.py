@@ -66,7 +66,6 @@ _LAZY = {
     "save": "headjax.models.model",
     "score_heads": "headjax.sites.scoring",
     "shrink": "headjax.shrinking.shrink",
-    "shrink_heads": "headjax.shrinking.foreign",
     "split_task": "headjax.evaluation.selection",
     "summarize": "headjax.models.summary",
     "text_batch": "headjax.data.examples",

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from flax import nnx
 
-from headjax.core.errors import DataError, require
+from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked
 from headjax.core.progress import Progress, silent
 from headjax.core.short import brief
 from headjax.evaluation.task import Task
 from headjax.heads.agreement import agreement_kind
+from headjax.heads.head_id import HeadId, all_heads
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.compute import Compute
 from headjax.models.config import Batch
 from headjax.models.model import Model
+from headjax.models.walk import shows_sub_layers
 from headjax.shrinking.build import build
+from headjax.shrinking.by_loss import by_loss
 from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose, choose_if_any
 from headjax.shrinking.grid import Grid
 from headjax.shrinking.latency import Stopwatch
 from headjax.shrinking.measure import count_options, measure
 from headjax.shrinking.places import places_of
 from headjax.shrinking.table import native_levels, table_of
+from headjax.sites.program import Loss
 from headjax.storage.kept import Kept, key_of_study
 from headjax.storage.paths import path_of
 
@@ -95,7 +101,8 @@ class Point(NamedTuple):
 class Shrunk(NamedTuple):
     """Result of `shrink`."""
 
-    model: Model
+    model: Any
+    removed: tuple[HeadId, ...]
     choice: Choice
     frontier: tuple[Point, ...]
     table: Table
@@ -104,12 +111,12 @@ class Shrunk(NamedTuple):
         return brief(self)
 
 
-@on_automatic_axes
 def shrink(
-    model: Model,
-    examples: Task | Sequence[Batch],
+    model: nnx.Module,
+    examples: Task | Sequence[Any],
     budget: Budget,
     *,
+    loss: Loss | None = None,
     uniform: bool = False,
     native: bool = False,
     labels: bool = False,
@@ -120,14 +127,21 @@ def shrink(
     work: str | None = None,
     seed: int = 0,
     compute: Compute = Compute(),
+    strict: bool = False,
     progress: Progress = silent,
 ) -> Shrunk:
     """Return the model within a budget, with heads, sizes, sharing and units chosen together.
 
-    Every smaller form of every sub-layer is made alone, repaired, and its effect on the model's own output is measured.
-    An integer program takes one form a sub-layer, so that the sum of these damages is least within the budget. The
-    model is then built from front to back, every map refitted. Nothing is trained.
-    Between its parts all compiled programs of the process are forgotten (`jax.clear_caches`), which halves the memory.
+    Where the model offers the walk and its blocks show their sub-layers, as headjax's models do, every smaller form of
+    every sub-layer is made alone, repaired, and its effect on the model's own output is measured. An integer program
+    takes one form a sub-layer, so that the sum of these damages is least within the budget. The model is then built
+    from front to back, every map refitted. Nothing is trained. Between its parts all compiled programs of the process
+    are forgotten (`jax.clear_caches`), which halves the memory.
+
+    With a loss, and for any other model, each attention layer keeps as many heads as cost the least loss together,
+    within a budget of parameters of the attention layers. The least important heads of a layer go first, in whole
+    groups where KV heads serve several; layers that lie along one axis (`nnx.scan`) keep equal numbers. Damages are
+    rises of the loss, measured with gates.
 
         >>> from headjax.shrinking.grid import Grid
         >>> model = headjax.demo_model()
@@ -136,11 +150,20 @@ def shrink(
         >>> found = headjax.shrink(model, batches, headjax.Budget(parameters=0.7), grid=grid)
         >>> sorted(found.choice.options)[:2]
         ['decoder/0', 'decoder/0/feed_forward']
+        >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
+        >>> def loss(model, x):
+        ...     return ((model(x) - x) ** 2).mean((1, 2))
+        >>> x = np.random.default_rng(0).normal(size=(2, 3, 16)).astype(np.float32)
+        >>> found = headjax.shrink(layer, [x], headjax.Budget(parameters=0.5), loss=loss)
+        >>> found.model.num_heads <= 2, len(found.removed) >= 2
+        (True, True)
 
     Args:
         model: the model.
-        examples: a task, of which training examples are drawn, or calibration batches; labels are not needed.
+        examples: a task, of which training examples are drawn, or calibration batches. On the walk they need no labels.
         budget: greatest costs; several hold at once.
+        loss: function of the model and a batch, as for `score_heads`. None takes the walk where the model offers it,
+            else the model's own loss.
         uniform: whether all layers of a stack take the same form.
         native: whether the model stays in its family's native layout, which servers load; it is then uniform.
         labels: whether damage is the rise of the loss on the examples' labels.
@@ -151,14 +174,48 @@ def shrink(
         work: folder in which measurements are kept, so that a stopped run continues and another budget takes seconds.
         seed: seed of the draw.
         compute: how to compute.
+        strict: whether attention layers that are not recognised are an error; else a warning names them.
         progress: shows how far it is.
 
+        `native`, `labels`, `grid`, `measured`, `length`, `work` and `compute` are of the walk.
+
     Raises:
-        HeadjaxError: no choice keeps within the budget, or layers share their parameters.
+        HeadjaxError: no choice keeps within the budget, layers share their parameters, or an option needs the walk.
         DataError: there are no examples.
     """
     require(bool(budget.amounts()), "budget", "names no quantity")
     model, batches = _on_examples(model, examples, calibrate, seed)
+    if loss is None and shows_sub_layers(model):
+        walk = functools.partial(_by_walk, uniform=uniform, native=native, labels=labels, grid=grid, measured=measured)
+        return on_automatic_axes(walk)(cast(Model, model), batches, budget, length, work, compute, progress)
+    others = {name: name in budget.amounts() for name in QUANTITIES[1:]}
+    others |= {"native": native, "labels": labels, "grid": grid != Grid(), "length": bool(length)}
+    others |= {"work": work is not None, "compute": compute != Compute()}
+    for name, there in others.items():
+        if there:
+            raise HeadjaxError(f"{name}: needs a model that offers the walk (headjax.models.walk), and no loss")
+    options: dict[str, Any] = {"loss": loss, "uniform": uniform, "strict": strict, "progress": progress}
+    found = by_loss(model, batches, budget.limits, **options)
+    points = frontier(found.table, "parameters", uniform=uniform)
+    return Shrunk(found.model, found.removed, found.choice, points, found.table)
+
+
+def _by_walk(
+    model: Model,
+    batches: Sequence[Batch],
+    budget: Budget,
+    length: int,
+    work: str | None,
+    compute: Compute,
+    progress: Progress,
+    *,
+    uniform: bool,
+    native: bool,
+    labels: bool,
+    grid: Grid,
+    measured: int,
+) -> Shrunk:
+    """Choose among the forms of every sub-layer, see `shrink`."""
     table = options_of(
         model, batches, grid=grid, native=native, labels=labels, measured=measured, length=length,
         timed="latency" in budget.amounts(), work=work, compute=compute, progress=progress,
@@ -167,14 +224,15 @@ def shrink(
     choice = choose(table, budget.limits(table), uniform=uniform)
     with progress("building", len(places_of(model)), "map") as bar:
         built = build(model, batches, choice, compute=compute, progress=bar)
-    return Shrunk(built, choice, frontier(table, next(iter(budget.amounts())), uniform=uniform), table)
+    points = frontier(table, next(iter(budget.amounts())), uniform=uniform)
+    left = {f"{name}/{head}" for name, option in choice.options.items() for head in option.heads or ()}
+    removed = tuple(head for head in all_heads(model.config) if str(head) not in left)
+    return Shrunk(built, removed, choice, points, table)
 
 
-def _on_examples(
-    model: Model, examples: Task | Sequence[Batch], calibrate: int, seed: int
-) -> tuple[Model, Sequence[Batch]]:
+def _on_examples(model: Any, examples: Task | Sequence[Any], calibrate: int, seed: int) -> tuple[Any, Sequence[Any]]:
     """Return the model, with a task's output where there is one, and the calibration batches."""
-    batches: list[Batch] = []
+    batches: list[Any] = []
     if isinstance(examples, Task):
         model = examples.fit(model)
         batches += examples.sample(calibrate, seed=seed)

@@ -9,7 +9,6 @@ from headjax.heads.learned_gates import LearnedGates
 from headjax.heads.reconstruction import LayerRepair
 from headjax.heads.scores import DESCRIPTIONS, Scores
 from headjax.shrinking.choice import Choice, Table
-from headjax.shrinking.foreign import ShrunkHeads
 from headjax.shrinking.shrink import Point, Shrunk
 from headjax.sites.reconstruction import Reconstruction
 from tests import tiny
@@ -29,8 +28,7 @@ REPAIRS = tuple(LayerRepair(f"decoder/{layer}", 12000, 5, 0.1, 0.5, True) for la
         Ablation("each", HEADS, {"loss": ARRAY}, {"loss": ARRAY}, {"loss": ARRAY}),
         LearnedGates({"decoder": ARRAY}, HEADS, VALUES, ARRAY),
         Reconstruction(MODEL, HEADS, {}, REPAIRS, 5, 1000),
-        Shrunk(MODEL, CHOICE, (Point("parameters", 0.5, 0.1, {}),) * 40, TABLE),
-        ShrunkHeads(MODEL, HEADS, CHOICE, TABLE),
+        Shrunk(MODEL, HEADS, CHOICE, (Point("parameters", 0.5, 0.1, {}),) * 40, TABLE),
     ],
     ids=lambda result: type(result).__name__,
 )

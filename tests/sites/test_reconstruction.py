@@ -124,7 +124,7 @@ def test_layers_of_headjax_in_a_users_model_are_reconstructed_and_shrunk(stacked
     found = headjax.reconstruct(model, CALIBRATION, removed, loss=loss)
     assert error(found.model, model) < error(headjax.prune(model, removed), model)
     assert error(found.repaired, found.model) < 1e-6
-    smaller = headjax.shrink_heads(model, CALIBRATION, 0.8, loss=loss)
+    smaller = headjax.shrink(model, CALIBRATION, headjax.Budget(parameters=0.8), loss=loss)
     assert sum(site.shape[-1] for site in headjax.attention_sites(smaller.model)) < 4 * len(names)
 
 
