@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from benchmarks.result import BenchResult, pytorch
+from benchmarks.speed import DecodingCost, Rates, decoding_cost, peak_rates
 from headjax.attention import Grouped
 from headjax.attention.rotary import RotaryHalves
 from headjax.conversion import convert
@@ -28,7 +29,6 @@ from headjax.models.embeddings import NoPositions
 from headjax.models.generation import begin, for_decoding
 from headjax.models.model import Model
 from headjax.models.residuals import PreNorm
-from headjax.models.speed import DecodingCost, Rates, decoding_cost, peak_rates
 from headjax.models.sublayers import GatedDense
 from headjax.report import numbers
 from headjax.report.tables import Column, Table

@@ -284,12 +284,6 @@ class ModelConfig(Spec, abc.ABC):
             if stack in stacks and getattr(stacks[stack].layers[0], slot) is not None
         }
 
-    def gate_shapes(self) -> dict[str, tuple[int, int]]:
-        """Return (layers, max_heads) of every head stack."""
-        return {
-            name: (len(layers), max(each.num_heads for each in layers)) for name, layers in self.attentions().items()
-        }
-
     def site(self, head_stack: str, layer: int) -> Site:
         """Return the place of one attention layer; the model has the head stack and the layer."""
         name, slot = HEAD_STACKS[head_stack]

@@ -3,6 +3,7 @@
 import jax
 import pytest
 
+from benchmarks.speed import DecodingCost, Rates, decoding_cost, peak_rates
 from headjax.attention import MultiHead, NoHeads
 from headjax.conversion import convert
 from headjax.core import tensors
@@ -13,7 +14,6 @@ from headjax.models import Compute, Options
 from headjax.models.decoder import LanguageModel
 from headjax.models.encoder import Albert, Bert
 from headjax.models.encoder_decoder import Translation
-from headjax.models.speed import DecodingCost, Rates, decoding_cost, peak_rates
 from headjax.models.sublayers import Dense
 from headjax.models.summary import check_kernels, summarize
 from headjax.models.tasks import Classification, MaskedLanguageModel, Pretraining
