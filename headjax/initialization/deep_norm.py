@@ -75,4 +75,4 @@ class DeepNorm(Initialization):
 
 def adds_to_stream(path: str) -> bool:
     """Return whether a layer's weight scales the output of its sub-layer: values, outputs, feed-forward weights."""
-    return path.startswith("feed_forward/") or path.rsplit("/", 1)[-1] in ("value", "output")
+    return path.startswith("feed_forward/") or f"/{path}".endswith(("/value", "/output/kernel"))
