@@ -77,6 +77,7 @@ class Found(Changed):
 
 def run(options: Options, progress: Progress) -> Found:
     """Deletes the weights of heads and writes the smaller model; with a task, also its metrics before and after."""
+    from headjax.core.tensors import abstract
     from headjax.heads.head_id import all_heads
     from headjax.heads.pruning import prune
     from headjax.models.model import save
@@ -95,7 +96,7 @@ def run(options: Options, progress: Progress) -> Found:
         metrics = evaluate_each((model, pruned), task, options, progress)
     else:  # no two models are needed at once: the arrays of one leave the memory before those of the other come
         before = evaluate_each((model,), task, options, progress)
-        model = model.replace(params={})
+        model = model.replace(params=abstract(model.config.tensors()))
         pruned = prune(options.folder.model(), removed)
         metrics = [*before, *evaluate_each((pruned,), task, options, progress)]
     save(pruned, options.out)
