@@ -36,9 +36,11 @@ class Changed(OnExamples):
 
 def compared(before: Model, after: Model, metrics: Sequence[Mapping[str, float]], task: Task | None) -> dict[str, Any]:
     """Return the fields of `Changed` about two models and the task's metrics of both."""
+    from headjax.core.tensors import count
     from headjax.heads.head_id import all_heads
 
     models = (before, after)
+    parameters = [count(model.config.tensors()) for model in models]  # the arrays of the first may be gone
     units = [
         sum(layer.feed_forward.hidden for stack in model.config.stacks().values() for layer in stack.layers)
         for model in models
@@ -46,13 +48,13 @@ def compared(before: Model, after: Model, metrics: Sequence[Mapping[str, float]]
     rows: dict[str, Sequence[float]] = {
         "heads": [len(all_heads(model.config)) for model in models],
         **({"feed-forward units": units} if units[0] != units[1] else {}),
-        "parameters": [model.num_parameters for model in models],
+        "parameters": parameters,
     }
     if task is not None:
         rows |= {name: [some[name] for some in metrics] for name in printed_metrics(metrics[0], task)}
     return {
-        "parameters_before": before.num_parameters,
-        "parameters": after.num_parameters,
+        "parameters_before": parameters[0],
+        "parameters": parameters[1],
         "metrics_before": metrics[0],
         "metrics": metrics[1],
         "compared": [(name, *values) for name, values in rows.items()],

@@ -141,8 +141,11 @@ def batch_sums(program: Program, statistics: tuple[str, ...], state: Any, gates:
         counted[site.path] = found.counted.get(site.path, every)
         if site.path in found.notes:
             noted = found.notes[site.path]
-            counted[site.path] = jnp.broadcast_to((noted.queries @ present)[..., None], site.shape)
-            sums |= zip(statistics, jnp.moveaxis(jnp.einsum("...bh,b->...h", noted.sums, present), -2, 0), strict=True)
+            # Products and sums, as a contraction over examples along explicit axes would have to name its placement.
+            used = jnp.expand_dims(present, range(noted.queries.ndim - 1))  # [layers?, batch]
+            counted[site.path] = jnp.broadcast_to((noted.queries * used).sum(axis=-1, keepdims=True), site.shape)
+            by_head = (noted.sums * used[..., None, :, None]).sum(axis=-2)  # [layers?, statistics, heads]
+            sums |= zip(statistics, jnp.moveaxis(by_head, -2, 0), strict=True)
         for name, array in sums.items():
             heads.setdefault(name, {})[site.path] = array
     whole = {name: arrays for name, arrays in heads.items() if len(arrays) == len(program.sites)}
