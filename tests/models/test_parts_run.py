@@ -74,7 +74,7 @@ def test_an_assigned_attention_of_another_class_is_the_attention_that_runs(tmp_p
     expected = tiny.model(tiny.decoder_config(layer, layer))
     same_everywhere(model, expected.replace(params=arrays(model)))
     assert {site.kv_heads for site in headjax.attention_sites(model)} == {2}
-    with pytest.raises(ParameterError, match="attention: is a GroupedAttention, where the config describes a MultiHeadAttention"):  # its config says another attention
+    with pytest.raises(ParameterError, match="attention: is a GroupedAttention, where the config describes"):
         model.save(tmp_path / "model")
 
 
