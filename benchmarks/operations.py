@@ -18,6 +18,10 @@ from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Solver, fit_layers
 from headjax.conversion.products import Products
 from headjax.core.tensors import Constant, Zeros, map_tensors
+from headjax.heads.ablating import ablate, measure, together
+from headjax.heads.program import prepare
+from headjax.heads.scoring import batch_sums, score_heads
+from headjax.heads.site import ones
 from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import generation
@@ -26,10 +30,6 @@ from headjax.models.decoder import DecoderModel, LanguageModel
 from headjax.models.embeddings import NoPositions
 from headjax.models.model import Model
 from headjax.models.sublayers import Dense
-from headjax.sites.ablation import ablate, measure, together
-from headjax.sites.program import prepare
-from headjax.sites.scoring import batch_sums, score_heads
-from headjax.sites.site import ones
 from headjax.training.optimizer import AdamW, LinearDecay
 from headjax.training.state import abstract_state
 from headjax.training.step import train_step

@@ -18,8 +18,8 @@ from headjax.evaluation.paired import RESAMPLES, paired_test
 from headjax.evaluation.task import Evaluation, measure_task
 from headjax.heads.agreement import agreement_kind, agreements
 from headjax.heads.ordering import requested_count
+from headjax.heads.orders import OrderConfig
 from headjax.models.model import Model
-from headjax.sites.orders import OrderConfig
 from results.examples import Opened, opened, parser
 
 AGREED = 512

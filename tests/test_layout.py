@@ -18,7 +18,6 @@ ORDER = (
     "heads",
     "initialization",
     "conversion",
-    "sites",
     "hub",
     "data",
     "evaluation",

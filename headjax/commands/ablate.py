@@ -73,8 +73,8 @@ def run(options: Options, progress: Progress) -> Found:
 
 def _effects(model: Model, task: Task, mode: Any, options: Options, progress: Progress) -> HeadEffects:
     from headjax.evaluation.paired import head_effects
+    from headjax.heads.ablating import ablate
     from headjax.heads.head_id import all_heads
-    from headjax.sites.ablation import ablate
 
     heads = len(all_heads(model.config))
     chosen: Any = {"limit": options.limit, "buckets": options.buckets}

@@ -108,7 +108,7 @@ def _check(options: Options) -> None:
     """Refuse options that exclude each other, and options that need a task without a task."""
     from headjax.core.serialize import unknown_name
     from headjax.heads.ordering import amount_of
-    from headjax.sites.orders import ORDERS
+    from headjax.heads.orders import ORDERS
 
     if options.by not in ORDERS:
         raise HeadjaxError(f"--by: {unknown_name('order', options.by, ORDERS)}")
@@ -128,7 +128,7 @@ def _chosen(
     """Return the heads to remove, and why they are fewer than a percentage asks for."""
     from headjax.heads.head_id import all_heads, require_stack
     from headjax.heads.ordering import amount_of, explicit_heads, requested_count
-    from headjax.sites.orders import OrderConfig, order_heads, units
+    from headjax.heads.orders import OrderConfig, order_heads, units
 
     if options.named:
         return explicit_heads(model.config, options.remove) or (), ()
@@ -179,7 +179,7 @@ def _reconstructed(
     model: Model, examples: Examples, removed: Order, options: Options, progress: Progress
 ) -> tuple[Model, dict[str, Any]]:
     """Return the model without these heads, its output projections refitted, and fields of the result about them."""
-    from headjax.sites.reconstruction import reconstruct
+    from headjax.heads.reconstruct import reconstruct
 
     fitted = examples.selection.fit(model)
     layers = sum(map(len, model.config.attentions().values()))

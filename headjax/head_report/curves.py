@@ -12,12 +12,12 @@ from headjax.core.fields import Checked
 from headjax.heads.groups import removals
 from headjax.heads.head_id import all_heads
 from headjax.heads.ordering import Order, fitting
+from headjax.heads.orders import LEARNED, OrderConfig, order_heads
+from headjax.heads.program import gated
 from headjax.heads.pruning import percent_steps
+from headjax.heads.reconstruct import reconstruct
 from headjax.models.config import Batch
 from headjax.models.model import Model
-from headjax.sites.orders import LEARNED, OrderConfig, order_heads
-from headjax.sites.program import gated
-from headjax.sites.reconstruction import reconstruct
 
 
 @dataclasses.dataclass(frozen=True)

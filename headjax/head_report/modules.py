@@ -15,18 +15,18 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.head_report.curves import CurvePoint, removable
 from headjax.head_report.page import RELATIVE, TITLE, footer, score_section, with_whole
+from headjax.heads.ablating import ablate, mean_loss
 from headjax.heads.ordering import Order, by_ablation, by_scores
+from headjax.heads.program import Applied, Loss, Program, prepare
 from headjax.heads.pruning import PERCENTAGES, percent_steps
 from headjax.heads.scores import Scores
+from headjax.heads.scoring import score_heads
+from headjax.heads.site import Sites, find_heads, without
 from headjax.models.model import Model
 from headjax.plots import pruning_curves
 from headjax.report import numbers
 from headjax.report.page import Picture, Section, write_page
 from headjax.report.tables import Column, Table
-from headjax.sites.ablation import ablate, mean_loss
-from headjax.sites.program import Applied, Loss, Program, prepare
-from headjax.sites.scoring import score_heads
-from headjax.sites.site import Sites, find_heads, without
 
 
 def report_heads(

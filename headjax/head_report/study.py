@@ -18,13 +18,13 @@ from headjax.evaluation.selection import SEED, split_task
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.head_report.curves import CurveConfig, CurvePoint, curve
 from headjax.head_report.views import View, views
+from headjax.heads.ablating import ablate
 from headjax.heads.ablation import best_heads
 from headjax.heads.attended import Role, head_roles
 from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.scoring import score_heads
 from headjax.models.config import Batch
 from headjax.models.model import Model
-from headjax.sites.ablation import ablate
-from headjax.sites.scoring import score_heads
 
 MODES: tuple[Any, ...] = ("each", "all-but-one")
 ORDERS = ("reconstruction+reconstruct", "importance_layer", "random")

@@ -27,7 +27,7 @@ def percent_steps(total: int, percentages: Iterable[int] = PERCENTAGES) -> list[
 def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
     """Return the model without these heads.
 
-    See `headjax.sites.functions.prune`. A layer that loses its last head becomes `NoHeads`, and shared query and key
+    See `headjax.heads.removal.prune`. A layer that loses its last head becomes `NoHeads`, and shared query and key
     dimensions (collaborative) that no other head reads are removed too.
     """
     removed = {HeadId.parse(head) if isinstance(head, str) else head for head in heads}

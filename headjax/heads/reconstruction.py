@@ -92,7 +92,7 @@ def by_walk(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Repaired:
-    """Repair the maps of a model whose blocks show their sub-layers, see `headjax.sites.reconstruction.reconstruct`.
+    """Repair the maps of a model whose blocks show their sub-layers, see `headjax.heads.reconstruct.reconstruct`.
 
     Each batch is read with one forward of every layer, in the original model and in the pruned one. Units go whose
     removal costs least once the others have been refitted, in the pruned model, so that families with one inner size

@@ -12,14 +12,14 @@ from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
+from headjax.heads.ablating import mean_loss
 from headjax.heads.head_id import HeadId
+from headjax.heads.missed import missed, parameters_of
+from headjax.heads.program import Loss, Program, prepare
+from headjax.heads.reconstruct import reconstruct
+from headjax.heads.scoring import score_heads
+from headjax.heads.site import AttentionSite, at_path, kept_along, ones
 from headjax.shrinking.choice import QUANTITIES, Choice, Option, Table, choose
-from headjax.sites.ablation import mean_loss
-from headjax.sites.missed import missed, parameters_of
-from headjax.sites.program import Loss, Program, prepare
-from headjax.sites.reconstruction import reconstruct
-from headjax.sites.scoring import score_heads
-from headjax.sites.site import AttentionSite, at_path, kept_along, ones
 
 
 class Fewer(NamedTuple):

@@ -19,6 +19,7 @@ from headjax.heads.damage import Damage
 from headjax.heads.effect import LossRise, OutputChange
 from headjax.heads.layer_sums import TwoModels, spread
 from headjax.heads.reconstruction import with_change
+from headjax.heads.reconstruction_order import batches_for, layer_removals
 from headjax.heads.refit import Change, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
@@ -30,7 +31,6 @@ from headjax.models.walk import LayerBlock
 from headjax.shrinking.costs import costs_of
 from headjax.shrinking.grid import Grid, Level, head_groups, target_of
 from headjax.shrinking.places import Orders, Place, attentions_of, converted, places_of, without
-from headjax.sites.reconstruction_order import batches_for, layer_removals
 from headjax.storage.kept import Kept
 
 

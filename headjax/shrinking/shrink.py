@@ -17,6 +17,7 @@ from headjax.core.short import brief
 from headjax.evaluation.task import Task
 from headjax.heads.agreement import agreement_kind
 from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.program import Loss
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.compute import Compute
 from headjax.models.config import Batch
@@ -30,7 +31,6 @@ from headjax.shrinking.latency import Stopwatch
 from headjax.shrinking.measure import count_options, measure
 from headjax.shrinking.places import places_of
 from headjax.shrinking.table import native_levels, table_of
-from headjax.sites.program import Loss
 from headjax.storage.kept import Kept, key_of_study
 from headjax.storage.paths import path_of
 

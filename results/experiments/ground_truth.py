@@ -21,13 +21,13 @@ import numpy as np
 from headjax.attention import MultiHead
 from headjax.core import serialize
 from headjax.heads.head_id import HeadId
+from headjax.heads.orders import LEARNED, ORDERS, OrderConfig, order_heads
 from headjax.models.decoder import LanguageModel
 from headjax.models.embeddings import Learned
 from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
 from headjax.models.residuals import Residual, ResidualConnection
 from headjax.models.sublayers import Dense
-from headjax.sites.orders import LEARNED, ORDERS, OrderConfig, order_heads
 from results.table import Row, write
 
 TOKENS, LENGTH, LAYERS, HEADS, JUNK = 16, 24, 4, 8, 32

@@ -13,9 +13,9 @@ from benchmarks.scaling import CostCurve, Study, slope
 from headjax.conversion.decomposition import CP, Damping, sweep
 from headjax.conversion.products import Products
 from headjax.core.tensors import count
-from headjax.sites.program import prepare
-from headjax.sites.scoring import batch_sums
-from headjax.sites.site import ones
+from headjax.heads.program import prepare
+from headjax.heads.scoring import batch_sums
+from headjax.heads.site import ones
 
 pytestmark = pytest.mark.whole
 

@@ -6,9 +6,9 @@ import pytest
 from headjax.cli import main
 from headjax.evaluation.selection import RULE, selection_of, split_task
 from headjax.evaluation.specs import load_task
+from headjax.heads.scoring import score_heads
 from headjax.hub import to_huggingface
 from headjax.models.model import load
-from headjax.sites.scoring import score_heads
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny

@@ -17,9 +17,9 @@ from headjax.core.tensors import Constant, FanIn, Normal, SlicedXavier, Truncate
 from headjax.head_report.curves import CurveConfig
 from headjax.head_report.study import StudyConfig
 from headjax.heads.learned_gates import HardConcrete, Subset
+from headjax.heads.orders import OrderConfig
 from headjax.initialization import Admin
 from headjax.models.sampling import Sample
-from headjax.sites.orders import OrderConfig
 from headjax.training.config import load_config, train_config
 from headjax.training.objectives import Distillation
 from headjax.training.optimizer import AdamW, Cosine, InverseSquareRoot, RAdam

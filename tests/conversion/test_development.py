@@ -10,7 +10,7 @@ from headjax.conversion.calibration import calibrate
 from headjax.data.corpus import embedded_split
 from headjax.evaluation.task import evaluate
 from headjax.heads.head_id import all_heads
-from headjax.sites.program import gated as with_gates
+from headjax.heads.program import gated as with_gates
 from results.experiments.development import LENGTH, decoder
 
 pytestmark = pytest.mark.whole  # fits and evaluates a trained model many times

@@ -6,11 +6,11 @@ import pytest
 from headjax.heads.ablation import Ablation
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import LearnedGates
+from headjax.heads.reconstruct import Reconstruction
 from headjax.heads.reconstruction import LayerRepair
 from headjax.heads.scores import DESCRIPTIONS, Scores
 from headjax.shrinking.choice import Choice, Table
 from headjax.shrinking.shrink import Point, Shrunk
-from headjax.sites.reconstruction import Reconstruction
 from tests import tiny
 
 HEADS = tuple(HeadId(f"some.{'long.' * 9}path.*.attn", layer, head) for layer in range(9) for head in range(99))

@@ -14,10 +14,10 @@ from headjax.data.task import TaskData
 from headjax.evaluation.measures import Classes, Numbers, Similarities
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import Task, evaluate_task, measure_task, reduce_batches
+from headjax.heads.ablating import ablate
+from headjax.heads.scoring import score_heads
 from headjax.models.config import Loss, Options
 from headjax.models.tasks import Classification, NoTask, Regression
-from headjax.sites.ablation import ablate
-from headjax.sites.scoring import score_heads
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close, close_to

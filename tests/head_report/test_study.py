@@ -13,9 +13,9 @@ from headjax.head_report.curves import CurveConfig, CurvePoint, curve, removable
 from headjax.head_report.page import best_head_table, curve_table, tolerance, write_report
 from headjax.head_report.study import study_heads
 from headjax.heads.head_id import all_heads
+from headjax.heads.reconstruction_order import reconstruction_order
+from headjax.heads.seam import UNIT
 from headjax.models.shared_stack import SharedStack
-from headjax.sites.reconstruction_order import reconstruction_order
-from headjax.sites.seam import UNIT
 from tests import tiny
 
 

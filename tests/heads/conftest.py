@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headjax.sites.scoring import score_heads
+from headjax.heads.scoring import score_heads
 from tests import tiny
 
 LENGTHS = (8, 5, 5, 8)

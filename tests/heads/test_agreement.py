@@ -6,12 +6,12 @@ import pytest
 
 from headjax.heads.agreement import agreement
 from headjax.heads.head_id import HeadId
+from headjax.heads.program import gated
 from headjax.heads.pruning import prune
+from headjax.heads.reconstruct import reconstruct
 from headjax.models.outputs import Pooler
 from headjax.models.tasks import Classification, NoTask, Regression, SentenceSimilarity
 from headjax.models.vision import Patches
-from headjax.sites.program import gated
-from headjax.sites.reconstruction import reconstruct
 from tests import tiny
 from tests.models.test_encoder import config
 from tests.models.test_vision import config as vision

@@ -7,10 +7,10 @@ import pytest
 import headjax
 from headjax.heads.attended import head_roles
 from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.orders import OrderConfig, order_heads
 from headjax.heads.scores import DESCRIPTIONS
 from headjax.models import Model
 from headjax.models.tasks import MaskedLanguageModel
-from headjax.sites.orders import OrderConfig, order_heads
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.closeness import assert_close, tolerance

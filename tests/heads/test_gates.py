@@ -11,8 +11,8 @@ import headjax
 from headjax.attention import NoHeads
 from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId, all_heads, position
-from headjax.sites.seam import UNIT
-from headjax.sites.site import at_path, filled
+from headjax.heads.seam import UNIT
+from headjax.heads.site import at_path, filled
 from tests import tiny
 from tests.closeness import assert_close
 

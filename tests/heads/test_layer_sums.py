@@ -7,11 +7,11 @@ import pytest
 from headjax.core.errors import ConfigError
 from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import TwoModels, spread
+from headjax.heads.reconstruct import reconstruct
 from headjax.heads.reconstruction import silenced
+from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.compute import Compute
-from headjax.sites.reconstruction import reconstruct
-from headjax.sites.reconstruction_order import reconstruction_order
 from tests import tiny
 from tests.closeness import assert_close
 

@@ -6,8 +6,8 @@ from jax.test_util import check_grads
 
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import HardConcrete, Subset, relaxed_top_k
+from headjax.heads.learning import learn_gates
 from headjax.heads.surgery import map_attention
-from headjax.sites.learning import learn_gates
 from tests import tiny
 from tests.closeness import assert_close, close_to
 

@@ -8,9 +8,9 @@ from headjax.heads.ablation import Ablation
 from headjax.heads.groups import key_value_groups, removals
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import by_ablation, by_scores, explicit_heads, flat, requested_count
+from headjax.heads.orders import OrderConfig, order_heads, units
+from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import Scores, normalize_layers
-from headjax.sites.orders import OrderConfig, order_heads, units
-from headjax.sites.reconstruction_order import reconstruction_order
 from tests import tiny
 from tests.closeness import close_to
 

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.heads import torch_gate_gradient
 from headjax.heads.head_id import HeadId
+from headjax.heads.scoring import score_heads
 from headjax.hub import from_huggingface
-from headjax.sites.scoring import score_heads
 from tests import tiny
 from tests.closeness import assert_close, close_to
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headjax.sites.ablation import ablate
-from headjax.sites.scoring import score_heads
+from headjax.heads.ablating import ablate
+from headjax.heads.scoring import score_heads
 from tests import tiny
 from tests.closeness import assert_close
 from tests.mesh.test_distributed import free_port
@@ -23,8 +23,8 @@ import json, sys
 import jax
 from headjax.mesh.distributed import initialize
 initialize(sys.argv[1])
-from headjax.sites.ablation import ablate
-from headjax.sites.scoring import score_heads
+from headjax.heads.ablating import ablate
+from headjax.heads.scoring import score_heads
 from headjax.mesh.mesh import MeshConfig, replicated
 from headjax.mesh.distributed import put_batch
 from tests import tiny

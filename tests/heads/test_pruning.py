@@ -11,9 +11,9 @@ from headjax.attention.collaborative import Concatenate
 from headjax.core import tensors
 from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.program import gated
 from headjax.heads.pruning import percent_steps, prune
 from headjax.heads.surgery import map_attention
-from headjax.sites.program import gated
 from tests import tiny
 from tests.closeness import assert_close
 

@@ -7,10 +7,10 @@ from headjax.core.serialize import kind_of
 from headjax.core.tensors import head_axis
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
+from headjax.heads.reconstruct import reconstruct
 from headjax.heads.surgery import map_attention, map_feed_forward
 from headjax.heads.units import count_units
 from headjax.models.residuals import ConstantPostNorm, PostNorm, PreNorm, SandwichNorm, ScaledPostNorm
-from headjax.sites.reconstruction import reconstruct
 from tests import tiny
 from tests.closeness import assert_close
 from tests.layer_walk import joined, walk

@@ -4,11 +4,11 @@ import pytest
 
 from headjax.core.tensors import head_axis
 from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.reconstruction_order import batches_for, group_costs, layer_removals, reconstruction_order
 from headjax.heads.surgery import map_attention
 from headjax.models.outputs import Pooler
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification
-from headjax.sites.reconstruction_order import batches_for, group_costs, layer_removals, reconstruction_order
 from tests import tiny
 from tests.models.test_encoder import config
 

@@ -10,14 +10,20 @@ from headjax.attention import Grouped, NoHeads
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.core.norms import LayerNorm
 from headjax.heads import ordering
+from headjax.heads.ablating import ablate
 from headjax.heads.ablation import Ablation
 from headjax.heads.folding import fold_shortcuts
 from headjax.heads.groups import uniform_steps
 from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import Subset
+from headjax.heads.learning import learn_gates
 from headjax.heads.ordering import explicit_heads, requested_count
+from headjax.heads.orders import OrderConfig, order_heads
 from headjax.heads.pruning import prune
+from headjax.heads.reconstruct import reconstruct
+from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import Scores
+from headjax.heads.scoring import score_heads
 from headjax.heads.significance import mcnemar, paired_bootstrap, t_test
 from headjax.heads.statistics import sum_over
 from headjax.heads.units import prune_units
@@ -25,12 +31,6 @@ from headjax.models.embeddings import Embeddings, NoPositions
 from headjax.models.outputs import IGNORED
 from headjax.models.residuals import ScaledPostNorm
 from headjax.models.shared_stack import SharedStack
-from headjax.sites.ablation import ablate
-from headjax.sites.learning import learn_gates
-from headjax.sites.orders import OrderConfig, order_heads
-from headjax.sites.reconstruction import reconstruct
-from headjax.sites.reconstruction_order import reconstruction_order
-from headjax.sites.scoring import score_heads
 from tests import tiny
 
 CONFIG = tiny.decoder_config(tiny.layer(), tiny.layer(tiny.multi_head(2, head_ids=(0, 3))), tiny.layer(NoHeads()))

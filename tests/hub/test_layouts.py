@@ -13,13 +13,13 @@ from headjax.conversion import convert
 from headjax.core.errors import DataError
 from headjax.core.norms import RMSNorm
 from headjax.heads.head_id import HeadId
+from headjax.heads.program import gated
 from headjax.heads.pruning import prune
+from headjax.heads.scoring import score_heads
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import max_difference
 from headjax.hub.exporting import imported_from, layout_of_export
 from headjax.models.outputs import Pooler
-from headjax.sites.program import gated
-from headjax.sites.scoring import score_heads
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import BERT, CONFIGS, LLAMA, RAGGED, SIZES, T5, model_of, refused_export, replaced, rounding

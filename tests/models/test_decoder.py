@@ -11,11 +11,11 @@ import pytest
 from headjax.attention import NoHeads, RotaryHalves
 from headjax.core.tensors import flatten
 from headjax.evaluation.task import evaluate
+from headjax.heads.scoring import score_heads
 from headjax.models import Compute, DecoderModel, Options
 from headjax.models.embeddings import Embeddings, Learned, NoPositions, RelativeBuckets, Sinusoidal
 from headjax.models.outputs import Untied
 from headjax.models.stack import Stack
-from headjax.sites.scoring import score_heads
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_close
 from tests.selected import first

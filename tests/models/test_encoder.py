@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core import tensors
+from headjax.heads.program import gated
 from headjax.heads.pruning import prune
 from headjax.models import EncoderModel
 from headjax.models.embeddings import LearnedPresent, few_rows
 from headjax.models.encoder import Albert, Bert, DistilBert, Roberta
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
-from headjax.sites.program import gated
 from tests import tiny
 from tests.closeness import assert_close
 

@@ -17,16 +17,16 @@ from headjax.attention import NoHeads
 from headjax.attention.kernels import KERNELS
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import flatten
+from headjax.heads import program
+from headjax.heads.discovery import attention_sites
 from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune
+from headjax.heads.scoring import score_heads
 from headjax.models import Compute, Options
 from headjax.models.beam import beam_search
 from headjax.models.generation import generate
 from headjax.models.sampling import Sample
 from headjax.models.summary import check_kernels
-from headjax.sites import program
-from headjax.sites.discovery import attention_sites
-from headjax.sites.scoring import score_heads
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.models.mixed import decoder, encoder, encoder_decoder

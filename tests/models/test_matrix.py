@@ -12,13 +12,13 @@ import pytest
 
 from headjax.attention import NoHeads
 from headjax.core.tensors import flatten
+from headjax.heads.discovery import attention_sites
 from headjax.heads.head_id import all_heads
+from headjax.heads.program import gated
 from headjax.heads.pruning import prune
 from headjax.mesh.mesh import MeshConfig, batch_sharding
 from headjax.models import Compute, Options
 from headjax.models.model import load
-from headjax.sites.discovery import attention_sites
-from headjax.sites.program import gated
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.closeness import assert_close, assert_trees_equal

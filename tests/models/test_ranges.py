@@ -8,11 +8,11 @@ from tokenizers import models
 from headjax.core.errors import ConfigError, DataError
 from headjax.data.task import TaskData
 from headjax.evaluation.task import evaluate
+from headjax.heads.ablating import ablate
+from headjax.heads.scoring import score_heads
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.generation import generate
 from headjax.models.tasks import Classification, MaskedLanguageModel, Regression, TokenClassification
-from headjax.sites.ablation import ablate
-from headjax.sites.scoring import score_heads
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.training.loop import check_vocabulary
 from tests.hub.directories import T5, model_of

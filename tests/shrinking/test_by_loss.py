@@ -10,7 +10,7 @@ from flax import nnx
 import headjax
 from headjax import Budget, HeadjaxError
 from headjax.attention import Grouped
-from headjax.sites.site import without
+from headjax.heads.site import without
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder import config as albert

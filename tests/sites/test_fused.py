@@ -10,8 +10,8 @@ from flax import nnx
 
 import headjax
 from headjax import HeadjaxError
-from headjax.sites import discovery
-from headjax.sites.site import without
+from headjax.heads import discovery
+from headjax.heads.site import without
 from tests.closeness import assert_close
 from tests.selected import first
 from tests.sites import houses

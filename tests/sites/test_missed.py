@@ -11,7 +11,7 @@ from flax import linen, nnx
 import headjax
 from headjax import HeadId, HeadjaxError
 from headjax.heads.learned_gates import Subset
-from headjax.sites.site import without
+from headjax.heads.site import without
 from tests.closeness import assert_close
 from tests.sites import houses
 from tests.sites.houses import HEADS, HOUSES, SIZE, SUMS, WIDTH, batches, loss, mean_loss, scaled

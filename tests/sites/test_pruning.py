@@ -13,7 +13,7 @@ from flax import nnx
 
 import headjax
 from headjax import HeadId, HeadjaxError
-from headjax.sites.site import without
+from headjax.heads.site import without
 from tests.closeness import assert_close
 from tests.selected import first
 from tests.sites import houses

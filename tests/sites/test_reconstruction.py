@@ -8,8 +8,8 @@ from flax import nnx
 import headjax
 from headjax import HeadjaxError
 from headjax.heads.groups import key_value_groups
-from headjax.sites.orders import OrderConfig
-from headjax.sites.site import at_path
+from headjax.heads.orders import OrderConfig
+from headjax.heads.site import at_path
 from tests import tiny
 from tests.models.test_encoder import config as albert
 from tests.selected import first

@@ -9,7 +9,7 @@ from flax import nnx
 import headjax
 from headjax import HeadId
 from headjax.heads.learned_gates import Subset
-from headjax.sites.site import without
+from headjax.heads.site import without
 from tests.sites import houses
 from tests.sites.houses import HEADS, batches, loss, scaled, snapshot
 

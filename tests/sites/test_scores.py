@@ -15,7 +15,7 @@ import headjax
 from headjax import HeadId, HeadjaxError
 from headjax.heads.learned_gates import HardConcrete, Subset
 from headjax.heads.ordering import by_ablation, by_scores
-from headjax.sites.orders import OrderConfig
+from headjax.heads.orders import OrderConfig
 from tests.closeness import assert_close
 from tests.selected import first
 from tests.sites import houses

@@ -7,7 +7,7 @@ from flax import nnx
 
 import headjax
 from headjax import AttentionSite, HeadjaxError
-from headjax.sites import discovery
+from headjax.heads import discovery
 from tests.sites import houses
 from tests.sites.houses import HEADS, HOUSES, SIZE, WIDTH
 

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 import headjax
 from headjax import HeadId, HeadjaxError
-from headjax.sites.site import without
+from headjax.heads.site import without
 from tests.sites.houses import scaled
 
 pytestmark = [

@@ -17,18 +17,12 @@ from headjax.core.progress import Update
 from headjax.core.short import brief
 from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import sums_by_half
+from headjax.heads.maps import add_to, bias_of, contexts_of, matrix_of, silence
+from headjax.heads.program import Loss, Program, examples_in, prepare
 from headjax.heads.reconstruction import LayerRepair, Repaired, by_walk
 from headjax.heads.refit import RIDGES, RefitSums, refit
-from headjax.heads.statistics import sum_over
-from headjax.heads.units import Place, prune_units
-from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
-from headjax.models.compute import Compute
-from headjax.models.model import Model
-from headjax.models.walk import shows_sub_layers
-from headjax.sites.functions import part_of, prune
-from headjax.sites.maps import add_to, bias_of, contexts_of, matrix_of, silence
-from headjax.sites.program import Loss, Program, examples_in, prepare
-from headjax.sites.site import (
+from headjax.heads.removal import part_of, prune
+from headjax.heads.site import (
     AttentionSite,
     Gates,
     Sites,
@@ -38,6 +32,12 @@ from headjax.sites.site import (
     with_tied,
     without,
 )
+from headjax.heads.statistics import sum_over
+from headjax.heads.units import Place, prune_units
+from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
+from headjax.models.compute import Compute
+from headjax.models.model import Model
+from headjax.models.walk import shows_sub_layers
 
 SECOND_MAPS = ("down_proj", "fc2", "linear2", "dense2", "w2", "wo", "linear_out", "fc_out", "c_proj", "down")
 """Names of a feed-forward's second map."""

@@ -15,8 +15,8 @@ from headjax.attention.module import AttentionModule, NoHeadsAttention
 from headjax.core.errors import HeadjaxError
 from headjax.core.modules import declared
 from headjax.core.tensors import flatten
-from headjax.sites.checks import check_alone, check_arrays, check_projection, layers_in_front
-from headjax.sites.site import HEAD_IDS, ROOT, AttentionSite, Sites, View, at_path, is_within, parameters
+from headjax.heads.checks import check_alone, check_arrays, check_projection, layers_in_front
+from headjax.heads.site import HEAD_IDS, ROOT, AttentionSite, Sites, View, at_path, is_within, parameters
 
 HEADS = ("num_heads", "num_query_heads", "num_attention_heads", "n_heads", "n_head", "heads")
 """Names by which attention layers say how many query heads they have."""
@@ -61,7 +61,7 @@ REGISTER = "say where its heads lie: headjax.register_attention(cls, view)"
 _REGISTRY: dict[type[nnx.Module], View] = {}
 
 ADAPTERS: dict[type[nnx.Module], Any] = {}
-"""By class, the adapter that stands in its place, see `headjax.sites.replacing.AttentionAdapter`."""
+"""By class, the adapter that stands in its place, see `headjax.heads.replacing.AttentionAdapter`."""
 
 
 def register_attention(

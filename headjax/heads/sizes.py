@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError
-from headjax.sites.discovery import CONFIGS, ENDS, HEADS, KV_HEADS
-from headjax.sites.site import AttentionSite, at_path
+from headjax.heads.discovery import CONFIGS, ENDS, HEADS, KV_HEADS
+from headjax.heads.site import AttentionSite, at_path
 
 PER_GROUP = ("n_rep", "num_key_value_groups", "num_queries_per_kv", "queries_per_kv", "group_size")
 """Names of the number of query heads that read one KV head."""

@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError
-from headjax.sites.site import AttentionSite, at_path, kept_along, output_matrix, parameters, size_of
+from headjax.heads.site import AttentionSite, at_path, kept_along, output_matrix, parameters, size_of
 
 ROUNDING = 0.03
 """Largest difference of two results that should be equal, as a share of them: bfloat16 rounds as coarsely."""

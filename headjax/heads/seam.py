@@ -28,10 +28,10 @@ from headjax.attention.module import AttentionModule
 from headjax.attention.operands import Attended
 from headjax.core.errors import HeadjaxError
 from headjax.core.modules import Beside
+from headjax.heads.site import AttentionSite, Sites, at_path, output_matrix
 from headjax.heads.statistics import STATISTICS, Pattern, counted_queries
 from headjax.mesh.explicit import placed_as, spread_by_compiler
 from headjax.models.inputs import counted_at
-from headjax.sites.site import AttentionSite, Sites, at_path, output_matrix
 
 Read = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """Function of contexts `[..., heads, head_dim]`, W_O `[heads, head_dim, width]` and counted positions `[...]`."""

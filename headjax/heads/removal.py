@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from flax import nnx
 
 from headjax.heads import groups, pruning
+from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
+from headjax.heads.module_pruning import part, prune_module
 from headjax.heads.ordering import Order
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.model import Model
-from headjax.sites.discovery import find_sites
-from headjax.sites.pruning import part, prune_module
 
 M = TypeVar("M", bound=nnx.Module)
 

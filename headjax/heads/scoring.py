@@ -14,13 +14,13 @@ from flax import nnx
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
+from headjax.heads.missed import checked
+from headjax.heads.program import Applied, Loss, Losses, Program, each_example, prepare
 from headjax.heads.scores import NO_TARGET, Scores, means, require_finite
+from headjax.heads.seam import Notes
+from headjax.heads.site import AttentionSite, Gates, Sites, filled, to_values
 from headjax.heads.statistics import STATISTICS, sum_over
 from headjax.models.compute import Compute
-from headjax.sites.missed import checked
-from headjax.sites.program import Applied, Loss, Losses, Program, each_example, prepare
-from headjax.sites.seam import Notes
-from headjax.sites.site import AttentionSite, Gates, Sites, filled, to_values
 
 
 def score_heads(

@@ -12,17 +12,17 @@ from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Size
 from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
+from headjax.heads.ablating import ablate
 from headjax.heads.groups import by_groups, key_value_groups, removals
 from headjax.heads.head_id import Values
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset
+from headjax.heads.learning import learn_gates
 from headjax.heads.ordering import Order, by_ablation, by_score, flat, random_order
+from headjax.heads.program import Applied, Loss, sites_of
+from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import GRADIENT_SCORES, SCORES
-from headjax.sites.ablation import ablate
-from headjax.sites.learning import learn_gates
-from headjax.sites.program import Applied, Loss, sites_of
-from headjax.sites.reconstruction_order import reconstruction_order
-from headjax.sites.scoring import score_heads
-from headjax.sites.site import find_heads
+from headjax.heads.scoring import score_heads
+from headjax.heads.site import find_heads
 
 OTHER_ORDERS: Mapping[str, str] = {
     "ablation": "cost of removing each head alone: the oracle of Michel et al. 2019, section 4",
@@ -88,7 +88,7 @@ def order_heads(
     Args:
         model, batches, loss, strict: As for `score_heads`. The order `reconstruction` reads no labels where there is no
             loss and the model offers the walk, see `headjax.reconstruction_order`.
-        by: Name of an order (`headjax.sites.orders.ORDERS`): a score, `ablation`, `hard_concrete`, `subset`, ...
+        by: Name of an order (`headjax.heads.orders.ORDERS`): a score, `ablation`, `hard_concrete`, `subset`, ...
             Or an `OrderConfig`, which also says the head stacks, and whether KV groups go whole.
         count: Number of heads to remove, for the orders that choose them together (`subset`).
         progress: Called with the number of batches or steps done.

@@ -14,10 +14,10 @@ from flax import nnx
 from headjax.core.errors import DataError
 from headjax.core.progress import Update
 from headjax.heads.learned_gates import GateDistribution, LearnedGates, closed, descend
+from headjax.heads.missed import checked
+from headjax.heads.program import Applied, Loss, Program, prepare
+from headjax.heads.site import Gates, find_heads, ones, to_values
 from headjax.models.compute import Compute
-from headjax.sites.missed import checked
-from headjax.sites.program import Applied, Loss, Program, prepare
-from headjax.sites.site import Gates, find_heads, ones, to_values
 
 
 def learn_gates(

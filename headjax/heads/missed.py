@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 
-from headjax.sites.discovery import REGISTER, not_recognised, report_missed
-from headjax.sites.program import Losses, ModuleProgram, Program
-from headjax.sites.site import ROOT, Gates, at_path, is_within, ones, parameters
+from headjax.heads.discovery import REGISTER, not_recognised, report_missed
+from headjax.heads.program import Losses, ModuleProgram, Program
+from headjax.heads.site import ROOT, Gates, at_path, is_within, ones, parameters
 
 SCOPE = "module "
 """Beginning of the names of scopes that are paths of modules."""

@@ -13,12 +13,11 @@ import numpy as np
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError
+from headjax.heads.checks import check_pruned
+from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
 from headjax.heads.ordering import Order, Steps, fitting, flat, say_fewer, shared
-from headjax.mesh.explicit import take
-from headjax.sites.checks import check_pruned
-from headjax.sites.discovery import find_sites
-from headjax.sites.site import (
+from headjax.heads.site import (
     HEAD_IDS,
     AttentionSite,
     Sites,
@@ -30,13 +29,14 @@ from headjax.sites.site import (
     require_heads,
     without,
 )
-from headjax.sites.sizes import Numbers, resize_layer, resize_module, resize_projection
+from headjax.heads.sizes import Numbers, resize_layer, resize_module, resize_projection
+from headjax.mesh.explicit import take
 
 WAY = "give an order of heads and a share=, which takes whole KV groups"
 
 
 def prune_module(model: nnx.Module, heads: Iterable[HeadId | str]) -> nnx.Module:
-    """Return a model of the same class without heads, see `headjax.sites.functions.prune`."""
+    """Return a model of the same class without heads, see `headjax.heads.removal.prune`."""
     sites = find_sites(model)
     gates = without(sites, require_heads(sites, heads))
     plans = {site.path: _plan(site, np.asarray(gates[site.path]) > 0.0) for site in sites}

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.sites.discovery import find_sites
-from headjax.sites.seam import attach, recording
-from headjax.sites.site import AttentionSite, Gates, Sites, filled
+from headjax.heads.discovery import find_sites
+from headjax.heads.seam import attach, recording
+from headjax.heads.site import AttentionSite, Gates, Sites, filled
 
 M = TypeVar("M", bound=nnx.Module)
 
@@ -74,7 +74,7 @@ class Program(abc.ABC):
 
     @abc.abstractmethod
     def value(self, state: Any, gates: Gates, batch: Any, **readings: Any) -> Losses:
-        """Return the losses of a batch at these gates; `headjax.sites.seam.attach` describes the readings."""
+        """Return the losses of a batch at these gates; `headjax.heads.seam.attach` describes the readings."""
 
     def calls(self, state: Any, batch: Any) -> Calls:
         """Return the shape of a batch's loss, and the calls of sites, from shapes alone."""

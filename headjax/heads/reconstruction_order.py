@@ -15,13 +15,19 @@ from jax.sharding import PartitionSpec
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
+from headjax.heads.ablating import mean_loss
 from headjax.heads.damage import Damage
+from headjax.heads.discovery import find_sites
 from headjax.heads.effect import LABELLED, OutputChange
 from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import replicated_sums, spread
+from headjax.heads.maps import add_to, bias_of, every_context, matrix_of
+from headjax.heads.missed import checked
 from headjax.heads.ordering import Order
+from headjax.heads.program import Loss, examples_in, prepare
 from headjax.heads.reconstruction import with_change
 from headjax.heads.refit import Change, damped_inverse, without_features
+from headjax.heads.site import AttentionSite, Sites, ones
 from headjax.heads.statistics import sum_over
 from headjax.mesh.distributed import fetch
 from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
@@ -32,12 +38,6 @@ from headjax.models.inputs import counted_at
 from headjax.models.layer import Probe
 from headjax.models.model import Model
 from headjax.models.walk import shows_sub_layers
-from headjax.sites.ablation import mean_loss
-from headjax.sites.discovery import find_sites
-from headjax.sites.maps import add_to, bias_of, every_context, matrix_of
-from headjax.sites.missed import checked
-from headjax.sites.program import Loss, examples_in, prepare
-from headjax.sites.site import AttentionSite, Sites, ones
 
 POINTS = 4
 """Numbers of removed heads of a layer at which the effect is measured: a quarter, half, three quarters, all."""

@@ -11,10 +11,10 @@ import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec
 
+from headjax.heads.program import Program
 from headjax.heads.refit import Change
+from headjax.heads.site import AttentionSite, at_path, kept_along, ones, output_matrix
 from headjax.mesh.explicit import spread_by_compiler
-from headjax.sites.program import Program
-from headjax.sites.site import AttentionSite, at_path, kept_along, ones, output_matrix
 
 
 def matrix_of(model: nnx.Module, site: AttentionSite, layer: int) -> jax.Array:

@@ -15,16 +15,16 @@ from flax import nnx
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.heads.ablation import Ablation, Measured, Mode, ablated_row, collect, require_mode
+from headjax.heads.discovery import sites_within
 from headjax.heads.head_id import HeadId
+from headjax.heads.missed import checked
+from headjax.heads.program import Applied, Loss, Losses, ModuleProgram, Program, prepare
+from headjax.heads.seam import recording
+from headjax.heads.site import AttentionSite, Gates, at_path, filled, find_heads, ones, require_heads
 from headjax.heads.statistics import one_behind
 from headjax.mesh.distributed import fetch
 from headjax.mesh.explicit import explicit_mesh
 from headjax.models.compute import Compute
-from headjax.sites.discovery import sites_within
-from headjax.sites.missed import checked
-from headjax.sites.program import Applied, Loss, Losses, ModuleProgram, Program, prepare
-from headjax.sites.seam import recording
-from headjax.sites.site import AttentionSite, Gates, at_path, filled, find_heads, ones, require_heads
 
 Metrics = tuple[tuple[str, Loss], ...]
 """Metrics by name, functions of a model and a batch that return one value per example."""
