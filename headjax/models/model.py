@@ -245,8 +245,9 @@ class Model(Network):
         same = "params" not in changes and fields["config"].stacks() == stacks
         own = {name: arrays(part) for name, part in weights_of(self).items() if name not in stacks}
         model = Model(**{"params": own if same else self.params} | fields)
-        for name in stacks if same else ():  # as they are, with whatever has been put into them
-            setattr(model, name, copied(getattr(self, name)))
+        for name, part in weights_of(self).items() if same else ():
+            if name in stacks:  # as they are, with whatever has been put into them
+                setattr(model, name, copied(part))
         model.deterministic = self.deterministic
         return model
 

@@ -42,7 +42,7 @@ def test_variants_hold_half_of_the_cache():
     # A latent keeps the position.
     assert [cost.cache / whole.cache for cost in costs.values()] == [0.5, 0.5, 9 / 16]
     tokens = {"input_ids": [[1, 2]]}
-    assert cache_bytes(models["whole"].config, models["whole"].params, tokens, 3) == 5 * whole.cache
+    assert cache_bytes(models["whole"], tokens, 3) == 5 * whole.cache
     one, two = (Cost.of(models["whole"].config, TINY, Compute(), batch).step.bytes for batch in (1, 2))
     assert two - one == 11 * whole.cache
 

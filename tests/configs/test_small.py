@@ -9,7 +9,7 @@ from headjax.attention.collaborative import Collaborative, Concatenate
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.cli import main
 from headjax.core.errors import ConfigError
-from headjax.core.tensors import count
+from headjax.core.tensors import count, flatten
 from headjax.data.known_data import Glue
 from headjax.data.tasks import GLUE
 from headjax.models.recipe import Directory
@@ -69,7 +69,7 @@ def test_shapes_of_heads(arguments, formulation, weights):
     config = train_config(load_config_file(f"{SMALL / 'head_shapes.py'}:{arguments}"))
     attention = config.model.build().decoder.layers[0].attention
     assert type(attention) is formulation
-    tensors = attention.tensors(128, 128)
+    tensors = flatten(attention.tensors(128, 128))
     assert count({name: tensor for name, tensor in tensors.items() if not name.endswith("bias")}) == weights
     if arguments.startswith("shared_dim"):  # starts as four heads of size 8
         assert (attention.head_dim, attention.value_dim, attention.mixing_init) == (8, 32, Concatenate())

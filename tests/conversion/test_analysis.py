@@ -28,7 +28,7 @@ def with_attention(model, **arrays):
 def test_captured_variance_is_the_share_of_squared_singular_values(model) -> None:
     found = captured_variance(model)
     assert list(found) == [("decoder", 0), ("decoder", 1)]
-    params = {name: np.asarray(array, np.float64) for name, array in attention_params(model, 1).items()}
+    params = {name: np.asarray(attention_params(model, 1)[name], np.float64) for name in ("query", "key")}
     one = found["decoder", 1]
     query, key = (params[name].reshape(16, 16) for name in ("query", "key"))
     slices = np.einsum("dhi,mhi->hdm", params["query"], params["key"])

@@ -30,6 +30,9 @@ CLOSE = 1e-5
 FACTORISED = 2e-2
 """The same of a factorisation found in many alternating steps: another instruction set makes 5e-3."""
 
+BOUNDS = {"minilm/reconstructed": 5e-5}
+"""Results of more rounding: six layers are refitted one after another, which differed by 1.4e-5 on two processors."""
+
 CONVERSIONS = {
     "demo": ("collaborative:shared_dim=96", "grouped:kv_heads=4", "latent:rank=16"),
     "llama": ("grouped:kv_heads=1", "latent:rank=6"),
@@ -148,7 +151,6 @@ def test_results_are_the_golden_ones(name, tmp_path):
     golden = {key: value for key, value in kept.items() if key.startswith(f"{name}/")}
     assert sorted(found) == sorted(golden)
     differences = {key: float(np.abs(found[key] - golden[key]).max() / np.abs(golden[key]).max()) for key in golden}
-    far = {
-        key: value for key, value in differences.items() if value > (FACTORISED if "collaborative:" in key else CLOSE)
-    }
+    bounds = {key: FACTORISED if "collaborative:" in key else BOUNDS.get(key, CLOSE) for key in golden}
+    far = {key: value for key, value in differences.items() if value > bounds[key]}
     assert not far, f"{far}; if that is meant, run this file with HEADJAX_UPDATE_LISTINGS=1"

@@ -7,7 +7,7 @@ import pytest
 
 from headjax.core import tensors
 from headjax.heads.surgery import map_feed_forward
-from headjax.heads.units import count_units, pad_units, prune_units, silenced
+from headjax.heads.units import count_units, pad_units, prune_units
 from headjax.models.sublayers import GatedDense
 from tests import tiny
 from tests.closeness import assert_close
@@ -31,7 +31,8 @@ def test_removed_units_are_activations_of_zero(name):
     batch = batch_for(model)
 
     def silence(found):
-        return silenced(found.module, removed.get((found.stack, found.layer), ()))
+        gone = np.asarray(removed.get((found.stack, found.layer), ()), int)
+        return found.holding({"down": found.params["down"].at[gone].set(0.0)})
 
     masked = map_feed_forward(model, silence)
     assert_close(pruned(batch).hidden, masked(batch).hidden, sums=4 * tiny.SUMS)

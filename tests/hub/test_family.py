@@ -82,7 +82,7 @@ TINY = Family(
                 *projection("attention.q", "attention/query"),
                 *projection("attention.k", "attention/key"),
                 *projection("attention.v", "attention/value"),
-                *projection("attention.o", "attention/output"),
+                *affine("attention.o", "attention/output"),
                 *norm("norm_1", "attention_residual/norm"),
                 *projection("up", "feed_forward/up"),
                 *projection("down", "feed_forward/down"),
