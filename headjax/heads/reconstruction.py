@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError, require
-from headjax.core.modules import arrays, copied
+from headjax.core.modules import arrays, copied, declared_module
 from headjax.core.programs import trim
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
@@ -25,7 +25,7 @@ from headjax.mesh.distributed import fetch
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.layer import TransformerLayer
-from headjax.models.model import Model
+from headjax.models.model import Model, check_parts
 from headjax.models.walk import FEED_FORWARD
 
 
@@ -98,6 +98,8 @@ def by_walk(
     removal costs least once the others have been refitted, in the pruned model, so that families with one inner size
     can hold the result of a share.
     """
+    for each in (model,) if converted is None else (model, converted):
+        check_parts(each, declared_module(each.config))
     gone = _removed(model.config, removed)
     own = model if converted is None else converted
     lost = _units_lost(own.config, units)
