@@ -45,7 +45,9 @@ test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'whole and not parity and not attack' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder tests
 
 # What may differ between versions of Python, JAX and Flax: imports, attention, other people's models, our own, resuming.
-PART := tests/test_api.py tests/test_flax.py tests/attention tests/sites tests/models
+PART := tests/test_api.py tests/test_flax.py tests/attention/test_module.py tests/attention/test_equivalents.py \
+	tests/sites/test_sites.py tests/sites/test_scores.py tests/sites/test_scans.py tests/sites/test_missed.py \
+	tests/models/test_model.py tests/models/test_parts_run.py tests/models/test_generation.py
 test-part: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PART)
 	$(BIN)/python -m pytest tests/training/test_loop.py -k bit_for_bit

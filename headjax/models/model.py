@@ -190,7 +190,7 @@ class Model(Network):
         return self.config.finish(model, hidden, state.batch, Options(compute=compute))
 
     def named_sites(self, sites: Sequence[Any]) -> list[Any]:
-        """Return the model's `headjax.AttentionSite`s with heads named by head stack, layer and original number."""
+        """Return sites (`headjax.AttentionSite`) with heads named by head stack, layer and original number."""
         groups = {
             f"{place.stack}.{group.name}.{place.slot}": (place, group)
             for place in self.config.sites()
