@@ -14,7 +14,7 @@ from tests.commands.language_folder import write_language_folder
 from tests.slow import faults, writers
 from tests.slow.writers import WRITERS
 
-TRIES = 12
+TRIES = 6
 """Operations of a command, about, at which `make test-slow` lets the fault in; `make attack` takes each."""
 
 NOBODY = 65534
