@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -105,7 +106,7 @@ def check_file(path: str | os.PathLike[str]) -> None:
 def _check_above(path: str | os.PathLike[str], place: Path) -> None:
     """Check the nearest folder that exists, from a place upwards; a bucket by writing an object."""
     if is_bucket(place):
-        probe = place / ".headjax-probe"
+        probe = place / f".headjax-probe-{uuid.uuid4().hex}"  # of this process alone: others begin together with it
         try:
             probe.write_bytes(b"")
             probe.unlink()
