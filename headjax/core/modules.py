@@ -54,7 +54,7 @@ class Spec(Checked, abc.ABC):
 
     def tensors(self, *sizes: Any) -> Tensors:
         """Return the declared weights of the module, which are shared: to be read, not changed."""
-        return declared(_template(self, sizes)[0])
+        return declared(declared_module(self, *sizes))
 
     def fresh(self, *sizes: Any) -> Any:
         """Return the result of `module`, a hundred times as fast once it has been made before."""

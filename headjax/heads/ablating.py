@@ -19,7 +19,7 @@ from headjax.heads.discovery import sites_within
 from headjax.heads.head_id import HeadId
 from headjax.heads.missed import checked
 from headjax.heads.program import Applied, Loss, Losses, ModuleProgram, Program, prepare
-from headjax.heads.seam import recording
+from headjax.heads.seam import recording, subclass
 from headjax.heads.site import AttentionSite, Gates, at_path, filled, find_heads, ones, require_heads
 from headjax.heads.statistics import one_behind
 from headjax.mesh.distributed import fetch
@@ -373,5 +373,4 @@ def _measure_many(
 @functools.cache
 def _finished_class(cls: Any) -> Any:
     """Return the subclass of a model's class whose call returns an output that is there already."""
-    body = {"__call__": lambda self, *args, **kwargs: self.head_output}
-    return type(cls.__name__, (cls,), body | {"__module__": cls.__module__, "__qualname__": cls.__qualname__})
+    return subclass(cls, {"__call__": lambda self, *args, **kwargs: self.head_output})

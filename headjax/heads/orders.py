@@ -119,7 +119,8 @@ def order_heads(
         chosen: dict[str, Any] = {"stacks": stacks, "whole_groups": config.whole_groups}
         order = reconstruction_order(model, batches, **chosen, **options)
     else:
-        values = _values(model, batches, config, stacks, max(len(heads) - count, 1), options)
+        given = SCORES if all(site.shows_contexts for site in sites) else GRADIENT_SCORES
+        values = _values(model, batches, config, stacks, max(len(heads) - count, 1), given, options)
         order = by_groups(sites, values) if config.whole_groups else by_score(values)
     return flat(removals(sites, order, whole_groups=config.whole_groups))
 
@@ -130,6 +131,7 @@ def _values(
     config: OrderConfig,
     stacks: Sequence[str],
     kept: int,
+    given: Collection[str],
     options: Mapping[str, Any],
 ) -> Values:
     """Return the values of heads by which an order goes: scores, or logits of learned gates."""
@@ -137,7 +139,6 @@ def _values(
         settings: dict[str, Any] = {"steps": config.gate_steps, "learning_rate": config.gate_rate, "seed": config.seed}
         settings |= {"stacks": stacks, **options}
         return learn_gates(model, batches, LEARNED[config.by](config, kept), **settings).logits
-    given = SCORES if all(site.shows_contexts for site in sites_of(model)) else GRADIENT_SCORES
     _require_score(config.by, given)
     scores = score_heads(model, batches, **options)
     _require_score(config.by, scores.values)

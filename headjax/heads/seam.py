@@ -111,8 +111,12 @@ def _gated_class(cls: Any) -> Any:
         projection = at_path(self, self.head_seam.site.output)
         return found._replace(context=_through(self, projection, contexts))
 
-    body = {"attend": attended} if issubclass(cls, AttentionModule) else {"__call__": projected}
-    return type(cls.__name__, (cls,), body | {"__module__": cls.__module__, "__qualname__": cls.__qualname__})
+    return subclass(cls, {"attend": attended} if issubclass(cls, AttentionModule) else {"__call__": projected})
+
+
+def subclass(cls: Any, body: Mapping[str, Any]) -> Any:
+    """Return a subclass of a class under the class's own name."""
+    return type(cls.__name__, (cls,), {**body, "__module__": cls.__module__, "__qualname__": cls.__qualname__})
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

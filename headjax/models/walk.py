@@ -201,5 +201,11 @@ def embed(model: Any, batch: Any, compute: Compute = Compute()) -> Any:
 
 def shows_sub_layers(model: Any) -> bool:
     """Return whether a model offers the walk with blocks that show their sub-layers, as `LayerBlock.watched` does."""
-    blocks = getattr(model, "blocks", None)
-    return callable(blocks) and any(hasattr(block, "watched") for block in blocks())
+    offered: list[bool] = []
+
+    def look() -> None:  # in a trace, which copies no layer out of its stack
+        offered.extend(hasattr(block, "watched") for block in model.blocks())
+
+    if callable(getattr(model, "blocks", None)):
+        jax.eval_shape(look)
+    return any(offered)
