@@ -15,10 +15,10 @@ Update = Callable[[int, Mapping[str, float]], None]
 """Called with the number of units done and the latest measurements to show beside the bar."""
 
 Progress = Callable[[str, int, str], AbstractContextManager[Update]]
-"""Opens a bar: the name of the work, the number of units (0 is unknown), and the name of a unit."""
+"""Opens a stage of the work: its name, the number of units (0 is unknown), and the name of a unit; stages can nest."""
 
-INTERVAL = 10.0
-"""Seconds between lines of progress where no terminal shows bars."""
+FIRST, INTERVAL = 5.0, 10.0
+"""Seconds before the first line of progress, and between lines, where no terminal shows bars."""
 
 
 @contextlib.contextmanager
@@ -61,35 +61,59 @@ def _bars(console: Console) -> Progress:
 class Lines:
     """Shows progress as lines: the work, its share that is done, the latest measurements, the time it has taken.
 
-    The first line comes after some seconds, so that a short command prints none. A line also comes while nothing is
-    reported, as in a compilation.
+    The first line comes after `FIRST` seconds, so that a short command prints none; the others at least `INTERVAL`
+    apart. A stage within another one takes its place. Lines also come while nothing is reported, as in a compilation.
     """
 
-    def __init__(self, write: Callable[[str], None], interval: float = INTERVAL) -> None:
-        """Write lines with `write`, `interval` seconds apart over all stages."""
-        self._write, self._interval = write, interval
-        self._due = time.monotonic() + interval
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        """Write lines with `write`, timed by a clock of seconds."""
+        self._write, self._clock = write, clock
+        self._due = clock() + FIRST
+        self._stages: list[Callable[[], str]] = []
+        self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def __call__(self, title: str, total: int, unit: str) -> Iterator[Update]:
         """Show one stage, see `Progress`."""
-        begun, closed = time.monotonic(), threading.Event()
-        said = title
+        begun, said = self._clock(), title
 
         def update(done: int, values: Mapping[str, float]) -> None:
             nonlocal said
             of = f" of {total:,}" if total else ""
             said = ", ".join(filter(None, (f"{title}: {unit} {done:,}{of}", measurements(values, ", "))))
 
+        def line() -> str:
+            return f"{said}, after {self._clock() - begun:.0f} s"
+
+        outermost = not self._stages
+        with self._watched() if outermost else contextlib.nullcontext():
+            self._stages.append(line)
+            try:
+                yield update
+            finally:
+                self._stages.remove(line)
+
+    def tell(self) -> None:
+        """Write a line about the innermost stage, if one is due."""
+        with self._lock:
+            stage = self._stages[-1:]
+            if stage and self._clock() >= self._due:
+                self._due = self._clock() + INTERVAL
+                self._write(stage[0]())
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Tell what is due, from a thread of its own."""
+        closed = threading.Event()
+
         def watch() -> None:
-            while not closed.wait(max(self._due - time.monotonic(), 0.0)):
-                self._due = time.monotonic() + self._interval
-                self._write(f"{said}, after {time.monotonic() - begun:.0f} s")
+            while not closed.wait(0.5):
+                self.tell()
 
         watcher = threading.Thread(target=watch, daemon=True, name="progress")
         watcher.start()
         try:
-            yield update
+            yield
         finally:
             closed.set()
             watcher.join()

@@ -10,6 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from headjax.core.errors import DataError
+from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.data.stream import LengthBuckets, evaluation_batches, train_iterator
 from headjax.data.task import TaskData
@@ -47,8 +48,8 @@ class Feed:
         self._iterator.set_state(position["iterator"])
 
 
-Validation = Callable[[Params], Mapping[str, float]]
-"""From parameters to metrics on the validation split, by name."""
+Validation = Callable[[Params, Update], Mapping[str, float]]
+"""From parameters to metrics on the validation split, by name; told of every batch."""
 
 
 def validation(config: TrainConfig, model: ModelConfig, mesh: Mesh, data: TaskData) -> Validation:
@@ -58,11 +59,12 @@ def validation(config: TrainConfig, model: ModelConfig, mesh: Mesh, data: TaskDa
     measure = measure_of(data)
     fitted = model if measure is None else measure.fit(model)
 
-    def evaluate(params: Params) -> Mapping[str, float]:
-        found = []
+    def evaluate(params: Params, progress: Update) -> Mapping[str, float]:
+        found: list[Any] = []
         for batch in validation_batches(data, config.batch_size):
             placed = put_whole_batch(check_batch(model, batch), mesh)
             found.append(measure_batch(fitted.bind(params), measure, config.compute, placed, mesh=mesh))
+            progress(len(found), {})
         return reduce_batches(measure, found).metrics
 
     return evaluate

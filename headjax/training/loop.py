@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -115,10 +116,12 @@ def train(
     if profiled is not None:
         profiled.check(config.steps)
     make_room()
-    run, start = _prepare(config, workdir, data)
+    shown = progress if is_first() else silent
+    with shown("reading the model and the data", 0, ""):
+        run, start = _prepare(config, workdir, data)
     with hold_workdir(workdir):
         held_steps = claim_workdir(workdir, config)
-        result = _train(run, start, workdir, progress, profiled)
+        result = _train(run, start, workdir, shown, profiled)
     return result._replace(extended_from=held_steps if held_steps < config.steps else None)
 
 
@@ -129,7 +132,8 @@ def _train(
     config = run.config
     feed = Feed(config, run.model, run.data, run.mesh)
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
-        state = _first_state(run, start, feed, checkpoints, workdir)
+        with progress("making the first state" if checkpoints.latest is None else "restoring the checkpoint", 0, ""):
+            state = _first_state(run, start, feed, checkpoints, workdir)
         past = (*start.history, *read_initialization(workdir))
         best = _best_model(run, workdir)
         first = int(state.step)
@@ -140,10 +144,10 @@ def _train(
             Profiler(profiled, workdir / "tensorboard") as profiler,
             StopRequest() as stop,
         ):
-            step = profiler.around(_step(run))
-            with (progress if is_first() else silent)("training", config.steps, "step") as bar:
+            step = profiler.around(_compiling(_step(run), first + 1, progress))
+            with progress("training", config.steps, "step") as bar:
                 recorder = Recorder(metrics, bar, first)
-                keeper = Keeper(run, past, feed, checkpoints, recorder, best, stop, first=first + 1)
+                keeper = Keeper(run, past, feed, checkpoints, recorder, best, stop, progress, first=first + 1)
                 if owed:
                     keeper.evaluate(first, state.params)
                 if keeper.diverged is None:
@@ -155,8 +159,9 @@ def _train(
             diverged = keeper.diverged
         if diverged is not None and checkpoints.latest is not None:
             state, _ = checkpoints.restore(checkpoints.latest, run.target())
-    model = trained(run, past, state.params, int(state.step), final)
-    return _result(run, workdir, model, best, recorder.tokens_per_second, diverged)
+    with progress("saving the model", 0, ""):
+        model = trained(run, past, state.params, int(state.step), final)
+        return _result(run, workdir, model, best, recorder.tokens_per_second, diverged)
 
 
 def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple[Training, Start]:
@@ -223,6 +228,16 @@ def _step(run: Training) -> NumberedStep:
         prng=config.prng,
     )
     return lambda _, state, batch: step(state, batch)
+
+
+def _compiling(step: NumberedStep, first: int, progress: Progress) -> NumberedStep:
+    """Return the same step, whose first call is shown as the compilation that it waits for."""
+
+    def shown(number: int, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        with progress("compiling the train step", 0, "") if number == first else contextlib.nullcontext():
+            return step(number, state, batch)
+
+    return shown
 
 
 def _best_model(run: Training, workdir: Path) -> BestModel | None:

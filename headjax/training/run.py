@@ -11,6 +11,7 @@ import optax
 from jax.sharding import Mesh
 
 from headjax.core import history
+from headjax.core.progress import Progress
 from headjax.core.tensors import Params
 from headjax.data.task import TaskData
 from headjax.mesh.distributed import Vote, on_this_process
@@ -55,10 +56,11 @@ class Keeper:
         recorder: Recorder,
         best: BestModel | None,
         stop: StopRequest,
+        progress: Progress,
         first: int,
     ) -> None:
         self._run, self._past, self._feed = run, past, feed
-        self._checkpoints, self._recorder, self._best = checkpoints, recorder, best
+        self._checkpoints, self._recorder, self._best, self._progress = checkpoints, recorder, best, progress
         self._stop, self._stop_wanted, self._first = stop, Vote(run.mesh), first
         self.diverged: str | None = None
 
@@ -88,7 +90,8 @@ class Keeper:
 
         Such a step's checkpoint is deleted: a run must not continue from it.
         """
-        found = self._run.evaluate(params)
+        with self._progress("evaluating", 0, "batch") as bar:
+            found = self._run.evaluate(params, bar)
         loss = found.get("loss", 0.0)
         if self._best is not None and math.isfinite(loss):
             self._best.offer(number, found, lambda: trained(self._run, self._past, params, number, found))

@@ -1,7 +1,7 @@
 """Progress is a bar on a terminal and a line every few seconds anywhere else; control characters reach no terminal."""
 
 import io
-import re
+import itertools
 import threading
 
 import pytest
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headjax.core.progress import Lines, shown_on
+from headjax.core.progress import FIRST, INTERVAL, Lines, shown_on
 from headjax.core.terminal import Terminal, printable
 
 
@@ -22,24 +22,40 @@ def test_a_terminal_shows_title_count_and_measurements_and_a_file_nothing_of_a_s
     assert file.getvalue() == ""
 
 
-def test_a_file_gets_a_line_after_each_interval_with_what_was_reported_last():
-    """A line also comes while nothing is reported, as in a compilation."""
-    written, came = [], threading.Event()
+def test_a_file_gets_a_line_after_each_interval_about_the_innermost_stage():
+    """A line also comes while nothing is reported, as in a compilation; none about a stage that is over."""
+    now, written = 100.0, []
+    lines = Lines(written.append, clock=lambda: now)
 
-    def write(line):
-        written.append(line)
-        came.set()
+    def after(seconds):
+        nonlocal now
+        now += seconds
+        lines.tell()
+        found = list(written)
+        written.clear()
+        return found
 
-    lines = Lines(write, interval=0.01)
-    for report, expected in (
-        ((0, {}), "training: step 0 of 50"),
-        ((7, {"loss": 2.5}), "training: step 7 of 50, loss 2.5"),
-    ):
-        with lines("training", 50, "step") as bar:
-            bar(*report)
-            came.clear()
-            assert came.wait(60)
-        assert re.fullmatch(rf"{expected}, after \d+ s", written[-1])
+    with lines("training", 50, "step") as bar:
+        assert after(FIRST - 1) == []
+        assert after(1) == [f"training, after {FIRST:.0f} s"]
+        bar(7, {"loss": 2.5})
+        assert after(INTERVAL) == ["training: step 7 of 50, loss 2.5, after 15 s"]
+        with lines("evaluating", 0, "batch") as inner:
+            assert after(INTERVAL - 1) == []
+            inner(3, {})
+            assert after(2) == ["evaluating: batch 3, after 11 s"]
+        assert after(INTERVAL) == ["training: step 7 of 50, loss 2.5, after 36 s"]
+    assert after(INTERVAL) == []
+
+
+def test_a_thread_tells_what_is_due_while_the_work_is_busy():
+    told = threading.Event()
+    lines = Lines(lambda line: told.set(), clock=itertools.count(step=INTERVAL).__next__)
+    before = threading.active_count()
+    with lines("training", 50, "step"), lines("compiling", 0, ""):
+        assert threading.active_count() == before + 1
+        assert told.wait(60)
+    assert threading.active_count() == before
 
 
 CLIPBOARD = "\x1b]52;c;aGk=\x07"

@@ -71,7 +71,7 @@ def after(step: int, act: Callable[[], Any]) -> dict[str, Any]:
 
     @contextlib.contextmanager
     def opened(title: str, total: int, unit: str) -> Iterator[Callable[[int, Any], Any]]:
-        yield lambda done, values: act() if done == step else None
+        yield lambda done, values: act() if title == "training" and done == step else None
 
     return {"progress": opened}
 

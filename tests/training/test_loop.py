@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
@@ -287,3 +288,22 @@ def test_bfloat16_follows_float32(uninterrupted, data, tmp_path):
     assert rounded.model.params["embeddings"]["token"].dtype == np.float32
     assert rounded.metrics["loss"] == pytest.approx(whole.metrics["loss"], rel=0.02)
     assert rounded.metrics["loss"] != whole.metrics["loss"]
+
+
+def test_a_run_says_what_it_is_doing_from_its_start(data, tmp_path):
+    """So that a log has a line also while a large model is drawn, compiled or evaluated."""
+    opened = []
+
+    @contextlib.contextmanager
+    def shown(title, total, unit):
+        opened.append(title)
+        yield lambda done, values: None
+
+    run(tmp_path, data, steps=1, optimizer=constant(), options={"progress": shown})
+    begin, first, *rest = opened
+    assert begin == "reading the model and the data"
+    assert first == "making the first state"
+    assert rest == ["training", "compiling the train step", "evaluating", "saving the model"]
+    opened.clear()
+    run(tmp_path, data, steps=2, optimizer=constant(), options={"progress": shown})
+    assert opened[1] == "restoring the checkpoint"
