@@ -11,13 +11,11 @@ import dataclasses
 import importlib
 import inspect
 import io
-import itertools
 import re
-import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +24,8 @@ from headjax.cli import COMMANDS, main
 from headjax.commands.results import OnExamples, fields_of
 from headjax.commands.surgery import Changed
 from headjax.commands.train import Run
-from headjax.core.fields import Bound, Checked
+from headjax.core.described import MISSING, config_fields, groups_in, in_words, parse_docstring, value_in_words
+from headjax.core.fields import Checked
 from headjax.core.serialize import class_of_kind, kinds_of
 from headjax.data import metrics as formulas
 from headjax.data.forms.questions import QuestionForm, QuestionWindows
@@ -37,41 +36,7 @@ from headjax.evaluation.specs import NAMED
 from headjax.evaluation.task import MEASURES, Task
 from headjax.training.config import TrainConfig
 
-# Docstrings.
-
-SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises")
-"""Titles of the parts of a docstring that follow its text."""
-
-
-class Docstring(NamedTuple):
-    """A docstring in parts: the text before the sections, and of each section its entries by name.
-
-    `Returns` and `Yields` have one entry without a name.
-    """
-
-    text: str
-    sections: Mapping[str, Mapping[str, str]]
-
-
-def parse_docstring(docstring: str | None) -> Docstring:
-    """Return the parts of a docstring in Google's style."""
-    lines = inspect.cleandoc(docstring or "").splitlines()
-    starts = [number for number, line in enumerate(lines) if line.removesuffix(":") in SECTIONS and line.endswith(":")]
-    text = "\n".join(lines[: starts[0]] if starts else lines).strip()
-    sections = {}
-    for start, end in itertools.pairwise([*starts, len(lines)]):
-        title = lines[start].removesuffix(":")
-        body = inspect.cleandoc("\n" + "\n".join(lines[start + 1 : end]))
-        sections[title] = {"": body} if title in ("Returns", "Yields") else dict(_entries(body))
-    return Docstring(text, sections)
-
-
-def _entries(body: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and texts of a section; `first, second: text` are two entries."""
-    for entry in re.split(r"\n(?=\S)", body):
-        names, _, text = entry.partition(": ")
-        for name in names.split(", "):
-            yield name.strip("` "), inspect.cleandoc(text)
+# Text.
 
 
 def escape(text: str) -> str:
@@ -142,20 +107,13 @@ def config_classes() -> dict[type, list[type]]:
         found[base] = [class_of_kind(name) for name in kinds_of(base)] or [base]
         for each in found[base]:
             hints = typing.get_type_hints(each, include_extras=True) if dataclasses.is_dataclass(each) else {}
-            queue += [part for hint in hints.values() for part in _classes_in(hint)]
+            queue += [part for hint in hints.values() for part in groups_in(hint)]
     return found
 
 
 def base_of(cls: type) -> type:
     """Return the class that a config's fields name: the last one above it that is a config itself."""
     return [each for each in cls.__mro__ if issubclass(each, Checked) and each is not Checked][-1]
-
-
-def _classes_in(hint: Any) -> list[type]:
-    """Return the config classes that a declared type names."""
-    if isinstance(hint, type) and issubclass(hint, Checked):
-        return [hint]
-    return [found for part in typing.get_args(hint) for found in _classes_in(part)]
 
 
 def config_page() -> str:
@@ -187,10 +145,7 @@ def _kind(cls: type) -> str:
 
 def _config(cls: type) -> list[str]:
     """Return the text and the table of a config class."""
-    rows = [
-        (f"`{row.name}`", row.type, row.default, row.text)
-        for row in (config_fields(cls) if dataclasses.is_dataclass(cls) else ())
-    ]
+    rows = [(f"`{row.name}`", row.type, row.default, row.text) for row in fields_in_words(cls)]
     fields = table(("field", "type", "default", "meaning"), rows) if rows else "No fields."
     return [escape(parse_docstring(cls.__doc__).text), fields]
 
@@ -204,53 +159,17 @@ class Field(NamedTuple):
     text: str
 
 
-def config_fields(cls: Any) -> list[Field]:
-    """Return the fields of a config class that a config can set."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    texts: dict[str, str] = {}
-    for each in reversed(cls.__mro__):
-        texts |= parse_docstring(each.__dict__.get("__doc__")).sections.get("Attributes", {})
+def fields_in_words(cls: Any) -> list[Field]:
+    """Return the fields of a config class that a config can set; groups of fields are links."""
     return [
-        Field(field.name, in_words(hints[field.name]), _default(field), escape(texts.get(field.name, "")))
-        for field in dataclasses.fields(cls)
-        if field.init
+        Field(
+            name,
+            in_words(hint, lambda group: f"[{base_of(group).__name__}](#group-{base_of(group).__name__.lower()})", "`"),
+            "required" if default is MISSING else value_in_words(default, "`"),
+            escape(meaning),
+        )
+        for name, hint, default, meaning in config_fields(cls)
     ]
-
-
-PLAIN = {int: "integer", float: "number", bool: "true or false", str: "text", type(None): "none", Any: "anything"}
-"""Words for plain types."""
-
-
-def in_words(hint: Any) -> str:
-    """Return a declared type with its bounds in words; groups of fields are links."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        bounds = [re.sub(r"^must (be )?", "", each.text) for each in hint.__metadata__ if isinstance(each, Bound)]
-        return ", ".join((in_words(arguments[0]), *bounds)).replace("integer, an integer of", "integer of")
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(in_words(each) for each in arguments)
-    if origin is Literal:
-        return ", ".join(f"`{each}`" for each in arguments)
-    if origin is tuple:
-        return f"list of {in_words(arguments[0])}"
-    if isinstance(hint, type) and issubclass(hint, Checked):
-        name = base_of(hint).__name__
-        return f"[{name}](#group-{name.lower()})"
-    if len(arguments) == 2 and isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"values of {in_words(arguments[1])} by name"
-    return PLAIN.get(hint, f"`{getattr(hint, '__name__', hint)}`")
-
-
-def _default(field: dataclasses.Field[Any]) -> str:
-    if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-        return "required"
-    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return f"`{_kind(type(value))}`" if hasattr(type(value), "_kind") else "its defaults"
-    named: dict[Any, str] = {None: "none", True: "true", False: "false", "": "empty", (): "empty"}
-    if value is None or isinstance(value, bool | str | tuple):
-        return named.get(value, f"`{value}`")
-    return f"`{value}`"
 
 
 # Commands and tasks.

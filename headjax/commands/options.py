@@ -47,6 +47,7 @@ class Declared:
     name: str = ""
     reads: bool = False
     writes: Written = ""
+    alone: bool = False
 
 
 def option(default: Any = dataclasses.MISSING, help: str = "", metavar: str = "N", **more: Any) -> Any:
@@ -85,6 +86,7 @@ def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.Ar
     """Return a command's options as typed."""
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = [field for field in dataclasses.fields(cls) if "option" in field.metadata]
+    alone = any(declared(field).alone and name_of(field) in words for field in fields)  # then it needs no others
     groups: dict[str, Any] = {"": parser}
     for owner in cls.__mro__:
         title = getattr(owner, "title", "")
@@ -93,13 +95,14 @@ def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.Ar
     for field in fields:
         owner = next(each for each in cls.__mro__ if field.name in vars(each).get("__annotations__", {}))
         group = parser if declared(field).positional else groups[owner.__dict__.get("title", "")]
-        _add(group, field, hints[field.name])
+        _add(group, field, hints[field.name], required=field.default is dataclasses.MISSING and not alone)
     # Words without names may stand anywhere between the options, also those that can be left out.
     found = vars(parser.parse_intermixed_args(list(words)))
     missing = [name_of(field) for field in fields if field.default is dataclasses.MISSING and field.name not in found]
-    if missing:
+    if missing and not alone:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
-    return cls(**found, **given)
+    empty = {field.name: "" for field in fields if field.default is dataclasses.MISSING}
+    return cls(**{**empty, **found}, **given)
 
 
 def declared(field: dataclasses.Field[Any]) -> Declared:
@@ -114,9 +117,9 @@ def name_of(field: dataclasses.Field[Any]) -> str:
     return own.metavar if own.positional else own.name or f"--{field.name.replace('_', '-')}"
 
 
-def _add(parser: argparse._ActionsContainer, field: dataclasses.Field[Any], hint: Any) -> None:
+def _add(parser: argparse._ActionsContainer, field: dataclasses.Field[Any], hint: Any, required: bool) -> None:
     """Add a field to a parser; argparse never sees a default."""
-    own, name, required = declared(field), name_of(field), field.default is dataclasses.MISSING
+    own, name = declared(field), name_of(field)
     common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(field)}
     if hint is bool:
         parser.add_argument(name, dest=field.name, action="store_true", **common)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headjax.commands.config_fields import ConfigFields, rows_of
 from headjax.commands.examples import ConfigOptions
 from headjax.commands.options import option
 from headjax.commands.results import Result, found
@@ -27,6 +28,7 @@ class Options(ConfigOptions):
 
     workdir: str = option(help="folder of checkpoints, metrics and the model", metavar="D", writes="folder")
     distributed: str | None = option(None, "one of several processes: auto (Cloud TPU, GKE), or HOST:PORT,N,I", "WHO")
+    help_config: bool = option(False, "list every field of a config, with FILE's values if there is one", alone=True)
     profile_steps: str | None = option(None, "write a trace of these steps, for xprof", "FIRST:LAST")
 
 
@@ -103,8 +105,10 @@ class Found(Run):
         return extended + super().message()
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Found | ConfigFields:
     """Trains, evaluates, checkpoints and resumes by itself."""
+    if options.help_config:
+        return _config_fields(options)
     from headjax.training.recording import ProfiledSteps
 
     profiled = None if options.profile_steps is None else ProfiledSteps.parse(options.profile_steps)
@@ -122,3 +126,11 @@ def run(options: Options, progress: Progress) -> Found:
     names = class_names(result.model.config)
     made: Found = Found.of(result, result.path, names, config.steps, extended_from=result.extended_from)
     return made
+
+
+def _config_fields(options: Options) -> ConfigFields:
+    """Return the fields of a run's config, with the values of the options' file."""
+    from headjax.training.config import TrainConfig, load_config, train_config
+
+    value = train_config(load_config(options.config, options.overrides)) if options.config else None
+    return ConfigFields(fields=rows_of(TrainConfig, value=value))

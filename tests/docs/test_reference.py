@@ -52,7 +52,7 @@ def test_every_config_field_is_explained():
         for cls in classes
         if cls.__module__.startswith("headjax.")
         for field in reference.config_fields(cls)
-        if not field.text
+        if not field.meaning
     ]
     assert not silent
 

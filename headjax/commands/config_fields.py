@@ -1,0 +1,134 @@
+"""Every field of a run's config, as `headjax train --help-config` lists them."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from headjax.commands.results import Result, found
+from headjax.core.described import (
+    MISSING,
+    ConfigField,
+    config_fields,
+    groups_in,
+    in_words,
+    parse_docstring,
+    value_in_words,
+)
+from headjax.core.serialize import class_of_kind, kinds_of, to_data
+from headjax.report.tables import Table
+
+WIDTH = 100
+"""Columns of the list."""
+
+
+class Row(NamedTuple):
+    """A field of a run's config.
+
+    Attributes:
+        path: as an override names it.
+        of: kinds of its group that have it; empty for all.
+        type: type and bounds in words.
+        choices: values that it can have, of a group its kinds; None for any of its type.
+        required: whether it has no default.
+        default: as JSON data.
+        meaning: from the docstring.
+        same_as: path of a group with the same fields, which are listed there.
+        value: as JSON data; None without a config.
+    """
+
+    path: str
+    of: tuple[str, ...]
+    type: str
+    choices: tuple[Any, ...] | None
+    required: bool
+    default: Any
+    meaning: str
+    same_as: str | None = None
+    value: Any = None
+
+    def lines(self) -> Iterator[str]:
+        """Yield the field as lines of text: path, type and default; meaning; kinds."""
+        of = f" ({', '.join(self.of)})" if self.of else ""
+        default = "required" if self.required else f"default {_shown(self.default)}"
+        value = "" if self.value in (None, self.default) else f"; here {_shown(self.value)}"
+        same = f"; fields as of {self.same_as}" if self.same_as else ""
+        yield from _wrapped(f"{self.path}{of}: {self.type}; {default}{value}{same}", "", "        ")
+        yield from _wrapped(self.meaning, "    ", "    ")
+        for name in (self.choices or ()) if self.type == "group" and not self.same_as else ():
+            text = parse_docstring(class_of_kind(name).__doc__).text.partition("\n\n")[0]
+            yield from _wrapped(f"{name}: {text}", "      ", "        ")
+
+
+def _wrapped(text: str, first: str, others: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
+
+
+def _shown(data: Any) -> str:
+    """Return JSON data in a line: of a group its kind, of many items how many."""
+    if isinstance(data, dict):
+        return str(data.get("kind", "that of its fields"))
+    if isinstance(data, list) and any(isinstance(item, dict) for item in data):
+        return f"{len(data)} items"
+    return value_in_words(tuple(data) if isinstance(data, list) else data)
+
+
+def rows_of(cls: type, path: str = "config", value: Any = None, listed: dict[type, str] | None = None) -> list[Row]:
+    """Return the fields of a group, then those of the groups among them: of every kind, or as in a value of the group.
+
+    The fields of a class of groups are listed once, where it comes first, and everywhere for a value.
+    """
+    listed = {} if listed is None else listed
+    classes = [type(value)] if value is not None else [class_of_kind(name) for name in kinds_of(cls)] or [cls]
+    merged: dict[str, tuple[ConfigField, list[str]]] = {}
+    for each in classes:
+        for field in config_fields(each):
+            key = repr((field.name, field.hint, field.default, field.meaning))
+            merged.setdefault(key, (field, []))[1].append(getattr(each, "_kind", ""))
+    rows, groups = [], []
+    for field, kinds in merged.values():
+        own, where = getattr(value, field.name, None), f"{path}.{field.name}"
+        group = next(iter(groups_in(field.hint)), None)
+        same = listed.setdefault(group, where) if group is not None and value is None else where
+        rows.append(_row(field, () if len(kinds) == len(classes) else tuple(kinds), where, own, same))
+        if group is not None and same == where and (value is None or dataclasses.is_dataclass(own)):
+            groups.append((group, f"{where}[]" if get_origin(field.hint) is tuple else where, own))
+    return rows + [row for below in dict.fromkeys(groups) for row in rows_of(*below, listed)]
+
+
+def _row(field: ConfigField, of: tuple[str, ...], path: str, value: Any, same: str) -> Row:
+    """Return a field; `same` is where the fields of its group are listed."""
+    group = next(iter(groups_in(field.hint)), None)
+    return Row(
+        path,
+        of,
+        in_words(field.hint, lambda _: "group").removesuffix(" or none"),
+        _choices(field.hint) if group is None else tuple(kinds_of(group)) or None,
+        field.default is MISSING,
+        None if field.default is MISSING else to_data(field.default),
+        " ".join(field.meaning.split()),
+        same if same != path else None,
+        to_data(value),
+    )
+
+
+def _choices(hint: Any) -> tuple[Any, ...] | None:
+    """Return the values that a declared type lists."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return next(filter(None, map(_choices, get_args(hint))), None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConfigFields(Result):
+    """The fields of a run's config."""
+
+    fields: Sequence[Row] = found("`path`, `type`, `choices`, `default`, `meaning`, ... with `--help-config`")
+
+    def tables(self) -> Sequence[Table]:
+        return []
+
+    def message(self) -> str:
+        return "\n".join(line for row in self.fields for line in row.lines())
