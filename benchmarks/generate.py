@@ -29,7 +29,7 @@ from headjax.models.embeddings import NoPositions
 from headjax.models.generation import begin, for_decoding
 from headjax.models.model import Model
 from headjax.models.residuals import PreNorm
-from headjax.models.sublayers import GatedDense
+from headjax.models.feed_forward import GatedDense
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 

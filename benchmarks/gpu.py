@@ -19,7 +19,7 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.models.compute import Compute
 from headjax.models.config import ModelConfig
 from headjax.models.encoder import Bert
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import MaskedLanguageModel
 from headjax.report import numbers
 from headjax.report.tables import Column, Table

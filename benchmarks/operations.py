@@ -26,10 +26,10 @@ from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import generation
 from headjax.models.compute import Compute
-from headjax.models.decoder import DecoderModel, LanguageModel
+from headjax.models.decoder import DecoderConfig, LanguageModel
 from headjax.models.embeddings import NoPositions
 from headjax.models.model import Model
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.training.optimizer import AdamW, LinearDecay
 from headjax.training.state import abstract_state
 from headjax.training.step import train_step
@@ -74,7 +74,7 @@ class Operation(NamedTuple):
     steps: int = 1
 
 
-def language_model(shape: Shape) -> DecoderModel:
+def language_model(shape: Shape) -> DecoderConfig:
     """Return the config of a decoder, none of whose weights depends on the length."""
     return LanguageModel(
         vocab_size=shape.vocabulary,
@@ -87,7 +87,7 @@ def language_model(shape: Shape) -> DecoderModel:
     ).build()
 
 
-def drawn(config: DecoderModel) -> Model:
+def drawn(config: DecoderConfig) -> Model:
     """Return the model with random weights, drawn by NumPy, because nothing has to be compiled for that."""
     generator = np.random.default_rng(0)
 
@@ -129,7 +129,7 @@ def training(shape: Shape) -> Operation:
     return Operation(call, training_flops(config, shape), held_bytes(compiled))
 
 
-def training_flops(config: DecoderModel, shape: Shape) -> float:
+def training_flops(config: DecoderConfig, shape: Shape) -> float:
     """Count a forward pass, and a backward pass of twice its FLOPs; updates count nothing."""
     return 3.0 * shape.batch * config.flops(shape.length)
 
@@ -147,7 +147,7 @@ def scoring(shape: Shape) -> Operation:
     )
 
 
-def scoring_flops(config: DecoderModel, shape: Shape) -> float:
+def scoring_flops(config: DecoderConfig, shape: Shape) -> float:
     """Count a forward pass, and a backward pass in activations alone.
 
     There a product with weights takes one product; queries with keys and probabilities with values take two each.
@@ -173,7 +173,7 @@ def sweeping(shape: Shape) -> Operation:
     )
 
 
-def sweeping_flops(config: DecoderModel, shape: Shape) -> float:
+def sweeping_flops(config: DecoderConfig, shape: Shape) -> float:
     """Count a forward pass and the walk beside it, then for every head the layers from its own on and the logits.
 
     Attention of a head's own layer is computed once for the heads that are ablated together.
@@ -238,7 +238,7 @@ def decoding(shape: Shape) -> Operation:
     )
 
 
-def generation_cost(config: DecoderModel, shape: Shape) -> generate.Cost:
+def generation_cost(config: DecoderConfig, shape: Shape) -> generate.Cost:
     """Count the FLOPs of one prompt and of one step with the cache full."""
     asked = generate.Shape(prompt=shape.length, new=NEW + 1, vocabulary=shape.vocabulary)
     return generate.Cost.of(config, asked, Compute(), shape.batch)

@@ -19,7 +19,7 @@ from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.encoder import Bert
 from headjax.models.outputs import Pooler
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import MaskedLanguageModel, TaskOutput
 from headjax.report import numbers
 from headjax.report.tables import Column, Table

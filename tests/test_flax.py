@@ -23,7 +23,7 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
 from headjax.models import Options, Vit
 from headjax.models.residuals import PreNorm
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification, Pretraining
 from headjax.models.vision import Patches
 from tests import tiny
@@ -188,7 +188,7 @@ def test_the_tree_of_modules_is_shown(capsys):
     nnx.display(model)
     assert "Model: decoder" in capsys.readouterr().out
     page = treescope.render_to_text(model)
-    for name in ("layers_0_1", "MultiHeadAttention", "DenseFeedForward", "query"):
+    for name in ("layers_0_1", "MultiHeadAttention", "FeedForward", "query"):
         assert name in page
 
 

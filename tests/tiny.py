@@ -14,13 +14,13 @@ from flax import nnx
 from headjax.attention import Attention, Collaborative, MultiHead
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Constant, Normal, Params, Zeros, map_tensors
-from headjax.models import DecoderModel, Model, Options
+from headjax.models import DecoderConfig, Model, Options
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.encoder import Bert
 from headjax.models.layer import Layer
 from headjax.models.residuals import PreNorm
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import TaskOutput
 from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -54,7 +54,7 @@ def layer(attention: Attention | None = None, **fields: Any) -> Layer:
     return Layer(attention=attention or multi_head(), **fields)
 
 
-def decoder_config(*layers: Layer, **fields: Any) -> DecoderModel:
+def decoder_config(*layers: Layer, **fields: Any) -> DecoderConfig:
     """A small pre-norm decoder of these layers, by default two equal multi-head ones."""
     fields = {
         "width": WIDTH,
@@ -62,7 +62,7 @@ def decoder_config(*layers: Layer, **fields: Any) -> DecoderModel:
         "decoder": Stack(layers=layers or (layer(),) * 2, final_norm=LayerNorm()),
         "initializer": Normal(0.3),
     } | fields
-    return DecoderModel(**fields)
+    return DecoderConfig(**fields)
 
 
 def text_encoder(task: TaskOutput, tokenizer: Tokenizer, max_length: int = 64) -> Model:

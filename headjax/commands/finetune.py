@@ -111,7 +111,7 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.commands.own_data import OwnFiles, infer_task
     from headjax.evaluation.task import measure_of
     from headjax.models.model import load
-    from headjax.models.recipe import with_task
+    from headjax.models.new_task import with_task
     from headjax.models.tasks.classification import class_names, names_or_numbers
 
     model = load(options.model)

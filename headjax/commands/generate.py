@@ -239,9 +239,9 @@ def _beams(request: _Request, start: int, count: int) -> Written:
 
 def _streamed(request: _Request, number: int, prompt: str) -> Written:
     """Print the text of a prompt token by token, and return it."""
-    from headjax.models.encoder_decoder import EncoderDecoderModel
+    from headjax.models.encoder_decoder import EncoderDecoderConfig
 
-    print("" if isinstance(request.model.config, EncoderDecoderModel) else printable(prompt), end="", flush=True)
+    print("" if isinstance(request.model.config, EncoderDecoderConfig) else printable(prompt), end="", flush=True)
     shown = _Shown()
     written = _batch(request, number, 1, number, shown)
     shown(written.texts[-1], last=True)

@@ -50,12 +50,12 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.hub import from_huggingface
     from headjax.models.model import save
     from headjax.models.summary import summarize
-    from headjax.models.vision import VisionModel
+    from headjax.models.vision import VisionConfig
     from headjax.tokenizers.files import looked_for
 
     model = from_huggingface(options.directory, dtype=options.dtype, progress=progress)
     save(model, options.out)
-    if model.tokenizer is None and not isinstance(model.config, VisionModel):
+    if model.tokenizer is None and not isinstance(model.config, VisionConfig):
         files = ", ".join(looked_for(model.history[-1]["family"]))
         print(f"headjax: note: {printable(options.directory)} has no tokenizer ({files})", file=sys.stderr)
     entry = model.history[-1]

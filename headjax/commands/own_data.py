@@ -17,9 +17,9 @@ from headjax.data.tables import header, is_table, table_rows
 from headjax.data.task import DataConfig
 from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering
 from headjax.evaluation.specs import LENGTH, SQUAD_LENGTH, Labels, Request, read_labels, table_columns
-from headjax.models.decoder import DecoderModel
-from headjax.models.encoder import EncoderModel
-from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.decoder import DecoderConfig
+from headjax.models.encoder import EncoderConfig
+from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.model import Model
 from headjax.models.tasks import (
     Classification,
@@ -40,9 +40,9 @@ BUCKETS = (32, 64, 128, 256)
 """Lengths to which training batches are padded, as far as they are below the longest example's."""
 
 FAMILIES: dict[type, tuple[OwnTask, ...]] = {
-    EncoderModel: ("classification", "pairs", "regression", "similarity", "questions"),
-    EncoderDecoderModel: ("translation",),
-    DecoderModel: ("text",),
+    EncoderConfig: ("classification", "pairs", "regression", "similarity", "questions"),
+    EncoderDecoderConfig: ("translation",),
+    DecoderConfig: ("text",),
 }
 """Tasks by kind of model."""
 

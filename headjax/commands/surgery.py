@@ -42,7 +42,7 @@ def compared(before: Model, after: Model, metrics: Sequence[Mapping[str, float]]
     models = (before, after)
     parameters = [count(model.config.tensors()) for model in models]  # the arrays of the first may be gone
     units = [
-        sum(layer.feed_forward.hidden for stack in model.config.stacks().values() for layer in stack.layers)
+        sum(layer.hidden for stack in model.config.stacks().values() for layer in stack.layers)
         for model in models
     ]
     rows: dict[str, Sequence[float]] = {

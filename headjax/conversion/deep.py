@@ -6,21 +6,22 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Collection, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.attend import Call
 from headjax.conversion.products import in_float32
 from headjax.conversion.target import LayerError, Restructuring, find_layers
 from headjax.core.errors import require
 from headjax.core.fields import Size
-from headjax.core.modules import arrays
+from headjax.core.modules import arrays, bind, fresh
 from headjax.core.tensors import Params
-from headjax.heads.deepen import after_norm, deepen, part_counts
-from headjax.models.layer import Layer, LayerCall, TransformerLayer
+from headjax.heads.deepen import deepen, part_counts
+from headjax.models.layer import Layer, TransformerLayer
 from headjax.models.model import Model
+from headjax.models.passes import Pass
+from headjax.models.residuals import BEFORE
 
 EXAMPLES, LENGTH = 4, 32
 """Number of sequences that a layer's error is measured on, and their length."""
@@ -48,8 +49,8 @@ class ToDeep(Restructuring):
         deep = deepen(model, self.heads, chosen)
         errors = []
         for name, stack in model.config.stacks().items():
-            old = stack.modules(model.params[name], model.config.width)
-            new = iter(deep.config.stacks()[name].modules(deep.params[name], model.config.width))
+            old = stack.modules(model.params[name])
+            new = iter(deep.config.stacks()[name].modules(deep.params[name]))
             for i, count in enumerate(counts[name]):
                 parts = list(itertools.islice(new, count))
                 if count > 1:
@@ -64,9 +65,9 @@ def layer_gap(whole: TransformerLayer, parts: Sequence[TransformerLayer], seed: 
     cross-attention reads is drawn in the same way. Attention is not masked.
     """
     inputs, memory = jax.random.normal(jax.random.key(seed), (2, EXAMPLES, LENGTH, whole.attention.width))
-    residual: Any = whole.feed_forward_residual
-    if after_norm(whole.config.residual):
-        inputs, memory = residual.norm(inputs), residual.norm(memory)
+    if whole.config.residual not in BEFORE:
+        norm = whole.feed_forward_residual.norm
+        inputs, memory = norm(inputs), norm(memory)
     expected = _apply([whole], inputs, memory)
     found = _apply(parts, inputs, memory)
     return float(jnp.linalg.norm(found - expected) / jnp.linalg.norm(expected))
@@ -80,9 +81,7 @@ def _apply(layers: Sequence[TransformerLayer], x: jax.Array, memory: jax.Array) 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _forward(layer: Layer, params: Params, x: jax.Array, memory: jax.Array) -> jax.Array:
-    module = layer.bind(params, x.shape[-1], memory.shape[-1])
-    output: jax.Array = module(x, LayerCall(attention=Call(), encoder_output=memory))[0]
-    return output
+    return bind(fresh(TransformerLayer, layer), params)(x, Pass(memory=memory))[0]
 
 
 def _whole_layers(

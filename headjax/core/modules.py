@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -54,41 +54,47 @@ class Spec(Checked, abc.ABC):
 
     def tensors(self, *sizes: Any) -> Tensors:
         """Return the declared weights of the module, which are shared: to be read, not changed."""
-        return declared(declared_module(self, *sizes))
-
-    def fresh(self, *sizes: Any) -> Any:
-        """Return the result of `module`, a hundred times as fast once it has been made before."""
-        module, leaves, structure = _template(self, sizes)
-        return _in_order(jax.tree.unflatten(structure, leaves), module)
+        return declared(declared_module(type(self).module, self, *sizes))
 
     def bind(self, params: Mapping[str, Any], *sizes: Any) -> Any:
         """Return the module with these arrays in it."""
-        return bind(self.fresh(*sizes), params)
+        return bind(fresh(type(self).module, self, *sizes), params)
+
+
+def declared_module(make: Callable[..., Any], *arguments: Any) -> Any:
+    """Return `make(*arguments)`, a module with declared weights, which is shared: to be read, not changed."""
+    return _made(make, arguments)  # type: ignore[arg-type]
 
 
 @functools.lru_cache(maxsize=256)
-def _template(spec: Spec, sizes: tuple[Any, ...]) -> tuple[nnx.Module, list[Any], Any]:
-    module = spec.module(*sizes)
-    return module, *jax.tree.flatten(module)
+def _made(make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return make(*arguments)
 
 
-def _in_order(module: Any, like: Any) -> Any:
+def fresh(make: Callable[..., Any], *arguments: Any) -> Any:
+    """Return `make(*arguments)`, much faster once it has been made before."""
+    module = declared_module(make, *arguments)
+    return in_order(copied(module), module)
+
+
+def in_order(module: Any, like: Any) -> Any:
     """Return a module with its attributes, and those of the modules in it, in the order of another one's."""
     own = dict(vars(module))
     vars(module).clear()
     for name, entry in vars(like).items():
-        vars(module)[name] = _in_order(own[name], entry) if isinstance(entry, nnx.Module) else own[name]
+        vars(module)[name] = in_order(own[name], entry) if isinstance(entry, nnx.Module) else own[name]
     return module
-
-
-def declared_module(spec: Spec, *sizes: Any) -> Any:
-    """Return the module of a spec with declared weights, which is shared: to be read, not changed."""
-    return _template(spec, sizes)[0]
 
 
 def weights_of(module: nnx.Module) -> dict[str, Any]:
     """Return a module's own weights and the modules in it by name, in the order in which they were declared."""
     return {name: entry for name, entry in vars(module).items() if _kind(type(entry)) is not None}  # type: ignore[arg-type]
+
+
+def settings(module: nnx.Module) -> Any:
+    """Return what a module was made with, its weights and the modules in it aside: its config, if it has one."""
+    own = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    return own.get("config", {name: value for name, value in own.items() if _kind(type(value)) is None})
 
 
 @functools.cache

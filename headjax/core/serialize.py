@@ -119,6 +119,8 @@ def _build(expected: Any, data: Any, path: str) -> Any:
         return None if data is None else _build(arguments[0], data, path)  # a type or None
     if origin is tuple and isinstance(data, list | tuple):
         return _build_tuple(arguments, data, path)
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return _build(arguments[0], data, path)  # one for all: the class spreads it
     if isinstance(expected, type) and (dataclasses.is_dataclass(expected) or kinds_of(expected)):
         return data if isinstance(data, expected) else _build_dataclass(expected, _group(data, path), path)
     return float(data) if expected is float and type(data) is int and abs(data) <= INTEGER_MAX else data

@@ -257,6 +257,22 @@ class FanIn(Initializer):
         return scale * drawn(lambda shape: jax.random.normal(key, shape, dtype), weight.shape)
 
 
+@kind("fan_out")
+@dataclasses.dataclass(frozen=True)
+class FanOut(Initializer):
+    """Gaussian of standard deviation gain / sqrt(fan_out): for embeddings that sqrt(width) multiplies.
+
+    Attributes:
+        gain: factor of the standard deviation.
+    """
+
+    gain: NotNegative = 1.0
+
+    def __call__(self, key: jax.Array, weight: nnx.Param[Any], dtype: Any) -> jax.Array:
+        scale = self.gain * max(fan_out(weight), 1) ** -0.5
+        return scale * drawn(lambda shape: jax.random.normal(key, shape, dtype), weight.shape)
+
+
 Tensors = dict[str, Any]
 """Nested dict of declared `nnx.Param`s, shaped like the `Params` that it declares."""
 

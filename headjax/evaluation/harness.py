@@ -23,10 +23,10 @@ from tqdm import tqdm
 
 from headjax.core.errors import HeadjaxError
 from headjax.models.compute import Compute
-from headjax.models.config import Options
-from headjax.models.decoder import DecoderModel
+from headjax.models.decoder import DecoderConfig
 from headjax.models.generation import begin, for_decoding
 from headjax.models.model import Model, load
+from headjax.models.passes import Pass
 from headjax.models.prompts import tokenizer_of
 from headjax.models.sampling import Greedy, Sample, Sampler
 
@@ -62,14 +62,13 @@ class HeadjaxLM(TemplateLM):
     ) -> None:
         super().__init__()
         model = load(path)
-        if not isinstance(model.config, DecoderModel):
+        if not isinstance(model.config, DecoderConfig):
             raise HeadjaxError(f"{path}: not a decoder; lm-eval reads and continues text")
         self._path, self._tokenizer = path, tokenizer_of(model)
         self._compute = Compute(dtype=dtype)  # type: ignore[arg-type]
         self._model = for_decoding(model, self._compute)
         self._batch_size = BATCH_SIZE if str(batch_size).startswith("auto") else int(batch_size)
-        positions: int | None = getattr(model.config.embeddings.positions, "max_length", None)
-        self.max_length = int(max_length or positions or MAX_LENGTH)
+        self.max_length = int(max_length or model.config.max_length or MAX_LENGTH)
         self.max_gen_toks = int(max_gen_toks)
 
     @property
@@ -228,7 +227,7 @@ def _scores(
     model: Model, compute: Compute, inputs: jax.Array, targets: jax.Array, wanted: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Return `[batch]` the summed log-likelihoods of the wanted targets, and whether all of them are the likeliest."""
-    output = model.config.forward(compute.cast(model), {"input_ids": inputs}, Options(compute=compute))
+    output = model.forward({"input_ids": inputs}, Pass(compute=compute))
     logits = output.require_logits().astype(jnp.float32)
     chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(logits, axis=-1)
     right = jnp.argmax(logits, axis=-1) == targets

@@ -23,7 +23,7 @@ from headjax.core.serialize import kind_of
 from headjax.data import metrics as formulas
 from headjax.data.examples import Source
 from headjax.models.config import Batch, ModelConfig, Output
-from headjax.models.encoder import EncoderModel
+from headjax.models.encoder import EncoderConfig
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import (
     Classification,
@@ -238,9 +238,9 @@ class Similarities(Numbers):
 
     def fit(self, config: ModelConfig) -> ModelConfig:
         output = getattr(config, "output", None)
-        if not isinstance(config, EncoderModel) or not isinstance(output, NoTask | SentenceSimilarity):
+        if not isinstance(config, EncoderConfig) or not isinstance(output, NoTask | SentenceSimilarity):
             raise misfit(config, "none, or a sentence_similarity, of an encoder")
-        return dataclasses.replace(config, output=SentenceSimilarity())
+        return dataclasses.replace(config, task=SentenceSimilarity())
 
     def outcomes(self) -> Mapping[str, Outcome]:
         return {"prediction": cosines, "label": given_label}
@@ -270,11 +270,7 @@ def given_label(output: Output, batch: Batch) -> jax.Array:
 
 def misfit(config: ModelConfig, wanted: str) -> HeadjaxError:
     """Return the error of a model whose output is for another task."""
-    output: Any = getattr(config, "output", None)
-    has = f"{kind_of(config)} with the output {kind_of(output)}" if hasattr(output, "_kind") else kind_of(config)
-    classes = getattr(output, "classes", None)
-    has += f" of {classes} classes" if classes is not None else ""
-    fresh = isinstance(config, EncoderModel) and isinstance(output, NoTask)
+    has, fresh = f"{kind_of(config)}{config.answers()}", isinstance(config, EncoderConfig) and isinstance(config.task, NoTask)
     hint = "; headjax finetune trains an output" if fresh else ""
     return HeadjaxError(f"task: it needs another model output: {wanted}; the model is: {has}{hint}")
 

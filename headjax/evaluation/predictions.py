@@ -26,8 +26,8 @@ from headjax.evaluation.spans import Spans
 from headjax.evaluation.specs import SQUAD_LENGTH, Request, load_task
 from headjax.evaluation.task import Task, measure_of, measure_task
 from headjax.evaluation.translation import best_translations
-from headjax.models.encoder import EncoderModel
-from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.encoder import EncoderConfig
+from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.generation import check_generative, check_room, for_decoding
 from headjax.models.model import Model
 from headjax.models.prompts import new_tokens, prompt_batch
@@ -132,9 +132,9 @@ def predict(
     """
     config, output = model.config, getattr(model.config, "output", None)
     request = Request("", model, length)
-    if isinstance(config, EncoderDecoderModel):
+    if isinstance(config, EncoderDecoderConfig):
         found = _translated(model, inputs.texts, request, beams, batch_size, progress)
-    elif not isinstance(config, EncoderModel):
+    elif not isinstance(config, EncoderConfig):
         raise HeadjaxError("predict: it needs an encoder or an encoder-decoder; headjax generate continues texts")
     elif isinstance(output, Span):
         found = _answered(model, inputs, request, batch_size)

@@ -23,7 +23,7 @@ from headjax.data.tasks import GLUE, find_task
 from headjax.data.text_data import CONTEXT, LanguageConfig, ParallelText, QuestionAnswering, WikiText2, whole_text_data
 from headjax.evaluation.selection import SPLITS, selection_of
 from headjax.evaluation.task import Task, measure_of
-from headjax.models.encoder import EncoderModel
+from headjax.models.encoder import EncoderConfig
 from headjax.models.model import Model
 from headjax.models.tasks import NoTask, Regression, SentenceSimilarity
 from headjax.models.tasks.classification import names_or_numbers
@@ -182,7 +182,7 @@ def _table(asked: Request) -> Task:
     path, columns = asked.path, table_columns(asked.path)
     labels = read_labels(path, columns["label"])
     output = getattr(asked.model.config, "output", None)
-    embeds = isinstance(asked.model.config, EncoderModel) and isinstance(output, NoTask | SentenceSimilarity)
+    embeds = isinstance(asked.model.config, EncoderConfig) and isinstance(output, NoTask | SentenceSimilarity)
     if embeds and "second" in columns and (columns["label"] == "score" or labels.real):
         return _similarity_table(asked, columns, labels)
     fields: dict[str, Any] = {"validation": path, "max_length": asked.length(), **columns}

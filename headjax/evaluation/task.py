@@ -35,9 +35,10 @@ from headjax.evaluation.spans import Spans
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.mesh.mesh import replicated
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Loss, Network, Options
+from headjax.models.config import Batch, Loss
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
+from headjax.models.passes import Pass
 
 if TYPE_CHECKING:
     import grain
@@ -297,7 +298,7 @@ def measure_task(
 
 @functools.partial(jax.jit, static_argnames=("measure", "compute", "more", "mesh"))
 def measure_batch(
-    model: Network,
+    model: Model,
     measure: Measure | None,
     compute: Compute,
     batch: Batch,
@@ -308,9 +309,8 @@ def measure_batch(
     """Return one batch's losses and a measure's outcomes, jitted once for equal parts of models and shapes."""
     # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
     with contextlib.nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        config = model.config
-        output = config.forward(compute.cast(model), batch, Options(compute=compute))
-        loss = config.for_evaluation().loss(output, batch)
+        output = model.forward(batch, Pass(compute=compute))
+        loss = model.config.for_evaluation().loss(output, batch)
         outcomes = {**(measure.outcomes() if measure is not None else {}), **dict(more)}
         found = loss, {name: outcome(output, batch) for name, outcome in outcomes.items()}
     return found if mesh is None else jax.lax.with_sharding_constraint(found, replicated(mesh))

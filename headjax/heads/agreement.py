@@ -13,9 +13,10 @@ import numpy as np
 from headjax.core.progress import Update
 from headjax.heads.statistics import sum_over
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, ModelConfig, Options, Output
+from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.inputs import counted_at, device_batch
 from headjax.models.model import Model
+from headjax.models.passes import Pass
 from headjax.models.tasks import NoTask, Regression, SentenceSimilarity, Span
 from headjax.models.tasks.text import sentence_embeddings
 
@@ -102,7 +103,7 @@ def mean_agreement(kind: Kind, parts: Iterable[Any]) -> Agreement:
 @functools.partial(jax.jit, static_argnames="compute")
 def predict(model: Model, batch: Any, compute: Compute = Compute()) -> Predictions:
     """Return a model's predictions for a batch."""
-    output = model.config.forward(compute.cast(model), batch, Options(compute=compute))
+    output = model.forward(batch, Pass(compute=compute))
     return predictions_of(model.config, output, batch)
 
 

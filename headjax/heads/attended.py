@@ -15,10 +15,11 @@ from headjax.attention.operands import Mask
 from headjax.heads.head_id import HeadId
 from headjax.heads.statistics import Pattern, counted_queries, offsets, probabilities, sum_over, visible_keys
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Options
+from headjax.models.config import Batch
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe
 from headjax.models.model import Model
+from headjax.models.passes import Pass
 
 ROLES: Mapping[str, int | None] = {"previous": -1, "self": 0, "next": 1, "first": None}
 """Position of the key that a query attends to, relative to its own; None is the first key that is no padding."""
@@ -72,8 +73,8 @@ def _role(shares: np.ndarray, threshold: float) -> Role:
 @functools.partial(jax.jit, static_argnames="compute")
 def _counts(model: Model, batch: Any, compute: Compute) -> Any:
     """Return by head stack and layer the queries `[roles, heads]` that look there and those `[roles]` that could."""
-    options = Options(probe=_role_counts, compute=compute)
-    return model.config.forward(compute.cast(model), batch, options).require_probes()
+    options = Pass(probe=_role_counts, compute=compute)
+    return model.forward(batch, options).require_probes()
 
 
 def _role_counts(probe: Probe) -> tuple[jax.Array, jax.Array]:

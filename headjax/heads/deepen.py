@@ -24,69 +24,38 @@ from headjax.attention import Attention, NoHeads
 from headjax.attention.module import AttentionModule
 from headjax.core import history
 from headjax.core.errors import require
-from headjax.core.fields import Size
-from headjax.core.modules import arrays, bind
+from headjax.core.modules import arrays, bind, fresh
 from headjax.core.norms import Normalisation
-from headjax.core.serialize import kind, kind_of
+from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, flatten, nested
 from headjax.heads.units import resized
 from headjax.models.config import ModelConfig
 from headjax.models.layer import Layer, TransformerLayer
 from headjax.models.model import Model
-from headjax.models.recipe import Recipe, Start
-from headjax.models.residuals import PreNorm, Residual
-from headjax.models.shared_stack import SharedStack
-from headjax.models.sublayers import DenseFeedForward
+from headjax.models.residuals import BEFORE
+from headjax.models.feed_forward import FeedForward
 
 Parts = dict[str, list[int]]
 """Number of layers that each layer splits into, by stack (`encoder`, `decoder`)."""
 
 
-@kind("deep")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Deep(Recipe):
-    """Recipe of another recipe's model with one head a layer (Liu et al. 2021).
+def deep_config(config: ModelConfig, heads: int = 1) -> ModelConfig:
+    """Return the architecture of a fresh model with so many heads a layer, numbered from 0 in every layer.
 
-    A recipe with trained weights (`directory`) hands them on. The function changes.
-
-    Attributes:
-        of: Recipe of the model with many heads a layer.
-        heads: Number of heads of each new layer.
+    Where relative positions know heads by their numbers, they keep them.
     """
-
-    of: Recipe
-    heads: Size = 1
-
-    def build(self) -> ModelConfig:
-        return self._fresh(self.of.build())
-
-    def start(self, seed: int = 0) -> Start:
-        start = self.of.start(seed)
-        if start.params is None:
-            return Start(self._fresh(start.config))
-        model = deepen(Model(start.config, start.params, start.history, start.tokenizer, start.files), self.heads)
-        return Start(model.config, model.params, model.tokenizer, model.history, model.files)
-
-    def _fresh(self, config: ModelConfig) -> ModelConfig:
-        """Return the architecture with heads numbered from 0 in every layer.
-
-        Where relative positions know heads by their numbers, they keep them.
-        """
-        counts = part_counts(config, self.heads)
-        stacks = {}
-        for name, stack in config.stacks().items():
-            pairs = zip(stack.layers, counts[name], strict=True)
-            layers = [new for layer, parts in pairs for new in _split_specs(layer, parts, config.width)]
-            if stack.position_bias is None:
-                layers = [layer.structure() for layer in layers]
-            stacks[name] = dataclasses.replace(stack, layers=tuple(layers))
-        return config.replace_stacks(stacks)
+    counts, layers = part_counts(config, heads), {}
+    for name, stack in config.stacks().items():
+        pairs = zip(stack.layers, counts[name], strict=True)
+        new = [part for layer, parts in pairs for part in _split_configs(layer, parts)]
+        layers[name] = new if stack.position_bias is not None else [layer.structure() for layer in new]
+    return config.with_layers(layers)
 
 
 @functools.lru_cache
-def _split_specs(layer: Layer, parts: int, width: int) -> tuple[Layer, ...]:
+def _split_configs(layer: Layer, parts: int) -> tuple[Layer, ...]:
     """Return the layers that a layer becomes; nothing is computed."""
-    split = jax.eval_shape(functools.partial(split_layer, parts=parts), layer.fresh(width, width))
+    split = jax.eval_shape(functools.partial(split_layer, parts=parts), fresh(TransformerLayer, layer))
     return tuple(new.config for new in split)
 
 
@@ -100,16 +69,16 @@ def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | N
     between have a constant norm that passes the stream on at its size, see `level`. Heads keep their numbers: with 12
     heads a layer, `encoder/3/7` becomes `encoder/43/7`. The history holds the number of parts of each layer.
     """
-    config, params, width = model.config, dict(model.params), model.config.width
-    counts = part_counts(config, heads, chosen)
-    stacks = {}
+    config, params = model.config, dict(model.params)
+    counts, layers = part_counts(config, heads, chosen), {}
     for name, stack in config.stacks().items():
-        whole = zip(stack.modules(params[name], width), counts[name], strict=True)
-        split = [new for layer, parts in whole for new in split_layer(layer, parts)]
-        stacks[name] = dataclasses.replace(stack, layers=tuple(new.config for new in split))
-        params[name] = stacks[name].restack([arrays(new) for new in split], params[name])
+        whole = zip(stack.modules(params[name]), counts[name], strict=True)
+        layers[name] = [new for layer, parts in whole for new in split_layer(layer, parts)]
+    deep = config.with_layers({name: [layer.config for layer in own] for name, own in layers.items()})
+    for name, own in layers.items():
+        params[name] = deep.stacks()[name].restack([arrays(layer) for layer in own], params[name])
     entry = history.entry("deepen", heads=heads, layers=counts)
-    return model.replace(config=config.replace_stacks(stacks), params=params, history=(*model.history, entry))
+    return model.replace(config=deep, params=params, history=(*model.history, entry))
 
 
 def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, int]] | None = None) -> Parts:
@@ -117,8 +86,7 @@ def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, i
     require(heads >= 1, "heads", f"must be at least 1, got {heads}")
     counts: Parts = {}
     for name, stack in config.stacks().items():
-        shared = isinstance(stack, SharedStack)
-        require(not shared, name, "its layers are one layer used again and again, which cannot become different ones")
+        require(not stack.shared, name, "its layers are one layer used again and again, which cannot become different ones")
         counts[name] = [
             _parts(f"{name}/{i}", layer, heads) if chosen is None or (name, i) in chosen else 1
             for i, layer in enumerate(stack.layers)
@@ -133,23 +101,21 @@ def split_layer(layer: TransformerLayer, parts: int) -> list[TransformerLayer]:
     """Return the layers that a layer becomes, see `deepen`: equal groups of heads and units."""
     if parts == 1:
         return [layer]
-    config, width, own = layer.config, layer.attention.width, arrays(layer)
+    config, own = layer.config, arrays(layer)
     cut: dict[str, list[Any]] = {slot: split_attention(getattr(layer, slot), parts) for slot, _ in _slots(config)}
-    cut["feed_forward"] = split_feed_forward(layer.feed_forward, parts)
+    units = split_feed_forward(layer.feed_forward, parts)
     between = dict(own)
-    if after_norm(config.residual):
+    if config.residual not in BEFORE:
         for name in config.residual_slots:
             between[name] = own[name] | {"norm": arrays(level(getattr(layer, name).norm))}
     split = []
     for i, rest in enumerate([between] * (parts - 1) + [own]):
-        new = dataclasses.replace(config, **{slot: pieces[i].config for slot, pieces in cut.items()})
-        split.append(new.bind(rest | {slot: arrays(pieces[i]) for slot, pieces in cut.items()}, width, width))
+        attentions = {slot: pieces[i] for slot, pieces in cut.items()}
+        fields = {slot: piece.config for slot, piece in attentions.items()}
+        new = dataclasses.replace(config, hidden=units[i].hidden, **fields)
+        weights = {slot: arrays(piece) for slot, piece in attentions.items()} | {"feed_forward": arrays(units[i])}
+        split.append(bind(fresh(TransformerLayer, new), rest | weights))
     return split
-
-
-def after_norm(residual: Residual) -> bool:
-    """Return whether the residual connection normalises its sum (post-norm)."""
-    return not isinstance(residual, PreNorm)
 
 
 def level(norm: Normalisation) -> Normalisation:
@@ -172,9 +138,9 @@ def split_attention(module: AttentionModule, parts: int) -> list[AttentionModule
     return [bind(group, _share_bias(group.params, parts, "output/bias")) for group in groups]
 
 
-def split_feed_forward(module: DenseFeedForward, parts: int) -> list[DenseFeedForward]:
+def split_feed_forward(module: FeedForward, parts: int) -> list[FeedForward]:
     """Return `parts` equal slices of a feed-forward's inner units; their outputs sum to the whole's."""
-    slices = [resized(module, units) for units in np.split(np.arange(module.config.hidden), parts)]
+    slices = [resized(module, units) for units in np.split(np.arange(module.hidden), parts)]
     return [bind(piece, _share_bias(arrays(piece), parts, "down_bias")) for piece in slices]
 
 
@@ -203,6 +169,6 @@ def _parts(where: str, layer: Layer, heads: int) -> int:
     counts = ", ".join(f"{slot} into {count}" for slot, count in found.items())
     require(len(set(found.values())) == 1, f"{where}: cross_attention", f"the layer would split {counts} layers")
     parts = found["attention"]
-    hidden = layer.feed_forward.hidden
-    require(hidden % parts == 0, f"{where}: feed_forward.hidden", f"{hidden} does not split evenly into {parts} layers")
+    even = layer.hidden % parts == 0
+    require(even, f"{where}: hidden", f"{layer.hidden} does not split evenly into {parts} layers")
     return parts

@@ -13,9 +13,10 @@ from headjax.core.errors import DataError
 from headjax.heads.agreement import Predictions, agreement_kind, compare, mean_agreement, predictions_of
 from headjax.heads.statistics import sum_over
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
+from headjax.models.config import Batch, Loss, ModelConfig, Output
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
+from headjax.models.passes import Pass
 
 MEASURED = 64
 """Number of examples on which a change of the model's output is measured."""
@@ -81,4 +82,4 @@ def effect_between(
 
 @functools.partial(jax.jit, static_argnames=("effect", "compute"))
 def _read(effect: Effect, model: Model, compute: Compute, batch: Any) -> Any:
-    return effect.read(model.config.forward(compute.cast(model), batch, Options(compute=compute)), batch)
+    return effect.read(model.forward(batch, Pass(compute=compute)), batch)

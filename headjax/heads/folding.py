@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,8 @@ from headjax.core.errors import ConfigError, require
 from headjax.core.modules import arrays, bind, declared
 from headjax.core.norms import Normalisation
 from headjax.core.tensors import Tensors, flatten
-from headjax.models.config import ModelConfig
 from headjax.models.layer import Layer, TransformerLayer
 from headjax.models.model import Model
-from headjax.models.residuals import PostNorm, ScaledPostNorm
-from headjax.models.shared_stack import SharedStack
 
 
 def fold_shortcuts(model: Model) -> Model:
@@ -28,47 +25,41 @@ def fold_shortcuts(model: Model) -> Model:
     The scale and bias of the normalisation before are multiplied by omega_i, and the rows of f_i's input weights are
     divided by omega_i. The last sub-layer's output stays as it is, so a stack's output does not change.
 
-    A stack's first omega goes into the normalisation of the embeddings. Without such a normalisation the first layer
-    stays `scaled_post_norm` and keeps its first omega.
+    A stack's first omega goes into the normalisation of the embeddings, which the model must have.
     """
-    config, params, width = model.config, dict(model.params), model.config.width
-    stacks = {}
+    config, params = model.config, dict(model.params)
+    if config.residual != "scaled_post_norm":
+        raise ConfigError(f"residual: is {config.residual}, not scaled_post_norm; there is nothing to fold")
+    require(not getattr(config, "shared_layers", False), "shared_layers", "folding gives each layer other weights")
+    normed = getattr(config, "embedding_norm", False) and getattr(config, "embedding_size", None) is None
+    require(normed, "embedding_norm", "there is no normalisation at full width that could take in the first omega")
+    plain = dataclasses.replace(config, residual="post_norm")
     for name, stack in config.stacks().items():
-        shared = isinstance(stack, SharedStack)
-        require(not shared, f"{name}.layers", "share their parameters; folding gives each layer other weights")
-        norms = [layer.residual.norm for layer in stack.layers if isinstance(layer.residual, ScaledPostNorm)]
-        if len(norms) < len(stack.layers):
-            raise ConfigError(f"{name}.layers: not all are scaled_post_norm; there is nothing to fold")
-        layers = stack.modules(params[name], width)
-        before = _embeddings_norm(config, name)
-        norm: Any = None if before is None else _embeddings(config, name).norm.bind(params[before]["norm"], width)
-        _fold(layers, norm, width)
-        if before is not None:
-            params[before] = params[before] | {"norm": arrays(norm)}
-        folded = range(before is None, len(layers))
-        stacks[name] = stack.with_fields({(i, "residual"): PostNorm(norms[i]) for i in folded})
+        layers = stack.modules(params[name])
+        before = "decoder_embeddings" if stack.crossed else "embeddings"
+        norm = config.norm.bind(params[before]["norm"], config.width)
+        _fold(layers, norm)
+        params[before] = params[before] | {"norm": arrays(norm)}
         weights = [arrays(layer) for layer in layers]
-        for i in folded:
-            for slot in stack.layers[i].residual_slots:
-                weights[i][slot].pop("shortcut")
-        params[name] = stacks[name].restack(weights, params[name])
+        for layer, own in zip(stack.layers, weights, strict=True):
+            for slot in layer.residual_slots:
+                own[slot].pop("shortcut")
+        params[name] = plain.stacks()[name].restack(weights, params[name])
     entry = history.entry("fold shortcuts")
-    return model.replace(config=config.replace_stacks(stacks), params=params, history=(*model.history, entry))
+    return model.replace(config=plain, params=params, history=(*model.history, entry))
 
 
-def _fold(layers: Sequence[TransformerLayer], norm: Normalisation | None, width: int) -> None:
-    """Fold omega in the layers' arrays; `norm` is the normalisation before the first sub-layer, if there is one."""
+def _fold(layers: Sequence[TransformerLayer], norm: Normalisation) -> None:
+    """Fold omega in the layers' arrays; `norm` is the normalisation before the first sub-layer."""
     for number, layer in enumerate(layers):
         for slot in layer.config.slots:
-            residual: Any = getattr(layer, f"{slot}_residual")
+            residual = getattr(layer, f"{slot}_residual")
             omega = residual.shortcut.get_raw_value()
-            if norm is not None:
-                if not bool(jnp.all(omega != 0)):
-                    field = f"layers[{number}].{slot}_residual.shortcut"
-                    raise ConfigError(f"{field}: holds a zero, which cannot be folded away")
-                bind(norm, arrays(norm.scaled(omega)))
-                _divide_rows(getattr(layer, slot), _reading(layer.config, slot, width), omega)
-                residual.shortcut.set_raw_value(jnp.ones_like(omega))
+            if not bool(jnp.all(omega != 0)):
+                field = f"layers[{number}].{slot}_residual.shortcut"
+                raise ConfigError(f"{field}: holds a zero, which cannot be folded away")
+            bind(norm, arrays(norm.scaled(omega)))
+            _divide_rows(getattr(layer, slot), _reading(layer.config, slot), omega)
             norm = residual.norm
 
 
@@ -80,34 +71,21 @@ def _divide_rows(module: nnx.Module, dimensions: dict[str, tuple[int, ...]], ome
         weight.set_raw_value(array)
 
 
-def _reading(layer: Layer, part: str, width: int) -> dict[str, tuple[int, ...]]:
+def _reading(layer: Layer, slot: str) -> dict[str, tuple[int, ...]]:
     """Return the dimensions of each weight that run along the stream that the sub-layer reads, by path.
 
     Such dimensions grow with the stream's width, and the weight sums over them. Keys and values of cross-attention
     read the encoder output and not the stream; declaring them with a fixed width leaves them out.
     """
 
-    def declare(size: int) -> Tensors:
-        if part == "feed_forward":
-            return layer.feed_forward.tensors(size)
-        return getattr(layer, part).tensors(size, size if part == "attention" else width)
+    def declare(width: int) -> Tensors:
+        if slot == "feed_forward":
+            return declared(dataclasses.replace(layer, width=width).make_feed_forward())
+        return getattr(layer, slot).tensors(width, width if slot == "attention" else layer.width)
 
-    small, large = flatten(declare(width)), flatten(declare(2 * width))
+    small, large = flatten(declare(layer.width)), flatten(declare(2 * layer.width))
     return {
         path: tuple(i for i in tensor.inputs if tensor.shape[i] != large[path].shape[i])
         for path, tensor in small.items()
         if len(tensor.shape) > 1
     }
-
-
-def _embeddings_norm(config: ModelConfig, stack: str) -> str | None:
-    """Return the key of the embeddings whose normalisation gives the stack's input, or None."""
-    embeddings = _embeddings(config, stack)
-    if embeddings is None or embeddings.norm is None or embeddings.size is not None:
-        return None
-    return "decoder_embeddings" if config.stacks()[stack].crossed else "embeddings"
-
-
-def _embeddings(config: ModelConfig, stack: str) -> Any:
-    """Return the embeddings that a stack reads, or None."""
-    return getattr(config, "target_embeddings" if config.stacks()[stack].crossed else "embeddings", None)

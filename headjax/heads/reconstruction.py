@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError, require
-from headjax.core.modules import arrays, copied, declared_module
+from headjax.core.modules import arrays, copied
 from headjax.core.programs import trim
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
@@ -99,7 +99,7 @@ def by_walk(
     can hold the result of a share.
     """
     for each in (model,) if converted is None else (model, converted):
-        check_parts(each, declared_module(each.config))
+        check_parts(each)
     gone = _removed(model.config, removed)
     own = model if converted is None else converted
     lost = _units_lost(own.config, units)
@@ -117,7 +117,7 @@ def by_walk(
 
 def _units_lost(config: ModelConfig, units: float | Mapping[Place, int]) -> dict[Place, int]:
     """Return how many units every feed-forward loses."""
-    there = {(name, i): layer.feed_forward.hidden for name, stack in config.stacks().items()
+    there = {(name, i): layer.hidden for name, stack in config.stacks().items()
              for i, layer in enumerate(stack.layers)}  # fmt: skip
     if not isinstance(units, Mapping):
         require(0.0 <= units < 1.0, "units", f"must be at least 0 and below 1, got {units}")
@@ -236,7 +236,7 @@ class _Walk:
         """Remove units of a feed-forward from the student; return the sums without them, and which units are left."""
         layer = self.models.layer
         weight = np.asarray(fetch(layer.feed_forward.down[...]), np.float64)
-        units = least_needed(centred(sums, layer.feed_forward.config.bias), weight, self._lost[name, block[0]])
+        units = least_needed(centred(sums, layer.feed_forward.down_bias is not None), weight, self._lost[name, block[0]])
         kept = np.ones(len(weight), bool)
         kept[units] = False
         self.units[name, block[0]] = tuple(sorted(int(unit) for unit in units))

@@ -33,10 +33,11 @@ from headjax.mesh.distributed import fetch
 from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
 from headjax.mesh.mesh import by_example
 from headjax.models.compute import Compute
-from headjax.models.config import HEAD_STACKS, ModelConfig, Options
+from headjax.models.config import HEAD_STACKS, ModelConfig
 from headjax.models.inputs import counted_at
 from headjax.models.layer import Probe
 from headjax.models.model import Model
+from headjax.models.passes import Pass
 from headjax.models.walk import shows_sub_layers
 
 POINTS = 4
@@ -362,4 +363,4 @@ def _moments(config: ModelConfig, params: Params, compute: Compute, batch: Any) 
         tokens = x.reshape(-1, x.shape[2])
         return replicated_sums(jnp.matmul(tokens.T, tokens, precision="highest"))
 
-    return config.apply(params, batch, Options(probe=second, compute=compute)).require_probes()
+    return Model(config, params).forward(batch, Pass(probe=second, compute=compute)).require_probes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -9,13 +10,14 @@ import jax
 from flax import nnx
 
 from headjax.attention.module import WrappingAttention
-from headjax.core.modules import arrays, bind, copied
+from headjax.core.modules import arrays, bind, copied, fresh
 from headjax.core.tensors import Params, abstract
 from headjax.heads.head_id import HeadId, require_stack, tied_heads
 from headjax.models.config import HEAD_STACKS, ModelConfig
+from headjax.models.layer import TransformerLayer
 from headjax.models.model import Model
 from headjax.models.stack import Stack
-from headjax.models.sublayers import DenseFeedForward
+from headjax.models.feed_forward import FeedForward
 from headjax.models.walk import FEED_FORWARD
 
 
@@ -34,7 +36,7 @@ class LayerModule(NamedTuple):
 
     @property
     def config(self) -> Any:
-        """Formulation of the attention, or kind of the feed-forward."""
+        """Formulation of an attention."""
         return self.module.config
 
     @property
@@ -125,7 +127,7 @@ def output_map(module: Any) -> OutputMap:
     """Return the last map of an attention or a feed-forward; setting its variables changes the module."""
     while isinstance(module, WrappingAttention):
         module = module.inner
-    if isinstance(module, DenseFeedForward):
+    if isinstance(module, FeedForward):
         return OutputMap(module.down, module.down_bias)
     return OutputMap(module.output.kernel, module.output.bias)
 
@@ -139,23 +141,25 @@ def _mapped(
     """Return the model with other modules in these places."""
     config, params = model.config, dict(model.params)
     chosen = None if layers is None else frozenset(layers)
-    stacks = {name: stack for name, stack in config.stacks().items() if name in {stack for stack, _ in places.values()}}
-    for name, stack in stacks.items():
-        fields: dict[tuple[int, str], Any] = {}
-        weights: dict[str, list[Params]] = {}
-        for own_name, (_, slot) in ((own, place) for own, place in places.items() if place[0] == name):
-            weights[slot] = _unstacked(model, name, slot)
-            for found in _modules(model, own_name, name, slot, list(weights[slot])):
-                tied = stack.tied_layers(found.layer)
-                if chosen is not None and chosen.isdisjoint(tied):
-                    continue
-                module: Any = change(found)
-                if module is not found.module:
-                    for layer in tied:
-                        fields[layer, slot], weights[slot][layer] = module.config, arrays(module)
-        stacks[name] = stack.with_fields(fields)
-        params[name] = _restacked(model, name, stacks[name], weights, fields.keys())
-    return model.replace(config=config.replace_stacks(stacks), params=params)
+    edited = {name: list(config.stacks()[name].layers) for name, _ in places.values()}
+    weights: dict[str, dict[str, list[Params]]] = {name: {} for name in edited}
+    changed: dict[str, set[tuple[int, str]]] = {name: set() for name in edited}
+    for called, (name, slot) in places.items():
+        own = weights[name][slot] = _unstacked(model, name, slot)
+        for found in _modules(model, called, name, slot, list(own)):
+            tied = config.stacks()[name].tied_layers(found.layer)
+            if chosen is not None and chosen.isdisjoint(tied):
+                continue
+            module: Any = change(found)
+            if module is not found.module:
+                field = {"hidden": module.hidden} if slot == FEED_FORWARD else {slot: module.config}
+                for layer in tied:
+                    own[layer], edited[name][layer] = arrays(module), dataclasses.replace(edited[name][layer], **field)
+                    changed[name].add((layer, slot))
+    after = config.with_layers(edited)
+    for name in edited:
+        params[name] = _restacked(model, name, after.stacks()[name], weights[name], changed[name])
+    return model.replace(config=after, params=params)
 
 
 def _unstacked(model: Model, name: str, slot: str) -> list[Params]:
@@ -167,11 +171,10 @@ def _unstacked(model: Model, name: str, slot: str) -> list[Params]:
 
 def _modules(model: Model, called: str, name: str, slot: str, weights: Iterable[Params]) -> Iterator[LayerModule]:
     """Yield the sub-layers in a slot of a stack as modules of these weights."""
-    stack, width = model.config.stacks()[name], model.config.width
-    sizes = (width,) if slot == FEED_FORWARD else (width, width)
+    stack = model.config.stacks()[name]
     for number, (layer, params) in enumerate(zip(stack.layers, weights, strict=True)):
         if number == stack.tied_layers(number)[0]:
-            yield LayerModule(called, number, getattr(layer, slot).bind(params, *sizes))
+            yield LayerModule(called, number, bind(getattr(fresh(TransformerLayer, layer), slot), params))
 
 
 def _restacked(

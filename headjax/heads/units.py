@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,12 +11,12 @@ from flax import nnx
 
 from headjax.core import history
 from headjax.core.errors import HeadjaxError
-from headjax.core.modules import declared
+from headjax.core.modules import bind, copied, declared
 from headjax.core.tensors import map_tensors
 from headjax.heads.surgery import LayerModule, config_after, map_feed_forward
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
-from headjax.models.sublayers import DenseFeedForward
+from headjax.models.feed_forward import FeedForward
 
 Place = tuple[str, int]
 """A stack (`encoder`, `decoder`) and a layer in it."""
@@ -29,7 +28,7 @@ AXIS = "feed_forward"
 def count_units(model: Model) -> dict[Place, int]:
     """Return the number of units of every feed-forward; layers that share their parameters have one, the first's."""
     return {
-        (name, i): layer.feed_forward.hidden
+        (name, i): layer.hidden
         for name, stack in model.config.stacks().items()
         for i, layer in enumerate(stack.layers)
         if i == stack.tied_layers(i)[0]
@@ -71,10 +70,10 @@ def prune_units(model: Model, removed: Mapping[Place, Collection[int]]) -> Model
     if not gone:
         return model
 
-    def keep(found: LayerModule) -> DenseFeedForward:
-        units: DenseFeedForward = found.module
+    def keep(found: LayerModule) -> FeedForward:
+        units: FeedForward = found.module
         lost = gone.get((found.stack, found.layer))
-        return units if lost is None else resized(units, np.setdiff1d(np.arange(units.config.hidden), lost))
+        return units if lost is None else resized(units, np.setdiff1d(np.arange(units.hidden), lost))
 
     pruned = map_feed_forward(model, keep)
     entry = history.entry("prune_units", removed={f"{stack}/{layer}": len(gone[stack, layer]) for stack, layer in gone})
@@ -89,15 +88,15 @@ def pad_units(model: Model) -> Model:
     counts = count_units(model)
     most = {name: max(number for place, number in counts.items() if place[0] == name) for name, _ in counts}
 
-    def fill(found: LayerModule) -> DenseFeedForward:
-        there = np.arange(found.config.hidden)
+    def fill(found: LayerModule) -> FeedForward:
+        there = np.arange(found.module.hidden)
         return resized(found.module, np.append(there, np.full(most[found.stack] - len(there), -1)))
 
     even = all(count == most[stack] for (stack, _), count in counts.items())
     return model if even else map_feed_forward(model, fill)
 
 
-def resized(module: DenseFeedForward, units: np.ndarray) -> DenseFeedForward:
+def resized(module: FeedForward, units: np.ndarray) -> FeedForward:
     """Return a sub-layer with the units of these numbers alone, in this order; -1 is a unit of zeros."""
     index, present = jnp.asarray(np.maximum(units, 0)), jnp.asarray(units >= 0)
 
@@ -111,5 +110,4 @@ def resized(module: DenseFeedForward, units: np.ndarray) -> DenseFeedForward:
         taken = jnp.take(array, index, axis=axis)
         return jnp.where(present.reshape(shape), taken, jnp.zeros((), taken.dtype))
 
-    config = dataclasses.replace(module.config, hidden=len(units))
-    return config.bind(map_tensors(take, declared(module)), module.down.get_raw_value().shape[-1])
+    return cast(FeedForward, bind(copied(module), map_tensors(take, declared(module))))

@@ -11,9 +11,9 @@ from headjax.hub.companions import CARRIED
 from headjax.hub.family import Family
 from headjax.hub.importing import from_huggingface
 from headjax.hub.safetensors_files import SINGLE
-from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.model import Model
-from headjax.models.vision import VisionModel
+from headjax.models.vision import VisionConfig
 
 ONNX = "model.onnx"
 EXPORTED = frozenset({"config.json", SINGLE, ONNX, f"{ONNX}.data", "inputs.json", *CARRIED})
@@ -59,7 +59,7 @@ def max_difference(model: Model, directory: str | Path, *, family: Family | None
 def example_batch(model: Model, length: int | None = None) -> dict[str, np.ndarray]:
     """Return a batch of two random examples for the model, the second padded."""
     generator, config = np.random.default_rng(0), model.config
-    if isinstance(config, VisionModel):
+    if isinstance(config, VisionConfig):
         size = (2, config.patches.channels, config.patches.image_size, config.patches.image_size)
         return {"pixel_values": generator.standard_normal(size, dtype=np.float32)}
     embeddings = config.embeddings  # type: ignore[attr-defined]
@@ -69,7 +69,7 @@ def example_batch(model: Model, length: int | None = None) -> dict[str, np.ndarr
     batch = {"input_ids": _tokens(generator, embeddings.vocab_size, length), "attention_mask": mask}
     if embeddings.segments > 1:
         batch["token_type_ids"] = _tokens(generator, embeddings.segments, length)
-    if isinstance(config, EncoderDecoderModel):
+    if isinstance(config, EncoderDecoderConfig):
         batch["decoder_input_ids"] = _tokens(generator, config.target_embeddings.vocab_size, length)
     return batch
 

@@ -28,7 +28,7 @@ from headjax.hub.onnx import to_onnx
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.hub.table import InexpressibleError
-from headjax.models.config import GenerativeModel
+from headjax.models.config import GenerativeConfig
 from headjax.models.model import Model
 from headjax.models.summary import summarize
 from headjax.models.tasks import NoTask, SentenceSimilarity
@@ -202,7 +202,7 @@ def _tensors(
 
 def _text_tokens(model: Model) -> dict[str, int | None]:
     """Return the tokens that begin, end and pad texts, in place of those that a family's class assumes."""
-    if not isinstance(model.config, GenerativeModel):
+    if not isinstance(model.config, GenerativeConfig):
         return {}
     ids: dict[str, int | None] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     for role, _ in () if model.tokenizer is None else model.tokenizer.special:

@@ -15,8 +15,8 @@ from headjax.core.serialize import kind_of
 from headjax.hub.checking import EXPORTED, ONNX, Exported, example_batch, longest
 from headjax.hub.companions import write_companions
 from headjax.models.compute import Compute
-from headjax.models.config import Options
 from headjax.models.model import Model
+from headjax.models.passes import Pass
 from headjax.storage.directories import Layout, write_directory
 from headjax.storage.failures import in_one_line
 from headjax.storage.paths import path_of, size_of
@@ -42,7 +42,7 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
     def function(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         # Layers are unrolled: the loops of ONNX have shapes that do not depend on the batch.
         compute = Compute(attention="einsum", scan=False)
-        output = model.config.apply(model.params, dict(zip(names, arrays, strict=True)), Options(compute=compute))
+        output = model.forward(dict(zip(names, arrays, strict=True)), Pass(compute=compute))
         return tuple(array for array in (output.hidden, output.logits) if array is not None)
 
     inputs = [jax.ShapeDtypeStruct(("batch", *array.shape[1:]), array.dtype) for array in batch.values()]

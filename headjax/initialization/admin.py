@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,21 +21,15 @@ from headjax.initialization.initialization import (
     Initialization,
     Setting,
     num_sub_layers,
-    require_own_layers,
-    require_residual,
+    require_post_norm,
     set_shortcuts,
-    with_residuals,
 )
 from headjax.mesh.mesh import replicated
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, ModelConfig, Options
-from headjax.models.layer import Joining
+from headjax.models.config import Batch, ModelConfig
 from headjax.models.model import Model
-from headjax.models.residuals import PostNorm, ScaledPostNorm
+from headjax.models.passes import Joining, Pass
 from headjax.models.walk import LayerBlock, blocks_of, entered
-
-NEEDS_POST_NORM = "Admin is an initialisation of post_norm layers"
-NEEDS_OWN_LAYERS = "Admin weights each shortcut by its depth"
 
 _SMALLEST = 0.5
 """The second omega of a stack whose input is about normalised is more than 1; of one with unscaled embeddings of
@@ -68,9 +62,8 @@ class Admin(Initialization):
         return self.batches
 
     def configure(self, config: ModelConfig) -> ModelConfig:
-        require_own_layers(config, NEEDS_OWN_LAYERS)
-        require_residual(config, PostNorm, NEEDS_POST_NORM)
-        return with_residuals(config, lambda _, residual: ScaledPostNorm(residual.norm))
+        require_post_norm(config, "Admin is an initialisation")
+        return dataclasses.replace(config, residual="scaled_post_norm")
 
     def measure(self, config: ModelConfig, params: Params, setting: Setting) -> tuple[Params, Mapping[str, Any]]:
         profiles = [
@@ -117,15 +110,16 @@ def _program(config: ModelConfig, mesh: Mesh, compute: Compute, exclude_padding:
             mask, omega = joining.mask if exclude_padding else None, found[stack][-1]
             shortcut, output = omega.astype(joining.x.dtype) * joining.x, joining.f(joining.x)
             found[stack].append(jnp.sqrt(variance(shortcut, mask) + variance(output, mask)))
-            return cast(jax.Array, joining.residual.norm(shortcut + output))
+            weighed: jax.Array = joining.residual.norm(shortcut + output)
+            return weighed
 
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            options = Options(key=key, compute=dataclasses.replace(compute, remat="none"))
-            model = Model(config, options.compute.cast(params))
-            state = entered(model, next(iter(found)), batch, None, options)
+            call = Pass(key=key, compute=dataclasses.replace(compute, remat="none"))
+            model = Model(config, call.compute.cast(params))
+            state = entered(model, next(iter(found)), batch, None, call)
             for block in blocks_of(model):
                 join = functools.partial(weigh, block.stack) if isinstance(block, LayerBlock) else None
-                state = block.run(state, options._replace(join=join))
+                state = block.run(state, call._replace(join=join))
         return {name: jnp.stack(records[:-1]) for name, records in found.items()}
 
     return jax.jit(omegas, out_shardings=replicated(mesh))
@@ -157,9 +151,8 @@ class AdminConstant(Initialization):
     """
 
     def configure(self, config: ModelConfig) -> ModelConfig:
-        require_own_layers(config, NEEDS_OWN_LAYERS)
-        require_residual(config, PostNorm, NEEDS_POST_NORM)
-        return with_residuals(config, lambda _, residual: ScaledPostNorm(residual.norm))
+        require_post_norm(config, "Admin is an initialisation")
+        return dataclasses.replace(config, residual="scaled_post_norm")
 
     def draw(self, config: ModelConfig, key: jax.Array) -> Params:
         counts = {name: num_sub_layers(stack) for name, stack in config.stacks().items()}

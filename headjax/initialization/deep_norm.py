@@ -9,15 +9,8 @@ import jax
 
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params
-from headjax.initialization.initialization import (
-    Initialization,
-    require_own_layers,
-    require_residual,
-    scale_weights,
-    with_residuals,
-)
+from headjax.initialization.initialization import Initialization, require_post_norm, scale_weights
 from headjax.models.config import ModelConfig
-from headjax.models.residuals import ConstantPostNorm, PostNorm
 
 
 class Scales(NamedTuple):
@@ -59,10 +52,9 @@ class DeepNorm(Initialization):
     """
 
     def configure(self, config: ModelConfig) -> ModelConfig:
-        require_own_layers(config, "DeepNorm is an initialisation of layers with weights of their own")
-        require_residual(config, PostNorm, "DeepNorm is a change of post_norm layers")
-        scales = deep_norm_scales(config)
-        return with_residuals(config, lambda name, old: ConstantPostNorm(old.norm, scales[name].alpha))
+        require_post_norm(config, "DeepNorm is an initialisation")
+        alphas = {f"{config.STACKS[name]}alpha": scales.alpha for name, scales in deep_norm_scales(config).items()}
+        return dataclasses.replace(config, residual="constant_post_norm", **alphas)
 
     def draw(self, config: ModelConfig, key: jax.Array) -> Params:
         scales = deep_norm_scales(config)

@@ -12,16 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from headjax.core.errors import require, within
+from headjax.core.errors import require
 from headjax.core.fields import Checked
 from headjax.core.modules import arrays, declared
-from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, flatten
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
-from headjax.models.recipe import Recipe
-from headjax.models.residuals import Residual
-from headjax.models.shared_stack import SharedStack
+from headjax.models.model import Model
 from headjax.models.stack import Stack
 
 
@@ -65,36 +62,11 @@ class Initialization(Checked, abc.ABC):
         return params, {}
 
 
-def architecture(recipe: Recipe, initialization: Initialization | None) -> ModelConfig:
-    """Return the config of the model that a run trains."""
-    with within("config.model"):
-        config = recipe.build()
-    return config if initialization is None else initialization.configure(config)
-
-
-def require_residual(config: ModelConfig, accepted: type[Residual], why: str) -> None:
-    """Raise `ConfigError` unless every layer's residual connection is exactly of this type; `why` ends the message."""
-    for name, stack in config.stacks().items():
-        for number, layer in enumerate(stack.layers):
-            field = f"{name}.layers[{number}].residual"
-            require(type(layer.residual) is accepted, field, f"is {kind_of(layer.residual)}; {why}")
-
-
-def require_own_layers(config: ModelConfig, why: str) -> None:
-    """Raise `ConfigError` where layers share their parameters, and so cannot start differently by depth."""
-    for name, stack in config.stacks().items():
-        shared = isinstance(stack, SharedStack)
-        require(not shared, f"{name}.layers", f"share their parameters; {why}")
-
-
-def with_residuals(config: ModelConfig, residual_of: Callable[[str, Any], Residual]) -> ModelConfig:
-    """Return the config with other residual connections, each from the name of its stack and the old one."""
-
-    def replaced(name: str, stack: Stack) -> Stack:
-        layers = [dataclasses.replace(layer, residual=residual_of(name, layer.residual)) for layer in stack.layers]
-        return dataclasses.replace(stack, layers=tuple(layers))
-
-    return config.replace_stacks({name: replaced(name, stack) for name, stack in config.stacks().items()})
+def require_post_norm(config: ModelConfig, why: str) -> None:
+    """Raise `ConfigError` unless every layer is a plain post-norm one with weights of its own; `why` ends the line."""
+    require(config.residual == "post_norm", "residual", f"is {config.residual}; {why} of post_norm layers")
+    shared = getattr(config, "shared_layers", False)
+    require(not shared, "shared_layers", f"{why} of layers with weights of their own")
 
 
 def num_sub_layers(stack: Stack) -> int:
@@ -104,7 +76,7 @@ def num_sub_layers(stack: Stack) -> int:
 
 def scale_weights(config: ModelConfig, params: Params, factor: Callable[[str, str], float]) -> Params:
     """Multiply every weight of every layer by a factor; biases and norms (`decay` is False) stay."""
-    network = config.bind(params)
+    network = Model(config, params)
     for name, stack in config.stacks().items():
         for group in stack.groups:
             for path, weight in flatten(declared(getattr(getattr(network, name), group.name))).items():
@@ -115,7 +87,7 @@ def scale_weights(config: ModelConfig, params: Params, factor: Callable[[str, st
 
 def set_shortcuts(config: ModelConfig, params: Params, omega: Mapping[str, Any]) -> Params:
     """Return the parameters with these multipliers of the shortcuts."""
-    network = config.bind(params)
+    network = Model(config, params)
     for name, stack in config.stacks().items():
         values = np.asarray(omega[name], np.float32).reshape(len(stack.layers), -1)
         for group in stack.groups:

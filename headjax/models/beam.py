@@ -12,11 +12,12 @@ from headjax.core.errors import DataError
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.cache import DecodingState
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, GenerativeModel, Options
+from headjax.models.config import Batch, GenerativeConfig
 from headjax.models.decode_loop import start
 from headjax.models.generation import check_generative, for_decoding
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
+from headjax.models.passes import Pass
 from headjax.models.prompts import check_positions
 
 NEVER = -1e30
@@ -86,7 +87,7 @@ def beam_search(
 
 
 class _Search(NamedTuple):
-    config: GenerativeModel
+    config: GenerativeConfig
     beams: int
     max_new_tokens: int
     end_token: int
@@ -110,8 +111,8 @@ class _Loop(NamedTuple):
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
 def _beam_search(search: _Search, model: Model, batch: Batch, compute: Compute) -> Beams:
-    options = Options(compute=compute)
-    logits, state = start(search.config, model, batch, options, search.max_new_tokens)
+    call = Pass(compute=compute)
+    logits, state = start(search.config, model, batch, call, search.max_new_tokens)
     examples, beams = logits.shape[0], search.beams
     rows = jnp.repeat(jnp.arange(examples), beams)
     shape = (examples, beams, search.max_new_tokens)
@@ -132,14 +133,14 @@ def _beam_search(search: _Search, model: Model, batch: Batch, compute: Compute) 
         best = search.score(loop.live[:, 0], search.max_new_tokens)
         return (loop.step < search.max_new_tokens) & (best > loop.finished.scores[:, -1]).any()
 
-    last = jax.lax.while_loop(unfinished, lambda loop: _advance(search, model, options, loop), first)
+    last = jax.lax.while_loop(unfinished, lambda loop: _advance(search, model, call, loop), first)
     # Those still alive at the end are as long as allowed; those alive when the search stopped early cannot win.
     cut = jnp.where(last.step == search.max_new_tokens, search.score(last.live, search.max_new_tokens), NEVER)
     lengths = jnp.full(shape[:2], search.max_new_tokens, jnp.int32)
     return _best(last.finished, Beams(last.live_tokens, lengths, cut), beams)
 
 
-def _advance(search: _Search, model: Model, options: Options, loop: _Loop) -> _Loop:
+def _advance(search: _Search, model: Model, call: Pass, loop: _Loop) -> _Loop:
     examples, beams = loop.live.shape
     vocabulary = loop.logits.shape[-1]
     extended = loop.live[:, :, None] + jax.nn.log_softmax(loop.logits, axis=-1).reshape(examples, beams, vocabulary)
@@ -159,7 +160,7 @@ def _advance(search: _Search, model: Model, options: Options, loop: _Loop) -> _L
     chosen = jnp.take_along_axis(token, kept, axis=1)
     rows = (parents + beams * jnp.arange(examples)[:, None]).reshape(-1)
     present = jnp.ones((examples * beams, 1), bool)
-    logits, state = search.config.decode(model, chosen.reshape(-1, 1), present, loop.state.reorder(rows), options)
+    logits, state = search.config.decode(model, chosen.reshape(-1, 1), present, loop.state.reorder(rows), call)
     return _Loop(
         step=length,
         logits=logits[:, 0],

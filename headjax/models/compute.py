@@ -1,21 +1,19 @@
-"""Options of a forward pass: how to compute, and everything about one call of a stack."""
+"""How to compute: types, kernels, recomputation."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.attend import Call
 from headjax.attention.kernels import KERNELS
 from headjax.core.errors import require
 from headjax.core.fields import Checked
 from headjax.core.modules import Beside
 from headjax.core.serialize import unknown_name
-from headjax.models.layer import Join, ProbeFunction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,35 +67,3 @@ class Compute(Checked):
             return body
         policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if self.remat == "dots" else None
         return jax.checkpoint(body, policy=policy)
-
-
-class StackCall(NamedTuple):
-    """Everything about one stack call that is neither parameter nor input.
-
-    Attributes:
-        attention, cross_attention: calls of both.
-        encoder_output: `[batch, key, memory_width]`, for cross-attention.
-        query_mask: `[batch, length]` bool, False at padding.
-        key: PRNG key of dropout, None outside training.
-        probe: statistics to take from each attention call.
-        compute: how to compute.
-        columns: `[layers, max_heads]` positions of each layer's heads in the self-attention's bias; None where every
-            layer has all heads.
-        used: number of tokens in the cache, when decoding.
-        depth: number of layers of the stack.
-        stack: the stack's name.
-        join: how sub-layers join the stream; None is as their residual connections do.
-    """
-
-    attention: Call
-    cross_attention: Call = Call()
-    encoder_output: jax.Array | None = None
-    query_mask: jax.Array | None = None
-    key: jax.Array | None = None
-    probe: ProbeFunction | None = None
-    compute: Compute = Compute()
-    columns: jax.Array | None = None
-    used: jax.Array | int = 0
-    depth: int = 1
-    stack: str = ""
-    join: Join | None = None

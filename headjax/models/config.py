@@ -1,27 +1,29 @@
-"""The base of the architectures, and the values that a forward pass takes and returns."""
+"""The base of the families' configs, and the values that a forward pass takes and returns."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention
-from headjax.core import tensors as declared
-from headjax.core.errors import DataError
-from headjax.core.fields import Size
-from headjax.core.modules import Spec
-from headjax.core.tensors import Initializer, Normal, Params
+from headjax.core.errors import DataError, require
+from headjax.core.fields import LISTED_MAX, Checked, Listed, Positive, Rate, Size
+from headjax.core.modules import declared, declared_module
+from headjax.core.norms import LayerNorm, Norm
+from headjax.core.tensors import Initializer, Normal, Params, Tensors, initialize
 from headjax.models.cache import DecodingState, Prompt
-from headjax.models.compute import Compute, StackCall
-from headjax.models.layer import Join, ProbeFunction
+from headjax.models.feed_forward import ActivationName
+from headjax.models.layer import Layer
+from headjax.models.passes import Pass
 from headjax.models.ranges import Range
+from headjax.models.residuals import ResidualKind
 from headjax.models.stack import Stack
 
 Batch = Mapping[str, Any]
@@ -111,26 +113,6 @@ def by_head_stack(stack: str, probed: Sequence[Mapping[str, Any]]) -> dict[str, 
     return {head_stack_at(stack, slot): [layer[slot] for layer in probed] for slot in probed[0]}
 
 
-class Options(NamedTuple):
-    """Everything about one forward that is neither parameter nor batch.
-
-    Attributes:
-        key: PRNG key of dropout; None outside training.
-        probe: statistics to take from each attention call.
-        compute: how to compute.
-        join: how sub-layers join the stream; None is as their residual connections do.
-    """
-
-    key: jax.Array | None = None
-    probe: ProbeFunction | None = None
-    compute: Compute = Compute()
-    join: Join | None = None
-
-    def call(self, stack: str) -> StackCall:
-        """Return the call of a stack with these options, without its mask."""
-        return StackCall(Call(), probe=self.probe, compute=self.compute, stack=stack, join=self.join)
-
-
 class Loss(NamedTuple):
     """Per-example losses.
 
@@ -151,89 +133,164 @@ class Loss(NamedTuple):
         return self.total / jax.numpy.maximum(self.weight, 1.0)
 
 
-class Network(nnx.Module):
-    """The module of an architecture, with its parts as attributes.
-
-    Attributes:
-        config: the architecture.
-    """
-
-    def __init__(self, config: ModelConfig) -> None:
-        self.config = config
-        for name, part in config.parts().items():
-            setattr(self, name, part)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig(Spec, abc.ABC):
-    """Base of the architectures.
+class ModelConfig(Checked, abc.ABC):
+    """Base of the families' configs, one flat dataclass each.
+
+    `attention`, `hidden` and `window` are tuples with an entry for each layer; a single value is that of every layer.
 
         >>> config = headjax.demo_model().config
-        >>> config.width, len(config.attentions()["decoder"])
-        (128, 4)
+        >>> config.width, len(config.attention), config.hidden
+        (128, 4, (512, 512, 512, 512))
         >>> fresh = headjax.Model(config, rngs=nnx.Rngs(0))
         >>> isinstance(fresh.config, headjax.ModelConfig)
         True
 
     Attributes:
         width: size of the residual stream.
+        num_layers: number of layers.
+        attention: formulation of each layer's self-attention.
+        hidden: units of each layer's feed-forward.
+        activation: nonlinearity of the feed-forward.
+        gated: whether the feed-forward is gated (SwiGLU, GEGLU), see `FeedForward`.
+        feed_forward_bias: whether the maps of the feed-forward have biases.
+        residual: how sub-layers join the stream, see `Residual`; `pre_norm` and `sandwich_norm` end a stack with a norm.
+        norm: normalisation of the stream.
+        alpha: multiplies the shortcut of `constant_post_norm`.
+        dropout: rate on embeddings and on each sub-layer's output.
+        attention_dropout: rate on attention probabilities.
+        feed_forward_dropout: rate on the inner feed-forward activations.
+        stochastic_depth: rate at which an example skips a sub-layer of the last layer in training; rates grow evenly
+            from 0 at the first layer (Huang et al. 2016; DeiT).
         initializer: of every tensor that names none.
     """
 
+    STACKS: ClassVar[Mapping[str, str]] = {}
+    """The stacks by name, each with what the names of its own fields begin with."""
+
     width: Size
+    num_layers: Listed
+    attention: tuple[Attention, ...]
+    hidden: tuple[Size, ...]
+    activation: ActivationName = "gelu"
+    gated: bool = False
+    feed_forward_bias: bool = True
+    residual: ResidualKind = "post_norm"
+    norm: Norm = LayerNorm()
+    alpha: Positive = 1.0
+    dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
+    feed_forward_dropout: Rate = 0.0
+    stochastic_depth: Rate = 0.0
     initializer: Initializer = Normal(0.02)
 
     def __post_init__(self) -> None:
+        for fields in self._layer_fields.values():
+            count = getattr(self, fields["num_layers"])
+            for name in (fields[name] for name in BY_LAYER if name in fields):
+                value = None if getattr(self, name) == () else getattr(self, name)
+                if not isinstance(value, tuple) and isinstance(count, int) and 0 < count <= LISTED_MAX:
+                    object.__setattr__(self, name, (value,) * count)
         super().__post_init__()
+        for fields in self._layer_fields.values():
+            count = getattr(self, fields["num_layers"])
+            for name in (fields[name] for name in BY_LAYER if name in fields):
+                given = len(getattr(self, name))
+                require(given == count, name, f"names {given} layers, but {fields['num_layers']} is {count}")
         self.validate()
 
     def validate(self) -> None:
         """Raise `ConfigError` naming the field that cannot be used."""
 
+    @property
+    def _layer_fields(self) -> dict[str, dict[str, str]]:
+        """The names of our fields that describe a stack, by the names that they have in `Layer` and `Stack`."""
+        names = ("num_layers", "alpha", "position_bias", *BY_LAYER)
+        known = {field.name for field in dataclasses.fields(self)}
+        found = {}
+        for stack, prefix in self.STACKS.items():
+            own = {name: f"{prefix}{name}" for name in names if f"{prefix}{name}" in known}
+            own["num_layers"] = f"{prefix}layers" if prefix else "num_layers"
+            crossed = {"cross_attention": "cross_attention"} if prefix and "cross_attention" in known else {}
+            found[stack] = own | crossed
+        return found
+
+    def stacks(self) -> Mapping[str, Stack]:
+        """Return the stacks by name (`encoder`, `decoder`); their parameters lie under the same name."""
+        return self._stacks
+
+    @functools.cached_property
+    def _stacks(self) -> dict[str, Stack]:
+        made: dict[tuple[Any, ...], Layer] = {}
+        same = {field.name for field in dataclasses.fields(Layer)} & {field.name for field in dataclasses.fields(self)}
+        stacks = {}
+        for stack, fields in self._layer_fields.items():
+            count = getattr(self, fields["num_layers"])
+            shared = {name: getattr(self, name) for name in same.difference(BY_LAYER)}
+            shared |= {"depth": count, "alpha": getattr(self, fields["alpha"])}
+            varying = {name: getattr(self, fields[name]) for name in BY_LAYER if name in fields}
+            layers = []
+            for values in zip(*varying.values(), strict=True):
+                if (stack, *values) not in made:
+                    made[stack, *values] = Layer(**shared | dict(zip(varying, values, strict=True)))
+                layers.append(made[stack, *values])
+            stacks[stack] = Stack(
+                layers=tuple(layers),
+                position_bias=getattr(self, fields["position_bias"]) if "position_bias" in fields else None,
+                causal=stack == "decoder",
+                shared=getattr(self, "shared_layers", False),
+            )
+        return stacks
+
+    def with_layers(self, layers: Mapping[str, Sequence[Layer]]) -> Self:
+        """Return the config with these layers of stacks, which differ in what fields hold by layer alone."""
+        changes: dict[str, Any] = {}
+        for stack, own in layers.items():
+            fields = self._layer_fields[stack]
+            changes[fields["num_layers"]] = len(own)
+            changes |= {fields[n]: tuple(getattr(one, n) for one in own) for n in BY_LAYER if n in fields}
+        return dataclasses.replace(self, **changes)
+
     @abc.abstractmethod
     def parts(self) -> dict[str, nnx.Module]:
         """Return the modules that a model of this architecture consists of, their weights declared and not drawn."""
 
-    def module(self) -> Network:
-        """Return the model's module."""
-        return Network(self)
+    def tensors(self) -> Tensors:
+        """Return the declared weights, which are shared: to be read, not changed."""
+        return {name: declared(part) for name, part in declared_module(type(self).parts, self).items()}
+
+    def initialize(self, key: jax.Array) -> Params:
+        """Draw fresh parameters."""
+        return initialize(self.tensors(), key, self.initializer)
 
     @abc.abstractmethod
-    def stacks(self) -> dict[str, Stack]:
-        """The stacks by name (`encoder`, `decoder`); their parameters lie under the same name."""
-
-    @abc.abstractmethod
-    def enter(self, model: Any, stack: str, batch: Batch, options: Options) -> jax.Array:
+    def enter(self, model: Any, stack: str, batch: Batch, call: Pass) -> jax.Array:
         """Return what enters the first layer of a stack, `[batch, length, width]`."""
 
     @abc.abstractmethod
-    def call(self, stack: str, batch: Batch, options: Options, memory: jax.Array | None) -> StackCall:
-        """Return the call of a stack; `memory` is the output of the stack before."""
+    def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
+        """Return the pass as a stack reads the batch; `memory` is the output of the stack before."""
 
     @abc.abstractmethod
-    def finish(self, model: Any, hidden: jax.Array, batch: Batch, options: Options) -> Output:
+    def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
         """Return the model's output, from that of its last stack."""
 
-    def forward(self, model: Any, batch: Batch, options: Options) -> Output:
+    def forward(self, model: Any, batch: Batch, call: Pass) -> Output:
         """Compute the forward pass.
 
         Args:
             model: has the `parts` as attributes, in the type to compute in.
             batch: arrays by Hugging Face's names.
-            options: of the forward.
+            call: what the pass is told.
         """
         hidden: Any = None
         probes: dict[str, list[Any]] = {}
-        for name in self.stacks():
-            x, call = self.enter(model, name, batch, options), self.call(name, batch, options, hidden)
-            hidden, reports = getattr(model, name)(x, call)  # [batch, length, width]
-            if options.probe is not None:
+        for name in self.STACKS:
+            x, told = self.enter(model, name, batch, call), self.reading(name, batch, call, hidden)
+            hidden, reports = getattr(model, name)(x, told)  # [batch, length, width]
+            if call.probe is not None:
                 probes |= by_head_stack(name, reports)
-        return self.finish(model, hidden, batch, options)._replace(probes=probes or None)
-
-    def apply(self, params: Params, batch: Batch, options: Options) -> Output:
-        """Compute the forward pass with a nested dict of arrays."""
-        return self.forward(options.compute.cast(self.bind(params)), batch, options)
+        return self.finish(model, hidden, batch, call)._replace(probes=probes or None)
 
     @abc.abstractmethod
     def loss(self, output: Output, batch: Batch) -> Loss:
@@ -251,6 +308,10 @@ class ModelConfig(Spec, abc.ABC):
             batch_size: examples.
             length: tokens of each, of both sides in encoder-decoders. Vision models know their own.
         """
+
+    @abc.abstractmethod
+    def answers(self) -> str:
+        """Return what the model answers with, as it goes on in a line about the model."""
 
     def ranges(self) -> Mapping[str, Range]:
         """Return the range of integers of each array of a batch, by name, see `headjax.models.inputs.check_batch`."""
@@ -270,10 +331,6 @@ class ModelConfig(Spec, abc.ABC):
     def for_evaluation(self) -> ModelConfig:
         """Return the model with the loss that evaluation reports, without training's label smoothing."""
         return self
-
-    def initialize(self, key: jax.Array) -> Params:
-        """Draw fresh parameters."""
-        return declared.initialize(self.tensors(), key, self.initializer)
 
     def attentions(self) -> dict[str, tuple[Attention, ...]]:
         """The formulation of every layer, by head stack."""
@@ -307,17 +364,17 @@ class ModelConfig(Spec, abc.ABC):
         """(queries, keys) of a head stack's attention for one example of this length, as `flops` counts it."""
         return length, length
 
-    def replace_stacks(self, stacks: Mapping[str, Stack]) -> ModelConfig:
-        """The config with these stacks, by name."""
-        return dataclasses.replace(self, **stacks)  # type: ignore[arg-type]
+
+BY_LAYER = ("attention", "cross_attention", "hidden", "window")
+"""Fields of a `Layer` that may differ from layer to layer."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GenerativeModel(ModelConfig):
-    """A model that predicts the next token from those before it."""
+class GenerativeConfig(ModelConfig):
+    """A family that predicts the next token from those before it."""
 
     @abc.abstractmethod
-    def prompt(self, model: Any, batch: Batch, options: Options, new_tokens: int) -> Prompt:
+    def prompt(self, model: Any, batch: Batch, call: Pass, new_tokens: int) -> Prompt:
         """Return the prompt of a batch, with room in the cache for this many new tokens."""
 
     @abc.abstractmethod
@@ -327,7 +384,7 @@ class GenerativeModel(ModelConfig):
         tokens: jax.Array,
         present: jax.Array,
         state: DecodingState,
-        options: Options,
+        call: Pass,
         at: jax.Array | None = None,
         positions: jax.Array | None = None,
     ) -> tuple[jax.Array, DecodingState]:

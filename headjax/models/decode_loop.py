@@ -11,19 +11,20 @@ import jax.numpy as jnp
 from headjax.core.errors import DataError
 from headjax.models.cache import DecodingState, with_units, without_units
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, GenerativeModel, Options
+from headjax.models.config import Batch, GenerativeConfig
+from headjax.models.passes import Pass
 from headjax.models.prompts import prompt_length
 from headjax.models.sampling import Sampler
 
 
 def start(
-    config: GenerativeModel, model: Any, batch: Batch, options: Options, new_tokens: int
+    config: GenerativeConfig, model: Any, batch: Batch, call: Pass, new_tokens: int
 ) -> tuple[jax.Array, DecodingState]:
     """Return logits `[batch, vocabulary]` after each prompt's last token before padding, and the state after it."""
-    prompt = config.prompt(model, batch, options, new_tokens)
+    prompt = config.prompt(model, batch, call, new_tokens)
     last = prompt.tokens.shape[1] - 1 - jnp.argmax(prompt.present[:, ::-1], axis=1)
     logits, state = config.decode(
-        model, prompt.tokens, prompt.present, prompt.state, options, at=last, positions=prompt.positions
+        model, prompt.tokens, prompt.present, prompt.state, call, at=last, positions=prompt.positions
     )
     return logits[:, 0], state
 
@@ -31,7 +32,7 @@ def start(
 class Settings(NamedTuple):
     """Static arguments of a generation; `generate` describes them."""
 
-    config: GenerativeModel
+    config: GenerativeConfig
     max_new_tokens: int
     end_token: int | None
     padding_token: int
@@ -71,8 +72,8 @@ class Loop(NamedTuple):
 @functools.partial(jax.jit, static_argnums=0)
 def read_prompts(settings: Settings, model: Any, batch: Batch, key: jax.Array) -> Loop:
     """Read the prompts and choose the first token of each continuation."""
-    options = Options(compute=settings.compute)
-    logits, state = start(settings.config, model, batch, options, settings.room(batch))
+    call = Pass(compute=settings.compute)
+    logits, state = start(settings.config, model, batch, call, settings.room(batch))
     count = logits.shape[0]
     nothing = Loop(
         step=jnp.zeros((), jnp.int32),
@@ -88,7 +89,7 @@ def read_prompts(settings: Settings, model: Any, batch: Batch, key: jax.Array) -
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=3)
 def continue_until(settings: Settings, model: Any, key: jax.Array, loop: Loop, until: int) -> Loop:
     """Generate until there are `until` tokens or every continuation has ended; the loop's arrays are used up."""
-    options = Options(compute=settings.compute)
+    call = Pass(compute=settings.compute)
 
     caches = loop.state.cache.layers
 
@@ -99,7 +100,7 @@ def continue_until(settings: Settings, model: Any, key: jax.Array, loop: Loop, u
         loop = loop.with_caches(with_units(loop.state.cache.layers, caches))
         token = jax.lax.dynamic_slice_in_dim(loop.tokens, loop.step - 1, 1, axis=1)
         present = (loop.lengths == loop.step)[:, None]  # those that have ended grow no longer
-        logits, state = settings.config.decode(model, token, present, loop.state, options)
+        logits, state = settings.config.decode(model, token, present, loop.state, call)
         loop = _chosen(settings, loop._replace(state=state), logits[:, 0], key)
         return loop.with_caches(without_units(state.cache.layers))
 

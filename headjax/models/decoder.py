@@ -1,38 +1,32 @@
-"""The decoder language model and its recipe."""
+"""The decoder language model: GPT-2, Llama and their kin."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.attend import Call
-from headjax.attention.formulation import Attention
-from headjax.core.errors import require
-from headjax.core.fields import Listed, Rate, Size
-from headjax.core.norms import Norm
+from headjax.attention.multi_head import MultiHead
+from headjax.core.fields import Count, Positive, Rate, Size
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Normal
 from headjax.models.cache import DecodingState, Prompt
-from headjax.models.compute import StackCall
-from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output
+from headjax.models.config import Batch, GenerativeConfig, Loss, Output
 from headjax.models.decoding import decode, empty_cache
-from headjax.models.embeddings import Embeddings, Learned, Positions
+from headjax.models.embeddings import PositionKind, Positions, TokenEmbeddings
 from headjax.models.inputs import abstract_integers, batch_present, batch_tokens, embedded, reading
-from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
+from headjax.models.outputs import IGNORED, VocabularyLogits, cross_entropy
+from headjax.models.passes import Pass
 from headjax.models.ranges import Range
-from headjax.models.recipe import Recipe, equal_stack
-from headjax.models.residuals import PreNorm, Residual
-from headjax.models.stack import Stack
-from headjax.models.sublayers import FeedForward
+from headjax.models.residuals import ResidualKind
+from headjax.models.stack import TransformerStack
 
 
 @kind("decoder")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DecoderModel(GenerativeModel):
+class DecoderConfig(GenerativeConfig):
     """A causal language model: p(x_t | x_<t) = softmax(output(stack(embeddings(x))))_(t-1).
 
     Batches hold `input_ids [batch, length]` and optionally `attention_mask` (0 at padding), `segment_ids` of packed
@@ -40,54 +34,85 @@ class DecoderModel(GenerativeModel):
     `input_ids` unshifted (the model shifts), -100 where no loss is wanted; without labels every token that is not
     padding is one. The first token of an example, and one after padding, is never predicted.
 
-        >>> from headjax.attention import MultiHead
-        >>> from headjax.models import LanguageModel
-        >>> from headjax.models.sublayers import Dense
-        >>> recipe = LanguageModel(
-        ...     vocab_size=50257, max_length=1024, width=768, num_layers=12,
-        ...     attention=MultiHead(num_heads=12, head_dim=64), feed_forward=Dense(3072),
-        ... )
-        >>> headjax.summarize(recipe.build(), length=64).parameters  # as many as GPT-2
+        >>> from headjax.models import DecoderConfig
+        >>> headjax.summarize(DecoderConfig.gpt2(), length=64).parameters
         124439808
 
     Attributes:
-        embeddings: token embeddings and positions.
-        decoder: the layers, without cross-attention.
-        output: how hidden states become logits.
+        vocab_size: number of tokens.
+        positions: how positions enter, see `headjax.models.embeddings.Positions`; rotary ones belong to attention.
+        max_length: longest sequence, in tokens; None is any.
+        position_offset: added to every learned position.
+        embedding_norm: whether the embeddings are normalised; post-norm stacks need it to begin at variance one.
+        embedding_dropout: rate on the embeddings; None is `dropout`.
+        scale_embeddings: whether they are multiplied by the root of the width (Gemma).
+        tied: whether the logits' weights are the token embeddings (Press and Wolf 2017).
+        output_bias: whether the logits have one bias per token.
+        softcap: c of the logits c * tanh(logits / c) (Gemma 2); None leaves them.
+        window: self-attention of a layer sees only keys at a distance below this (sliding window); None is any.
     """
 
-    embeddings: Embeddings
-    decoder: Stack
-    output: TokenLogits = Tied()
+    STACKS = {"decoder": ""}  # noqa: RUF012
+
+    vocab_size: Size
+    positions: PositionKind = "learned"
+    max_length: Size | None
+    position_offset: Count = 0
+    residual: ResidualKind = "pre_norm"
+    embedding_norm: bool = False
+    embedding_dropout: Rate | None = None
+    scale_embeddings: bool = False
+    tied: bool = True
+    output_bias: bool = False
+    softcap: Positive | None = None
+    window: tuple[Size | None, ...] = ()
+
+    @classmethod
+    def gpt2(cls, **changes: Any) -> Self:
+        """Return GPT-2 of 124 million parameters (Radford et al. 2019), with these changes."""
+        sizes: dict[str, Any] = {"vocab_size": 50257, "max_length": 1024, "width": 768, "num_layers": 12}
+        layer = {"attention": MultiHead(num_heads=12, head_dim=64), "hidden": 3072, "activation": "gelu_tanh"}
+        return cls(**sizes | layer | {"dropout": 0.1, "attention_dropout": 0.1} | changes)
 
     def validate(self) -> None:
-        require(not self.decoder.crossed, "decoder", "cross_attention needs an encoder; this model has none")
+        self.position_table.validate()
+
+    @property
+    def position_table(self) -> Positions:
+        """The positions of the embeddings."""
+        return Positions(self.positions, self.max_length, self.position_offset)
 
     def parts(self) -> dict[str, nnx.Module]:
+        embeddings = TokenEmbeddings(
+            self.vocab_size,
+            self.width,
+            self.position_table,
+            scaled=self.scale_embeddings,
+            norm=self.norm if self.embedding_norm else None,
+            dropout=self.dropout if self.embedding_dropout is None else self.embedding_dropout,
+        )
+        logits = {"tied": self.tied, "bias": self.output_bias}
         return {
-            "embeddings": self.embeddings.module(self.width),
-            "decoder": self.decoder.module(self.width, self.width),
-            "output": self.output.module(self.width, self.embeddings.vocab_size),
+            "embeddings": embeddings,
+            "decoder": TransformerStack(self.stacks()["decoder"]),
+            "output": VocabularyLogits(self.width, self.vocab_size, **logits, softcap=self.softcap),
         }
 
-    def stacks(self) -> dict[str, Stack]:
-        return {"decoder": self.decoder}
+    def enter(self, model: Any, stack: str, batch: Batch, call: Pass) -> jax.Array:
+        return embedded(model.embeddings, batch, call, causal=True)
 
-    def enter(self, model: Any, stack: str, batch: Batch, options: Options) -> jax.Array:
-        return embedded(model.embeddings, batch, options, causal=True)
+    def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
+        return reading(self.position_table, batch, call, causal=True)
 
-    def call(self, stack: str, batch: Batch, options: Options, memory: jax.Array | None) -> StackCall:
-        return reading(self.embeddings.positions, stack, batch, options, causal=True)
-
-    def finish(self, model: Any, hidden: jax.Array, batch: Batch, options: Options) -> Output:
+    def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
         return Output(hidden=hidden, logits=model.output(hidden, model.embeddings.token))
 
-    def prompt(self, model: Any, batch: Batch, options: Options, new_tokens: int) -> Prompt:
+    def prompt(self, model: Any, batch: Batch, call: Pass, new_tokens: int) -> Prompt:
         tokens = batch_tokens(batch)
         present = batch_present(batch, tokens)
         capacity = tokens.shape[1] + new_tokens
-        self.embeddings.positions.check_length(capacity)
-        example = jnp.zeros((tokens.shape[0], 1, self.width), options.compute.type)
+        self.position_table.check_length(capacity)
+        example = jnp.zeros((tokens.shape[0], 1, self.width), call.compute.type)
         cache = empty_cache(model.decoder, example, capacity)
         present = jnp.ones(tokens.shape, bool) if present is None else present
         return Prompt(tokens, present, DecodingState(cache), batch.get("position_ids"))
@@ -98,15 +123,13 @@ class DecoderModel(GenerativeModel):
         tokens: jax.Array,
         present: jax.Array,
         state: DecodingState,
-        options: Options,
+        call: Pass,
         at: jax.Array | None = None,
         positions: jax.Array | None = None,
     ) -> tuple[jax.Array, DecodingState]:
         positions = state.cache.next_positions(present) if positions is None else positions
         x = model.embeddings(tokens, positions=positions)
-        call = StackCall(attention=Call(), compute=options.compute)
-        cache = state.cache.admit(positions, present)
-        hidden, cache = decode(model.decoder, x, call, cache)
+        hidden, cache = decode(model.decoder, x, call, state.cache.admit(positions, present))
         hidden = hidden if at is None else jnp.take_along_axis(hidden, at[:, None, None], axis=1)
         return model.output(hidden, model.embeddings.token), state._replace(cache=cache)
 
@@ -121,64 +144,15 @@ class DecoderModel(GenerativeModel):
         losses, counted = cross_entropy(output.require_logits()[:, :-1], targets)
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
 
+    def answers(self) -> str:
+        return f", output {'tied' if self.tied else 'untied'}"
+
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return abstract_integers((batch_size, length), "input_ids")
 
     def ranges(self) -> dict[str, Range]:
-        labels = Range(self.embeddings.vocab_size, "tokens", ignored=IGNORED)
-        return self.embeddings.ranges() | {"labels": labels}
+        tokens, labels = Range(self.vocab_size, "tokens"), Range(self.vocab_size, "tokens", ignored=IGNORED)
+        return {"input_ids": tokens, "labels": labels} | self.position_table.ranges("position_ids")
 
     def flops(self, length: int) -> int:
-        embedded = self.embeddings.flops(self.width, length)
-        logits = 2 * length * self.width * self.embeddings.vocab_size
-        return embedded + self.decoder.flops(self.width, length) + logits
-
-
-@kind("language_model")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageModel(Recipe):
-    """A decoder language model of equal layers.
-
-    Attributes:
-        vocab_size: number of tokens.
-        max_length: longest sequence, in tokens.
-        width: size of the residual stream.
-        num_layers: number of layers.
-        attention: formulation of every layer.
-        feed_forward: feed-forward sub-layer of every layer.
-        residual: how sub-layers join the stream; `pre_norm` adds a final norm.
-        positions: how positions enter; None is one learned vector each.
-        embedding_norm: normalisation of the embeddings, or None; post-norm stacks need it to begin at variance one.
-        output: how hidden states become logits.
-        dropout: rate on embeddings and sub-layer outputs.
-        attention_dropout: rate on attention probabilities.
-        attention_by_layer: formulations that differ from layer to layer, instead of `attention` for all.
-        initializer: of weights.
-    """
-
-    vocab_size: Size
-    max_length: Size
-    width: Size
-    num_layers: Listed
-    attention: Attention
-    feed_forward: FeedForward
-    residual: Residual = PreNorm()
-    positions: Positions | None = None
-    embedding_norm: Norm | None = None
-    output: TokenLogits = Tied()
-    dropout: Rate = 0.0
-    attention_dropout: Rate = 0.0
-    attention_by_layer: tuple[Attention, ...] = ()
-    initializer: Initializer = Normal(0.02)
-
-    def build(self) -> DecoderModel:
-        positions = Learned(self.max_length) if self.positions is None else self.positions
-        return DecoderModel(
-            width=self.width,
-            embeddings=Embeddings(
-                vocab_size=self.vocab_size, positions=positions, norm=self.embedding_norm, dropout=self.dropout
-            ),
-            decoder=equal_stack(self),
-            output=self.output,
-            initializer=self.initializer,
-        )
+        return self.stacks()["decoder"].flops(length) + 2 * length * self.width * self.vocab_size

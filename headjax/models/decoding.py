@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +10,12 @@ from flax import nnx
 
 from headjax.attention.operands import Mask
 from headjax.models.cache import Cache, GroupCache, LayerCache, is_empty, stored
-from headjax.models.compute import StackCall
 from headjax.models.layer import CACHE, TransformerLayer
-from headjax.models.stack import LayerGroup, Layers, TransformerStack
+from headjax.models.passes import Pass
+from headjax.models.stack import Layers, TransformerStack
 
 
-def decode(stack: TransformerStack, x: jax.Array, call: StackCall, cache: Cache) -> tuple[jax.Array, Cache]:
+def decode(stack: TransformerStack, x: jax.Array, call: Pass, cache: Cache) -> tuple[jax.Array, Cache]:
     """Return the output `[batch, new, width]` for new tokens that the cache has admitted, and the cache with them.
 
     A query sees the tokens in the cache and the new tokens before it: the same function as a forward of all tokens at
@@ -33,68 +32,49 @@ def decode(stack: TransformerStack, x: jax.Array, call: StackCall, cache: Cache)
         offset = jnp.asarray(cache.used)
         seen, mask = cache.positions, Mask(causal=True, keys=cache.present, query_offset=offset)
     mask = dataclasses.replace(mask, query_positions=queries, key_positions=keys)
-    call = call._replace(attention=call.attention._replace(mask=mask, positions=positions), used=cache.used)
-    if stack.config.position_bias is not None:
-        call = stack.config.biased(stack.position_bias(positions, seen), call)
-    layers = {}
+    call = stack.biased(x, call.reading(mask=mask, positions=positions, used=cache.used), seen)
+    columns, caches = stack.config.columns(call.attention.bias), dict[str, GroupCache]()
     for group in stack.config.groups:
-        x, layers[group.name] = _decode_group(group, getattr(stack, group.name), x, call, cache.layers[group.name])
+        layers, before = getattr(stack, group.name), cache.layers[group.name]
+        # Layers in a list have a cache each: a scan copies the caches of all layers for every token.
+        if isinstance(before, list):
+            x, reports = group.one_by_one(layers, x, call, columns, before)
+            pairs = zip(before, reports, strict=True)
+            caches[group.name] = [one._replace(attention=report[CACHE]) for one, report in pairs]
+        else:
+            x, report = group.scan(layers, x, call, columns, before)
+            caches[group.name] = before._replace(attention=report[CACHE])
     used = jnp.asarray(cache.used, jnp.int32) + length
-    return stack.end(x), cache._replace(layers=layers, used=used)
-
-
-def _decode_group(
-    group: LayerGroup, layers: Layers, x: jax.Array, call: StackCall, cache: GroupCache
-) -> tuple[jax.Array, GroupCache]:
-    """Return the last layer's output for new tokens, and the cache with them in it.
-
-    Layers in a list are computed one by one, and the cache is a list, too: a scan copies the caches of all layers for
-    every token.
-    """
-    if isinstance(cache, list):
-        held = []
-        for index, one in enumerate(cache):
-            layer, values = group.at(layers, call, index)
-            x, report = group.body(layer, call)(x, values._replace(cache=one))
-            held.append(one._replace(attention=report[CACHE]))
-        return x, held
-    together = cast(TransformerLayer, layers)
-    values = group.values(together, call)._replace(cache=cache)
-    x, reports = jax.lax.scan(group.body(together, call), x, values)
-    return x, cache._replace(attention=reports[CACHE])
+    return stack.end(x), cache._replace(layers=caches, used=used)
 
 
 def empty_cache(
-    stack: TransformerStack, example: jax.Array, capacity: int, encoder_output: jax.Array | None = None
+    stack: TransformerStack, example: jax.Array, capacity: int, memory: jax.Array | None = None
 ) -> Cache:
-    """Return an empty cache, with the cross-attention's keys and values of an encoder output in it."""
-    layers = {
-        group.name: _empty_group(group, getattr(stack, group.name), example, capacity, encoder_output)
-        for group in stack.config.groups
-    }
+    """Return an empty cache, with the cross-attention's keys and values of an encoder's output in it."""
+
+    def empty(layers: Layers, count: int, shared: bool) -> GroupCache:
+        if isinstance(layers, nnx.List):
+            return [_empty_layer(layer, example, capacity, memory) for layer in layers]
+        if shared:
+            one = _empty_layer(layers, example, capacity, memory)
+            return jax.tree.map(lambda array: jnp.broadcast_to(array[None], (count, *array.shape)), one)
+        caches: LayerCache = jax.lax.map(lambda layer: _empty_layer(layer, example, capacity, memory), layers)
+        return caches
+
+    groups = stack.config.groups
+    layers = {group.name: empty(getattr(stack, group.name), group.count, group.shared) for group in groups}
     batch = example.shape[0]
     positions, present = jnp.zeros((batch, capacity), jnp.int32), jnp.zeros((batch, capacity), bool)
     return Cache(layers=layers, positions=positions, present=present, used=0)
 
 
-def _empty_group(
-    group: LayerGroup, layers: Layers, example: jax.Array, capacity: int, encoder_output: jax.Array | None
-) -> GroupCache:
-    if isinstance(layers, nnx.List):
-        return [_empty_layer(layer, example, capacity, encoder_output) for layer in layers]
-
-    def empty(_: None, own: Any) -> tuple[None, LayerCache]:
-        return None, _empty_layer(group.layer_of(layers, own), example, capacity, encoder_output)
-
-    return jax.lax.scan(empty, None, group.varying_weights(layers), length=group.count)[1]
-
-
 def _empty_layer(
-    layer: TransformerLayer, example: jax.Array, capacity: int, encoder_output: jax.Array | None
+    layer: TransformerLayer, example: jax.Array, capacity: int, memory: jax.Array | None
 ) -> LayerCache:
     one = layer.attention.key_values(example, jnp.zeros((1, 1), jnp.int32))
     room = {name: jnp.zeros((a.shape[0], capacity, *a.shape[2:]), a.dtype) for name, a in one.items()}
     empty = {name: stored(array) for name, array in room.items()}
-    if layer.config.cross_attention is None or encoder_output is None:
+    if layer.config.cross_attention is None or memory is None:
         return LayerCache(empty)
-    return LayerCache(empty, layer.cross_attention.key_values(encoder_output, None))
+    return LayerCache(empty, layer.cross_attention.key_values(memory, None))

@@ -1,225 +1,165 @@
-"""The encoder, and the recipes of BERT, DistilBERT, RoBERTa and ALBERT."""
+"""The encoder: BERT, DistilBERT, RoBERTa and ALBERT."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 import jax
 from flax import nnx
 
-from headjax.attention.formulation import Attention
+from headjax.attention.multi_head import MultiHead
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, Rate, Size
-from headjax.core.norms import LayerNorm
+from headjax.core.norms import LayerNorm, Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal
-from headjax.models.compute import StackCall
-from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
-from headjax.models.embeddings import Embeddings, Learned, LearnedPresent, Positions
+from headjax.models.config import Batch, Loss, ModelConfig, Output
+from headjax.models.embeddings import PositionKind, Positions, TokenEmbeddings
+from headjax.models.feed_forward import ActivationName, fold
 from headjax.models.inputs import abstract_integers, embedded, reading
 from headjax.models.outputs import Pooler
+from headjax.models.passes import Pass
 from headjax.models.ranges import Range
-from headjax.models.recipe import Recipe, equal_stack
-from headjax.models.residuals import PostNorm, Residual
-from headjax.models.shared_stack import SharedStack
-from headjax.models.stack import Stack
-from headjax.models.sublayers import FeedForward, fold
+from headjax.models.stack import TransformerStack
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
 from headjax.models.tasks.task_output import task_answer
 
 
 @kind("encoder")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EncoderModel(ModelConfig):
-    """stack(embeddings(x)), pooled and turned into the task's logits.
+class EncoderConfig(ModelConfig):
+    """stack(embeddings(x)), pooled and turned into the task's logits. The numbers not asked for are BERT-base's.
 
     Batches hold `input_ids [batch, length]` and optionally `attention_mask` (0 at padding), `token_type_ids`,
     `position_ids` (counted from 0 at any offset), `segment_ids` of packed examples, and the task's labels.
 
-        >>> from headjax.attention import MultiHead
-        >>> from headjax.models import Bert
-        >>> from headjax.models.sublayers import Dense
-        >>> recipe = Bert(attention=MultiHead(num_heads=12, head_dim=64), feed_forward=Dense(3072))
-        >>> headjax.summarize(recipe.build(), length=64).parameters  # as many as BERT-base
+        >>> from headjax.models import EncoderConfig
+        >>> headjax.summarize(EncoderConfig.bert_base(), length=64).parameters
         109482240
+        >>> headjax.summarize(EncoderConfig.albert_base(), length=64).parameters
+        11683584
 
     Attributes:
-        embeddings: token embeddings, positions and segments.
-        encoder: the layers, without cross-attention.
-        pooler: makes `pooled` of the first token, or None.
-        output: the task.
+        vocab_size: number of tokens.
+        positions: how positions enter, see `headjax.models.embeddings.Positions`.
+        max_length: longest sequence, in tokens.
+        position_offset: added to every learned position (RoBERTa counts from 2).
+        segments: number of segment embeddings, 0 for none.
+        embedding_size: size of the embeddings, mapped to the width (ALBERT); None is the width, without a map.
+        embedding_norm: whether the embeddings are normalised, by `norm`.
+        window: self-attention of a layer sees only keys at a distance below this (sliding window); None is any.
+        shared_layers: whether all layers are one layer, applied again and again (ALBERT).
+        pooler: activation of the map that makes `pooled` of the first token, or None for no such map.
+        pooler_dropout: rate on the first token before it.
+        task: the task output.
     """
 
-    embeddings: Embeddings
-    encoder: Stack
-    pooler: Pooler | None = None
-    output: TaskOutput = NoTask()
+    STACKS = {"encoder": ""}  # noqa: RUF012
+
+    width: Size = 768
+    num_layers: Listed = 12
+    vocab_size: Size = 30522
+    positions: PositionKind = "learned"
+    max_length: Size | None = 512
+    position_offset: Count = 0
+    segments: Count = 2
+    embedding_size: Size | None = None
+    embedding_norm: bool = True
+    norm: Norm = LayerNorm(1e-12)
+    window: tuple[Size | None, ...] = ()
+    shared_layers: bool = False
+    pooler: ActivationName | None = "tanh"
+    pooler_dropout: Rate = 0.0
+    task: TaskOutput = NoTask()
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.1
+    initializer: Initializer = TruncatedNormal(0.02)
+
+    @classmethod
+    def bert_base(cls, **changes: Any) -> Self:
+        """Return BERT-base, uncased (Devlin et al. 2019), with these changes."""
+        layer: dict[str, Any] = {"attention": MultiHead(num_heads=12, head_dim=64), "hidden": 3072}
+        return cls(**layer | changes)
+
+    @classmethod
+    def bert_large(cls, **changes: Any) -> Self:
+        """Return BERT-large, uncased (Devlin et al. 2019), with these changes."""
+        sizes: dict[str, Any] = {"width": 1024, "num_layers": 24, "hidden": 4096}
+        return cls(**sizes | {"attention": MultiHead(num_heads=16, head_dim=64)} | changes)
+
+    @classmethod
+    def albert_base(cls, **changes: Any) -> Self:
+        """Return ALBERT-base (Lan et al. 2020): one layer used 12 times, smaller embeddings, no dropout."""
+        albert: dict[str, Any] = {"shared_layers": True, "embedding_size": 128, "vocab_size": 30000}
+        return cls.bert_base(**albert | {"dropout": 0.0, "attention_dropout": 0.0} | changes)
 
     def validate(self) -> None:
-        require(
-            not self.encoder.crossed, "encoder", "cross_attention needs an encoder to attend to; this is the encoder"
-        )
-        pooled = self.pooler is not None or not self.output.needs_pooler
-        require(pooled, "pooler", "the output reads the pooled vector, so the model needs a pooler")
+        self.position_table.validate()
+        pooled = self.pooler is not None or not self.task.needs_pooler
+        require(pooled, "pooler", "the task reads the pooled vector, so the model needs a pooler")
+        equal = not self.shared_layers or len(set(zip(self.attention, self.hidden, self.window, strict=True))) == 1
+        require(equal, "shared_layers", "layers that are one layer must be equal")
+
+    @property
+    def position_table(self) -> Positions:
+        """The positions of the embeddings."""
+        return Positions(self.positions, self.max_length, self.position_offset)
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The tokens and the size of their embeddings."""
-        return Vocabulary(self.embeddings.vocab_size, self.embeddings.token_size(self.width))
+        return Vocabulary(self.vocab_size, self.embedding_size or self.width)
 
     def parts(self) -> dict[str, nnx.Module]:
-        pooler = {} if self.pooler is None else {"pooler": self.pooler.module(self.width)}
-        return {
-            "embeddings": self.embeddings.module(self.width),
-            "encoder": self.encoder.module(self.width, self.width),
-            **pooler,
-            "output": self.output.module(self.width, self.vocabulary),
-        }
-
-    def stacks(self) -> dict[str, Stack]:
-        return {"encoder": self.encoder}
-
-    def enter(self, model: Any, stack: str, batch: Batch, options: Options) -> jax.Array:
-        return embedded(model.embeddings, batch, options, segments=batch.get("token_type_ids"))
-
-    def call(self, stack: str, batch: Batch, options: Options, memory: jax.Array | None) -> StackCall:
-        return reading(self.embeddings.positions, stack, batch, options)
-
-    def finish(self, model: Any, hidden: jax.Array, batch: Batch, options: Options) -> Output:
-        pooled = None if self.pooler is None else model.pooler(hidden, fold(options.key, 2))  # [batch, width]
-        return task_answer(model.output, Features(hidden, pooled, model.embeddings.token), options)
-
-    def loss(self, output: Output, batch: Batch) -> Loss:
-        return self.output.loss(output, batch)
-
-    def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        names = ["input_ids", "attention_mask", *(["token_type_ids"] if self.embeddings.segments else [])]
-        return abstract_integers((batch_size, length), *names) | self.output.example_labels(batch_size, length)
-
-    def ranges(self) -> dict[str, Range]:
-        return self.embeddings.ranges() | self.output.ranges(self.vocabulary)
-
-    def for_evaluation(self) -> EncoderModel:
-        return dataclasses.replace(self, output=self.output.for_evaluation())
-
-    def flops(self, length: int) -> int:
-        total = self.embeddings.flops(self.width, length) + self.encoder.flops(self.width, length)
-        if self.pooler is not None:
-            total += self.pooler.flops(self.width)
-        return total + self.output.flops(self.width, self.vocabulary, length)
-
-
-@kind("bert")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Bert(Recipe):
-    """BERT (Devlin et al. 2019). The numbers that are not asked for are those of bert-base-uncased.
-
-    Attributes:
-        attention: formulation of every layer.
-        feed_forward: feed-forward sub-layer of every layer.
-        vocab_size: number of tokens.
-        max_length: longest sequence, in tokens.
-        segments: number of segment embeddings, 0 for none.
-        width: size of the residual stream.
-        num_layers: number of layers.
-        residual: how sub-layers join the stream; its normalisation is that of the embeddings too.
-        pooler: makes one vector of the first token's, or None.
-        task: the task output.
-        dropout: rate on embeddings and sub-layer outputs.
-        attention_dropout: rate on attention probabilities.
-        attention_by_layer: formulations that differ from layer to layer, instead of `attention` for all.
-        initializer: of weights.
-    """
-
-    attention: Attention
-    feed_forward: FeedForward
-    vocab_size: Size = 30522
-    max_length: Size = 512
-    segments: Count = 2
-    width: Size = 768
-    num_layers: Listed = 12
-    residual: Residual = PostNorm(LayerNorm(1e-12))
-    pooler: Pooler | None = Pooler()
-    task: TaskOutput = NoTask()
-    dropout: Rate = 0.1
-    attention_dropout: Rate = 0.1
-    attention_by_layer: tuple[Attention, ...] = ()
-    initializer: Initializer = TruncatedNormal(0.02)
-
-    def build(self) -> EncoderModel:
-        return EncoderModel(
-            width=self.width,
-            embeddings=self.embeddings(),
-            encoder=self.stack(),
-            pooler=self.pooler,
-            output=self.task,
-            initializer=self.initializer,
-        )
-
-    def positions(self) -> Positions:
-        """Return the positions of the embeddings."""
-        return Learned(self.max_length)
-
-    def embeddings(self) -> Embeddings:
-        """Return the embeddings."""
-        return Embeddings(
-            vocab_size=self.vocab_size,
-            positions=self.positions(),
+        embeddings = TokenEmbeddings(
+            self.vocab_size,
+            self.width,
+            self.position_table,
             segments=self.segments,
-            norm=self.residual.norm,
+            size=self.embedding_size,
+            norm=self.norm if self.embedding_norm else None,
             dropout=self.dropout,
         )
+        pooler = {} if self.pooler is None else {"pooler": Pooler(self.width, self.pooler, self.pooler_dropout)}
+        return {
+            "embeddings": embeddings,
+            "encoder": TransformerStack(self.stacks()["encoder"]),
+            **pooler,
+            "output": self.task.module(self.width, self.vocabulary),
+        }
 
-    def stack(self) -> Stack:
-        """Return the layers."""
-        return equal_stack(self)
+    def enter(self, model: Any, stack: str, batch: Batch, call: Pass) -> jax.Array:
+        return embedded(model.embeddings, batch, call, segments=batch.get("token_type_ids"))
 
+    def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
+        return reading(self.position_table, batch, call)
 
-@kind("distilbert")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DistilBert(Bert):
-    """DistilBERT (Sanh et al. 2019): BERT without segments and pooler, half as deep.
+    def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
+        pooled = None if self.pooler is None else model.pooler(hidden, fold(call.key, 2))  # [batch, width]
+        return task_answer(model.output, Features(hidden, pooled, model.embeddings.token), call)
 
-    For classification it pools with ReLU: `pooler=Pooler(activation="relu")`.
-    """
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        return self.task.loss(output, batch)
 
-    segments: Count = 0
-    num_layers: Listed = 6
-    pooler: Pooler | None = None
+    def answers(self) -> str:
+        return self.task.answers()
 
+    def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        names = ["input_ids", "attention_mask", *(["token_type_ids"] if self.segments else [])]
+        return abstract_integers((batch_size, length), *names) | self.task.example_labels(batch_size, length)
 
-@kind("roberta")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Roberta(Bert):
-    """RoBERTa (Liu et al. 2019): BERT with one segment, and positions that skip the padding token, which has id 1."""
+    def ranges(self) -> dict[str, Range]:
+        found = {"input_ids": Range(self.vocab_size, "tokens")}
+        if self.segments:
+            found["token_type_ids"] = Range(self.segments, "segments")
+        return found | self.position_table.ranges("position_ids") | self.task.ranges(self.vocabulary)
 
-    vocab_size: Size = 50265
-    segments: Count = 1
-    residual: Residual = PostNorm(LayerNorm(1e-5))
-    pooler: Pooler | None = None
+    def for_evaluation(self) -> EncoderConfig:
+        return dataclasses.replace(self, task=self.task.for_evaluation())
 
-    def positions(self) -> Positions:
-        return LearnedPresent(self.max_length)
-
-
-@kind("albert")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Albert(Bert):
-    """ALBERT (Lan et al. 2020): BERT whose layers are one layer, with smaller token embeddings and no dropout.
-
-    Attributes:
-        embedding_size: size of the token embeddings.
-    """
-
-    vocab_size: Size = 30000
-    embedding_size: Size = 128
-    dropout: Rate = 0.0
-    attention_dropout: Rate = 0.0
-
-    def embeddings(self) -> Embeddings:
-        return dataclasses.replace(super().embeddings(), size=self.embedding_size)
-
-    def stack(self) -> Stack:
-        stack = super().stack()
-        return SharedStack(layers=stack.layers, final_norm=stack.final_norm)
+    def flops(self, length: int) -> int:
+        mapped = 0 if self.embedding_size is None else 2 * length * self.embedding_size * self.width
+        pooled = 0 if self.pooler is None else 2 * self.width**2
+        layers = self.stacks()["encoder"].flops(length)
+        return mapped + layers + pooled + self.task.flops(self.width, self.vocabulary, length)

@@ -15,10 +15,11 @@ from headjax.core.limits import check_memory
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.mesh.memory import memory_of
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, GenerativeModel, ModelConfig, Options
+from headjax.models.config import Batch, GenerativeConfig, ModelConfig
 from headjax.models.decode_loop import Loop, Settings, continue_until, read_prompts
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
+from headjax.models.passes import Pass
 from headjax.models.prompts import (
     NEW_TOKENS,
     check_positions,
@@ -132,9 +133,9 @@ def generate(
     return continued[0] if isinstance(batch, str) else continued
 
 
-def check_generative(config: ModelConfig, max_new_tokens: int) -> GenerativeModel:
+def check_generative(config: ModelConfig, max_new_tokens: int) -> GenerativeConfig:
     """Return the config if it can generate."""
-    if not isinstance(config, GenerativeModel):
+    if not isinstance(config, GenerativeConfig):
         raise DataError("model: it has no decoder, so it does not generate")
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
         raise DataError(f"max_new_tokens: must be an integer of at least 1, got {max_new_tokens!r}")
@@ -229,7 +230,7 @@ def cache_bytes(model: Model, batch: Batch, new_tokens: int, compute: Compute = 
 
     def layers(model: Model, batch: Batch) -> Any:
         config: Any = model.config
-        return config.prompt(compute.cast(model), batch, Options(compute=compute), new_tokens).state.cache.layers
+        return config.prompt(compute.cast(model), batch, Pass(compute=compute), new_tokens).state.cache.layers
 
     arrays = jax.tree.leaves(jax.eval_shape(layers, model, dict(batch)))
     return sum(array.size * array.dtype.itemsize for array in arrays)

@@ -7,14 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.attend import Call
 from headjax.attention.operands import Mask
 from headjax.core.errors import DataError
-from headjax.models.compute import StackCall
-from headjax.models.config import Batch, ModelConfig, Options
+from headjax.models.config import Batch, ModelConfig
 from headjax.models.embeddings import Positions
+from headjax.models.feed_forward import fold
+from headjax.models.passes import Pass
 from headjax.models.ranges import check_ranges
-from headjax.models.sublayers import fold
 
 
 def check_batch(config: ModelConfig, batch: Batch) -> Batch:
@@ -95,18 +94,18 @@ def _counted(present: jax.Array, segments: Any) -> jax.Array:
 
 
 def embedded(
-    embeddings: Any, batch: Batch, options: Options, *, causal: bool = False, segments: jax.Array | None = None
+    embeddings: Any, batch: Batch, call: Pass, *, causal: bool = False, segments: jax.Array | None = None
 ) -> jax.Array:
     """Return the embeddings `[batch, length, width]` of `input_ids [batch, length]`."""
     tokens = batch_tokens(batch)
     present = batch_present(batch, tokens)
-    positions = batch_positions(batch, embeddings.config.positions, tokens, present, causal=causal)
-    x: jax.Array = embeddings(tokens, positions=positions, segments=segments, key=fold(options.key, 0))
+    positions = batch_positions(batch, embeddings.positions, tokens, present, causal=causal)
+    x: jax.Array = embeddings(tokens, positions=positions, segments=segments, key=fold(call.key, 0))
     return x
 
 
-def reading(positions: Positions, stack: str, batch: Batch, options: Options, *, causal: bool = False) -> StackCall:
-    """Return the call of the stack that reads `input_ids [batch, length]`.
+def reading(positions: Positions, batch: Batch, call: Pass, *, causal: bool = False) -> Pass:
+    """Return the pass of the stack that reads `input_ids [batch, length]`.
 
     Examples packed by `segment_ids` are kept apart. `query_mask` is None where there is no `attention_mask`.
     """
@@ -115,8 +114,4 @@ def reading(positions: Positions, stack: str, batch: Batch, options: Options, *,
     packed = batch.get("segment_ids")
     counted = batch_positions(batch, positions, tokens, present, causal=causal)
     mask = Mask(causal=causal, keys=present, query_segments=packed, key_segments=packed)
-    return options.call(stack)._replace(
-        attention=Call(mask=mask, positions=counted),
-        query_mask=present,
-        key=fold(options.key, 1),
-    )
+    return call.reading(mask=mask, positions=counted, query_mask=present, key=fold(call.key, 1))

@@ -1,71 +1,40 @@
-"""A model as a `flax.nnx` module: its forward pass and its directory.
-
-A model directory holds `config.json`, `params/` (Orbax), `tokenizer/`, `files/`, `history.json` and the record of their
-checksums, `checksums.json` (see `headjax.storage.checksums`), with which they are compared whenever they are read.
-"""
+"""A model as a `flax.nnx` module: its parts, its forward pass, its walk block by block."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
 from jax.sharding import Mesh
 
 from headjax.core import history
-from headjax.core import tensors as declared
-from headjax.core.errors import CheckpointError, ConfigError, DataError, HeadjaxError, ParameterError
-from headjax.core.modules import arrays, copied, declared_module, weights_of
-from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
+from headjax.core.errors import DataError, HeadjaxError, ParameterError
+from headjax.core.modules import Aside, arrays, bind, copied, declared_module, in_order, settings, weights_of
+from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 from headjax.mesh.explicit import spread_by_example
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Loss, ModelConfig, Network, Options, Output
+from headjax.models.config import Batch, Loss, ModelConfig, Output
+from headjax.models.directory import ModelFolder, Saved, save
 from headjax.models.inputs import device_batch
-from headjax.models.layer import Probe, ProbeFunction
-from headjax.models.tasks.classification import remembered_names, with_class_names
+from headjax.models.passes import Pass, Probe, ProbeFunction
 from headjax.models.walk import LayerBlock, NextStack, State, blocks_of, entered
-from headjax.storage import checksums
-from headjax.storage.arrays import read_params, write_params
-from headjax.storage.directories import Layout, write_directory
-from headjax.storage.files import json_text, parse_json
-from headjax.storage.paths import files_below, path_of
-from headjax.tokenizers.tokenizer import Tokenizer
-from headjax.version import __version__
 
 
-class Record:
-    """A model's parts beside arrays. Models that differ in it alone share compiled programs.
+class _Beside(NamedTuple):
+    """What a model has beside its parts."""
 
-    Attributes:
-        history: changes made to the model, oldest first.
-        tokenizer: its tokenizer, or None.
-        files: other files that came with it, by name.
-    """
-
-    def __init__(self, history: tuple[Mapping[str, Any], ...], tokenizer: Any, files: Mapping[str, bytes]) -> None:
-        self.history, self.tokenizer, self.files = history, tokenizer, files
-
-    def __hash__(self) -> int:
-        return hash(Record)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Record)
-
-    def __repr__(self) -> str:
-        return f"Record({len(self.history)} changes, tokenizer: {'no' if self.tokenizer is None else 'yes'})"
-
-    def __deepcopy__(self, memo: Any) -> Record:
-        return self
+    history: tuple[Mapping[str, Any], ...]
+    tokenizer: Any
+    files: Mapping[str, bytes]
 
 
-class Model(Network):
+class Model(nnx.Module):
     """A model: a config, and the `flax.nnx` modules that it describes, with their arrays.
 
     Every transformation of Flax takes it. headjax's own functions leave the model that they are given as it is, and
@@ -100,7 +69,7 @@ class Model(Network):
 
         Args:
             config: the architecture.
-            params: nested dict of arrays, as `config.tensors()` declares them; what is missing is left out.
+            params: nested dict of arrays, as `config.tensors()` declares them; parts that are missing are left out.
             history: changes made to it, oldest first.
             tokenizer: its tokenizer, if it has one.
             files: other files of the Hugging Face directory that it came from, by name (`README.md`).
@@ -113,11 +82,11 @@ class Model(Network):
             if rngs is None:
                 raise HeadjaxError("rngs: a model needs `params`, or `rngs` to draw them, such as nnx.Rngs(0)")
             params = config.initialize(rngs.params())
-        self.record = Record(tuple(history), tokenizer, dict(files or {}))
         self.config, self.deterministic = config, False
-        parts = config.bind(params)
-        for name in params:
-            setattr(self, name, getattr(parts, name))
+        self.beside = Aside(_Beside(tuple(history), tokenizer, dict(files or {})))
+        for name, part in declared_module(type(config).parts, config).items():
+            if name in params:
+                setattr(self, name, bind(in_order(copied(part), part), params[name]))
 
     @property
     def params(self) -> Params:
@@ -127,23 +96,28 @@ class Model(Network):
             ParameterError: another module, or a variable more, has been put into the model: it computes with that, but
                 its config does not describe it.
         """
-        check_parts(self, declared_module(self.config))
+        check_parts(self)
         return arrays(self)
+
+    @property
+    def _beside(self) -> _Beside:
+        found: _Beside = self.beside.value
+        return found
 
     @property
     def history(self) -> tuple[Mapping[str, Any], ...]:
         """Changes made to the model, oldest first."""
-        return self.record.history
+        return self._beside.history
 
     @property
     def tokenizer(self) -> Any:
         """The model's tokenizer, or None."""
-        return self.record.tokenizer
+        return self._beside.tokenizer
 
     @property
     def files(self) -> Mapping[str, bytes]:
         """Files that came with the model, which an export gives back: its model card, how it reads images and chats."""
-        return self.record.files
+        return self._beside.files
 
     def __call__(
         self,
@@ -161,8 +135,11 @@ class Model(Network):
         """
         still = self.deterministic if deterministic is None else deterministic
         key = None if rngs is None or still else rngs.dropout()
-        options = Options(key=key, probe=probe, compute=compute)
-        return forward(self, batch, options, attention=attention)
+        return forward(self, batch, Pass(key, probe, compute), attention=attention)
+
+    def forward(self, batch: Batch, call: Pass = Pass()) -> Output:
+        """Compute the forward pass as a pass is told, in the caller's own program."""
+        return self.config.forward(call.compute.cast(self), batch, call)
 
     def device_batch(self, batch: Batch) -> dict[str, jax.Array]:
         """Return a batch's arrays as JAX arrays, checked to be tokens, classes and positions of the model."""
@@ -177,7 +154,7 @@ class Model(Network):
 
     def embed(self, batch: Batch, compute: Compute = Compute()) -> State:
         """Return the state that enters the first block, see `headjax.models.walk`."""
-        return entered(compute.cast(self), next(iter(self.config.stacks())), batch, None, Options(compute=compute))
+        return entered(compute.cast(self), next(iter(self.config.stacks())), batch, None, Pass(compute=compute))
 
     def blocks(self) -> list[LayerBlock | NextStack]:
         """Return the blocks in the order of computation."""
@@ -187,7 +164,7 @@ class Model(Network):
         """Return the model's output, from the state after the last block."""
         model, last = compute.cast(self), list(self.config.stacks())[-1]
         hidden = getattr(model, last).end(state.x)
-        return self.config.finish(model, hidden, state.batch, Options(compute=compute))
+        return self.config.finish(model, hidden, state.batch, Pass(compute=compute))
 
     def named_sites(self, sites: Sequence[Any]) -> list[Any]:
         """Return sites (`headjax.AttentionSite`) with heads named by head stack, layer and original number."""
@@ -213,16 +190,13 @@ class Model(Network):
     def __repr__(self) -> str:
         """Describe the model in at most five lines; its `config` and `params` print whole."""
         types = sorted({str(array.dtype) for array in jax.tree.leaves(arrays(self))})
-        output: Any = getattr(self.config, "output", None)
         stacks = [
             f"{name} {sum(layer.num_heads for layer in layers)} in {len(layers)} layers"
             for name, layers in self.config.attentions().items()
         ]
         made = ", ".join(str(entry.get("action", "?")) for entry in self.history[-5:])
         lines = [
-            f"Model: {kind_of(self.config)}, width {self.config.width}"
-            + (f", output {kind_of(output)}" if hasattr(output, "_kind") else "")
-            + (f" of {output.classes} classes" if hasattr(output, "classes") else ""),
+            f"Model: {kind_of(self.config)}, width {self.config.width}{self.config.answers()}",
             f"  heads: {', '.join(stacks)}",
             f"  parameters: {self.num_parameters:,}" + (f" ({', '.join(types)})" if types else ", none loaded"),
             f"  tokenizer: {'none' if self.tokenizer is None else 'yes'}" + (f"; history: {made}" if made else ""),
@@ -256,101 +230,19 @@ class Model(Network):
         return self.replace(history=(*self.history, history.entry(action, **details)))
 
     def save(self, path: str | Path) -> None:
-        """Write a model directory, see `headjax.models.model`."""
-        save(self, path)
+        """Write a model directory; it appears under its name only once it is complete.
 
+        Among several processes, the one that calls this writes, without the others; it has the parameters whole.
 
-def check_parts(module: Any, expected: Any, path: str = "") -> None:
-    """Raise `ParameterError` for the first part of a module that is not of the kind that its config describes."""
-    if isinstance(module, nnx.List):  # layers by themselves, as generation reads them
-        for number, layer in enumerate(module):
-            check_parts(layer, expected, f"{path}/{number}")
-        return
-    wanted = weights_of(expected)
-    for name, own in weights_of(module).items():
-        where, there = f"{path}/{name}".strip("/"), wanted.get(name)
-        kinds = (type(own), getattr(own, "config", None)), (type(there), getattr(there, "config", None))
-        if (isinstance(own, nnx.Variable) and there is not None) or kinds[0] == kinds[1]:
-            if isinstance(own, nnx.Module) and not isinstance(own, nnx.Variable):
-                check_parts(own, there, where)
-        elif isinstance(own, nnx.List) and there is not None:
-            check_parts(own, there, where)
-        else:
-            here = f"a {type(there).__name__}" if there is not None else "nothing"
-            is_here = "has gates" if here[2:] == type(own).__name__ else f"is a {type(own).__name__}"
-            raise ParameterError(
-                f"{where}: {is_here}, where the config describes {here}; the model computes with it, but cannot be "
-                "written or rewritten so: change layers with headjax.map_attention, and give gates last"
-            )
+            >>> headjax.demo_model().save(folder / "model")
+            >>> sorted(path.name for path in (folder / "model").iterdir())
+            ['checksums.json', 'config.json', 'files', 'history.json', 'params', 'tokenizer']
 
-
-def forward(model: Model, batch: Batch, options: Options, *, attention: bool = False) -> Output:
-    """Compute the forward pass, jitted once for models of the same parts and shapes, probe and compute."""
-    if attention and options.probe is not None:
-        raise DataError("attention: ask for attention probabilities or for a probe, not for both")
-    probe = probabilities if attention else options.probe
-    arrays = device_batch(model.config, batch)
-    # Within a trace nothing is compiled apart, so that whoever traces a gated copy sees all of its calls.
-    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((model, arrays)))
-    run = _forward.__wrapped__ if traced else _forward  # type: ignore[attr-defined]
-    output: Output = run(model, arrays, options.key, probe, options.compute)
-    return output._replace(attention=output.probes, probes=None) if attention else output
-
-
-def probabilities(probe: Probe) -> jax.Array | None:
-    """Return a layer's attention probabilities `[batch, heads, query, key]`."""
-    return probe.attended.probabilities
-
-
-@functools.partial(jax.jit, static_argnames=("probe", "compute"))
-def _forward(model: Model, batch: Any, key: Any, probe: ProbeFunction | None, compute: Compute) -> Output:
-    def computed(model: Model, batch: Any, key: Any) -> Output:
-        return model.config.forward(compute.cast(model), batch, Options(key, probe, compute))
-
-    examples = next(iter(batch.values()), jax.numpy.zeros(()))  # an empty batch is refused by what reads it
-    return spread_by_example(computed, examples, model, batch, key)
-
-
-FILES = "files"
-"""Folder of the files that came with a model."""
-
-_NAMES = frozenset({"config.json", "history.json", "params", "tokenizer", FILES, checksums.RECORD})
-LAYOUT = Layout("history.json", _NAMES)
-"""Content of a model directory."""
-
-
-def save(model: Model, path: str | Path) -> None:
-    """Write a model directory; it appears under its name only once it is complete.
-
-    Among several processes, the one that calls this writes, without the others; it has the parameters whole.
-
-        >>> headjax.save(headjax.demo_model(), folder / "model")
-        >>> sorted(path.name for path in (folder / "model").iterdir())
-        ['checksums.json', 'config.json', 'files', 'history.json', 'params', 'tokenizer']
-
-    Raises:
-        CheckpointError: the path exists and is not a model directory, or holds files that headjax did not write.
-        ParameterError: the parameters are not those the config declares, or not finite.
-    """
-    declared.check(model.config.tensors(), model.params)
-    declared.require_finite(model.params)
-    config: dict[str, Any] = {"headjax": __version__, "model": to_data(model.config)}
-    modules = sorted(foreign_modules(model.config))
-    if modules:
-        config["modules"] = modules
-
-    def write(folder: Path) -> None:
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        (folder / "history.json").write_text(json_text(list(model.history), indent=2) + "\n")
-        if model.tokenizer is not None:
-            model.tokenizer.save(folder / "tokenizer")
-        for name, data in model.files.items():
-            (folder / FILES / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / FILES / name).write_bytes(data)
-        write_params(model.params, folder / "params")
-        checksums.write_checksums(folder)
-
-    write_directory(path_of(path), write, LAYOUT)
+        Raises:
+            CheckpointError: the path exists and is not a model directory, or holds files that headjax did not write.
+            ParameterError: the parameters are not those the config declares, or not finite.
+        """
+        save(path, Saved(self.config, self.params, self.history, self.tokenizer, self.files))
 
 
 def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
@@ -370,56 +262,54 @@ def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
         ConfigError: a config that describes no model, or arrays that cannot fit into memory.
         ParameterError: a missing, extra or wrongly shaped array; the message names its path.
     """
-    return ModelFolder(path).model(mesh)
+    return Model(*ModelFolder(path).read(mesh))
 
 
-class ModelFolder:
-    """A model directory, opened: its documents are read once each, its arrays whenever a model is asked for."""
+def check_parts(model: Model) -> None:
+    """Raise `ParameterError` for the first part of a model that is not of the kind that its config describes."""
+    _check_weights(weights_of(model), declared_module(type(model.config).parts, model.config), "")
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = path_of(path)
 
-    def model(self, mesh: Mesh | None = None) -> Model:
-        """Return the model, see `load`."""
-        config, past = self.config, self._json("history.json")
-        config = with_class_names(config, remembered_names(past))
-        checksums.check(self.path)
-        place = self.path / "tokenizer"
-        tokenizer = Tokenizer.load(place) if place.is_dir() else None
-        params = read_params(config.tensors(), self.path / "params", mesh)
-        return Model(config, params, tuple(past), tokenizer, self._files())
+def _check_weights(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str) -> None:
+    for name, own in found.items():
+        where = f"{path}/{name}".strip("/")
+        there: Any = wanted.get(name)
+        if isinstance(own, nnx.List) and there is not None:  # layers by themselves, as generation reads them
+            for number, layer in enumerate(own):
+                _check_weights(weights_of(layer), weights_of(there), f"{where}/{number}")
+        elif isinstance(own, nnx.Module) and type(own) is type(there) and settings(own) == settings(there):
+            _check_weights(weights_of(own), weights_of(there), where)
+        elif not isinstance(own, nnx.Variable) or there is None:
+            here = f"a {type(there).__name__}" if there is not None else "nothing"
+            is_here = "has gates" if here[2:] == type(own).__name__ else f"is a {type(own).__name__}"
+            raise ParameterError(
+                f"{where}: {is_here}, where the config describes {here}; the model computes with it, but cannot be "
+                "written or rewritten so: change layers with headjax.map_attention, and give gates last"
+            )
 
-    def _files(self) -> dict[str, bytes]:
-        place = self.path / FILES
-        return {name: (place / name).read_bytes() for name in files_below(place)}
 
-    def _json(self, name: str) -> Any:
-        """Return the value of a document that is as it was written."""
-        try:
-            return parse_json(checksums.read_document(self.path, name), str(self.path / name))
-        except DataError as error:
-            raise CheckpointError(str(error)) from None
+def forward(model: Model, batch: Batch, call: Pass, *, attention: bool = False) -> Output:
+    """Compute the forward pass, jitted once for models of the same parts and shapes, probe and compute."""
+    if attention and call.probe is not None:
+        raise DataError("attention: ask for attention probabilities or for a probe, not for both")
+    probe = probabilities if attention else call.probe
+    arrays = device_batch(model.config, batch)
+    # Within a trace nothing is compiled apart, so that whoever traces a gated copy sees all of its calls.
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((model, arrays)))
+    run = _forward.__wrapped__ if traced else _forward  # type: ignore[attr-defined]
+    output: Output = run(model, arrays, call.key, probe, call.compute)
+    return output._replace(attention=output.probes, probes=None) if attention else output
 
-    @functools.cached_property
-    def config(self) -> ModelConfig:
-        """The model's config."""
-        folder, file = self.path, self.path / "config.json"
-        if not file.is_file():
-            hint = f"; do you mean {folder / 'model'}?" if (folder / "model" / "config.json").is_file() else ""
-            raise CheckpointError(f"{folder}: not a model directory (it has no config.json){hint}")
-        data = self._json("config.json")
-        if isinstance(data, dict) and "model_type" in data:
-            raise CheckpointError(f"{folder}: a Hugging Face directory; import it first: headjax import {folder} OUT")
-        if not isinstance(data, dict) or "model" not in data:
-            raise CheckpointError(f"{file}: not a headjax config (it has no field 'model')")
-        try:
-            return from_data(ModelConfig, data["model"], str(file))  # type: ignore[type-abstract]
-        except ConfigError as error:
-            # What a directory says is not imported: whoever wrote it could name any module.
-            recorded = data.get("modules")
-            names = map(str, recorded) if isinstance(recorded, list) else ()
-            missing = [name[:80] for name in names if name not in sys.modules]
-            if not missing:
-                raise
-            unknown = f"written with {', '.join(missing)}: import it, by --import {missing[0]}"
-            raise ConfigError(f"{error}; {unknown}") from None
+
+def probabilities(probe: Probe) -> jax.Array | None:
+    """Return a layer's attention probabilities `[batch, heads, query, key]`."""
+    return probe.attended.probabilities
+
+
+@functools.partial(jax.jit, static_argnames=("probe", "compute"))
+def _forward(model: Model, batch: Any, key: Any, probe: ProbeFunction | None, compute: Compute) -> Output:
+    def computed(model: Model, batch: Any, key: Any) -> Output:
+        return model.config.forward(compute.cast(model), batch, Pass(key, probe, compute))
+
+    examples = next(iter(batch.values()), jax.numpy.zeros(()))  # an empty batch is refused by what reads it
+    return spread_by_example(computed, examples, model, batch, key)

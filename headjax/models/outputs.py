@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import abc
-import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,80 +11,45 @@ from flax import nnx
 
 from headjax.attention.operands import Dropout
 from headjax.attention.projections import Weight, bias_weight, into_heads
-from headjax.core.fields import Positive, Rate
-from headjax.core.modules import Spec
-from headjax.core.serialize import kind
 from headjax.core.tensors import Zeros, weight
-from headjax.models.sublayers import ACTIVATIONS, ActivationName
+from headjax.models.feed_forward import ACTIVATIONS, ActivationName
 
 IGNORED = -100
 """The label of positions that carry no loss."""
 
 
-class TokenLogits(Spec, abc.ABC):
-    """Base of the outputs over the vocabulary."""
+class VocabularyLogits(nnx.Module):
+    """scale * h E^T (+ b), E the token embeddings (Press and Wolf 2017), or h W (+ b) with weights of its own.
 
-    bias: bool
-    softcap: float | None
-    scale_by_width: bool
-
-    @abc.abstractmethod
-    def module(self, width: int, vocab_size: int) -> VocabularyLogits:
-        """Return the module."""
-
-
-@kind("tied")
-@dataclasses.dataclass(frozen=True)
-class Tied(TokenLogits):
-    """scale * h E^T (+ b): the token embeddings are the output's weights too (Press and Wolf 2017).
-
-    Attributes:
+    Args:
+        width: size of the residual stream.
+        vocab_size: number of tokens.
+        tied: whether the weights are E.
         bias: whether there is one bias per token.
-        scale_by_width: whether scale is 1 / sqrt(width) (T5) and not 1.
+        scaled: whether scale is 1 / sqrt(width) (T5) and not 1.
         softcap: c of the logits c * tanh(logits / c) that come of these (Gemma); None leaves them.
     """
 
-    bias: bool = False
-    scale_by_width: bool = False
-    softcap: Positive | None = None
-
-    def module(self, width: int, vocab_size: int) -> VocabularyLogits:
-        return VocabularyLogits(self, vocab_size)
-
-
-@kind("untied")
-@dataclasses.dataclass(frozen=True)
-class Untied(TokenLogits):
-    """h W (+ b) with its own weights.
-
-    Attributes:
-        bias: whether there is one bias per token.
-        softcap: as in `Tied`.
-    """
-
-    bias: bool = False
-    softcap: Positive | None = None
-
-    scale_by_width: ClassVar[bool] = False  # type: ignore[misc]
-
-    def module(self, width: int, vocab_size: int) -> VocabularyLogits:
-        return VocabularyLogits(self, vocab_size, weight((width, vocab_size), ("embed", "vocabulary")))
-
-
-class VocabularyLogits(nnx.Module):
-    """The module of `Tied`, which has no kernel, and of `Untied`."""
-
-    def __init__(self, config: TokenLogits, vocab_size: int, kernel: nnx.Param[Any] | None = None) -> None:
-        self.config = config
-        self.kernel = kernel
-        self.bias = bias_weight(config.bias, (vocab_size,), ("vocabulary",))
+    def __init__(
+        self,
+        width: int,
+        vocab_size: int,
+        *,
+        tied: bool = True,
+        bias: bool = False,
+        scaled: bool = False,
+        softcap: float | None = None,
+    ) -> None:
+        self.scaled, self.softcap = scaled, softcap
+        self.kernel = None if tied else weight((width, vocab_size), ("embed", "vocabulary"))
+        self.bias = bias_weight(bias, (vocab_size,), ("vocabulary",))
 
     def __call__(self, hidden: jax.Array, embedding: Weight) -> jax.Array:
         """`[batch, length, width]` to float32 `[batch, length, vocabulary]`; `embedding` is the token table E."""
-        if self.config.scale_by_width:
+        if self.scaled:
             hidden = hidden * jnp.asarray(hidden.shape[-1] ** -0.5, hidden.dtype)
         kernel = embedding.T if self.kernel is None else self.kernel  # [width, vocabulary]
-        logits, cap = into_heads(hidden, kernel, self.bias).astype(jnp.float32), self.config.softcap
+        logits, cap = into_heads(hidden, kernel, self.bias).astype(jnp.float32), self.softcap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
 
@@ -113,9 +76,7 @@ class Linear(nnx.Module):
         return into_heads(inputs, self.kernel, self.bias).astype(jnp.float32)
 
 
-@kind("pooler")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Pooler(Spec):
+class Pooler(Linear):
     """phi(dropout(h_0) W + b), h_0 the first token's hidden state.
 
     BERT pools with tanh in every model; the first layer of RoBERTa's classification output is the same map with a
@@ -126,22 +87,11 @@ class Pooler(Spec):
         dropout: rate on the first token's hidden state.
     """
 
-    activation: ActivationName = "tanh"
-    dropout: Rate = 0.0
-
-    def module(self, width: int) -> FirstTokenPooler:
-        """Return the module."""
-        return FirstTokenPooler(width, width, self)
-
-    def flops(self, width: int) -> int:
-        """Floating-point operations for one example."""
-        return 2 * width * width
-
-
-class FirstTokenPooler(Linear):
-    """The module of `Pooler`."""
+    def __init__(self, width: int, activation: ActivationName = "tanh", dropout: float = 0.0) -> None:
+        super().__init__(width, width)
+        self.activation, self.dropout = activation, dropout
 
     def __call__(self, hidden: jax.Array, key: jax.Array | None) -> jax.Array:
         """`[batch, length, width]` to `[batch, width]`."""
-        first = Dropout(self.config.dropout, key)(hidden[:, 0])  # [batch, width]
-        return ACTIVATIONS[self.config.activation](into_heads(first, self.kernel, self.bias))
+        first = Dropout(self.dropout, key)(hidden[:, 0])  # [batch, width]
+        return ACTIVATIONS[self.activation](into_heads(first, self.kernel, self.bias))

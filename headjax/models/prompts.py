@@ -10,7 +10,7 @@ import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.models.config import Batch, ModelConfig
-from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.model import Model
 from headjax.storage.files import check_characters
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ def prompt_batch(
         check_characters(text, f"prompts[{number}]")
     tokenizer = tokenizer_of(model)
     end = end_of_text(tokenizer)
-    reads_source = isinstance(model.config, EncoderDecoderModel)
+    reads_source = isinstance(model.config, EncoderDecoderConfig)
     if special:
         _check_special(tokenizer, texts)
     encoded = [_ended(tokenizer.prompt_ids(text, spelled=special), end, reads_source) for text in texts]
@@ -93,11 +93,7 @@ def end_of_text(tokenizer: Tokenizer) -> int | None:
 
 def new_tokens(config: ModelConfig, batch: Batch) -> int:
     """Return the default greatest number of new tokens: `NEW_TOKENS`, or as many as the model's positions leave."""
-    embeddings: Any = getattr(config, "embeddings", None)
-    used = prompt_length(config, batch)
-    if isinstance(config, EncoderDecoderModel):
-        embeddings = config.target_embeddings
-    reach: int | None = getattr(getattr(embeddings, "positions", None), "max_length", None)
+    used, reach = prompt_length(config, batch), getattr(config, "max_length", None)
     if reach is None:
         return NEW_TOKENS
     if used >= reach:
@@ -107,13 +103,13 @@ def new_tokens(config: ModelConfig, batch: Batch) -> int:
 
 def prompt_length(config: ModelConfig, batch: Batch) -> int:
     """Return the number of tokens that the decoder reads before the first new one, padding included."""
-    name = "decoder_input_ids" if isinstance(config, EncoderDecoderModel) else "input_ids"
+    name = "decoder_input_ids" if isinstance(config, EncoderDecoderConfig) else "input_ids"
     return int(np.shape(batch[name])[1]) if name in batch else 1
 
 
 def check_positions(config: ModelConfig, batch: Batch, new_tokens: int) -> None:
     """Raise `DataError` where positions that a batch gives its prompts leave too few for as many new tokens."""
-    name = "decoder_position_ids" if isinstance(config, EncoderDecoderModel) else "position_ids"
+    name = "decoder_position_ids" if isinstance(config, EncoderDecoderConfig) else "position_ids"
     limit = config.ranges().get(name)
     if limit is None or name not in batch:
         return
@@ -131,7 +127,7 @@ def texts_of(
     for row in range(count or len(tokens)):
         ids = [int(token) for token in np.asarray(tokens[row])[: int(lengths[row])]]
         ids = ids[:-1] if end is not None and ids and ids[-1] == end else ids
-        if isinstance(model.config, EncoderDecoderModel):
+        if isinstance(model.config, EncoderDecoderConfig):
             texts.append(tokenizer.for_targets.decode(np.asarray(ids)).strip())
         else:
             # Some vocabularies drop the space before the first token of a text, so that it is decoded in its place.

@@ -2,146 +2,62 @@
 
 from __future__ import annotations
 
-import abc
-import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from flax import nnx
 
-from headjax.core.fields import Positive
-from headjax.core.modules import Spec
-from headjax.core.norms import LayerNorm, Norm
-from headjax.core.serialize import kind
+from headjax.core.norms import Norm
 from headjax.core.tensors import Ones, weight
 
-Factor = nnx.Param[Any] | float
-"""A factor of the stream: a number, or a learned vector `[width]`."""
+ResidualKind = Literal["post_norm", "scaled_post_norm", "constant_post_norm", "pre_norm", "sandwich_norm"]
+
+BEFORE = ("pre_norm", "sandwich_norm")
+"""Kinds that normalise what a sub-layer reads, so that the stream itself is normalised once, at the end of a stack."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Residual(Spec, abc.ABC):
+class Residual(nnx.Module):
     """A residual connection around a sub-layer f.
 
+        post_norm           LN(x + f(x))              Vaswani et al. 2017; BERT
+        scaled_post_norm    LN(omega * x + f(x))      Admin (Liu et al. 2020, section 4): a learned vector omega
+        constant_post_norm  LN(alpha x + f(x))        DeepNorm (Wang et al. 2022, section 3): a constant alpha
+        pre_norm            x + f(LN(x))              GPT-2, ViT
+        sandwich_norm       x + LN'(f(LN(x)))         Ding et al. 2021; Gemma 3
+
+    Omega starts as ones; `headjax.initialization` sets it.
+
     Attributes:
-        norm: the normalisation.
+        kind: which of them.
+        norm: LN.
+        after: LN', or None.
+        shortcut: omega `[width]` or alpha, which multiplies x.
     """
 
-    norm: Norm = LayerNorm()
-
-    @abc.abstractmethod
-    def module(self, width: int) -> ResidualConnection:
-        """Return the module."""
-
-
-class ResidualConnection(nnx.Module):
-    """a x + f(x), with a the `shortcut`; the base of those that normalise before or after."""
-
-    norm: Any
-
-    def __init__(self, config: Residual, width: int, *, shortcut: Factor = 1.0) -> None:
-        self.config = config
-        self.norm = config.norm.module(width)
-        self.shortcut = shortcut
+    def __init__(self, kind: ResidualKind, norm: Norm, width: int, alpha: float = 1.0) -> None:
+        self.kind = kind
+        self.norm = norm.module(width)
+        self.after = norm.module(width) if kind == "sandwich_norm" else None
+        self.shortcut: nnx.Param[Any] | float = alpha
+        if kind == "scaled_post_norm":
+            self.shortcut = weight((width,), ("embed",), Ones, decay=False)
 
     def enter(self, x: jax.Array) -> jax.Array:
         """Return f's input from the stream `[batch, length, width]`."""
-        return x
+        return self.norm(x) if self.kind in BEFORE else x
 
     def join(self, x: jax.Array, outputs: jax.Array) -> jax.Array:
         """Return the stream after f, from x and the outputs of f, `[batch, length, width]` each."""
+        if self.after is not None:
+            return x + self.after(outputs)
         if isinstance(self.shortcut, nnx.Param):
             x = self.shortcut[None, None, :] * x
         elif self.shortcut != 1.0:
             x = self.shortcut * x
-        return x + outputs
+        return x + outputs if self.kind in BEFORE else self.norm(x + outputs)
 
     def factors(self) -> tuple[jax.Array | float, jax.Array | float]:
         """Return (a, b) of the sum a x + b f that the stream becomes, before any norm: numbers or vectors `[width]`."""
+        if self.after is not None:
+            return 0.0, 1.0  # the norm behind f reads f alone
         return (self.shortcut[...] if isinstance(self.shortcut, nnx.Param) else self.shortcut), 1.0
-
-
-@kind("post_norm")
-@dataclasses.dataclass(frozen=True)
-class PostNorm(Residual):
-    """LN(x + f(x)) (Vaswani et al. 2017; BERT)."""
-
-    def module(self, width: int) -> PostNormConnection:
-        return PostNormConnection(self, width)
-
-
-@kind("scaled_post_norm")
-@dataclasses.dataclass(frozen=True)
-class ScaledPostNorm(Residual):
-    """LN(omega * x + f(x)) with a learned vector omega `[width]` on the shortcut: Admin (Liu et al. 2020, section 4).
-
-    Omega starts as ones, which is `PostNorm`; `headjax.initialization` sets it. `headjax.initialization.fold_shortcuts`
-    folds it into the weights around it.
-    """
-
-    def module(self, width: int) -> PostNormConnection:
-        return PostNormConnection(self, width, shortcut=weight((width,), ("embed",), Ones, decay=False))
-
-
-@kind("constant_post_norm")
-@dataclasses.dataclass(frozen=True)
-class ConstantPostNorm(Residual):
-    """LN(alpha x + f(x)) with a constant alpha: DeepNorm (Wang et al. 2022, section 3).
-
-    Attributes:
-        alpha: multiplies the shortcut; more than one makes updates of deep models small.
-    """
-
-    alpha: Positive = 1.0
-
-    def module(self, width: int) -> PostNormConnection:
-        return PostNormConnection(self, width, shortcut=self.alpha)
-
-
-class PostNormConnection(ResidualConnection):
-    """LN(a x + f(x))."""
-
-    def join(self, x: jax.Array, outputs: jax.Array) -> jax.Array:
-        stream: jax.Array = self.norm(super().join(x, outputs))
-        return stream
-
-
-@kind("pre_norm")
-@dataclasses.dataclass(frozen=True)
-class PreNorm(Residual):
-    """x + f(LN(x)) (GPT-2, ViT). The stack needs a final norm."""
-
-    def module(self, width: int) -> PreNormConnection:
-        return PreNormConnection(self, width)
-
-
-class PreNormConnection(ResidualConnection):
-    """x + f(LN(x))."""
-
-    def enter(self, x: jax.Array) -> jax.Array:
-        read: jax.Array = self.norm(x)
-        return read
-
-
-@kind("sandwich_norm")
-@dataclasses.dataclass(frozen=True)
-class SandwichNorm(PreNorm):
-    """x + LN'(f(LN(x))) with a norm on both sides of f (Sandwich-LN, Ding et al. 2021; Gemma 2 and 3)."""
-
-    def module(self, width: int) -> SandwichConnection:
-        return SandwichConnection(self, width)
-
-
-class SandwichConnection(PreNormConnection):
-    """x + LN'(f(LN(x))), with LN' in `after`."""
-
-    def __init__(self, config: SandwichNorm, width: int) -> None:
-        super().__init__(config, width)
-        self.after = config.norm.module(width)
-
-    def join(self, x: jax.Array, outputs: jax.Array) -> jax.Array:
-        return x + self.after(outputs)
-
-    def factors(self) -> tuple[jax.Array | float, jax.Array | float]:
-        """Return (0, 1): the norm behind f reads f alone."""
-        return 0.0, 1.0

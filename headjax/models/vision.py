@@ -1,186 +1,130 @@
-"""Vision Transformers (ViT and DeiT): images as sequences of patches, the model and its recipe."""
+"""Vision Transformers (ViT and DeiT): images as sequences of patches."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.formulation import Attention
+from headjax.attention.multi_head import MultiHead
 from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Listed, Rate, Size
-from headjax.core.modules import Spec
-from headjax.core.norms import LayerNorm
+from headjax.core.norms import LayerNorm, Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal, Zeros, weight
-from headjax.models.compute import StackCall
-from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
+from headjax.models.config import Batch, Loss, ModelConfig, Output
+from headjax.models.feed_forward import ActivationName, fold
 from headjax.models.inputs import batch_array
 from headjax.models.outputs import IGNORED, Pooler
+from headjax.models.passes import Pass
 from headjax.models.ranges import Range
-from headjax.models.recipe import Recipe, equal_stack
-from headjax.models.residuals import PreNorm, Residual
-from headjax.models.stack import Stack
-from headjax.models.sublayers import FeedForward, fold
+from headjax.models.residuals import ResidualKind
+from headjax.models.stack import TransformerStack
 from headjax.models.tasks import DistilledClassification, Features, NoTask, TaskOutput, Vocabulary
 from headjax.models.tasks.task_output import task_answer
-
-
-@kind("patches")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Patches(Spec):
-    """dropout([class token, distillation token, patch_1 W + b, patch_2 W + b, ...] + positions).
-
-    The image is cut into squares, row by row (Dosovitskiy et al. 2021, equation 1). The distillation token (Touvron et
-    al. 2021) is optional.
-
-    Attributes:
-        image_size: height and width of an image, in pixels.
-        patch_size: height and width of a patch, in pixels.
-        channels: values per pixel.
-        distillation_token: whether there is a distillation token.
-        dropout: rate on the result.
-    """
-
-    image_size: Size = 224
-    patch_size: Size = 16
-    channels: Size = 3
-    distillation_token: bool = False
-    dropout: Rate = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.image_size % self.patch_size == 0,
-            "patch_size",
-            f"{self.patch_size} does not divide the image_size {self.image_size}",
-        )
-
-    @property
-    def count(self) -> int:
-        """Number of patches."""
-        return (self.image_size // self.patch_size) ** 2
-
-    @property
-    def length(self) -> int:
-        """Number of vectors: the patches and the tokens before them."""
-        return self.count + 1 + self.distillation_token
-
-    def module(self, width: int) -> PatchEmbeddings:
-        """Return the module."""
-        return PatchEmbeddings(self, width)
-
-    def cut(self, images: jax.Array) -> jax.Array:
-        """`[batch, channels, height, width]` pixels to `[batch, patches, channels * patch_size^2]`."""
-        expected = (self.channels, self.image_size, self.image_size)
-        if images.ndim != 4 or images.shape[1:] != expected:
-            raise DataError(
-                f"pixel_values: expected [batch, {', '.join(map(str, expected))}], got {list(images.shape)}"
-            )
-        batch, side = images.shape[0], self.image_size // self.patch_size
-        grid = images.reshape(batch, self.channels, side, self.patch_size, side, self.patch_size)
-        return grid.transpose(0, 2, 4, 1, 3, 5).reshape(batch, self.count, -1)
-
-    def flops(self, width: int) -> int:
-        """Floating-point operations for one image."""
-        return 2 * self.count * self.channels * self.patch_size**2 * width
-
-
-class PatchEmbeddings(nnx.Module):
-    """The module of `Patches`."""
-
-    def __init__(self, config: Patches, width: int) -> None:
-        square = (config.channels, config.patch_size, config.patch_size)
-        self.config = config
-        self.kernel = weight((*square, width), (None, None, None, "embed"), inputs=(0, 1, 2))
-        self.bias = weight((width,), ("embed",), Zeros(), decay=False)
-        self.class_token = weight((width,), ("embed",))
-        self.position = weight((config.length, width), (None, "embed"))
-        self.distillation_token = weight((width,), ("embed",)) if config.distillation_token else None
-
-    def __call__(self, images: jax.Array, key: jax.Array | None) -> jax.Array:
-        """`[batch, channels, height, width]` pixels to `[batch, length, width]`."""
-        width = self.kernel.shape[-1]
-        kernel = self.kernel.reshape(-1, width)  # [channels * patch_size^2, width]
-        patches = into_heads(self.config.cut(images).astype(kernel.dtype), kernel, self.bias)  # [batch, patches, width]
-        tokens = [token[...] for token in (self.class_token, self.distillation_token) if token is not None]
-        first = jnp.broadcast_to(jnp.stack(tokens)[None], (images.shape[0], len(tokens), width))
-        x = jnp.concatenate([first, patches], axis=1) + self.position[None]  # [batch, length, width]
-        return Dropout(self.config.dropout, key)(x)
-
 
 NO_TOKENS = Vocabulary(0, 0)
 
 
 @kind("vision")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VisionModel(ModelConfig):
+class VisionConfig(ModelConfig):
     """stack(patches(image)), whose class token is turned into the task's logits (Dosovitskiy et al. 2021).
 
-    Batches hold `pixel_values [batch, channels, height, width]` and the task's labels.
+    Batches hold `pixel_values [batch, channels, height, width]` and the task's labels. The numbers not asked for are
+    those of ViT-B/16.
 
-        >>> from headjax.attention import MultiHead
-        >>> from headjax.models import Vit
-        >>> from headjax.models.sublayers import Dense
-        >>> recipe = Vit(attention=MultiHead(num_heads=12, head_dim=64), feed_forward=Dense(3072))
-        >>> headjax.summarize(recipe.build(), length=0).parameters  # as many as ViT-B/16 without its output
+        >>> from headjax.models import VisionConfig
+        >>> headjax.summarize(VisionConfig.vit_base(), length=0).parameters
         85798656
 
     Attributes:
-        patches: how images become vectors.
-        encoder: the layers, without cross-attention.
-        pooler: makes `pooled` of the class token; None takes the token itself.
-        output: the task.
+        image_size: height and width of an image, in pixels.
+        patch_size: height and width of a patch, in pixels.
+        channels: values per pixel.
+        distillation_token: whether there is a distillation token beside the class token (DeiT; Touvron et al. 2021).
+        pooler: activation of the map that makes `pooled` of the class token; None takes the token itself.
+        task: the task output.
     """
 
-    patches: Patches
-    encoder: Stack
-    pooler: Pooler | None = None
-    output: TaskOutput = NoTask()
+    STACKS = {"encoder": ""}  # noqa: RUF012
+
+    width: Size = 768
+    num_layers: Listed = 12
+    image_size: Size = 224
+    patch_size: Size = 16
+    channels: Size = 3
+    distillation_token: bool = False
+    residual: ResidualKind = "pre_norm"
+    norm: Norm = LayerNorm(1e-6)
+    pooler: ActivationName | None = None
+    task: TaskOutput = NoTask()
+    initializer: Initializer = TruncatedNormal(0.02)
+
+    @classmethod
+    def vit_base(cls, **changes: Any) -> Self:
+        """Return ViT-B/16 (Dosovitskiy et al. 2021), which DeiT-B is too, with these changes."""
+        layer: dict[str, Any] = {"attention": MultiHead(num_heads=12, head_dim=64), "hidden": 3072}
+        return cls(**layer | changes)
 
     def validate(self) -> None:
-        require(
-            not self.encoder.crossed, "encoder", "cross_attention needs an encoder to attend to; this is the encoder"
-        )
-        require(not self.output.needs_tokens, "output", "it is about tokens of a text, and the model reads images")
-        distilled = self.patches.distillation_token or not isinstance(self.output, DistilledClassification)
-        require(distilled, "patches.distillation_token", "the distilled output reads it, so there must be one")
+        cut = self.image_size % self.patch_size == 0
+        require(cut, "patch_size", f"{self.patch_size} does not divide the image_size {self.image_size}")
+        require(not self.task.needs_tokens, "task", "it is about tokens of a text, and the model reads images")
+        distilled = self.distillation_token or not isinstance(self.task, DistilledClassification)
+        require(distilled, "distillation_token", "the distilled task reads it, so there must be one")
+
+    @property
+    def length(self) -> int:
+        """Number of vectors of an image: its patches and the tokens before them."""
+        return (self.image_size // self.patch_size) ** 2 + 1 + self.distillation_token
 
     def parts(self) -> dict[str, nnx.Module]:
-        pooler = {} if self.pooler is None else {"pooler": self.pooler.module(self.width)}
+        pooler = {} if self.pooler is None else {"pooler": Pooler(self.width, self.pooler)}
         return {
-            "patches": self.patches.module(self.width),
-            "encoder": self.encoder.module(self.width, self.width),
+            "patches": PatchEmbeddings(
+                self.width,
+                self.length,
+                self.patch_size,
+                self.channels,
+                distillation_token=self.distillation_token,
+                dropout=self.dropout,
+            ),
+            "encoder": TransformerStack(self.stacks()["encoder"]),
             **pooler,
-            "output": self.output.module(self.width, NO_TOKENS),
+            "output": self.task.module(self.width, NO_TOKENS),
         }
 
-    def stacks(self) -> dict[str, Stack]:
-        return {"encoder": self.encoder}
-
-    def enter(self, model: Any, stack: str, batch: Batch, options: Options) -> jax.Array:
-        x: jax.Array = model.patches(batch_array(batch, "pixel_values"), fold(options.key, 0))
+    def enter(self, model: Any, stack: str, batch: Batch, call: Pass) -> jax.Array:
+        images, expected = batch_array(batch, "pixel_values"), (self.channels, self.image_size, self.image_size)
+        if images.ndim != 4 or images.shape[1:] != expected:
+            sizes = ", ".join(map(str, expected))
+            raise DataError(f"pixel_values: expected [batch, {sizes}], got {list(images.shape)}")
+        x: jax.Array = model.patches(images, fold(call.key, 0))
         return x
 
-    def call(self, stack: str, batch: Batch, options: Options, memory: jax.Array | None) -> StackCall:
-        return options.call(stack)._replace(query_mask=self.counted(batch), key=fold(options.key, 1))
+    def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
+        return call.reading(query_mask=self.counted(batch), key=fold(call.key, 1))
 
-    def finish(self, model: Any, hidden: jax.Array, batch: Batch, options: Options) -> Output:
-        pooled = hidden[:, 0] if self.pooler is None else model.pooler(hidden, fold(options.key, 2))
-        return task_answer(model.output, Features(hidden, pooled, None), options)
+    def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
+        pooled = hidden[:, 0] if self.pooler is None else model.pooler(hidden, fold(call.key, 2))
+        return task_answer(model.output, Features(hidden, pooled, None), call)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
-        return self.output.loss(output, batch)
+        return self.task.loss(output, batch)
+
+    def answers(self) -> str:
+        return self.task.answers()
 
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        size, channels = self.patches.image_size, self.patches.channels
-        images = jax.ShapeDtypeStruct((batch_size, channels, size, size), jnp.float32)
-        return {"pixel_values": images} | self.output.example_labels(batch_size, self.patches.length)
+        shape = (batch_size, self.channels, self.image_size, self.image_size)
+        images = {"pixel_values": jax.ShapeDtypeStruct(shape, jnp.float32)}
+        return images | self.task.example_labels(batch_size, self.length)
 
     def counted(self, batch: Batch) -> jax.Array | None:
         """Return `[batch, 1]` bool, False at the rows that fill up a batch: their label says so, an image may not."""
@@ -192,64 +136,63 @@ class VisionModel(ModelConfig):
 
     def count_tokens(self, batch: Batch) -> jax.Array:
         """The patches and tokens of all images."""
-        return jnp.asarray(batch_array(batch, "pixel_values").shape[0] * self.patches.length)
+        return jnp.asarray(batch_array(batch, "pixel_values").shape[0] * self.length)
 
     def ranges(self) -> dict[str, Range]:
-        return self.output.ranges(NO_TOKENS)
+        return self.task.ranges(NO_TOKENS)
 
-    def for_evaluation(self) -> VisionModel:
-        return dataclasses.replace(self, output=self.output.for_evaluation())
+    def for_evaluation(self) -> VisionConfig:
+        return dataclasses.replace(self, task=self.task.for_evaluation())
 
     def attention_lengths(self, head_stack: str, length: int) -> tuple[int, int]:
-        return self.patches.length, self.patches.length
+        return self.length, self.length
 
     def flops(self, length: int) -> int:
         """Floating-point operations of one forward of one image, whose length is the model's own."""
-        length = self.patches.length
-        total = self.patches.flops(self.width) + self.encoder.flops(self.width, length)
-        if self.pooler is not None:
-            total += self.pooler.flops(self.width)
-        return total + self.output.flops(self.width, NO_TOKENS, length)
+        patches = 2 * (self.image_size // self.patch_size) ** 2 * self.channels * self.patch_size**2 * self.width
+        pooled = 0 if self.pooler is None else 2 * self.width**2
+        layers = self.stacks()["encoder"].flops(self.length)
+        return patches + layers + pooled + self.task.flops(self.width, NO_TOKENS, self.length)
 
 
-@kind("vit")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Vit(Recipe):
-    """ViT (Dosovitskiy et al. 2021) and DeiT (Touvron et al. 2021), which differ in training and in `patches`.
+class PatchEmbeddings(nnx.Module):
+    """dropout([class token, distillation token, patch_1 W + b, patch_2 W + b, ...] + positions).
 
-    Attributes:
-        attention: formulation of every layer.
-        feed_forward: feed-forward sub-layer of every layer.
-        patches: how images become vectors.
+    The image is cut into squares, row by row (Dosovitskiy et al. 2021, equation 1).
+
+    Args:
         width: size of the residual stream.
-        num_layers: number of layers.
-        residual: how sub-layers join the stream; `pre_norm` adds a final norm.
-        task: the task output.
-        dropout: rate on sub-layer outputs.
-        attention_dropout: rate on attention probabilities.
-        stochastic_depth: how often the last layer's sub-layers are skipped, see `Layer`.
-        attention_by_layer: formulations that differ from layer to layer, instead of `attention` for all.
-        initializer: of weights.
+        length: number of vectors, those of tokens included.
+        patch_size: height and width of a patch, in pixels.
+        channels: values per pixel.
+        distillation_token: whether there is a distillation token.
+        dropout: rate on the result.
     """
 
-    attention: Attention
-    feed_forward: FeedForward
-    patches: Patches = Patches()
-    width: Size = 768
-    num_layers: Listed = 12
-    residual: Residual = PreNorm(LayerNorm(1e-6))
-    task: TaskOutput = NoTask()
-    dropout: Rate = 0.0
-    attention_dropout: Rate = 0.0
-    stochastic_depth: Rate = 0.0
-    attention_by_layer: tuple[Attention, ...] = ()
-    initializer: Initializer = TruncatedNormal(0.02)
+    def __init__(
+        self, width: int, length: int, patch_size: int, channels: int, *, distillation_token: bool, dropout: float
+    ) -> None:
+        self.dropout = dropout
+        square = (channels, patch_size, patch_size)
+        self.kernel = weight((*square, width), (None, None, None, "embed"), inputs=(0, 1, 2))
+        self.bias = weight((width,), ("embed",), Zeros(), decay=False)
+        self.class_token = weight((width,), ("embed",))
+        self.position = weight((length, width), (None, "embed"))
+        self.distillation_token = weight((width,), ("embed",)) if distillation_token else None
 
-    def build(self) -> VisionModel:
-        return VisionModel(
-            width=self.width,
-            patches=self.patches,
-            encoder=equal_stack(self),
-            output=self.task,
-            initializer=self.initializer,
-        )
+    def __call__(self, images: jax.Array, key: jax.Array | None) -> jax.Array:
+        """`[batch, channels, height, width]` pixels to `[batch, length, width]`."""
+        width = self.kernel.shape[-1]
+        kernel = self.kernel.reshape(-1, width)  # [channels * patch_size^2, width]
+        patches = into_heads(self.cut(images).astype(kernel.dtype), kernel, self.bias)  # [batch, patches, width]
+        tokens = [token[...] for token in (self.class_token, self.distillation_token) if token is not None]
+        first = jnp.broadcast_to(jnp.stack(tokens)[None], (images.shape[0], len(tokens), width))
+        x = jnp.concatenate([first, patches], axis=1) + self.position[None]  # [batch, length, width]
+        return Dropout(self.dropout, key)(x)
+
+    def cut(self, images: jax.Array) -> jax.Array:
+        """`[batch, channels, height, width]` pixels to `[batch, patches, channels * patch_size^2]`."""
+        batch, channels, size = images.shape[:3]
+        patch = self.kernel.shape[-2]
+        grid = images.reshape(batch, channels, size // patch, patch, size // patch, patch)
+        return grid.transpose(0, 2, 4, 1, 3, 5).reshape(batch, (size // patch) ** 2, -1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,10 @@ from flax import nnx
 
 from headjax.core.modules import Aside
 from headjax.models.compute import Compute
-from headjax.models.config import HEAD_STACKS, Batch, ModelConfig, Options
-from headjax.models.layer import Joining, Probe, TransformerLayer
+from headjax.models.config import HEAD_STACKS, Batch, ModelConfig
+from headjax.models.layer import TransformerLayer
+from headjax.models.passes import Joining, Pass, Probe
+from headjax.models.stack import LayerGroup
 
 FEED_FORWARD = "feed_forward"
 """Slot of the feed-forward sub-layer, beside `attention` and `cross_attention`."""
@@ -71,21 +73,25 @@ class LayerBlock(nnx.Module):
         number: of the layer in its stack, an array.
     """
 
-    def __init__(self, config: ModelConfig, stack: str, group: int, layer: TransformerLayer, number: int) -> None:
-        self.config, self.stack, self.group, self.layer = config, stack, group, layer
+    def __init__(self, config: ModelConfig, stack: str, layer: TransformerLayer, number: int) -> None:
+        self.config, self.stack, self.layer = config, stack, layer
         self.number = nnx.data(jnp.int32(number))
         self.place = nnx.static(Aside(number))
 
     def __call__(self, state: State, compute: Compute = Compute()) -> State:
         """Return the state after the layer."""
-        return self.run(state, Options(compute=compute))
+        return self.run(state, Pass(compute=compute))
 
-    def run(self, state: State, options: Options) -> State:
+    def run(self, state: State, call: Pass) -> State:
         """Return the state after the layer."""
         stack = self.config.stacks()[self.stack]
-        call = self.config.call(self.stack, state.batch, options, state.memory)
-        call = stack.biased(state.bias, call._replace(depth=len(stack.layers)))
-        x, _ = stack.groups[self.group].one(options.compute.cast(self.layer), state.x, call, self.number)
+        call = self.config.reading(self.stack, state.batch, call, state.memory)
+        call = call._replace(attention=call.attention._replace(bias=state.bias))
+        columns = stack.columns(state.bias)
+        own = None if columns is None else columns[self.number, : self.layer.attention.config.num_heads]
+        layer = call.compute.cast(self.layer)
+        run = call.compute.rematerialised(lambda layer, x: LayerGroup.one(layer, x, call, self.number, own))
+        x, _ = run(layer, state.x)
         return state._replace(x=x)
 
     def watched(self, state: State, slot: str, compute: Compute = Compute()) -> tuple[State, SubLayerSeen]:
@@ -107,14 +113,14 @@ class LayerBlock(nnx.Module):
             shortcut, branch = (jnp.broadcast_to(factor, x.shape[-1:]) for factor in residual.factors())
             features = inner.reshape(*x.shape[:2], -1)
             seen.append(SubLayerSeen(x, output, features, joining.mask, shortcut, branch))
-            return cast(jax.Array, residual.join(x, output))
+            return residual.join(x, output)
 
         compute = dataclasses.replace(compute, remat="none")  # what is noted leaves no recomputation
-        return self.run(state, Options(compute=compute, probe=note, join=join)), seen[0]
+        return self.run(state, Pass(compute=compute, probe=note, join=join)), seen[0]
 
     def holding(self, layer: TransformerLayer) -> LayerBlock:
         """Return the block with another layer of the same structure."""
-        return LayerBlock(self.config, self.stack, self.group, layer, self.place.value)
+        return LayerBlock(self.config, self.stack, layer, self.place.value)
 
     def named_sites(self, sites: tuple[Any, ...]) -> list[Any]:
         """Return the layer's sites with heads named by head stack, layer and original number."""
@@ -139,23 +145,23 @@ class NextStack(nnx.Module):
 
     def __call__(self, state: State, compute: Compute = Compute()) -> State:
         """Return the state that enters the next stack."""
-        return self.run(state, Options(compute=compute))
+        return self.run(state, Pass(compute=compute))
 
-    def run(self, state: State, options: Options) -> State:
+    def run(self, state: State, call: Pass) -> State:
         """Return the state that enters the next stack."""
-        model = options.compute.cast(self.model)
-        return entered(model, self.following, state.batch, getattr(model, self.stack).end(state.x), options)
+        model = call.compute.cast(self.model)
+        return entered(model, self.following, state.batch, getattr(model, self.stack).end(state.x), call)
 
     def named_sites(self, sites: tuple[Any, ...]) -> list[Any]:
         """Return none: the sites of the model within are those of other blocks."""
         return []
 
 
-def entered(model: Any, stack: str, batch: Batch, memory: jax.Array | None, options: Options) -> State:
+def entered(model: Any, stack: str, batch: Batch, memory: jax.Array | None, call: Pass) -> State:
     """Return the state that enters the first layer of a stack of a model in the type to compute in."""
-    config = model.config
-    x, call = config.enter(model, stack, batch, options), config.call(stack, batch, options, memory)
-    return State(x, memory, getattr(model, stack).prepared(x, call).attention.bias, batch)
+    x = model.config.enter(model, stack, batch, call)
+    told = getattr(model, stack).biased(x, model.config.reading(stack, batch, call, memory))
+    return State(x, memory, told.attention.bias, batch)
 
 
 def blocks_of(model: Any) -> Iterator[LayerBlock | NextStack]:
@@ -163,9 +169,9 @@ def blocks_of(model: Any) -> Iterator[LayerBlock | NextStack]:
     stacks = model.config.stacks()
     for name, stack in stacks.items():
         module = getattr(model, name)
-        for index, group in enumerate(stack.groups):
+        for group in stack.groups:
             for number, layer in enumerate(group.unstacked(getattr(module, group.name)), start=group.start):
-                yield LayerBlock(model.config, name, index, layer, number)
+                yield LayerBlock(model.config, name, layer, number)
         following = list(stacks)[list(stacks).index(name) + 1 :]
         if following:
             yield NextStack(model, name, following[0])

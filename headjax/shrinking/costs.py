@@ -32,10 +32,9 @@ def costs_of(config: ModelConfig, length: int) -> Costs:
     for stack, own in config.stacks().items():
         tokens = config.attention_lengths(stack, length)[0]
         for number, layer in enumerate(own.layers):
-            feed_forward = layer.feed_forward
             by_place[f"{stack}/{number}/{FEED_FORWARD}"] = {
-                "parameters": float(count(feed_forward.tensors(config.width))),
-                "flops": float(feed_forward.flops(config.width, tokens)),
+                "parameters": float(count(declared(layer.make_feed_forward()))),
+                "flops": float(layer.feed_forward_flops(tokens)),
                 "cache": 0.0,
             }
     flops = float(summary.flops) - sum(one["flops"] for one in by_place.values())

@@ -22,10 +22,11 @@ import jax
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, initialize
 from headjax.core.timing import Timing, seconds_in_turns, time_in_turns
-from headjax.models.config import Batch, ModelConfig, Options
+from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Joining
 from headjax.models.model import Model, forward
+from headjax.models.passes import Pass
 from headjax.shrinking.places import Place
 
 REPEATS = 9
@@ -145,13 +146,13 @@ class Stopwatch:
 def _computed(part: Part, params: Params, batch: Any) -> Any:
     """Return the results of a part; the compiler drops unused parts."""
     if part.slot == "model":
-        return part.config.apply(params, batch, Options())
+        return part.config.apply(params, batch, Pass())
     model, names = part.config.bind(params), list(part.config.stacks())
 
     def alone(joining: Joining) -> jax.Array:
         return joining.joined() if joining.slot == part.slot else joining.x
 
-    options = Options(join=alone)
+    options = Pass(join=alone)
     x: Any = None
     for name in names[: names.index(part.stack) + 1] if part.stack else names:
         memory, x = x, part.config.enter(model, name, batch, options)  # other stacks hand on what enters them
@@ -163,7 +164,7 @@ def _computed(part: Part, params: Params, batch: Any) -> Any:
 def time_forward(models: Mapping[str, Model], batch: Batch, *, repeats: int = 9) -> dict[str, Timing]:
     """Return the seconds of one forward pass of each model on the same batch without labels; the models take turns."""
     calls = {
-        name: functools.partial(forward, model, device_batch(model.config, batch), Options())
+        name: functools.partial(forward, model, device_batch(model.config, batch), Pass())
         for name, model in models.items()
     }
     return time_in_turns(calls, repeats=repeats, warmup=2)

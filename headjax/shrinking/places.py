@@ -75,7 +75,7 @@ def places_of(model: Model) -> list[Place]:
             for slot in layer.slots:
                 at = SubLayer(stack, (number,), slot)
                 if slot == FEED_FORWARD:
-                    found.append(Place(f"{stack}/{number}/{slot}", at, units=layer.feed_forward.hidden))
+                    found.append(Place(f"{stack}/{number}/{slot}", at, units=layer.hidden))
                 else:
                     found.append(Place(f"{at.head_stack}/{number}", at, getattr(layer, slot)))
     return found

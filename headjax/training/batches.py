@@ -63,7 +63,7 @@ def validation(config: TrainConfig, model: ModelConfig, mesh: Mesh, data: TaskDa
         found: list[Any] = []
         for batch in validation_batches(data, config.batch_size):
             placed = put_whole_batch(check_batch(model, batch), mesh)
-            found.append(measure_batch(fitted.bind(params), measure, config.compute, placed, mesh=mesh))
+            found.append(measure_batch(Model(fitted, params), measure, config.compute, placed, mesh=mesh))
             progress(len(found), {})
         return reduce_batches(measure, found).metrics
 

@@ -22,9 +22,10 @@ from headjax.mesh.distributed import on_this_process, put_batch
 from headjax.mesh.mesh import MeshConfig, batch_sharding
 from headjax.mesh.rules import shardings
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, ModelConfig, Options, Output
+from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.inputs import check_batch
 from headjax.models.model import Model
+from headjax.models.passes import Pass
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.loop import run_steps
 from headjax.training.objectives import (
@@ -161,7 +162,7 @@ def _answer(
     batch: Batch,
 ) -> Answers:
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        output = teacher.apply(params, batch, Options(compute=compute))
+        output = Model(teacher, params).forward(batch, Pass(compute=compute))
         answers = answers_of(task, output, batch, settings)
     return jax.lax.with_sharding_constraint(answers, batch_sharding(mesh))
 
@@ -192,7 +193,7 @@ def _check_outputs(student: Model, teacher: Model, batch: Batch, settings: Disti
     """Raise `HeadjaxError` where the two models compute arrays of different shapes that are to be compared."""
 
     def shapes(model: Model) -> Output:
-        return jax.eval_shape(lambda params, batch: model.config.apply(params, batch, Options()), model.params, batch)
+        return jax.eval_shape(Model.forward, model, batch)
 
     own, other = shapes(student), shapes(teacher)
     compared = (

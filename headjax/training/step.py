@@ -18,7 +18,8 @@ from headjax.mesh.mesh import BATCH_AXES, COPY_AXES, axes_of, batch_sharding, pa
 from headjax.mesh.random_bits import Prng, step_key
 from headjax.mesh.rules import ShardingConfig, moment_shardings
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
+from headjax.models.config import Batch, Loss, ModelConfig, Output
+from headjax.models.passes import Pass
 from headjax.training.state import TrainState, state_shardings
 
 
@@ -104,7 +105,6 @@ def _program(
     prng: Prng,
 ) -> Any:
     aim = task_objective(model) if objective is None else objective
-    graph, _ = nnx.split(model.module(), graph=False)  # the weights are declared alone; their arrays are in the state
     places = state_shardings(model, optimizer, mesh, sharding)
     moments = moment_shardings(model.tensors(), mesh, sharding)
 
@@ -114,8 +114,7 @@ def _program(
             key = step_key(seed, state.step, prng)
 
             def losses_of(params: Params, key: jax.Array, batch: Batch) -> tuple[Loss, ...]:
-                module = nnx.merge(graph, compute.cast(params))
-                output = model.forward(module, batch, Options(key=key, compute=compute))
+                output = Model(model, params).forward(batch, Pass(key=key, compute=compute))
                 return aim.losses(output, batch)
 
             found = gradient(losses_of, aim.weights, state.params, key, batch, accumulate)

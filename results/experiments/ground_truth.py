@@ -27,7 +27,7 @@ from headjax.models.embeddings import Learned
 from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
 from headjax.models.residuals import Residual, ResidualConnection
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from results.table import Row, write
 
 TOKENS, LENGTH, LAYERS, HEADS, JUNK = 16, 24, 4, 8, 32

@@ -8,8 +8,8 @@ from headjax.models.decoder import LanguageModel
 from headjax.models.encoder import Bert
 from headjax.models.encoder_decoder import Translation
 from headjax.models.model import Model
-from headjax.models.recipe import with_task
-from headjax.models.sublayers import Dense
+from headjax.models.new_task import with_task
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer

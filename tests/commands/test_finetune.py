@@ -15,8 +15,8 @@ from headjax.core.errors import INTERRUPTED, DataError
 from headjax.data.labelled_text import TextClassification, TextSimilarity
 from headjax.models.encoder import Bert
 from headjax.models.model import Model, load
-from headjax.models.recipe import with_task
-from headjax.models.sublayers import Dense
+from headjax.models.new_task import with_task
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification, Regression, SentenceSimilarity
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.training import loop

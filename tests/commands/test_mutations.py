@@ -28,7 +28,7 @@ from headjax.models.embeddings import NoPositions
 from headjax.models.encoder import Bert
 from headjax.models.encoder_decoder import Translation
 from headjax.models.model import Model
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.training.config import load_config, train_config

@@ -17,7 +17,7 @@ from headjax.core.tensors import Normal
 from headjax.models.encoder import Bert
 from headjax.models.encoder_decoder import T5, Translation
 from headjax.models.residuals import PreNorm
-from headjax.models.sublayers import Dense, GatedDense
+from headjax.models.feed_forward import Dense, GatedDense
 from tests import tiny
 from tests.attention.formulations import WIDTH, outputs_of, random_inputs
 from tests.models.test_vision import BATCH as IMAGES

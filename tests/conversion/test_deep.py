@@ -12,7 +12,7 @@ from headjax.heads.deepen import deepen
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.encoder_decoder import Translation
 from headjax.models.model import load
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 

@@ -14,13 +14,13 @@ from headjax.core.fields import Checked
 from headjax.core.norms import LayerNorm, RMSNorm
 from headjax.core.serialize import dumps, from_data, kind_of, kinds_of, to_data, unknown_name
 from headjax.core.tensors import Constant, FanIn, Initializer, Normal, TruncatedNormal, Xavier, Zeros
-from headjax.models import DecoderModel, ModelConfig
+from headjax.models import DecoderConfig, ModelConfig
 from headjax.models.embeddings import Embeddings, Learned, NoPositions, Sinusoidal
 from headjax.models.layer import Layer
 from headjax.models.outputs import Tied, Untied
 from headjax.models.residuals import PostNorm, PreNorm
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense, GatedDense
+from headjax.models.feed_forward import Dense, GatedDense
 from tests import tiny
 
 
@@ -82,7 +82,7 @@ layers = st.builds(
 )
 runs = st.lists(st.tuples(layers, st.integers(1, 4)), min_size=1, max_size=3)
 decoders = st.builds(
-    DecoderModel,
+    DecoderConfig,
     width=sizes,
     initializer=initializers,
     embeddings=st.builds(

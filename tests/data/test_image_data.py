@@ -17,7 +17,7 @@ from headjax.data.known_data import ImageFiles, Mnist
 from headjax.data.task import DataConfig
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import measure_task
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification
 from headjax.models.vision import Patches, Vit
 from tests.closeness import assert_close

@@ -27,7 +27,7 @@ from headjax.models.beam import beam_search
 from headjax.models.config import Output
 from headjax.models.encoder import Bert
 from headjax.models.encoder_decoder import Translation
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import NoTask, Pretraining, Span
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.closeness import close_to

@@ -15,7 +15,7 @@ from headjax.models import model as directory
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.encoder import Bert
 from headjax.models.recipe import Directory, with_task
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification, NoTask, Regression
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer

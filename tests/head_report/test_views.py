@@ -13,7 +13,7 @@ from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.encoder import Bert
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Regression
 from headjax.models.tasks.classification import Classification
 from tests import tiny

@@ -21,7 +21,7 @@ from headjax.heads.pruning import prune
 from headjax.models.encoder import Albert, Bert
 from headjax.models.encoder_decoder import T5, Translation
 from headjax.models.recipe import Directory
-from headjax.models.sublayers import Dense, GatedDense
+from headjax.models.feed_forward import Dense, GatedDense
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS, WIDTH, outputs_of, random_inputs, random_params
 from tests.closeness import assert_close

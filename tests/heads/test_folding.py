@@ -11,12 +11,12 @@ from headjax.attention import Grouped, Latent
 from headjax.core.norms import LayerNorm, RMSNorm
 from headjax.core.tensors import flatten
 from headjax.heads.folding import fold_shortcuts
-from headjax.models import EncoderDecoderModel, EncoderModel
+from headjax.models import EncoderDecoderConfig, EncoderConfig
 from headjax.models.embeddings import Embeddings, NoPositions, Sinusoidal
 from headjax.models.model import load
 from headjax.models.residuals import PostNorm, ScaledPostNorm
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense, GatedDense
+from headjax.models.feed_forward import Dense, GatedDense
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -60,7 +60,7 @@ def batch():
 
 
 def test_an_encoder_of_every_kind_of_layer_computes_the_same(batch, tmp_path):
-    config = EncoderModel(width=tiny.WIDTH, embeddings=embeddings(), encoder=Stack(layers=FORMULATIONS))
+    config = EncoderConfig(width=tiny.WIDTH, embeddings=embeddings(), encoder=Stack(layers=FORMULATIONS))
     model = with_shortcuts(config)
     folded = fold_shortcuts(model)
     assert set(kinds(folded.config.encoder)) == {PostNorm}
@@ -85,7 +85,7 @@ def without_shortcuts(params):
 
 def test_an_encoder_decoder_keeps_what_the_decoder_reads(batch):
     crossed = dataclasses.replace(layer(), cross_attention=tiny.multi_head())
-    config = EncoderDecoderModel(
+    config = EncoderDecoderConfig(
         width=tiny.WIDTH,
         embeddings=embeddings(),
         encoder=Stack(layers=(layer(),) * 2),

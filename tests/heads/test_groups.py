@@ -12,7 +12,7 @@ from headjax.heads.pruning import prune
 from headjax.models.embeddings import RelativeBuckets
 from headjax.models.encoder_decoder import Translation
 from headjax.models.shared_stack import SharedStack
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from tests import tiny
 from tests.hub.directories import BERT, model_of
 

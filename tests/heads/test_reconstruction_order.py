@@ -7,7 +7,7 @@ from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.reconstruction_order import batches_for, group_costs, layer_removals, reconstruction_order
 from headjax.heads.surgery import map_attention
 from headjax.models.outputs import Pooler
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification
 from tests import tiny
 from tests.models.test_encoder import config

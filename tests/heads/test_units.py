@@ -8,7 +8,7 @@ import pytest
 from headjax.core import tensors
 from headjax.heads.surgery import map_feed_forward
 from headjax.heads.units import count_units, pad_units, prune_units
-from headjax.models.sublayers import GatedDense
+from headjax.models.feed_forward import GatedDense
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import CONFIGS, LLAMA, T5, model_of

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.hub.checking import longest
-from headjax.models.decoder import DecoderModel
+from headjax.models.decoder import DecoderConfig
 from headjax.models.generation import generate
 from headjax.models.prompts import prompt_batch
 
@@ -42,7 +42,7 @@ def assert_text(model, folder):
     import transformers
 
     tokenizer = assert_tokens(model, folder)
-    assert isinstance(model.config, DecoderModel)
+    assert isinstance(model.config, DecoderConfig)
     peer_class = getattr(transformers, json.loads((folder / "config.json").read_text())["architectures"][0])
     wide = model.replace(params=jax.tree.map(lambda array: array.astype(jnp.float32), model.params))
     limit = longest(model) or LENGTH + NEW_TOKENS

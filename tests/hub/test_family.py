@@ -29,13 +29,13 @@ from headjax.hub.table import (
     share,
     size,
 )
-from headjax.models.decoder import DecoderModel
+from headjax.models.decoder import DecoderConfig
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.layer import Layer
 from headjax.models.outputs import Tied, Untied
 from headjax.models.residuals import PreNorm
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from tests.tiny import model as noisy
 
 WIDTH, HEADS = size("width"), size("heads")
@@ -45,7 +45,7 @@ TINY = Family(
     class_prefix="Tiny",
     prefix="model.",
     config=record(
-        DecoderModel,
+        DecoderConfig,
         width=WIDTH,
         embeddings=record(
             Embeddings, vocab_size=size("vocabulary"), positions=record(Learned, max_length=size("positions", 32))

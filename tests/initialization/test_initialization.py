@@ -15,7 +15,7 @@ from headjax.initialization import Admin, AdminConstant, DeepNorm, Initializatio
 from headjax.initialization.admin import profile
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
-from headjax.models import Compute, EncoderDecoderModel, Options
+from headjax.models import Compute, EncoderDecoderConfig, Options
 from headjax.models.embeddings import Embeddings, NoPositions, Sinusoidal
 from headjax.models.residuals import PostNorm, PostNormConnection, ScaledPostNorm
 from headjax.models.shared_stack import SharedStack
@@ -37,7 +37,7 @@ def post_norm(**fields):
 
 def translation(encoder=DEPTH, decoder=2):
     crossed = dataclasses.replace(POST, cross_attention=tiny.multi_head())
-    return EncoderDecoderModel(
+    return EncoderDecoderConfig(
         width=tiny.WIDTH,
         embeddings=Embeddings(vocab_size=tiny.VOCABULARY, positions=Sinusoidal(), norm=LayerNorm()),
         encoder=Stack(layers=(POST,) * encoder),

@@ -10,11 +10,11 @@ from headjax.initialization import Admin, Setting
 from headjax.initialization.admin import profile
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
-from headjax.models import EncoderModel
+from headjax.models import EncoderConfig
 from headjax.models.embeddings import Embeddings, Sinusoidal
 from headjax.models.residuals import PostNorm
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -29,7 +29,7 @@ def test_omega_is_what_torch_layers_give():
     embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=Sinusoidal(), norm=LayerNorm())
     stack = Stack(layers=(layer,) * LAYERS)
     config = Admin().configure(
-        EncoderModel(width=tiny.WIDTH, embeddings=embeddings, encoder=stack, initializer=FanIn())
+        EncoderConfig(width=tiny.WIDTH, embeddings=embeddings, encoder=stack, initializer=FanIn())
     )
     params = config.initialize(jax.random.key(0))
     tokens = tiny.tokens(4, 9)["input_ids"]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headjax.attention import Attention
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import MaskedLanguageModel
 from headjax.models.vision import Vit
 from tests import tiny

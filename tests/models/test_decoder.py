@@ -12,7 +12,7 @@ from headjax.attention import NoHeads, RotaryHalves
 from headjax.core.tensors import flatten
 from headjax.evaluation.task import evaluate
 from headjax.heads.scoring import score_heads
-from headjax.models import Compute, DecoderModel, Options
+from headjax.models import Compute, DecoderConfig, Options
 from headjax.models.embeddings import Embeddings, Learned, NoPositions, RelativeBuckets, Sinusoidal
 from headjax.models.outputs import Untied
 from headjax.models.stack import Stack
@@ -49,7 +49,7 @@ def padded_batch() -> dict[str, np.ndarray]:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
-def loss_and_gradient(config: DecoderModel, params: Any, batch: Any, compute: Compute, key: Any = None) -> Any:
+def loss_and_gradient(config: DecoderConfig, params: Any, batch: Any, compute: Compute, key: Any = None) -> Any:
     """Mean loss and its gradient with respect to the parameters."""
 
     def loss(params: Any) -> Any:
@@ -69,7 +69,7 @@ def assert_same(first: Any, second: Any) -> None:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def position_gradients(config: DecoderModel, params: Any, batch: Any) -> Any:
+def position_gradients(config: DecoderConfig, params: Any, batch: Any) -> Any:
     """`[batch, length, length]`: how strongly the output at (b, t) depends on the input at position s."""
 
     def entry(table: Any, b: Any, t: Any) -> Any:

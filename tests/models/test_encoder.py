@@ -9,11 +9,11 @@ import numpy as np
 from headjax.core import tensors
 from headjax.heads.program import gated
 from headjax.heads.pruning import prune
-from headjax.models import EncoderModel
+from headjax.models import EncoderConfig
 from headjax.models.embeddings import LearnedPresent, few_rows
 from headjax.models.encoder import Albert, Bert, DistilBert, Roberta
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -22,7 +22,7 @@ RECIPES = {"bert": Bert, "distilbert": DistilBert, "roberta": Roberta, "albert":
 PADDED = tiny.tokens() | {"attention_mask": np.array([[1] * 10, [1] * 7 + [0] * 3])}
 
 
-def config(name: str = "bert", **fields) -> EncoderModel:
+def config(name: str = "bert", **fields) -> EncoderConfig:
     smaller = {"embedding_size": 8} if name == "albert" else {}
     fields = {"attention": tiny.multi_head(), "feed_forward": Dense(32), **SIZES, **smaller} | fields
     return dataclasses.replace(RECIPES[name](**fields).build(), initializer=tiny.decoder_config().initializer)

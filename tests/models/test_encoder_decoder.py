@@ -8,10 +8,10 @@ from headjax.attention import Grouped
 from headjax.core import tensors
 from headjax.core.tensors import Normal
 from headjax.evaluation.task import evaluate
-from headjax.models import EncoderDecoderModel
+from headjax.models import EncoderDecoderConfig
 from headjax.models.encoder_decoder import T5, Translation
 from headjax.models.residuals import PreNorm
-from headjax.models.sublayers import Dense, GatedDense
+from headjax.models.feed_forward import Dense, GatedDense
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -21,7 +21,7 @@ BATCH = tiny.tokens() | {"attention_mask": np.array([[1] * 10, [1] * 7 + [0] * 3
 GROUPED = Grouped(num_heads=4, kv_heads=2, head_dim=4)
 
 
-def translation(**fields) -> EncoderDecoderModel:
+def translation(**fields) -> EncoderDecoderConfig:
     fields = {
         "vocab_size": tiny.VOCABULARY,
         "width": tiny.WIDTH,
@@ -37,7 +37,7 @@ def translation(**fields) -> EncoderDecoderModel:
     return Translation(**fields).build()
 
 
-def t5(**fields) -> EncoderDecoderModel:
+def t5(**fields) -> EncoderDecoderConfig:
     sizes = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2, "buckets": 8, "max_distance": 12}
     parts = {
         "attention": tiny.multi_head(scale=1.0, projection_bias=False, output_bias=False),

@@ -17,12 +17,12 @@ from headjax.core.serialize import kind_of
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.decoder import DecoderModel
+from headjax.models.decoder import DecoderConfig
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.layer import Layer
 from headjax.models.model import Model, ModelFolder, load
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.storage.checksums import write_checksums
 from headjax.storage.paths import copy_file, files_below, path_of
 from tests import tiny
@@ -37,7 +37,7 @@ def small_config(hidden=8):
         NoHeads(),
     )
     layers = tuple(Layer(attention=attention, feed_forward=Dense(hidden)) for attention in attentions)
-    return DecoderModel(
+    return DecoderConfig(
         width=4, embeddings=Embeddings(vocab_size=6, positions=Learned(5)), decoder=Stack(layers=layers)
     )
 

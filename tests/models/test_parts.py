@@ -12,7 +12,7 @@ from headjax.core.norms import RMSNorm
 from headjax.models.embeddings import Embeddings, NoPositions, RelativeBuckets, Sinusoidal
 from headjax.models.outputs import Pooler, Tied, Untied
 from headjax.models.residuals import SandwichNorm
-from headjax.models.sublayers import Dense, GatedDense
+from headjax.models.feed_forward import Dense, GatedDense
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder import PADDED, config

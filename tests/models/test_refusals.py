@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.models import Compute, EncoderModel
+from headjax.models import Compute, EncoderConfig
 from headjax.models.beam import beam_search
 from headjax.models.embeddings import Embeddings, Learned, RelativeBuckets
 from headjax.models.generation import generate, programs
@@ -36,12 +36,12 @@ CONFIGURATIONS = {
     ],
     "position_bias": [lambda: dataclasses.replace(PAIR.encoder, position_bias=RelativeBuckets(num_heads=2))],
     "pooler": [
-        lambda: EncoderModel(
+        lambda: EncoderConfig(
             width=16, embeddings=EMBEDDINGS, encoder=Stack(layers=(LAYER,)), output=Classification(classes=2)
         )
     ],
     "encoder": [
-        lambda: EncoderModel(width=16, embeddings=EMBEDDINGS, encoder=Stack(layers=(CROSSED,))),
+        lambda: EncoderConfig(width=16, embeddings=EMBEDDINGS, encoder=Stack(layers=(CROSSED,))),
         lambda: dataclasses.replace(PAIR, encoder=PAIR.decoder),
     ],
     "decoder": [lambda: tiny.decoder_config(CROSSED), lambda: dataclasses.replace(PAIR, decoder=PAIR.encoder)],

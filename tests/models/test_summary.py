@@ -14,7 +14,7 @@ from headjax.models import Compute, Options
 from headjax.models.decoder import LanguageModel
 from headjax.models.encoder import Albert, Bert
 from headjax.models.encoder_decoder import Translation
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.summary import check_kernels, summarize
 from headjax.models.tasks import Classification, MaskedLanguageModel, Pretraining
 from headjax.models.vision import Vit

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 from headjax.core.tensors import Normal
-from headjax.models import VisionModel
-from headjax.models.sublayers import Dense
+from headjax.models import VisionConfig
+from headjax.models.feed_forward import Dense
 from headjax.models.summary import summarize
 from headjax.models.tasks import Classification, DistilledClassification
 from headjax.models.vision import Patches, Vit
@@ -16,7 +16,7 @@ IMAGES = np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float3
 BATCH = {"pixel_values": IMAGES, "labels": np.array([1, 3])}
 
 
-def config(**fields) -> VisionModel:
+def config(**fields) -> VisionConfig:
     fields = {
         "attention": tiny.multi_head(),
         "feed_forward": Dense(32),

@@ -19,7 +19,7 @@ from headjax.hub.exporting import layout_of_export
 from headjax.models.compute import Compute
 from headjax.models.encoder import Albert, Bert
 from headjax.models.encoder_decoder import T5
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import NoTask
 from headjax.shrinking.build import build
 from headjax.shrinking.choice import Choice, Option, Table, choose, choose_if_any

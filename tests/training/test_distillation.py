@@ -12,7 +12,7 @@ from headjax.heads.pruning import prune
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.config import Output
 from headjax.models.encoder import Bert
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification, Regression, Span
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.distillation import distill

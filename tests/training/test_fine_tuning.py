@@ -11,7 +11,7 @@ from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task
 from headjax.models.encoder import Bert
 from headjax.models.recipe import Directory
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification, NoTask, SentenceSimilarity
 from headjax.training.config import TrainConfig
 from headjax.training.loop import train

@@ -12,7 +12,7 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute
 from headjax.models.encoder import Bert
 from headjax.models.encoder_decoder import Translation
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification, MaskedLanguageModel
 from headjax.models.vision import Patches, Vit
 from headjax.training.optimizer import AdamW, ConstantRate

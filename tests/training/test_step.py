@@ -17,7 +17,7 @@ from headjax.mesh.rules import ShardingConfig
 from headjax.models import Compute
 from headjax.models.config import Loss
 from headjax.models.outputs import IGNORED, Untied
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification
 from headjax.models.vision import Patches, Vit
 from headjax.plan.collectives import collectives

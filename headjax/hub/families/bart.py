@@ -24,12 +24,12 @@ from headjax.hub.table import (
     size,
 )
 from headjax.models.embeddings import Embeddings, Learned, Sinusoidal
-from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.layer import Layer
 from headjax.models.outputs import Tied
 from headjax.models.residuals import PostNorm
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 
 _WIDTH, _VOCABULARY, _PADDING = size("d_model"), size("vocab_size"), integer("pad_token_id", 1)
 _NORM = LayerNorm(1e-5)
@@ -69,7 +69,7 @@ def _config(
 ) -> Record:
     """Return the table of a family, whose `decoder_start_token_id` is `start` where a config has none."""
     return record(
-        EncoderDecoderModel,
+        EncoderDecoderConfig,
         width=_WIDTH,
         encoder=_stack("encoder"),
         decoder=_stack("decoder"),

@@ -28,13 +28,13 @@ from headjax.hub.table import (
     size,
 )
 from headjax.models.embeddings import Embeddings, Learned, LearnedPresent
-from headjax.models.encoder import EncoderModel
+from headjax.models.encoder import EncoderConfig
 from headjax.models.layer import Layer
 from headjax.models.outputs import Pooler
 from headjax.models.residuals import PostNorm
 from headjax.models.shared_stack import SharedStack
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining, Span, TokenClassification
 
 _WIDTH, _HEADS, _VOCABULARY = size("hidden_size"), size("num_attention_heads"), size("vocab_size")
@@ -79,7 +79,7 @@ def _encoder(embeddings: Record, hidden_act: Field = _ACTIVATION, stack: type[St
         attention_dropout=_ATTENTION_DROPOUT,
     )
     return record(
-        EncoderModel,
+        EncoderConfig,
         width=_WIDTH,
         encoder=record(stack, layers=Layers(size("num_hidden_layers"), layer)),
         embeddings=embeddings,
@@ -233,7 +233,7 @@ DISTILBERT = _FAMILY(  # Sanh et al. 2019: BERT without segments, whose pooler i
     class_prefix="DistilBert",
     prefix="distilbert.",
     config=record(
-        EncoderModel,
+        EncoderConfig,
         width=_DISTIL_WIDTH,
         encoder=record(
             Stack,

@@ -29,12 +29,12 @@ from headjax.hub.family import HeadShape
 from headjax.hub.fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from headjax.hub.rules import Rules, one
 from headjax.hub.table import Custom, Field, Layers, TrainingOnly, computed, flag, number, record, size
-from headjax.models.decoder import DecoderModel
+from headjax.models.decoder import DecoderConfig
 from headjax.models.embeddings import Embeddings, NoPositions
 from headjax.models.layer import Layer
 from headjax.models.residuals import SandwichNorm
 from headjax.models.stack import Stack
-from headjax.models.sublayers import GatedDense
+from headjax.models.feed_forward import GatedDense
 
 _BASES = {FULL: 1e6, SLIDING: 1e4}
 _OLD_BASES = {FULL: "rope_theta", SLIDING: "rope_local_base_freq"}
@@ -155,7 +155,7 @@ GEMMA3_TEXT = decoder_family(  # Gemma Team 2025
     "gemma3_text",
     "Gemma3",
     record(
-        DecoderModel,
+        DecoderConfig,
         width=size("hidden_size"),
         embeddings=record(
             Embeddings,

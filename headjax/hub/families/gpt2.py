@@ -9,13 +9,13 @@ from headjax.hub.families.entries import CAUSAL
 from headjax.hub.family import Family, ModelClass
 from headjax.hub.rules import FLAT, MATRIX, TRANSPOSED, Rule, Rules, affine, norm, one, projection, under
 from headjax.hub.table import Choice, Layers, TrainingOnly, activation, flag, number, record, share, size
-from headjax.models.decoder import DecoderModel
+from headjax.models.decoder import DecoderConfig
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.layer import Layer
 from headjax.models.outputs import Tied, Untied
 from headjax.models.residuals import PreNorm
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 
 _WIDTH, _HEADS = size("n_embd", 768), size("n_head", 12)
 _NORM = record(LayerNorm, epsilon=number("layer_norm_epsilon", 1e-5))
@@ -34,7 +34,7 @@ _LAYER = record(
     attention_dropout=number("attn_pdrop", 0.1),
 )
 _CONFIG = record(
-    DecoderModel,
+    DecoderConfig,
     width=_WIDTH,
     embeddings=record(
         Embeddings,

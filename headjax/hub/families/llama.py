@@ -27,13 +27,13 @@ from headjax.hub.table import (
     record,
     size,
 )
-from headjax.models.decoder import DecoderModel
+from headjax.models.decoder import DecoderConfig
 from headjax.models.embeddings import Embeddings, NoPositions
 from headjax.models.layer import Layer
 from headjax.models.outputs import Tied, Untied
 from headjax.models.residuals import PreNorm
 from headjax.models.stack import Stack
-from headjax.models.sublayers import GatedDense
+from headjax.models.feed_forward import GatedDense
 
 _WIDTH, _HEADS = size("hidden_size"), size("num_attention_heads")
 _NORM = record(RMSNorm, epsilon=number("rms_norm_eps", 1e-6))
@@ -76,7 +76,7 @@ def _config(
         window=layer_window,
     )
     return record(
-        DecoderModel,
+        DecoderConfig,
         width=_WIDTH,
         embeddings=record(
             Embeddings, vocab_size=size("vocab_size"), positions=record(NoPositions, max_length=POSITIONS)

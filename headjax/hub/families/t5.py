@@ -15,12 +15,12 @@ from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.rules import TRANSPOSED, Rules, given, one, projection, projections, under, unless
 from headjax.hub.table import Custom, Field, InexpressibleError, Layers, flag, integer, number, record, size
 from headjax.models.embeddings import Embeddings, NoPositions, RelativeBuckets
-from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.layer import Layer
 from headjax.models.outputs import Tied, TokenLogits, Untied
 from headjax.models.residuals import PreNorm
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense, FeedForward, GatedDense
+from headjax.models.feed_forward import Dense, FeedForward, GatedDense
 
 _HIDDEN = size("d_ff")
 
@@ -100,7 +100,7 @@ def _stack(count: Field, bidirectional: bool) -> Any:
 
 
 _CONFIG = record(
-    EncoderDecoderModel,
+    EncoderDecoderConfig,
     width=size("d_model"),
     encoder=_stack(_COUNT, bidirectional=True),
     decoder=_stack(size("num_decoder_layers", _COUNT), bidirectional=False),

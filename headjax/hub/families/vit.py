@@ -29,9 +29,9 @@ from headjax.models.layer import Layer
 from headjax.models.outputs import Pooler
 from headjax.models.residuals import PreNorm
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense
+from headjax.models.feed_forward import Dense
 from headjax.models.tasks import DistilledClassification, NoTask
-from headjax.models.vision import Patches, VisionModel
+from headjax.models.vision import Patches, VisionConfig
 
 
 def _read_side(fields: Fields, name: str, default: Any) -> int:
@@ -68,7 +68,7 @@ def _config(distilled: bool) -> Record:
         attention_dropout=number("attention_probs_dropout_prob", 0.0),
     )
     return record(
-        VisionModel,
+        VisionConfig,
         width=_WIDTH,
         encoder=record(Stack, layers=Layers(size("num_hidden_layers", 12), layer), final_norm=_NORM),
         patches=record(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -37,6 +37,9 @@ class Classifier(TaskOutput):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(len(self.names) in (0, self.classes), "names", f"{len(self.names)} names for {self.classes} classes")
+
+    def answers(self) -> str:
+        return f"{super().answers()} of {self.classes} classes"
 
     def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
         return {"labels": Range(self.classes, "classes", ignored=IGNORED)}
@@ -212,14 +215,14 @@ class DistilledLogits(nnx.Module):
 
 def class_names(config: ModelConfig) -> tuple[str, ...]:
     """Return the names of a classifier's classes in the order of their numbers; empty where it has none."""
-    output = getattr(config, "output", None)
-    return output.names if isinstance(output, Classifier) else ()
+    task = getattr(config, "task", None)
+    return task.names if isinstance(task, Classifier) else ()
 
 
 def names_or_numbers(config: ModelConfig) -> tuple[str, ...]:
     """Return the names of a classifier's classes, or their numbers without names; empty for other models."""
-    output = getattr(config, "output", None)
-    return (output.names or class_numbers(output.classes)) if isinstance(output, Classifier) else ()
+    task = getattr(config, "task", None)
+    return (task.names or class_numbers(task.classes)) if isinstance(task, Classifier) else ()
 
 
 def with_class_names(config: Any, names: Sequence[str]) -> Any:
@@ -227,20 +230,7 @@ def with_class_names(config: Any, names: Sequence[str]) -> Any:
 
     Names that only repeat the numbers, or that are not as many as the classes, are not taken.
     """
-    output: TaskOutput | None = getattr(config, "output", None)
-    if not isinstance(output, Classifier) or output.names or len(names) != output.classes or tell_nothing(names):
+    task: TaskOutput | None = getattr(config, "task", None)
+    if not isinstance(task, Classifier) or task.names or len(names) != task.classes or tell_nothing(names):
         return config
-    return dataclasses.replace(config, output=dataclasses.replace(output, names=tuple(names)))
-
-
-def remembered_names(history: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the class names in a model's history, for directories that were written before configs held them."""
-    for entry in reversed(history):
-        if entry.get("action") == "task":
-            return ()
-        if entry.get("action") == "train" and (entry.get("data") or {}).get("labels"):
-            return tuple(map(str, entry["data"]["labels"]))
-        if entry.get("action") == "import":
-            named = (entry.get("config") or {}).get("id2label") or {}
-            return tuple(str(named.get(str(number), "")) for number in range(len(named)))
-    return ()
+    return dataclasses.replace(config, task=dataclasses.replace(task, names=tuple(names)))

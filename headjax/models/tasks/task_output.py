@@ -13,11 +13,12 @@ from headjax.attention.operands import Dropout
 from headjax.attention.projections import Weight
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.modules import Spec
-from headjax.core.serialize import kind
-from headjax.models.config import Batch, Loss, Options, Output
+from headjax.core.serialize import kind, kind_of
+from headjax.models.config import Batch, Loss, Output
 from headjax.models.outputs import Linear
+from headjax.models.passes import Pass
 from headjax.models.ranges import Range
-from headjax.models.sublayers import fold
+from headjax.models.feed_forward import fold
 
 
 class Vocabulary(NamedTuple):
@@ -90,6 +91,10 @@ class TaskOutput(Spec, abc.ABC):
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return shapes and types of the arrays of a training batch that the loss reads."""
 
+    def answers(self) -> str:
+        """Return the task as it goes on in a line about a model."""
+        return f", task {kind_of(self)}"
+
     def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
         """Return the range of each array of labels, by name; -100 leaves a label out."""
         return {}
@@ -135,9 +140,9 @@ class NoLogits(nnx.Module):
         return Logits(None)
 
 
-def task_answer(task: Any, features: Features, options: Options) -> Output:
+def task_answer(task: Any, features: Features, call: Pass) -> Output:
     """Return the output of an encoder with a task."""
-    logits = task(features, fold(options.key, 3))
+    logits = task(features, fold(call.key, 3))
     return Output(
         hidden=features.hidden,
         logits=logits.logits,

@@ -20,7 +20,7 @@ from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.outputs import IGNORED, Linear, cross_entropy
 from headjax.models.ranges import Range
-from headjax.models.sublayers import ACTIVATIONS, ActivationName
+from headjax.models.feed_forward import ACTIVATIONS, ActivationName
 from headjax.models.tasks.task_output import Features, Logits, NoLogits, TaskOutput, Vocabulary
 
 

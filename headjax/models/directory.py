@@ -1,0 +1,129 @@
+"""Model directories.
+
+A model directory holds `config.json`, `params/` (Orbax), `tokenizer/`, `files/`, `history.json` and the record of their
+checksums, `checksums.json` (see `headjax.storage.checksums`), with which they are compared whenever they are read.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from jax.sharding import Mesh
+
+from headjax.core import tensors as declared
+from headjax.core.errors import CheckpointError, ConfigError, DataError
+from headjax.core.serialize import foreign_modules, from_data, to_data
+from headjax.core.tensors import Params
+from headjax.models.config import ModelConfig
+from headjax.storage import checksums
+from headjax.storage.arrays import read_params, write_params
+from headjax.storage.directories import Layout, write_directory
+from headjax.storage.files import json_text, parse_json
+from headjax.storage.paths import files_below, path_of
+from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.version import __version__
+
+FILES = "files"
+"""Folder of the files that came with a model."""
+
+_NAMES = frozenset({"config.json", "history.json", "params", "tokenizer", FILES, checksums.RECORD})
+LAYOUT = Layout("history.json", _NAMES)
+"""Content of a model directory."""
+
+
+class Saved(NamedTuple):
+    """What a model directory holds.
+
+    Attributes:
+        config: the architecture.
+        params: nested dict of arrays.
+        history: changes made to the model, oldest first.
+        tokenizer: its tokenizer, or None.
+        files: other files that came with it, by name.
+    """
+
+    config: ModelConfig
+    params: Params
+    history: tuple[Mapping[str, Any], ...] = ()
+    tokenizer: Any = None
+    files: Mapping[str, bytes] = MappingProxyType({})
+
+
+def save(path: str | Path, model: Saved) -> None:
+    """Write a model directory, see `headjax.Model.save`."""
+    declared.check(model.config.tensors(), model.params)
+    declared.require_finite(model.params)
+    config: dict[str, Any] = {"headjax": __version__, "model": to_data(model.config)}
+    modules = sorted(foreign_modules(model.config))
+    if modules:
+        config["modules"] = modules
+
+    def write(folder: Path) -> None:
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        (folder / "history.json").write_text(json_text(list(model.history), indent=2) + "\n")
+        if model.tokenizer is not None:
+            model.tokenizer.save(folder / "tokenizer")
+        for name, data in model.files.items():
+            (folder / FILES / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / FILES / name).write_bytes(data)
+        write_params(model.params, folder / "params")
+        checksums.write_checksums(folder)
+
+    write_directory(path_of(path), write, LAYOUT)
+
+
+class ModelFolder:
+    """A model directory, opened: its documents are read once each, its arrays whenever a model is asked for."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path_of(path)
+
+    def read(self, mesh: Mesh | None = None) -> Saved:
+        """Return what it holds, see `headjax.load`."""
+        config, past = self.config, self._json("history.json")
+        checksums.check(self.path)
+        place = self.path / "tokenizer"
+        tokenizer = Tokenizer.load(place) if place.is_dir() else None
+        params = read_params(config.tensors(), self.path / "params", mesh)
+        return Saved(config, params, tuple(past), tokenizer, self._files())
+
+    def _files(self) -> dict[str, bytes]:
+        place = self.path / FILES
+        return {name: (place / name).read_bytes() for name in files_below(place)}
+
+    def _json(self, name: str) -> Any:
+        """Return the value of a document that is as it was written."""
+        try:
+            return parse_json(checksums.read_document(self.path, name), str(self.path / name))
+        except DataError as error:
+            raise CheckpointError(str(error)) from None
+
+    @functools.cached_property
+    def config(self) -> ModelConfig:
+        """The model's config."""
+        folder, file = self.path, self.path / "config.json"
+        if not file.is_file():
+            hint = f"; do you mean {folder / 'model'}?" if (folder / "model" / "config.json").is_file() else ""
+            raise CheckpointError(f"{folder}: not a model directory (it has no config.json){hint}")
+        data = self._json("config.json")
+        if isinstance(data, dict) and "model_type" in data:
+            raise CheckpointError(f"{folder}: a Hugging Face directory; import it first: headjax import {folder} OUT")
+        if not isinstance(data, dict) or "model" not in data:
+            raise CheckpointError(f"{file}: not a headjax config (it has no field 'model')")
+        try:
+            return from_data(ModelConfig, data["model"], str(file))  # type: ignore[type-abstract]
+        except ConfigError as error:
+            # What a directory says is not imported: whoever wrote it could name any module.
+            recorded = data.get("modules")
+            names = map(str, recorded) if isinstance(recorded, list) else ()
+            missing = [name[:80] for name in names if name not in sys.modules]
+            if not missing:
+                raise
+            unknown = f"written with {', '.join(missing)}: import it, by --import {missing[0]}"
+            raise ConfigError(f"{error}; {unknown}") from None

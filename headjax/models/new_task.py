@@ -1,0 +1,49 @@
+"""Another task for a trained model."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from headjax.core.errors import ConfigError
+from headjax.core.serialize import kind_of, to_data
+from headjax.core.tensors import initialize
+from headjax.models.model import Model
+from headjax.models.tasks import TaskOutput
+
+
+def with_task(model: Model, task: TaskOutput, *, seed: int = 0) -> Model:
+    """Return the model with a fresh output for another task; everything before the output stays.
+
+    A pooler is added where the task reads the pooled vector and the model does not pool.
+
+        >>> from headjax.attention import MultiHead
+        >>> from headjax.models import EncoderConfig
+        >>> small = EncoderConfig(attention=MultiHead(num_heads=2, head_dim=8), hidden=16, width=16, num_layers=1)
+        >>> encoder = headjax.Model(small, rngs=nnx.Rngs(0))
+        >>> headjax.with_task(encoder, headjax.Classification(classes=3)).config.task.classes
+        3
+        >>> headjax.with_task(headjax.demo_model(), headjax.Classification(classes=3))
+        Traceback (most recent call last):
+            ...
+        headjax.core.errors.ConfigError: task: the output of a decoder cannot be exchanged
+
+    Args:
+        model: a trained encoder or vision model.
+        task: the task output.
+        seed: of its parameters.
+
+    Raises:
+        ConfigError: the model has no exchangeable output, or cannot have this one.
+    """
+    config: Any = model.config
+    if not hasattr(config, "task"):
+        raise ConfigError(f"task: the output of a {kind_of(config)} cannot be exchanged")
+    adds = task.needs_pooler and config.pooler is None
+    changed = dataclasses.replace(config, task=task, **({"pooler": "tanh"} if adds else {}))
+    tensors = changed.tensors()
+    fresh = {name: tensors[name] for name in ("output", *(["pooler"] if adds else []))}
+    params = model.params | initialize(fresh, jax.random.key(seed), config.initializer)
+    return model.replace(config=changed, params=params).with_entry("task", output=to_data(task))
