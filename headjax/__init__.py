@@ -19,8 +19,8 @@ _LAZY = {
     "CompressedAttention": "headjax.attention.compressed",
     "Compute": "headjax.models.compute",
     "DecoderConfig": "headjax.models.decoder",
-    "EncoderDecoderConfig": "headjax.models.encoder_decoder",
     "EncoderConfig": "headjax.models.encoder",
+    "EncoderDecoderConfig": "headjax.models.encoder_decoder",
     "GatedAttention": "headjax.attention.gated",
     "Greedy": "headjax.models.sampling",
     "GroupedAttention": "headjax.attention.multi_head",
@@ -63,7 +63,6 @@ _LAZY = {
     "register_attention": "headjax.heads.discovery",
     "replace_attention": "headjax.heads.replacing",
     "report_heads": "headjax.head_report.modules",
-    "save": "headjax.models.model",
     "score_heads": "headjax.heads.scoring",
     "shrink": "headjax.shrinking.shrink",
     "split_task": "headjax.evaluation.selection",
@@ -73,7 +72,7 @@ _LAZY = {
     "train": "headjax.training.loop",
     "train_config": "headjax.training.config",
     "translate": "headjax.evaluation.translation",
-    "with_task": "headjax.models.recipe",
+    "with_task": "headjax.models.new_task",
 }
 
 _MODULES = {"plots": "headjax.plots"}

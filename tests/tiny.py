@@ -12,22 +12,14 @@ import numpy as np
 from flax import nnx
 
 from headjax.attention import Attention, Collaborative, MultiHead
-from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Constant, Normal, Params, Zeros, map_tensors
-from headjax.models import DecoderConfig, Model, Options
-from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.encoder import Bert
-from headjax.models.layer import Layer
-from headjax.models.residuals import PreNorm
-from headjax.models.stack import Stack
-from headjax.models.feed_forward import Dense
+from headjax.models import DecoderConfig, EncoderConfig, Model
 from headjax.models.tasks import TaskOutput
 from headjax.tokenizers.tokenizer import Tokenizer
 
 WIDTH = 16
 VOCABULARY = 50
 MAX_LENGTH = 12
-OPTIONS = Options()
 
 LAYER_SUMS = 4 * WIDTH + 2 * WIDTH + 4 + 2 * MAX_LENGTH + 16 + 32
 """Terms added up on the way through one layer: mean and variance of two normalisations, the projections to queries and
@@ -48,29 +40,25 @@ def collaborative(num_heads: int = 4, **fields: Any) -> Collaborative:
     return Collaborative(num_heads=num_heads, **fields)
 
 
-def layer(attention: Attention | None = None, **fields: Any) -> Layer:
-    """A small pre-norm layer."""
-    fields = {"feed_forward": Dense(32), "residual": PreNorm()} | fields
-    return Layer(attention=attention or multi_head(), **fields)
+def layer(attention: Attention | None = None, **fields: Any) -> dict[str, Any]:
+    """The fields of a small layer that may differ from layer to layer."""
+    return {"attention": attention or multi_head(), "hidden": 32} | fields
 
 
-def decoder_config(*layers: Layer, **fields: Any) -> DecoderConfig:
+def decoder_config(*layers: dict[str, Any], **fields: Any) -> DecoderConfig:
     """A small pre-norm decoder of these layers, by default two equal multi-head ones."""
-    fields = {
-        "width": WIDTH,
-        "embeddings": Embeddings(vocab_size=VOCABULARY, positions=Learned(MAX_LENGTH)),
-        "decoder": Stack(layers=layers or (layer(),) * 2, final_norm=LayerNorm()),
-        "initializer": Normal(0.3),
-    } | fields
-    return DecoderConfig(**fields)
+    layers = layers or (layer(),) * 2
+    by_layer = {name: tuple(own[name] for own in layers) for name in layers[0]}
+    sizes: dict[str, Any] = {"width": WIDTH, "vocab_size": VOCABULARY, "max_length": MAX_LENGTH}
+    return DecoderConfig(**sizes | {"num_layers": len(layers), "initializer": Normal(0.3)} | by_layer | fields)
 
 
 def text_encoder(task: TaskOutput, tokenizer: Tokenizer, max_length: int = 64) -> Model:
     """A BERT of one layer for these tokens, with an output for a task."""
-    config = Bert(
-        attention=multi_head(), feed_forward=Dense(16), vocab_size=tokenizer.vocab_size, max_length=max_length,
+    config = EncoderConfig(
+        attention=multi_head(), hidden=16, vocab_size=tokenizer.vocab_size, max_length=max_length,
         width=WIDTH, num_layers=1, task=task, dropout=0.0, attention_dropout=0.0,
-    ).build()  # fmt: skip
+    )  # fmt: skip
     return model(config).replace(tokenizer=tokenizer)
 
 
@@ -100,9 +88,9 @@ def model(config: Any, seed: int = 0) -> Model:
 
 RUN: dict[str, Any] = {
     "model": {
-        "kind": "language_model", "vocab_size": 300, "max_length": 16, "width": 16, "num_layers": 2,
+        "kind": "decoder", "vocab_size": 300, "max_length": 16, "width": 16, "num_layers": 2,
         "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 8},
-        "feed_forward": {"kind": "dense", "hidden": 16},
+        "hidden": 16,
     },
     "data": {"kind": "language", "path": "", "length": 16, "tokenizer": "bytes"},
     "batch_size": 8, "steps": 2, "tensorboard": False,
@@ -145,8 +133,3 @@ def fetches(monkeypatch: Any, steps: Callable[[], int]) -> set[int]:
 
     monkeypatch.setattr(array, "_value", property(fetched))
     return found
-
-
-def replace_attention(old: Layer, attention: Attention) -> Layer:
-    """The layer with another formulation."""
-    return dataclasses.replace(old, attention=attention)

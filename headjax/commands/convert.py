@@ -62,7 +62,6 @@ class Found(Changed):
 def run(options: Options, progress: Progress) -> Found:
     """Writes the model in another formulation; with a task, also its metrics before and after."""
     from headjax.conversion import convert
-    from headjax.models.model import save
 
     if options.calibrate is not None and not options.task:
         raise HeadjaxError("--task: needed to calibrate on")
@@ -88,7 +87,7 @@ def run(options: Options, progress: Progress) -> Found:
         bar(1, {})
     converted = conversion.model
     metrics = evaluate_each((model, converted), task, options, progress)
-    save(converted, options.out)
+    converted.save(options.out)
     history = reversed(converted.history)
     tried: Mapping[str, Any] = next((entry for entry in history if entry["action"] == "convert"), {})
     return Found(

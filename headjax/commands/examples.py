@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -14,7 +13,7 @@ from headjax.core.fields import Count, Size
 if TYPE_CHECKING:
     from headjax.evaluation.task import Task
     from headjax.models.config import Batch
-    from headjax.models.model import Model, ModelFolder
+    from headjax.models.model import Model
 
 
 TASK = "task name (python, sst2, ...) or a file"
@@ -75,12 +74,11 @@ class TaskOptions(ReadingOptions, BucketOptions):
     title: ClassVar[str] = "examples"
     model: str = argument("MODEL", "model directory", reads=True)
 
-    @functools.cached_property
-    def folder(self) -> ModelFolder:
-        """The model directory, opened once for all that the command reads from it."""
-        from headjax.models.model import ModelFolder
+    def loaded(self) -> Model:
+        """Return the model of the directory."""
+        from headjax.models.model import load
 
-        return ModelFolder(self.model)
+        return load(self.model)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,7 +107,7 @@ def open_model_and_task(options: TaskOptions, split: str = "validation") -> tupl
     from headjax.mesh.memory import memory_of
     from headjax.models.memory import check_batch
 
-    model = options.folder.model()
+    model = options.loaded()
     task = load_task(options.task, model, options.length or 0, split=split)
     if task.count():
         check_batch("--batch-size", options.batch_size, task.data.validation[0], model.config.width, memory_of())
@@ -146,8 +144,8 @@ class Examples(NamedTuple):
     def with_own_output(self, model: Model, changed: Model) -> Model:
         """Return a model that was changed with the task's output with the output that it came with."""
         config: Any = changed.config
-        if hasattr(model.config, "output"):
-            config = dataclasses.replace(config, output=model.config.output)
+        if hasattr(model.config, "task"):
+            config = dataclasses.replace(config, task=model.config.task)
         return model.replace(config=config, params=changed.params, history=changed.history)
 
     def described(self, *, selection: bool = True, evaluation: bool = True) -> dict[str, Any]:
@@ -185,4 +183,4 @@ def open_model_and_examples_if_any(options: ExamplesOptions) -> tuple[Model, Exa
     for name in ("calibration", "calibrate"):
         if getattr(options, name):
             raise HeadjaxError(f"--{name}: needs a task to measure on, name one with --task")
-    return options.folder.model(), None
+    return options.loaded(), None

@@ -158,7 +158,7 @@ def _trained(
     options: Options, data: TaskData, config: TrainConfig, progress: Progress
 ) -> tuple[TrainResult, list[dict[str, float]]]:
     """Train, move the model to OUT, and return the result with its learning curve."""
-    from headjax.models.model import LAYOUT
+    from headjax.models.directory import LAYOUT
     from headjax.training.loop import train
     from headjax.training.recording import read_metrics
 
@@ -175,7 +175,7 @@ def _distilled(
     """Train with the teacher's answers beside the labels, save the model to OUT, and return the result."""
     from headjax.evaluation.measures import LanguageModelling
     from headjax.evaluation.task import Task, evaluate_task, measure_of
-    from headjax.models.model import load, save
+    from headjax.models.model import load
     from headjax.training.checkpoints import Checkpoints
     from headjax.training.distillation import distill
     from headjax.training.loop import TrainResult
@@ -199,7 +199,7 @@ def _distilled(
     ):
         model = distill(student, teacher, counted(), settings, checkpoints=checkpoints, progress=bar).model
     speed = tokens / (time.perf_counter() - started)
-    save(model, options.out)
+    model.save(options.out)
     metrics = evaluate_task(model, task, batch_size=config.batch_size)
     return TrainResult(model, path_of(options.out), config.steps, metrics, speed, finished=True, kept_step=config.steps)
 
@@ -212,7 +212,6 @@ def workdir_of(out: str) -> Path:
 
 def run_config(options: Options, inferred: InferredTask, examples: int) -> TrainConfig:
     """Return the training run that the options describe."""
-    from headjax.models.recipe import Directory
     from headjax.training.config import TrainConfig
     from headjax.training.optimizer import AdamW, LinearDecay
 
@@ -220,7 +219,8 @@ def run_config(options: Options, inferred: InferredTask, examples: int) -> Train
     many = f"{shown(options.epochs)} times {examples} examples are 2**31 steps of {options.batch_size} or more"
     require(steps < STEPS_END, "--epochs", many)
     return TrainConfig(
-        model=Directory(path=str(absolute(path_of(options.model).expanduser())), task=inferred.output),
+        start=str(absolute(path_of(options.model).expanduser())),
+        task=inferred.output,
         data=inferred.data,
         batch_size=options.batch_size,
         steps=steps,

@@ -48,13 +48,12 @@ def run(options: Options, progress: Progress) -> Found:
     """Reads a Hugging Face directory, strictly, and writes it as a model directory."""
     from headjax.core.tensors import flatten
     from headjax.hub import from_huggingface
-    from headjax.models.model import save
     from headjax.models.summary import summarize
     from headjax.models.vision import VisionConfig
     from headjax.tokenizers.files import looked_for
 
     model = from_huggingface(options.directory, dtype=options.dtype, progress=progress)
-    save(model, options.out)
+    model.save(options.out)
     if model.tokenizer is None and not isinstance(model.config, VisionConfig):
         files = ", ".join(looked_for(model.history[-1]["family"]))
         print(f"headjax: note: {printable(options.directory)} has no tokenizer ({files})", file=sys.stderr)

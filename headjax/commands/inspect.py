@@ -99,24 +99,16 @@ def _rank_table(ranks: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table
 
 
 def _from_directory(path: str) -> ModelConfig:
-    from headjax.models.model import ModelFolder
+    from headjax.models.directory import ModelFolder
 
     return ModelFolder(path).config
 
 
 def _from_file(options: Options) -> ModelConfig:
-    from headjax.core.serialize import from_data
-    from headjax.initialization import Initialization, architecture
-    from headjax.models.recipe import Recipe
+    from headjax.initialization import ModelSource
     from headjax.training.config import load_config
 
-    config = load_config(options.config, options.overrides).to_dict()
-    if "model" not in config:
-        raise HeadjaxError("config.model: missing")
-    recipe = from_data(Recipe, config["model"], "config.model")  # type: ignore[type-abstract]
-    given = config.get("initialization")
-    step = None if given is None else from_data(Initialization, given, "config.initialization")  # type: ignore[type-abstract]
-    return architecture(recipe, step)
+    return ModelSource.of(load_config(options.config, options.overrides).to_dict()).architecture()
 
 
 def _layers(layers: Sequence[LayerSummary]) -> Table:

@@ -80,7 +80,6 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.core.tensors import abstract
     from headjax.heads.head_id import all_heads
     from headjax.heads.pruning import prune
-    from headjax.models.model import save
 
     _check(options)
     model, examples = open_model_and_examples_if_any(options)
@@ -97,9 +96,9 @@ def run(options: Options, progress: Progress) -> Found:
     else:  # no two models are needed at once: the arrays of one leave the memory before those of the other come
         before = evaluate_each((model,), task, options, progress)
         model = model.replace(params=abstract(model.config.tensors()))
-        pruned = prune(options.folder.model(), removed)
+        pruned = prune(options.loaded(), removed)
         metrics = [*before, *evaluate_each((pruned,), task, options, progress)]
-    save(pruned, options.out)
+    pruned.save(options.out)
     kept = all_heads(pruned.config)
     return Found(kept=kept, removed=removed, model=str(options.out), **compared(model, pruned, metrics, task), **more)
 

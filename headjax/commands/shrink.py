@@ -108,7 +108,6 @@ class Found(Changed):
 
 def run(options: Options, progress: Progress) -> Found:
     """Chooses heads, sizes, sharing and units of every layer for a budget, and builds the model."""
-    from headjax.models.model import save
     from headjax.shrinking.choice import choose
     from headjax.shrinking.shrink import frontier
     from headjax.shrinking.story import Story
@@ -128,7 +127,7 @@ def run(options: Options, progress: Progress) -> Found:
     built = session.build(choice)
     metrics = evaluate_each((model, built), examples.evaluation, options, progress)
     damage, count = session.damage_of(built)
-    save(built, options.out)
+    built.save(options.out)
     story = Story(table, quantity, choice)
     return Found(
         layers=story.layers(),

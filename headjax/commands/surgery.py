@@ -42,8 +42,7 @@ def compared(before: Model, after: Model, metrics: Sequence[Mapping[str, float]]
     models = (before, after)
     parameters = [count(model.config.tensors()) for model in models]  # the arrays of the first may be gone
     units = [
-        sum(layer.hidden for stack in model.config.stacks().values() for layer in stack.layers)
-        for model in models
+        sum(layer.hidden for stack in model.config.stacks().values() for layer in stack.layers) for model in models
     ]
     rows: dict[str, Sequence[float]] = {
         "heads": [len(all_heads(model.config)) for model in models],

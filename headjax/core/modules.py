@@ -63,7 +63,7 @@ class Spec(Checked, abc.ABC):
 
 def declared_module(make: Callable[..., Any], *arguments: Any) -> Any:
     """Return `make(*arguments)`, a module with declared weights, which is shared: to be read, not changed."""
-    return _made(make, arguments)  # type: ignore[arg-type]
+    return _made(make, arguments)
 
 
 @functools.lru_cache(maxsize=256)
@@ -115,7 +115,7 @@ def arrays(module: nnx.Module) -> Params:
     """Return a module's arrays as a nested dict; layers in an `nnx.List` are a list."""
     found: Params = {}
     for name, entry in vars(module).items():
-        kind = _kind(type(entry))  # type: ignore[arg-type]
+        kind = _kind(type(entry))  
         if kind is nnx.Variable:
             found[name] = entry.get_raw_value()
         elif kind is nnx.Module:

@@ -121,7 +121,7 @@ class LanguageModelling(Measure):
     bytes_per_token: float = 1.0
 
     def fit(self, config: ModelConfig) -> ModelConfig:
-        output = getattr(config, "output", None)
+        output = getattr(config, "task", None)
         if isinstance(output, TaskOutput):
             raise misfit(config, "a language model's, logits of the next token")
         return config
@@ -175,7 +175,7 @@ class Classes(Measure):
     positive: int = 1
 
     def fit(self, config: ModelConfig) -> ModelConfig:
-        output = getattr(config, "output", None)
+        output = getattr(config, "task", None)
         wanted = f"{len(self.names)} classes ({', '.join(self.names[:4])}{', ...' if len(self.names) > 4 else ''})"
         classes = getattr(output, "classes", None)
         if not isinstance(output, Classification | DistilledClassification) or classes != len(self.names):
@@ -216,7 +216,7 @@ class Numbers(Measure):
     chosen: tuple[str, ...] = ("spearman", "pearson")
 
     def fit(self, config: ModelConfig) -> ModelConfig:
-        output = getattr(config, "output", None)
+        output = getattr(config, "task", None)
         if not isinstance(output, Regression) or output.outputs != 1:
             raise misfit(config, "a regression of one number")
         return config
@@ -237,7 +237,7 @@ class Similarities(Numbers):
     """Correlations of the cosines of sentence embeddings with right similarities."""
 
     def fit(self, config: ModelConfig) -> ModelConfig:
-        output = getattr(config, "output", None)
+        output = getattr(config, "task", None)
         if not isinstance(config, EncoderConfig) or not isinstance(output, NoTask | SentenceSimilarity):
             raise misfit(config, "none, or a sentence_similarity, of an encoder")
         return dataclasses.replace(config, task=SentenceSimilarity())
@@ -270,7 +270,10 @@ def given_label(output: Output, batch: Batch) -> jax.Array:
 
 def misfit(config: ModelConfig, wanted: str) -> HeadjaxError:
     """Return the error of a model whose output is for another task."""
-    has, fresh = f"{kind_of(config)}{config.answers()}", isinstance(config, EncoderConfig) and isinstance(config.task, NoTask)
+    has, fresh = (
+        f"{kind_of(config)}{config.answers()}",
+        isinstance(config, EncoderConfig) and isinstance(config.task, NoTask),
+    )
     hint = "; headjax finetune trains an output" if fresh else ""
     return HeadjaxError(f"task: it needs another model output: {wanted}; the model is: {has}{hint}")
 
@@ -285,7 +288,7 @@ class MaskedAndNext(Measure):
     headline: str = "masked_accuracy"
 
     def fit(self, config: ModelConfig) -> ModelConfig:
-        if not isinstance(getattr(config, "output", None), Pretraining):
+        if not isinstance(getattr(config, "task", None), Pretraining):
             raise misfit(config, "a pretraining, masked tokens and the next sentence")
         return config
 

@@ -130,7 +130,7 @@ def predict(
     `length` is the greatest number of tokens of an example; 0 is that of `headjax.load_task`. `progress` is called
     after batches with their number.
     """
-    config, output = model.config, getattr(model.config, "output", None)
+    config, output = model.config, getattr(model.config, "task", None)
     request = Request("", model, length)
     if isinstance(config, EncoderDecoderConfig):
         found = _translated(model, inputs.texts, request, beams, batch_size, progress)
@@ -156,7 +156,7 @@ def predict_images(
 ) -> list[Prediction]:
     """Return the classes of a task's images: the fields of `predict`, with the image's number as `example`."""
     task = load_task(spec, model, length, split="all")
-    if not isinstance(getattr(model.config, "output", None), Classification | DistilledClassification):
+    if not isinstance(getattr(model.config, "task", None), Classification | DistilledClassification):
         raise HeadjaxError(f"predict: {spec} is neither texts, images nor questions")
     names = names_or_numbers(model.config)
     found: list[Prediction] = []
@@ -186,7 +186,7 @@ def _headed(
     model: Model, inputs: Inputs, request: Request, batch_size: int, progress: Update | None
 ) -> list[Prediction]:
     """Return the predictions of a classifier or a regression."""
-    output, names = getattr(model.config, "output", None), names_or_numbers(model.config)
+    output, names = getattr(model.config, "task", None), names_or_numbers(model.config)
     found: list[Prediction] = []
     for number, batch in enumerate(_batches(model, inputs.texts, inputs.second or None, request, batch_size), start=1):
         logits = model(batch).require_logits().astype(jnp.float32)

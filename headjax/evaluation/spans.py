@@ -77,7 +77,7 @@ class Spans(Measure):
     windows: Windows = dataclasses.field(default=Windows((), ()), compare=False)
 
     def fit(self, config: ModelConfig) -> ModelConfig:
-        if not isinstance(getattr(config, "output", None), Span):
+        if not isinstance(getattr(config, "task", None), Span):
             raise misfit(config, "a span")
         return config
 

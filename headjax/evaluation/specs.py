@@ -181,7 +181,7 @@ def _table(asked: Request) -> Task:
     """
     path, columns = asked.path, table_columns(asked.path)
     labels = read_labels(path, columns["label"])
-    output = getattr(asked.model.config, "output", None)
+    output = getattr(asked.model.config, "task", None)
     embeds = isinstance(asked.model.config, EncoderConfig) and isinstance(output, NoTask | SentenceSimilarity)
     if embeds and "second" in columns and (columns["label"] == "score" or labels.real):
         return _similarity_table(asked, columns, labels)
@@ -288,7 +288,7 @@ def _task(name: str, data: TaskData) -> Task:
 
 def _is_regression(labels: Labels, model: Model) -> bool:
     """Return whether a table's labels are numbers to predict: by the model's output, else by decimal points."""
-    output = getattr(model.config, "output", None)
+    output = getattr(model.config, "task", None)
     if names_or_numbers(model.config) or isinstance(output, Regression):
         return isinstance(output, Regression)
     return labels.real

@@ -30,10 +30,10 @@ from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, flatten, nested
 from headjax.heads.units import resized
 from headjax.models.config import ModelConfig
+from headjax.models.feed_forward import FeedForward
 from headjax.models.layer import Layer, TransformerLayer
 from headjax.models.model import Model
 from headjax.models.residuals import BEFORE
-from headjax.models.feed_forward import FeedForward
 
 Parts = dict[str, list[int]]
 """Number of layers that each layer splits into, by stack (`encoder`, `decoder`)."""
@@ -86,7 +86,9 @@ def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, i
     require(heads >= 1, "heads", f"must be at least 1, got {heads}")
     counts: Parts = {}
     for name, stack in config.stacks().items():
-        require(not stack.shared, name, "its layers are one layer used again and again, which cannot become different ones")
+        require(
+            not stack.shared, name, "its layers are one layer used again and again, which cannot become different ones"
+        )
         counts[name] = [
             _parts(f"{name}/{i}", layer, heads) if chosen is None or (name, i) in chosen else 1
             for i, layer in enumerate(stack.layers)

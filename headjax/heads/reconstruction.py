@@ -194,7 +194,7 @@ class _Walk:
         for at in models.walk():
             module = getattr(models.layer, at.slot)
             if at.slot == FEED_FORWARD:
-                kept = np.full(module.config.hidden, self._feed_forward)
+                kept = np.full(module.hidden, self._feed_forward)
                 models.apart |= self._lost.get((at.stack, at.block[0]), 0) > 0
             else:
                 names = [HeadId(at.head_stack, at.block[0], head) for head in module.config.ids]
@@ -236,7 +236,9 @@ class _Walk:
         """Remove units of a feed-forward from the student; return the sums without them, and which units are left."""
         layer = self.models.layer
         weight = np.asarray(fetch(layer.feed_forward.down[...]), np.float64)
-        units = least_needed(centred(sums, layer.feed_forward.down_bias is not None), weight, self._lost[name, block[0]])
+        units = least_needed(
+            centred(sums, layer.feed_forward.down_bias is not None), weight, self._lost[name, block[0]]
+        )
         kept = np.ones(len(weight), bool)
         kept[units] = False
         self.units[name, block[0]] = tuple(sorted(int(unit) for unit in units))

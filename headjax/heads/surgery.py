@@ -14,10 +14,10 @@ from headjax.core.modules import arrays, bind, copied, fresh
 from headjax.core.tensors import Params, abstract
 from headjax.heads.head_id import HeadId, require_stack, tied_heads
 from headjax.models.config import HEAD_STACKS, ModelConfig
+from headjax.models.feed_forward import FeedForward
 from headjax.models.layer import TransformerLayer
 from headjax.models.model import Model
 from headjax.models.stack import Stack
-from headjax.models.feed_forward import FeedForward
 from headjax.models.walk import FEED_FORWARD
 
 

@@ -60,24 +60,23 @@ def example_batch(model: Model, length: int | None = None) -> dict[str, np.ndarr
     """Return a batch of two random examples for the model, the second padded."""
     generator, config = np.random.default_rng(0), model.config
     if isinstance(config, VisionConfig):
-        size = (2, config.patches.channels, config.patches.image_size, config.patches.image_size)
+        size = (2, config.channels, config.image_size, config.image_size)
         return {"pixel_values": generator.standard_normal(size, dtype=np.float32)}
-    embeddings = config.embeddings  # type: ignore[attr-defined]
+    tokens: int = config.vocab_size  # type: ignore[attr-defined]
     length = min(LENGTH, longest(model) or LENGTH) if length is None else length
     mask = np.ones((2, length), np.int32)
     mask[1, length // 2 :] = 0
-    batch = {"input_ids": _tokens(generator, embeddings.vocab_size, length), "attention_mask": mask}
-    if embeddings.segments > 1:
-        batch["token_type_ids"] = _tokens(generator, embeddings.segments, length)
+    batch = {"input_ids": _tokens(generator, tokens, length), "attention_mask": mask}
+    if getattr(config, "segments", 0) > 1:
+        batch["token_type_ids"] = _tokens(generator, config.segments, length)  # type: ignore[attr-defined]
     if isinstance(config, EncoderDecoderConfig):
-        batch["decoder_input_ids"] = _tokens(generator, config.target_embeddings.vocab_size, length)
+        batch["decoder_input_ids"] = _tokens(generator, config.target_tokens, length)
     return batch
 
 
 def longest(model: Model) -> int | None:
     """Return the length in tokens of the longest sequence that the model reads; None where there is no limit."""
-    embeddings = getattr(model.config, "embeddings", None)
-    return None if embeddings is None else getattr(embeddings.positions, "max_length", None)
+    return getattr(model.config, "max_length", None)
 
 
 def _tokens(generator: np.random.Generator, vocab_size: int, length: int) -> np.ndarray:

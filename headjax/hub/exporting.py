@@ -160,9 +160,9 @@ def _families(model: Model, asked: str | Family | None, imported: Mapping[str, A
 
 def _without_similarity(model: Model) -> Model:
     """Return the model without an output that compares sentences, which has no parameters and no Hugging Face class."""
-    if not isinstance(getattr(model.config, "output", None), SentenceSimilarity):
+    if not isinstance(getattr(model.config, "task", None), SentenceSimilarity):
         return model
-    return model.replace(config=dataclasses.replace(model.config, output=NoTask()))  # type: ignore[call-arg]
+    return model.replace(config=dataclasses.replace(model.config, task=NoTask()))  # type: ignore[call-arg]
 
 
 def _imported(model: Model) -> Mapping[str, Any] | None:

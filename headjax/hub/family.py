@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from headjax.attention.formulation import Attention
 from headjax.attention.multi_head import MultiHead
+from headjax.core.serialize import kind_of
 from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules, under
-from headjax.hub.table import Entry, InexpressibleError, Record
+from headjax.hub.table import InexpressibleError, Record, record
 from headjax.models.config import ModelConfig
 
 Copies = tuple[tuple[str, str], ...]
@@ -57,7 +58,7 @@ class ModelClass:
     """A class of a family: the base model, or the model with one task."""
 
     suffix: str
-    parts: Mapping[str, Entry]
+    parts: Mapping[str, Any]
     rules: Rules = ()
     copies: Copies = ()
     instead_of: str | None = None
@@ -107,7 +108,7 @@ class Family:
         """
         chosen = self._classes_of(config)
         if not chosen:
-            raise InexpressibleError(f"{self.model_type} has no class with the output {config.output!r}")  # type: ignore[attr-defined]
+            raise InexpressibleError(f"{self.model_type} has no class of a {kind_of(config)}{config.answers()}")
         fields = {"model_type": self.model_type, "architectures": [self.class_prefix + chosen[0].suffix]}
         return fields | dict(self.constants) | self.config.having(**chosen[0].parts).write(config, "")
 
@@ -131,7 +132,13 @@ class Family:
 
     def _classes_of(self, config: Any) -> list[ModelClass]:
         """Return the classes that have a config's output."""
-        return [entry for entry in self.classes if entry.parts["output"].accepts(config.output)]
+        names = ("task", "tied", "output_bias")
+
+        def has_output(entry: ModelClass) -> bool:
+            parts = {name: part for name, part in record(object, **entry.parts).parts.items() if name in names}
+            return all(part.accepts(getattr(config, name)) for name, part in parts.items())
+
+        return [entry for entry in self.classes if has_output(entry)]
 
     def _named(self, fields: Fields) -> ModelClass:
         """Return the class that `architectures` names."""

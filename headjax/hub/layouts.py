@@ -30,6 +30,8 @@ T = TypeVar("T")
 TRAINING_ONLY = {
     "initializer",
     "dropout",
+    "embedding_dropout",
+    "pooler_dropout",
     "attention_dropout",
     "feed_forward_dropout",
     "stochastic_depth",
@@ -179,17 +181,18 @@ def _shown(value: Any) -> str:
 
 def _renumber(model: Model) -> Model:
     """Return the model with heads numbered from 0 in every layer, and a position bias of the remaining heads."""
-    stacks, params = {}, dict(model.params)
-    for name, stack in model.config.stacks().items():
-        bias = stack.position_bias
-        if bias is not None:
+    config, params = model.config, dict(model.params)
+    biases: dict[str, Any] = {}
+    for name, stack in config.stacks().items():
+        if stack.position_bias is not None:
             kept = {attention.ids for attention in stack.attentions("attention")}
             if len(kept) > 1:
                 raise InexpressibleError(f"{name}: its layers share one position bias, but kept different heads")
             columns = jnp.asarray(next(iter(kept)), jnp.int32)
             table = jnp.take(params[name]["position_bias"]["table"], columns, axis=1)
             params[name] = params[name] | {"position_bias": {"table": table}}
-            bias = dataclasses.replace(bias, num_heads=len(columns))
-        layers = tuple(layer.structure() for layer in stack.layers)
-        stacks[name] = dataclasses.replace(stack, layers=layers, position_bias=bias)
-    return model.replace(config=model.config.replace_stacks(stacks), params=params)
+            bias = dataclasses.replace(stack.position_bias, num_heads=len(columns))
+            biases[f"{config.STACKS[name]}position_bias"] = bias
+    layers = {name: [layer.structure() for layer in stack.layers] for name, stack in config.stacks().items()}
+    renumbered = dataclasses.replace(config.with_layers(layers), **biases)
+    return model.replace(config=renumbered, params=params)

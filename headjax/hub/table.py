@@ -127,16 +127,62 @@ class Fixed(Entry):
         return bool(value == self.value)
 
 
+SHALLOW = 1000
+"""Number of layers that is built in no time; more need a tensor each. Layers that share all of theirs stay below."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers:
+    """The fields of a config that hold a value for each layer, which are equal or differ by fields of each layer.
+
+    Attributes:
+        count: the number of layers.
+        parts: entries of a layer, by the name of our field.
+        spread: returns each layer's own fields; None gives all layers the same.
+        gather: returns the fields of all layers from those that each was written with.
+        counted: name of our field of the number.
+    """
+
+    count: Field
+    parts: Mapping[str, Any]
+    spread: Callable[[Fields, int], Sequence[Mapping[str, Any]]] | None = None
+    gather: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] = lambda written: written[0]
+    counted: str = "num_layers"
+
+    def read(self, fields: Fields) -> dict[str, Any]:
+        """Return the values of our fields."""
+        count = self.count.read(fields)
+        if fields.tensors and count > max(len(fields.tensors), SHALLOW):
+            message = f"{count:,} layers, but the files hold {len(fields.tensors):,} tensors"
+            raise fields.error(self.count.name, message)
+        layers = [fields] if self.spread is None else [fields.having(own) for own in self.spread(fields, count)]
+        values = {name: [part.read(layer) for layer in layers] for name, part in _entries(self.parts).items()}
+        found = {name: tuple(each if self.spread else each * count) for name, each in values.items()}
+        return {self.counted: count} | found
+
+    def write(self, config: Any) -> dict[str, Any]:
+        """Return the fields that give these values."""
+        count = getattr(config, self.counted)
+        written: list[dict[str, Any]] = [{} for _ in range(1 if self.spread is None else count)]
+        for name, part in _entries(self.parts).items():
+            for number, own in enumerate(written):
+                own.update(part.write(getattr(config, name)[number], f"{name}[{number}]") | own)
+        return self.count.write(count, self.counted) | dict(self.gather(written))
+
+
 @dataclasses.dataclass(frozen=True)
 class Record(Entry):
     """A dataclass; see `record`."""
 
     kind: type
     parts: Mapping[str, Entry]
+    layers: tuple[Layers, ...] = ()
     more: Callable[[Any], Mapping[str, Any]] = lambda value: {}
 
     def read(self, fields: Fields) -> Any:
         values = {name: part.read(fields) for name, part in self.parts.items()}
+        for layers in self.layers:
+            values |= layers.read(fields)
         try:
             return self.kind(**values)
         except ConfigError as error:
@@ -152,6 +198,8 @@ class Record(Entry):
                 f"{path} is {type(value).__name__}, config.json can express {self.kind.__name__} alone"
             )
         written = dict(self.more(value))
+        for layers in self.layers:
+            written = layers.write(value) | written
         for name, part in self.parts.items():
             inner = f"{path}.{name}" if path else name
             written = part.write(getattr(value, name), inner) | written
@@ -175,41 +223,13 @@ def _entries(parts: Mapping[str, Any]) -> dict[str, Entry]:
     return {name: part if isinstance(part, Entry) else Fixed(part) for name, part in parts.items()}
 
 
-def record(kind: type, /, **parts: Any) -> Record:
+def record(kind: type, /, *layers: Layers, **parts: Any) -> Record:
     """Return the entry of a dataclass, its fields given by entries or constants.
 
     A value that the class refuses (`ConfigError("epsilon: must be ...")`) becomes an error of the field in the file.
     Where two parts write the same field, the first one's value is written.
     """
-    return Record(kind, _entries(parts))
-
-
-SHALLOW = 1000
-"""Number of layers that is built in no time; more need a tensor each. Layers that share all of theirs stay below."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Layers(Entry):
-    """Equal layers, or layers that differ in some fields."""
-
-    count: Field
-    layer: Entry
-    spread: Callable[[Fields, int], Sequence[Mapping[str, Any]]] | None = None
-    gather: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] = lambda written: written[0]
-
-    def read(self, fields: Fields) -> tuple[Any, ...]:
-        count = self.count.read(fields)
-        if fields.tensors and count > max(len(fields.tensors), SHALLOW):
-            message = f"{count:,} layers, but the files hold {len(fields.tensors):,} tensors"
-            raise fields.error(self.count.name, message)
-        if self.spread is None:
-            return (self.layer.read(fields),) * count
-        return tuple(self.layer.read(fields.having(own)) for own in self.spread(fields, count))
-
-    def write(self, value: Any, path: str) -> dict[str, Any]:
-        layers = value[:1] if self.spread is None else value
-        written = [self.layer.write(layer, f"{path}[{number}]") for number, layer in enumerate(layers)]
-        return self.count.write(len(value), path) | dict(self.gather(written))
+    return Record(kind, _entries(parts), layers)
 
 
 @dataclasses.dataclass(frozen=True)

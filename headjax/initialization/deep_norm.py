@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -53,7 +53,9 @@ class DeepNorm(Initialization):
 
     def configure(self, config: ModelConfig) -> ModelConfig:
         require_post_norm(config, "DeepNorm is an initialisation")
-        alphas = {f"{config.STACKS[name]}alpha": scales.alpha for name, scales in deep_norm_scales(config).items()}
+        alphas: dict[str, Any] = {
+            f"{config.STACKS[name]}alpha": scales.alpha for name, scales in deep_norm_scales(config).items()
+        }
         return dataclasses.replace(config, residual="constant_post_norm", **alphas)
 
     def draw(self, config: ModelConfig, key: jax.Array) -> Params:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from headjax.core.errors import CheckpointError, ConfigError, require, within
 from headjax.core.fields import Checked, Count
+from headjax.core.serialize import from_data
 from headjax.heads.deepen import deep_config, deepen
 from headjax.initialization.initialization import Initialization
 from headjax.models.config import ModelConfig
@@ -36,11 +38,21 @@ class ModelSource(Checked):
     deep: Count = 0
     initialization: Initialization | None = None
 
+    @classmethod
+    def of(cls, run: Mapping[str, Any]) -> ModelSource:
+        """Return the source of the model of a run's config."""
+        names = {field.name for field in dataclasses.fields(ModelSource)}
+        return from_data(ModelSource, {name: value for name, value in run.items() if name in names})
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.model is not None or bool(self.start), "model", "missing; describe one, or name a directory in start")
+        require(
+            self.model is not None or bool(self.start), "model", "missing; describe one, or name a directory in start"
+        )
         require(self.model is None or not self.start, "start", "stands beside a model; a run has one or the other")
-        require(self.task is None or bool(self.start), "task", "is a new output of start; set model.task of a fresh model")
+        require(
+            self.task is None or bool(self.start), "task", "is a new output of start; set model.task of a fresh model"
+        )
         fresh = self.initialization is None or not self.start
         require(fresh, "initialization", "is for fresh models, and this one has trained parameters")
 

@@ -48,9 +48,7 @@ def decode(stack: TransformerStack, x: jax.Array, call: Pass, cache: Cache) -> t
     return stack.end(x), cache._replace(layers=caches, used=used)
 
 
-def empty_cache(
-    stack: TransformerStack, example: jax.Array, capacity: int, memory: jax.Array | None = None
-) -> Cache:
+def empty_cache(stack: TransformerStack, example: jax.Array, capacity: int, memory: jax.Array | None = None) -> Cache:
     """Return an empty cache, with the cross-attention's keys and values of an encoder's output in it."""
 
     def empty(layers: Layers, count: int, shared: bool) -> GroupCache:
@@ -69,9 +67,7 @@ def empty_cache(
     return Cache(layers=layers, positions=positions, present=present, used=0)
 
 
-def _empty_layer(
-    layer: TransformerLayer, example: jax.Array, capacity: int, memory: jax.Array | None
-) -> LayerCache:
+def _empty_layer(layer: TransformerLayer, example: jax.Array, capacity: int, memory: jax.Array | None) -> LayerCache:
     one = layer.attention.key_values(example, jnp.zeros((1, 1), jnp.int32))
     room = {name: jnp.zeros((a.shape[0], capacity, *a.shape[2:]), a.dtype) for name, a in one.items()}
     empty = {name: stored(array) for name, array in room.items()}

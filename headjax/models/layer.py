@@ -134,9 +134,7 @@ class _LayerRun:
     Each sub-layer takes its inputs `[batch, length, width]` and returns outputs of the same shape, after dropout.
     """
 
-    def __init__(
-        self, layer: TransformerLayer, call: Pass, number: jax.Array | int, cache: LayerCache | None
-    ) -> None:
+    def __init__(self, layer: TransformerLayer, call: Pass, number: jax.Array | int, cache: LayerCache | None) -> None:
         self.reports: dict[str, Any] = {}
         self._layer, self._config, self._call, self._number, self._cache = layer, layer.config, call, number, cache
 

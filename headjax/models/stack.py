@@ -74,7 +74,9 @@ class LayerGroup:
         """Return the layers that share their parameters with this one, itself included."""
         return tuple(range(self.start, self.stop)) if self.shared else (layer,)
 
-    def __call__(self, layers: Layers, x: jax.Array, call: Pass, columns: Any) -> tuple[jax.Array, list[dict[str, Any]]]:
+    def __call__(
+        self, layers: Layers, x: jax.Array, call: Pass, columns: Any
+    ) -> tuple[jax.Array, list[dict[str, Any]]]:
         """Return the last layer's output and the reports of all layers; `columns` are those of the stack."""
         if call.compute.scan and self.count > 1 and isinstance(layers, TransformerLayer):
             x, reports = self.scan(layers, x, call, columns)

@@ -13,7 +13,7 @@ from headjax.attention.multi_head import MultiHead
 from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
 from headjax.core.errors import DataError, require
-from headjax.core.fields import Listed, Rate, Size
+from headjax.core.fields import Listed, Size
 from headjax.core.norms import LayerNorm, Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal, Zeros, weight

@@ -13,17 +13,16 @@ from jax.sharding import Mesh
 
 from headjax.attention.kernels import target
 from headjax.core.errors import ConfigError, require, within
-from headjax.core.fields import Checked, Size
+from headjax.core.fields import Size
 from headjax.core.serialize import from_data
 from headjax.core.tensors import count, flatten
-from headjax.initialization import Initialization, architecture
+from headjax.initialization import ModelSource
 from headjax.mesh.mesh import MeshConfig, check_batch_size
 from headjax.mesh.random_bits import Prng
 from headjax.mesh.rules import ShardingConfig, shardings
 from headjax.models.compute import Compute
 from headjax.models.config import ModelConfig
 from headjax.models.memory import STATE
-from headjax.models.recipe import Recipe
 from headjax.models.summary import check_kernels
 from headjax.plan.collectives import Collective, collectives
 from headjax.plan.tpu import GIB, Slice
@@ -40,29 +39,25 @@ COUNTED = 2**31
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlanConfig(Checked):
+class PlanConfig(ModelSource):
     """Fields of a training run that its compiled step depends on, see `headjax.training.config.TrainConfig`.
 
     Attributes:
-        model: recipe of the model.
         optimizer: optimizer and learning-rate schedule.
         batch_size: examples per step, over all devices.
         length: tokens of an example; of each side in encoder-decoders.
         compute: type, attention kernel and rematerialisation.
         mesh: how devices are arranged.
-        initialization: how a fresh model starts; it may change the architecture.
         sharding: placement of the state on the devices, beyond the rules.
         accumulate: parts of each batch that are computed one after another.
         prng: where dropout takes its random bits from.
     """
 
-    model: Recipe
     optimizer: Optimizer
     batch_size: Size
     length: Size
     compute: Compute = Compute()
     mesh: MeshConfig = MeshConfig()
-    initialization: Initialization | None = None
     sharding: ShardingConfig = ShardingConfig()
     accumulate: Size = 1
     prng: Prng = "threefry2x32"
@@ -96,16 +91,12 @@ def plan_config(data: Mapping[str, Any], length: int | None = None) -> PlanConfi
     """Read a plan's inputs from a training config; of the data it needs the length alone."""
     needed = {field.name for field in dataclasses.fields(PlanConfig)} - {"length"}
     given = {name: entry for name, entry in data.items() if name in needed}
-    if "model" not in data:
-        raise ConfigError("config.model: missing")
-    recipe = from_data(Recipe, data["model"], "config.model")  # type: ignore[type-abstract]
-    found = length or dict(data.get("data", {})).get("length") or getattr(recipe, "max_length", None)
-    if found is None:
-        model = recipe.build()
-        found = max(model.attention_lengths(next(iter(model.attentions())), 0)) or None
+    model = ModelSource.of(data).architecture()
+    found = length or dict(data.get("data", {})).get("length") or getattr(model, "max_length", None)
+    found = found or max(model.attention_lengths(next(iter(model.attentions())), 0)) or None
     if found is None:
         raise ConfigError("config.data.length: missing, and the model has no limit of positions; give one")
-    return from_data(PlanConfig, {**given, "model": recipe, "length": found})
+    return from_data(PlanConfig, {**given, "length": found})
 
 
 def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
@@ -113,7 +104,7 @@ def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
     with within("config"):
         mesh = config.mesh.build(where.devices())
         check_batch_size(config.batch_size, mesh, config.accumulate)
-    model = architecture(config.model, config.initialization)
+    model = config.architecture()
     _check_sizes(config, model, where)
     shardings(model.tensors(), mesh, sharding=config.sharding)
     check_kernels(model, config.compute, training=True)

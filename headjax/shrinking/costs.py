@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from headjax.core.modules import declared
 from headjax.core.tensors import count
 from headjax.models.config import ModelConfig
 from headjax.models.summary import summarize

@@ -24,9 +24,9 @@ from headjax.core.tensors import Params, initialize
 from headjax.core.timing import Timing, seconds_in_turns, time_in_turns
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import device_batch
-from headjax.models.layer import Joining
 from headjax.models.model import Model, forward
-from headjax.models.passes import Pass
+from headjax.models.passes import Joining, Pass
+from headjax.models.walk import FEED_FORWARD
 from headjax.shrinking.places import Place
 
 REPEATS = 9
@@ -114,10 +114,11 @@ def alone(config: ModelConfig, place: Place) -> Part:
     """
     _, (number, *_), slot = place.at
     own = config.stacks()[place.at.stack]
-    others = {other: getattr(own.layers[0], other) for other in own.layers[0].slots if other != slot}
-    layer = dataclasses.replace(own.layers[number], **others).structure()
-    stack = dataclasses.replace(own, layers=(layer,) * len(own.layers))
-    return Part(config.replace_stacks({place.at.stack: stack}), slot, place.at.stack)
+    field = "hidden" if slot == FEED_FORWARD else slot
+    one = dataclasses.replace(own.layers[0], **{field: getattr(own.layers[number], field)}).structure()
+    one = dataclasses.replace(one, window=own.layers[number].window)
+    changed = config.with_layers({place.at.stack: (one,) * len(own.layers)})
+    return Part(changed, slot, place.at.stack)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,28 +138,27 @@ class Stopwatch:
         """Return the model's parameters, those of the part's stack drawn in their new shapes."""
         if not part.stack:
             return self.model.params
-        width = part.config.width
-        tensors = part.config.stacks()[part.stack].tensors(width, width)
-        return self.model.params | {part.stack: initialize(tensors, jax.random.key(0), part.config.initializer)}
+        tensors = {part.stack: part.config.tensors()[part.stack]}
+        return self.model.params | initialize(tensors, jax.random.key(0), part.config.initializer)
 
 
 @functools.partial(jax.jit, static_argnames="part")
 def _computed(part: Part, params: Params, batch: Any) -> Any:
     """Return the results of a part; the compiler drops unused parts."""
+    config, model = part.config, Model(part.config, params)
     if part.slot == "model":
-        return part.config.apply(params, batch, Pass())
-    model, names = part.config.bind(params), list(part.config.stacks())
+        return model.forward(batch)
 
     def alone(joining: Joining) -> jax.Array:
         return joining.joined() if joining.slot == part.slot else joining.x
 
-    options = Pass(join=alone)
+    names, call = list(config.stacks()), Pass(join=alone)
     x: Any = None
     for name in names[: names.index(part.stack) + 1] if part.stack else names:
-        memory, x = x, part.config.enter(model, name, batch, options)  # other stacks hand on what enters them
+        memory, x = x, config.enter(model, name, batch, call)  # other stacks hand on what enters them
     if not part.stack:
-        return part.config.finish(model, x, batch, options)
-    return getattr(model, part.stack)(x, part.config.call(part.stack, batch, options, memory))[0]
+        return config.finish(model, x, batch, call)
+    return getattr(model, part.stack)(x, config.reading(part.stack, batch, call, memory))[0]
 
 
 def time_forward(models: Mapping[str, Model], batch: Batch, *, repeats: int = 9) -> dict[str, Timing]:

@@ -18,6 +18,7 @@ from headjax.evaluation.task import measure_batch, measure_of, reduce_batches
 from headjax.mesh.distributed import process_share, put_batch, put_whole_batch
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import check_batch
+from headjax.models.model import Model
 from headjax.training.config import TrainConfig
 
 

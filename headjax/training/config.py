@@ -8,17 +8,14 @@ from typing import Any, Literal
 
 from ml_collections import ConfigDict
 
-from headjax.core.errors import require, within
-from headjax.core.fields import Checked, Count, Positive, Size, Steps
+from headjax.core.fields import Count, Positive, Size, Steps
 from headjax.core.serialize import from_data
 from headjax.data.task import DataConfig
-from headjax.initialization import Initialization, architecture
+from headjax.initialization import ModelSource
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.random_bits import Prng
 from headjax.mesh.rules import ShardingConfig
 from headjax.models.compute import Compute
-from headjax.models.config import ModelConfig
-from headjax.models.recipe import Recipe, Start
 from headjax.training import config_file
 from headjax.training.optimizer import Optimizer
 
@@ -43,15 +40,14 @@ EXECUTION_FIELDS = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainConfig(Checked):
-    """A training run.
+class TrainConfig(ModelSource):
+    """A training run, with the fields of a `ModelSource` about its model.
 
         >>> run = headjax.train_config(headjax.load_config("configs/quickstart.py"))
         >>> isinstance(run, headjax.TrainConfig), run.steps, run.batch_size
         (True, 400, 4)
 
     Attributes:
-        model: recipe of the model.
         data: what it is trained on.
         batch_size: examples per step, over all devices.
         steps: number of optimizer steps.
@@ -71,12 +67,10 @@ class TrainConfig(Checked):
         keep: weights of the finished model: of the `last` step, or of the evaluation with the `best` headline metric
             (`evaluate_every`; the end has one, too).
         tensorboard: whether to write TensorBoard files besides JSON lines.
-        initialization: how a fresh model starts; None draws what the model's tensors declare.
         diverged_above: a training loss (in nats per target) above this stops the run as diverged, as one that is not
             finite always does; None is no limit.
     """
 
-    model: Recipe
     data: DataConfig
     batch_size: Size
     steps: Steps
@@ -93,29 +87,11 @@ class TrainConfig(Checked):
     keep_checkpoints: Size = 2
     keep: Literal["last", "best"] = "last"
     tensorboard: bool = True
-    initialization: Initialization | None = None
     diverged_above: Positive | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.optimizer.check(self.steps)
-
-    def architecture(self) -> ModelConfig:
-        """Return the config of the model that the run trains, see `headjax.initialization.architecture`."""
-        return architecture(self.model, self.initialization)
-
-    def start(self) -> Start:
-        """Return the model that training starts from: `architecture()`, with the recipe's parameters if it has some.
-
-        Raises:
-            ConfigError: the initialisation does not fit the model, or the model has parameters already.
-        """
-        with within("config.model"):
-            start = self.model.start(self.seed)
-        if self.initialization is None:
-            return start
-        require(start.params is None, "initialization", "is for fresh models, and this one has trained parameters")
-        return start._replace(config=self.architecture())
 
 
 def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:

@@ -146,7 +146,7 @@ def _answered(
 ) -> Iterator[Batch]:
     """Yield the batches with the teacher's answers beside the labels."""
     params = jax.device_put(teacher.params, shardings(teacher.config.tensors(), mesh))
-    task = getattr(student.config, "output", None)
+    task = getattr(student.config, "task", None)
     for batch in batches:
         yield {**batch, TEACHER: _answer(teacher.config, task, settings, mesh, compute, params, batch)}
 

@@ -21,7 +21,6 @@ from headjax.mesh.mesh import check_batch_size
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.memory import check_batch, check_state
 from headjax.models.model import Model
-from headjax.models.recipe import Start
 from headjax.models.summary import check_kernels
 from headjax.models.tasks.classification import class_names, with_class_names
 from headjax.storage.paths import check_folder, path_of
@@ -126,7 +125,7 @@ def train(
 
 
 def _train(
-    run: Training, start: Start, workdir: Path, progress: Progress, profiled: ProfiledSteps | None
+    run: Training, start: Model | None, workdir: Path, progress: Progress, profiled: ProfiledSteps | None
 ) -> TrainResult:
     """Train in a workdir whose lock is held, see `train`."""
     config = run.config
@@ -134,7 +133,7 @@ def _train(
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
         with progress("making the first state" if checkpoints.latest is None else "restoring the checkpoint", 0, ""):
             state = _first_state(run, start, feed, checkpoints, workdir)
-        past = (*start.history, *read_initialization(workdir))
+        past = (*(() if start is None else start.history), *read_initialization(workdir))
         best = _best_model(run, workdir)
         first = int(state.step)
         # The run before may have ended between a checkpoint and the evaluation of the same step.
@@ -164,27 +163,27 @@ def _train(
         return _result(run, workdir, model, best, recorder.tokens_per_second, diverged)
 
 
-def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple[Training, Start]:
-    """Return the run and its start, with all checked that can be before the workdir is claimed for it."""
-    start = config.start()
+def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple[Training, Model | None]:
+    """Return the run and the model that it starts from, with all checked before the workdir is claimed for it."""
+    start = config.trained(config.seed)
     with within("config"):
         mesh = config.mesh.build()
         check_batch_size(config.batch_size, mesh, config.accumulate)
-    model = start.config
+    model = config.architecture() if start is None else start.config
+    files, tokenizer = ({}, None) if start is None else (start.files, start.tokenizer)
     there = memory_of(mesh)
     check_state("config.model", model, there)
     check_kernels(model, config.compute, training=True)
     check_workdir(workdir, config)  # before data is loaded; again once no other run can write to it
     if data is None:
-        data = config.data.for_classes(class_names(model)).for_files(start.files).load(start.tokenizer)
+        data = config.data.for_classes(class_names(model)).for_files(files).load(tokenizer)
     model = with_class_names(model, data.info.get("labels", ()))
-    start = start._replace(config=model)
     check_vocabulary(model, data)
     if len(data.validation):
         check_batch("config.batch_size", config.batch_size, data.validation[0], model.width, there, config.accumulate)
     optimizer = _optimizer(config.optimizer, model, config.steps)
     evaluate = validation(config, model, mesh, data)
-    return Training(config, model, mesh, data, optimizer, evaluate, start.files), start
+    return Training(config, model, mesh, data, optimizer, evaluate, files), start
 
 
 @functools.lru_cache(maxsize=2)
@@ -195,20 +194,20 @@ def _optimizer(config: Optimizer, model: ModelConfig, steps: int) -> optax.Gradi
 
 def check_vocabulary(model: ModelConfig, data: TaskData) -> None:
     """Raise `ConfigError` when the tokenizer has ids that the model does not embed; ids may have gaps."""
-    embeddings = getattr(model, "embeddings", None)
-    if data.tokenizer is None or embeddings is None or data.tokenizer.largest_id < embeddings.vocab_size:
+    tokens = getattr(model, "vocab_size", None)
+    if data.tokenizer is None or tokens is None or data.tokenizer.largest_id < tokens:
         return
     raise ConfigError(
-        f"config.model.vocab_size: the model embeds {embeddings.vocab_size} tokens, "
+        f"config.model.vocab_size: the model embeds {tokens} tokens, "
         f"but the tokenizer's ids reach {data.tokenizer.largest_id}"
     )
 
 
-def _first_state(run: Training, start: Start, feed: Feed, checkpoints: Checkpoints, workdir: Path) -> TrainState:
+def _first_state(run: Training, start: Model | None, feed: Feed, checkpoints: Checkpoints, workdir: Path) -> TrainState:
     """Return the last intact checkpoint's state, and move the feed to its position; without any, a fresh state."""
     restored = checkpoints.restore_newest(run.target())
     if restored is None:
-        return starting_state(run.config, start, run.optimizer, run.mesh, run.data.train, workdir)
+        return starting_state(run.config, run.model, start, run.optimizer, run.mesh, run.data.train, workdir)
     state, position = restored
     feed.go_to(position, workdir)
     return state

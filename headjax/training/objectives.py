@@ -96,7 +96,7 @@ def answers_of(task: Any, output: Output, batch: Batch, settings: Distillation) 
 
 def _divergence(student: ModelConfig, temperature: float, given: Output, batch: Batch, own: Loss) -> Loss:
     """Return T^2 KL(teacher || student) of every prediction, or squared differences of predicted numbers."""
-    task = getattr(student, "output", None)
+    task = getattr(student, "task", None)
     pairs = list(zip(_predictions(task, given, batch), batch[TEACHER].predictions, strict=True))
     if isinstance(task, Regression | SentenceSimilarity):
         each = [jnp.square(mine - theirs).reshape(mine.shape[0], -1).mean(axis=-1) for mine, theirs in pairs]

@@ -27,7 +27,7 @@ from headjax.mesh.mesh import replicated
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
 from headjax.models.config import ModelConfig
 from headjax.models.inputs import check_batch
-from headjax.models.recipe import Start
+from headjax.models.model import Model
 from headjax.storage.files import parse_json, write_file
 from headjax.training.config import TrainConfig
 
@@ -119,7 +119,8 @@ def abstract_state(
 
 def starting_state(
     config: TrainConfig,
-    start: Start,
+    model: ModelConfig,
+    start: Model | None,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     source: Source,
@@ -130,9 +131,10 @@ def starting_state(
     An initialisation that measures does so on the batches that training then begins with. Its measurements are written
     to the workdir, for the model's history.
     """
-    model, step = start.config, config.initialization
-    if step is None or start.params is not None:
-        return initial_state(model, optimizer, mesh, config.seed, start.params, config.sharding)
+    step = config.initialization
+    if step is None or start is not None:
+        given = None if start is None else start.params
+        return initial_state(model, optimizer, mesh, config.seed, given, config.sharding)
     places = state_shardings(model, optimizer, mesh, config.sharding).params
     key = jax.random.key(config.seed)
 

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
 
 from headjax.core.tensors import Params
@@ -19,6 +18,7 @@ from headjax.mesh.random_bits import Prng, step_key
 from headjax.mesh.rules import ShardingConfig, moment_shardings
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Loss, ModelConfig, Output
+from headjax.models.model import Model
 from headjax.models.passes import Pass
 from headjax.training.state import TrainState, state_shardings
 

@@ -19,7 +19,8 @@ import jax
 from headjax.core.errors import CheckpointError, DataError, HeadjaxError
 from headjax.core.serialize import to_data
 from headjax.mesh.distributed import everyones, is_first, on_first, wait_for_all
-from headjax.models.model import LAYOUT, Model, load
+from headjax.models.directory import LAYOUT
+from headjax.models.model import Model, load
 from headjax.storage.directories import check_target
 from headjax.storage.files import first_line, read_document, write_file
 from headjax.storage.lock import hold

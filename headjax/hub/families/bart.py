@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headjax.attention.multi_head import MultiHead
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
@@ -9,7 +11,6 @@ from headjax.hub.families.entries import CAUSAL
 from headjax.hub.family import Copies, Family, ModelClass
 from headjax.hub.rules import Rules, given, leading, norm, one, projection, projections, under, unless
 from headjax.hub.table import (
-    Entry,
     Field,
     Layers,
     Optional,
@@ -23,62 +24,40 @@ from headjax.hub.table import (
     share,
     size,
 )
-from headjax.models.embeddings import Embeddings, Learned, Sinusoidal
 from headjax.models.encoder_decoder import EncoderDecoderConfig
-from headjax.models.layer import Layer
-from headjax.models.outputs import Tied
-from headjax.models.residuals import PostNorm
-from headjax.models.stack import Stack
-from headjax.models.feed_forward import Dense
 
 _WIDTH, _VOCABULARY, _PADDING = size("d_model"), size("vocab_size"), integer("pad_token_id", 1)
 _NORM = LayerNorm(1e-5)
 
 
-def _stack(side: str) -> Record:
+def _layers(side: str) -> Layers:
     heads = size(f"{side}_attention_heads")
     attention = record(MultiHead, num_heads=heads, head_dim=share(_WIDTH, heads))
-    layer = record(
-        Layer,
-        attention=attention,
-        cross_attention=attention if side == "decoder" else None,
-        feed_forward=record(
-            Dense, hidden=size(f"{side}_ffn_dim"), activation=activation("activation_function", "gelu")
-        ),
-        residual=record(PostNorm, norm=_NORM),
-        dropout=number("dropout", 0.1),
-        attention_dropout=number("attention_dropout", 0.0),
-        feed_forward_dropout=number("activation_dropout", 0.0),
-    )
-    return record(Stack, layers=Layers(size(f"{side}_layers"), layer))
+    count, hidden = size(f"{side}_layers"), size(f"{side}_ffn_dim")
+    if side == "encoder":
+        return Layers(count, {"attention": attention, "hidden": hidden})
+    parts = {"decoder_attention": attention, "cross_attention": attention, "decoder_hidden": hidden}
+    return Layers(count, parts, counted="decoder_layers")
 
 
-def _embeddings(vocabulary: Field, positions: Record, layer_norm: LayerNorm | None) -> Record:
-    return record(
-        Embeddings,
-        vocab_size=vocabulary,
-        positions=positions,
-        scale_by_width=flag("scale_embedding", False),
-        norm=layer_norm,
-        dropout=number("dropout", 0.1),
-    )
-
-
-def _config(
-    embeddings: Record, decoder_embeddings: Entry | None, share_tokens: Entry | bool, start: Field | int
-) -> Record:
+def _config(start: Field | int, **parts: Any) -> Record:
     """Return the table of a family, whose `decoder_start_token_id` is `start` where a config has none."""
     return record(
         EncoderDecoderConfig,
+        _layers("encoder"),
+        _layers("decoder"),
         width=_WIDTH,
-        encoder=_stack("encoder"),
-        decoder=_stack("decoder"),
-        embeddings=embeddings,
-        decoder_embeddings=decoder_embeddings,
-        share_tokens=share_tokens,
+        vocab_size=_VOCABULARY,
+        scale_embeddings=flag("scale_embedding", False),
+        activation=activation("activation_function", "gelu"),
+        norm=_NORM,
+        dropout=number("dropout", 0.1),
+        attention_dropout=number("attention_dropout", 0.0),
+        feed_forward_dropout=number("activation_dropout", 0.0),
         start_token=integer("decoder_start_token_id", start),
         padding_token=_PADDING,
         initializer=TrainingOnly(record(Normal, stddev=number("init_std", 0.02))),
+        **parts,
     )
 
 
@@ -86,8 +65,8 @@ def _classes(generator: str) -> tuple[ModelClass, ModelClass]:
     """Return the class with logits, whose name ends with `generator`, and the base model."""
     logits = one("final_logits_bias", "output/bias", leading())
     return (
-        ModelClass(suffix=generator, parts={"output": record(Tied, bias=True)}, rules=logits),
-        ModelClass(suffix="Model", parts={"output": record(Tied, bias=False)}),
+        ModelClass(suffix=generator, parts={"output_bias": True}, rules=logits),
+        ModelClass(suffix="Model", parts={"output_bias": False}),
     )
 
 
@@ -131,10 +110,11 @@ BART = Family(  # Lewis et al. 2020: learned positions and normalised embeddings
     class_prefix="Bart",
     prefix="model.",
     config=_config(
-        _embeddings(_VOCABULARY, record(Learned, max_length=size("max_position_embeddings", 1024), offset=2), _NORM),
-        decoder_embeddings=None,
-        share_tokens=True,
         start=2,
+        positions="learned",
+        max_length=size("max_position_embeddings", 1024),
+        position_offset=2,
+        embedding_norm=True,
     ),
     classes=_classes("ForConditionalGeneration"),
     rules=(
@@ -160,13 +140,12 @@ MARIAN = Family(  # Junczys-Dowmunt et al. 2018, OPUS-MT: sinusoidal positions; 
     class_prefix="Marian",
     prefix="model.",
     config=_config(
-        _embeddings(_VOCABULARY, record(Sinusoidal), None),
-        decoder_embeddings=Optional(
-            _embeddings(size("decoder_vocab_size", _VOCABULARY), record(Sinusoidal), None),
-            when=lambda fields: not _SHARES.read(fields),
+        start=_PADDING,
+        positions="sinusoidal",
+        target_vocab_size=Optional(
+            size("decoder_vocab_size", _VOCABULARY), when=lambda fields: not _SHARES.read(fields)
         ),
         share_tokens=_SHARES,
-        start=_PADDING,
     ),
     classes=_classes("MTModel"),
     rules=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from headjax.attention.multi_head import MultiHead
 from headjax.core.norms import LayerNorm
@@ -14,6 +15,7 @@ from headjax.hub.table import (
     Custom,
     Entry,
     Field,
+    Fixed,
     Layers,
     Optional,
     Record,
@@ -27,22 +29,15 @@ from headjax.hub.table import (
     share,
     size,
 )
-from headjax.models.embeddings import Embeddings, Learned, LearnedPresent
 from headjax.models.encoder import EncoderConfig
-from headjax.models.layer import Layer
-from headjax.models.outputs import Pooler
-from headjax.models.residuals import PostNorm
-from headjax.models.shared_stack import SharedStack
-from headjax.models.stack import Stack
-from headjax.models.feed_forward import Dense
 from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining, Span, TokenClassification
 
 _WIDTH, _HEADS, _VOCABULARY = size("hidden_size"), size("num_attention_heads"), size("vocab_size")
 _ACTIVATION = activation("hidden_act", "gelu")
 _DROPOUT, _ATTENTION_DROPOUT = number("hidden_dropout_prob", 0.1), number("attention_probs_dropout_prob", 0.1)
 _NORM = record(LayerNorm, epsilon=number("layer_norm_eps", 1e-12))
-_LEARNED = record(Learned, max_length=size("max_position_embeddings"))
-_POOLER = Optional(record(Pooler), when=has_tensor("pooler."))
+_POOLER = Optional(Fixed("tanh"), when=has_tensor("pooler."))
+_LENGTH = size("max_position_embeddings")
 _UNSUPPORTED = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),
@@ -51,45 +46,37 @@ _UNSUPPORTED = {
 _FAMILY = functools.partial(Family, supported=_UNSUPPORTED, head_groups=(("encoder",),))
 
 
-def _layer(width: Field, heads: Field, dense: Record, layer_norm: Entry | LayerNorm, **dropouts: Entry) -> Record:
-    attention = record(MultiHead, num_heads=heads, head_dim=share(width, heads))
-    residual = record(PostNorm, norm=layer_norm)
-    return record(Layer, attention=attention, feed_forward=dense, residual=residual, **dropouts)
-
-
-def _embeddings(positions: Record, **parts: Entry) -> Record:
-    return record(
-        Embeddings,
-        vocab_size=_VOCABULARY,
-        positions=positions,
-        segments=size("type_vocab_size", 2),
-        norm=_NORM,
-        dropout=_DROPOUT,
-        **parts,
+def _layers(count: Field, width: Field, heads: Field, hidden: Field) -> Layers:
+    return Layers(
+        count, {"attention": record(MultiHead, num_heads=heads, head_dim=share(width, heads)), "hidden": hidden}
     )
 
 
-def _encoder(embeddings: Record, hidden_act: Field = _ACTIVATION, stack: type[Stack] = Stack) -> Record:
-    layer = _layer(
-        _WIDTH,
-        _HEADS,
-        record(Dense, hidden=size("intermediate_size"), activation=hidden_act),
-        _NORM,
-        dropout=_DROPOUT,
-        attention_dropout=_ATTENTION_DROPOUT,
-    )
+def _encoder(hidden_act: Field = _ACTIVATION, **parts: Any) -> Record:
+    """Return the table of an encoder with the names of BERT's fields, and these parts."""
+    own = {
+        "positions": "learned",
+        "max_length": _LENGTH,
+        "position_offset": 0,
+        "initializer": TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
+    }
     return record(
         EncoderConfig,
+        _layers(size("num_hidden_layers"), _WIDTH, _HEADS, size("intermediate_size")),
         width=_WIDTH,
-        encoder=record(stack, layers=Layers(size("num_hidden_layers"), layer)),
-        embeddings=embeddings,
+        vocab_size=_VOCABULARY,
+        segments=size("type_vocab_size", 2),
+        activation=hidden_act,
+        norm=_NORM,
+        dropout=_DROPOUT,
+        attention_dropout=_ATTENTION_DROPOUT,
         pooler=_POOLER,
-        initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
+        **own | parts,
     )
 
 
-def _task(suffix: str, output: Entry, rules: Rules, copies: Copies = (), **parts: Entry) -> ModelClass:
-    return ModelClass(suffix=suffix, parts={"output": output, **parts}, rules=rules, copies=copies)
+def _task(suffix: str, output: Entry, rules: Rules, copies: Copies = (), **parts: Any) -> ModelClass:
+    return ModelClass(suffix=suffix, parts={"task": output, **parts}, rules=rules, copies=copies)
 
 
 _MODEL = _task("Model", record(NoTask), ())
@@ -141,13 +128,13 @@ def _pretraining(
         _task("ForMaskedLM", masked, under("", "output/", rules), copies),
         ModelClass(
             suffix="ForPreTraining",
-            parts={"output": record(Pretraining, masked=masked), "pooler": record(Pooler)},
+            parts={"task": record(Pretraining, masked=masked), "pooler": "tanh"},
             rules=(*under("", "output/masked/", rules), *affine(order, "output/next_sentence")),
             copies=copies,
             instead_of="ForMaskedLM",  # bert-base-uncased calls itself so
             marked_by="seq_relationship|sop_classifier",
         ),
-        _task("ForSequenceClassification", classifier(dropout), affine("classifier", "output"), pooler=record(Pooler)),
+        _task("ForSequenceClassification", classifier(dropout), affine("classifier", "output"), pooler="tanh"),
         *_tokens_and_spans(dropout, 0.0),
     )
 
@@ -158,7 +145,7 @@ BERT = _FAMILY(  # Devlin et al. 2019
     model_type="bert",
     class_prefix="Bert",
     prefix="bert.",
-    config=_encoder(_embeddings(_LEARNED)),
+    config=_encoder(),
     classes=(
         _MODEL,
         *_pretraining(
@@ -176,14 +163,11 @@ BERT = _FAMILY(  # Devlin et al. 2019
 
 
 # RoBERTa's positions skip padding. They start behind the row of the padding token, which the table holds too.
-_PADDING, _ROWS = integer("pad_token_id", 1), size("max_position_embeddings")
-_LEARNED_PRESENT = record(
-    LearnedPresent,
-    max_length=computed(lambda fields: _ROWS.read(fields) - _PADDING.read(fields) - 1, _ROWS.name),
-    offset=Custom(
-        lambda fields: _PADDING.read(fields) + 1, lambda offset: {_PADDING.name: offset - 1}, name=_PADDING.name
-    ),
-).writing(lambda positions: {_ROWS.name: positions.max_length + positions.offset})
+_PADDING = integer("pad_token_id", 1)
+_LENGTH_PRESENT = computed(lambda fields: _LENGTH.read(fields) - _PADDING.read(fields) - 1, _LENGTH.name)
+_OFFSET = Custom(
+    lambda fields: _PADDING.read(fields) + 1, lambda offset: {_PADDING.name: offset - 1}, name=_PADDING.name
+)
 
 
 def roberta(model_type: str, class_prefix: str) -> Family:
@@ -198,7 +182,9 @@ def roberta(model_type: str, class_prefix: str) -> Family:
         model_type=model_type,
         class_prefix=class_prefix,
         prefix="roberta.",
-        config=_encoder(_embeddings(_LEARNED_PRESENT)),
+        config=_encoder(positions="learned_present", max_length=_LENGTH_PRESENT, position_offset=_OFFSET).writing(
+            lambda config: {_LENGTH.name: config.max_length + config.position_offset}
+        ),
         classes=(
             _MODEL,
             _task(
@@ -211,7 +197,8 @@ def roberta(model_type: str, class_prefix: str) -> Family:
                 "ForSequenceClassification",
                 classifier(_CLASSIFIER_DROPOUT),
                 (*affine("classifier.dense", "pooler"), *affine("classifier.out_proj", "output")),
-                pooler=record(Pooler, dropout=_CLASSIFIER_DROPOUT),
+                pooler="tanh",
+                pooler_dropout=_CLASSIFIER_DROPOUT,
             ),
             *_tokens_and_spans(_CLASSIFIER_DROPOUT, 0.0),
         ),
@@ -234,24 +221,16 @@ DISTILBERT = _FAMILY(  # Sanh et al. 2019: BERT without segments, whose pooler i
     prefix="distilbert.",
     config=record(
         EncoderConfig,
+        _layers(size("n_layers"), _DISTIL_WIDTH, _DISTIL_HEADS, size("hidden_dim")),
         width=_DISTIL_WIDTH,
-        encoder=record(
-            Stack,
-            layers=Layers(
-                size("n_layers"),
-                _layer(
-                    _DISTIL_WIDTH,
-                    _DISTIL_HEADS,
-                    record(Dense, hidden=size("hidden_dim"), activation=_DISTIL_ACTIVATION),
-                    _DISTIL_NORM,
-                    dropout=_DISTIL_DROPOUT,
-                    attention_dropout=number("attention_dropout", 0.1),
-                ),
-            ),
-        ),
-        embeddings=record(
-            Embeddings, vocab_size=_VOCABULARY, positions=_LEARNED, norm=_DISTIL_NORM, dropout=_DISTIL_DROPOUT
-        ),
+        vocab_size=_VOCABULARY,
+        max_length=_LENGTH,
+        segments=0,
+        activation=_DISTIL_ACTIVATION,
+        norm=_DISTIL_NORM,
+        dropout=_DISTIL_DROPOUT,
+        attention_dropout=number("attention_dropout", 0.1),
+        pooler=None,
         initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
     ),
     classes=(
@@ -270,7 +249,7 @@ DISTILBERT = _FAMILY(  # Sanh et al. 2019: BERT without segments, whose pooler i
             "ForSequenceClassification",
             classifier(number("seq_classif_dropout", 0.2)),
             (*affine("pre_classifier", "pooler"), *affine("classifier", "output")),
-            pooler=record(Pooler, activation="relu"),
+            pooler="relu",
         ),
         *_tokens_and_spans(_DISTIL_DROPOUT, number("qa_dropout", 0.1)),
     ),
@@ -299,7 +278,7 @@ ALBERT = _FAMILY(  # Lan et al. 2020: one layer used again and again, and small 
     model_type="albert",
     class_prefix="Albert",
     prefix="albert.",
-    config=_encoder(_embeddings(_LEARNED, size=size("embedding_size", 128)), _ALBERT_ACTIVATION, SharedStack),
+    config=_encoder(_ALBERT_ACTIVATION, embedding_size=size("embedding_size", 128), shared_layers=True),
     classes=(
         _MODEL,
         *_pretraining(

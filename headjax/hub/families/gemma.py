@@ -30,11 +30,6 @@ from headjax.hub.fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from headjax.hub.rules import Rules, one
 from headjax.hub.table import Custom, Field, Layers, TrainingOnly, computed, flag, number, record, size
 from headjax.models.decoder import DecoderConfig
-from headjax.models.embeddings import Embeddings, NoPositions
-from headjax.models.layer import Layer
-from headjax.models.residuals import SandwichNorm
-from headjax.models.stack import Stack
-from headjax.models.feed_forward import GatedDense
 
 _BASES = {FULL: 1e6, SLIDING: 1e4}
 _OLD_BASES = {FULL: "rope_theta", SLIDING: "rope_local_base_freq"}
@@ -112,19 +107,7 @@ _ATTENTION = record(
     query_norm=_NORM,
     key_norm=_NORM,
 ).writing(lambda attention: {_SCALAR.name: _scalar(attention)})
-_LAYER = record(
-    Layer,
-    attention=_ATTENTION,
-    feed_forward=record(
-        GatedDense,
-        hidden=size("intermediate_size", 9216),
-        activation=_ACTIVATION,
-        bias=False,
-    ),
-    residual=record(SandwichNorm, norm=_NORM),
-    attention_dropout=number("attention_dropout", 0.0),
-    window=window(),
-)
+_LAYER = {"attention": _ATTENTION, "hidden": size("intermediate_size", 9216), "window": window()}
 
 
 def _scalar(attention: Any) -> int:
@@ -156,14 +139,18 @@ GEMMA3_TEXT = decoder_family(  # Gemma Team 2025
     "Gemma3",
     record(
         DecoderConfig,
+        Layers(size("num_hidden_layers", 26), _LAYER, _spread, _gather),
         width=size("hidden_size"),
-        embeddings=record(
-            Embeddings,
-            vocab_size=size("vocab_size", 262208),
-            positions=record(NoPositions, max_length=POSITIONS),
-            scale_by_width=True,
-        ),
-        decoder=record(Stack, layers=Layers(size("num_hidden_layers", 26), _LAYER, _spread, _gather), final_norm=_NORM),
+        vocab_size=size("vocab_size", 262208),
+        positions="none",
+        max_length=POSITIONS,
+        scale_embeddings=True,
+        activation=_ACTIVATION,
+        gated=True,
+        feed_forward_bias=False,
+        residual="sandwich_norm",
+        norm=_NORM,
+        attention_dropout=number("attention_dropout", 0.0),
         initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
     ),
     classes=text_classes(

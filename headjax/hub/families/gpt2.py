@@ -8,41 +8,40 @@ from headjax.core.tensors import Normal
 from headjax.hub.families.entries import CAUSAL
 from headjax.hub.family import Family, ModelClass
 from headjax.hub.rules import FLAT, MATRIX, TRANSPOSED, Rule, Rules, affine, norm, one, projection, under
-from headjax.hub.table import Choice, Layers, TrainingOnly, activation, flag, number, record, share, size
+from headjax.hub.table import (
+    Choice,
+    Fixed,
+    Layers,
+    Optional,
+    TrainingOnly,
+    activation,
+    flag,
+    number,
+    record,
+    share,
+    size,
+)
 from headjax.models.decoder import DecoderConfig
-from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.layer import Layer
-from headjax.models.outputs import Tied, Untied
-from headjax.models.residuals import PreNorm
-from headjax.models.stack import Stack
-from headjax.models.feed_forward import Dense
 
 _WIDTH, _HEADS = size("n_embd", 768), size("n_head", 12)
 _NORM = record(LayerNorm, epsilon=number("layer_norm_epsilon", 1e-5))
 _TIED = flag("tie_word_embeddings", True)
 
-_LAYER = record(
-    Layer,
-    attention=record(MultiHead, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS)),
-    feed_forward=record(
-        Dense,
-        hidden=size("n_inner", lambda fields: 4 * _WIDTH.read(fields)),
-        activation=activation("activation_function", "gelu_new"),
-    ),
-    residual=record(PreNorm, norm=_NORM),
-    dropout=number("resid_pdrop", 0.1),
-    attention_dropout=number("attn_pdrop", 0.1),
-)
+_LAYER = {
+    "attention": record(MultiHead, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS)),
+    "hidden": size("n_inner", lambda fields: 4 * _WIDTH.read(fields)),
+}
 _CONFIG = record(
     DecoderConfig,
+    Layers(size("n_layer", 12), _LAYER),
     width=_WIDTH,
-    embeddings=record(
-        Embeddings,
-        vocab_size=size("vocab_size"),
-        positions=record(Learned, max_length=size("n_positions", 1024)),
-        dropout=number("embd_pdrop", 0.1),
-    ),
-    decoder=record(Stack, layers=Layers(size("n_layer", 12), _LAYER), final_norm=_NORM),
+    vocab_size=size("vocab_size"),
+    max_length=size("n_positions", 1024),
+    activation=activation("activation_function", "gelu_new"),
+    norm=_NORM,
+    dropout=number("resid_pdrop", 0.1),
+    embedding_dropout=Optional(number("embd_pdrop", 0.1), when=lambda fields: True),
+    attention_dropout=number("attn_pdrop", 0.1),
     initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
 )
 
@@ -74,10 +73,10 @@ GPT2 = Family(  # Radford et al. 2019
     classes=(
         ModelClass(
             suffix="LMHeadModel",
-            parts={"output": Choice(_TIED, {True: record(Tied), False: record(Untied)})},
+            parts={"tied": _TIED},
             rules=one("lm_head.weight", "output/kernel", TRANSPOSED),
         ),
-        ModelClass(suffix="Model", parts={"output": Choice(_TIED, {True: record(Tied)})}),
+        ModelClass(suffix="Model", parts={"tied": Choice(_TIED, {True: Fixed(True)})}),
     ),
     rules=_RULES,
     copies=(("lm_head.weight", "transformer.wte.weight"),),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headjax.attention.formulation import Attention
@@ -17,6 +17,7 @@ from headjax.hub.table import (
     Choice,
     Entry,
     Field,
+    Fixed,
     Layers,
     Optional,
     Record,
@@ -28,12 +29,6 @@ from headjax.hub.table import (
     size,
 )
 from headjax.models.decoder import DecoderConfig
-from headjax.models.embeddings import Embeddings, NoPositions
-from headjax.models.layer import Layer
-from headjax.models.outputs import Tied, Untied
-from headjax.models.residuals import PreNorm
-from headjax.models.stack import Stack
-from headjax.models.feed_forward import GatedDense
 
 _WIDTH, _HEADS = size("hidden_size"), size("num_attention_heads")
 _NORM = record(RMSNorm, epsilon=number("rms_norm_eps", 1e-6))
@@ -48,7 +43,7 @@ def _config(
     head_dim: Field | None = None,
     head_norm: Record | None = None,
     layer_window: Entry | None = None,
-    layers: Callable[[Field, Entry], Layers] = Layers,
+    layers: Callable[[Field, Mapping[str, Any]], Layers] = Layers,
 ) -> Record:
     """Return the table of a decoder."""
     attention = record(
@@ -62,26 +57,19 @@ def _config(
         query_norm=head_norm,
         key_norm=head_norm,
     )
-    layer = record(
-        Layer,
-        attention=attention,
-        feed_forward=record(
-            GatedDense,
-            hidden=size("intermediate_size"),
-            activation=activation("hidden_act", "silu"),
-            bias=feed_forward_bias,
-        ),
-        residual=record(PreNorm, norm=_NORM),
-        attention_dropout=number("attention_dropout", 0.0),
-        window=layer_window,
-    )
+    layer = {"attention": attention, "hidden": size("intermediate_size"), "window": layer_window}
     return record(
         DecoderConfig,
+        layers(size("num_hidden_layers"), layer),
         width=_WIDTH,
-        embeddings=record(
-            Embeddings, vocab_size=size("vocab_size"), positions=record(NoPositions, max_length=POSITIONS)
-        ),
-        decoder=record(Stack, layers=layers(size("num_hidden_layers"), layer), final_norm=_NORM),
+        vocab_size=size("vocab_size"),
+        positions="none",
+        max_length=POSITIONS,
+        activation=activation("hidden_act", "silu"),
+        gated=True,
+        feed_forward_bias=feed_forward_bias,
+        norm=_NORM,
+        attention_dropout=number("attention_dropout", 0.0),
         initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
     )
 
@@ -149,18 +137,17 @@ def decoder_family(model_type: str, class_prefix: str, config: Record, **parts: 
 
 def text_classes(tied: Field, base: str = "Model", **output: Entry) -> tuple[ModelClass, ModelClass]:
     """Return the class with logits and the base model."""
-    outputs: dict[Hashable, Entry] = {True: record(Tied, **output), False: record(Untied, **output)}
     return (
         ModelClass(
             suffix="ForCausalLM",
-            parts={"output": Choice(tied, outputs)},
+            parts={"tied": tied, **output},
             rules=one("lm_head.weight", "output/kernel", TRANSPOSED),
         ),
-        ModelClass(suffix=base, parts={"output": Choice(tied, {True: outputs[True]})}),
+        ModelClass(suffix=base, parts={"tied": Choice(tied, {True: Fixed(True)}), **output}),
     )
 
 
-def _windows(count: Field, layer: Entry) -> Layers:
+def _windows(count: Field, layer: Mapping[str, Any]) -> Layers:
     """Return Qwen's layers, of which those from `max_window_layers` on slide where no types are listed."""
     after = size("max_window_layers", 28)
     return Layers(
@@ -171,7 +158,7 @@ def _windows(count: Field, layer: Entry) -> Layers:
     )
 
 
-def _without_positions(count: Field, layer: Entry) -> Layers:
+def _without_positions(count: Field, layer: Mapping[str, Any]) -> Layers:
     """Return SmolLM3's layers, of which every fourth has no rotary positions unless a list says otherwise."""
 
     def spread(fields: Fields, length: int) -> list[dict[str, Any]]:

@@ -13,61 +13,54 @@ from headjax.hub.families.entries import CAUSAL
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.rules import TRANSPOSED, Rules, given, one, projection, projections, under, unless
-from headjax.hub.table import Custom, Field, InexpressibleError, Layers, flag, integer, number, record, size
-from headjax.models.embeddings import Embeddings, NoPositions, RelativeBuckets
+from headjax.hub.table import Custom, Layers, computed, flag, integer, number, record, size
+from headjax.models.embeddings import RelativeBuckets
 from headjax.models.encoder_decoder import EncoderDecoderConfig
-from headjax.models.layer import Layer
-from headjax.models.outputs import Tied, TokenLogits, Untied
-from headjax.models.residuals import PreNorm
-from headjax.models.stack import Stack
-from headjax.models.feed_forward import Dense, FeedForward, GatedDense
+from headjax.models.feed_forward import ActivationName
 
 _HIDDEN = size("d_ff")
 
 
-def _read_feed_forward(fields: Fields) -> FeedForward:
+def _read_activation(fields: Fields) -> tuple[bool, ActivationName]:
     """Read an activation, or `gated-` and one; `gated-gelu` means the tanh approximation."""
     *gate, name = fields.text("feed_forward_proj", "relu").split("-")
     name = "gelu_new" if gate and name == "gelu" else name
     activation = Fields({"feed_forward_proj": name}, fields.file).activation("feed_forward_proj", name)
     if gate not in ([], ["gated"]):
         raise fields.error("feed_forward_proj", "expected an activation, or gated- and an activation")
-    return (GatedDense if gate else Dense)(_HIDDEN.read(fields), activation, bias=False)
+    return bool(gate), activation
 
 
-def _write_feed_forward(feed_forward: FeedForward) -> Mapping[str, Any]:
-    if not isinstance(feed_forward, Dense | GatedDense):
-        raise InexpressibleError(f"feed_forward is {type(feed_forward).__name__}; t5 has Dense and GatedDense")
-    name = ACTIVATION_NAMES[feed_forward.activation]
-    if isinstance(feed_forward, GatedDense):
-        name = "gated-gelu" if feed_forward.activation == "gelu_tanh" else f"gated-{name}"
-    return _HIDDEN.write(feed_forward.hidden, "") | {"feed_forward_proj": name}
+def _write_activation(config: EncoderDecoderConfig) -> Mapping[str, Any]:
+    name = ACTIVATION_NAMES[config.activation]
+    if config.gated:
+        name = "gated-gelu" if config.activation == "gelu_tanh" else f"gated-{name}"
+    return {"feed_forward_proj": name}
 
 
-def _output(scales: bool) -> Custom:
-    """Return the entry of the logits, which are scaled where they are tied if the family scales at all.
+def _output(scales: bool) -> dict[str, Custom]:
+    """Return the entries of the logits, which are scaled where they are tied if the family scales at all.
 
     transformers 5 writes `tie_word_embeddings: true` for T5 1.1 too, beside `scale_decoder_outputs: false`. The tensors
     then show whether the output has weights.
     """
     scaled = flag("scale_decoder_outputs", flag("tie_word_embeddings", True))
 
-    def read(fields: Fields) -> TokenLogits:
-        by_width = scales and scaled.read(fields)
-        return Untied() if "lm_head.weight" in fields.tensors and not by_width else Tied(scale_by_width=by_width)
+    def by_width(fields: Fields) -> bool:
+        return scales and bool(scaled.read(fields))
 
-    def write(output: TokenLogits) -> Mapping[str, Any]:
-        by_width = isinstance(output, Tied) and output.scale_by_width
+    def write(by_width: bool) -> Mapping[str, Any]:
         return {"tie_word_embeddings": by_width} | ({"scale_decoder_outputs": by_width} if scales else {})
 
-    return Custom(read, write)
+    tied = computed(lambda fields: by_width(fields) or "lm_head.weight" not in fields.tensors)
+    return {"tied": tied, "scale_logits": Custom(by_width, write)}
 
 
 class _TiedOnly(Custom):
     """The output of the base model, which has no weights."""
 
     def accepts(self, value: Any) -> bool:
-        return isinstance(value, Tied)
+        return bool(value)
 
 
 _HEADS, _PADDING = size("num_heads", 8), integer("pad_token_id", 0)
@@ -75,40 +68,37 @@ _DROPOUT = number("dropout_rate", 0.1)
 _NORM = record(RMSNorm, epsilon=number("layer_norm_epsilon", 1e-6))
 _UNBIASED = {"scale": 1.0, "projection_bias": False, "output_bias": False}
 _ATTENTION = record(MultiHead, num_heads=_HEADS, head_dim=size("d_kv", 64), **_UNBIASED)
-_LAYER = record(
-    Layer,
-    attention=_ATTENTION,
-    feed_forward=Custom(_read_feed_forward, _write_feed_forward),
-    residual=record(PreNorm, norm=_NORM),
+_COUNT = size("num_layers", 6)
+_BIAS = record(
+    RelativeBuckets,
+    num_heads=_HEADS,
+    buckets=size("relative_attention_num_buckets", 32),
+    max_distance=size("relative_attention_max_distance", 128),
+)
+_CONFIG = record(
+    EncoderDecoderConfig,
+    Layers(_COUNT, {"attention": _ATTENTION, "hidden": _HIDDEN}),
+    Layers(
+        size("num_decoder_layers", _COUNT),
+        {"decoder_attention": _ATTENTION, "cross_attention": _ATTENTION, "decoder_hidden": _HIDDEN},
+        counted="decoder_layers",
+    ),
+    width=size("d_model"),
+    vocab_size=size("vocab_size"),
+    gated=computed(lambda fields: _read_activation(fields)[0], "feed_forward_proj"),
+    activation=computed(lambda fields: _read_activation(fields)[1], "feed_forward_proj"),
+    feed_forward_bias=False,
+    residual="pre_norm",
+    norm=_NORM,
+    position_bias=_BIAS,
+    decoder_position_bias=_BIAS,
     dropout=_DROPOUT,
     attention_dropout=_DROPOUT,
     feed_forward_dropout=_DROPOUT,
-)
-_COUNT = size("num_layers", 6)
-
-
-def _stack(count: Field, bidirectional: bool) -> Any:
-    layer = _LAYER if bidirectional else _LAYER.having(cross_attention=_ATTENTION)
-    bias = record(
-        RelativeBuckets,
-        num_heads=_HEADS,
-        buckets=size("relative_attention_num_buckets", 32),
-        max_distance=size("relative_attention_max_distance", 128),
-        bidirectional=bidirectional,
-    )
-    return record(Stack, layers=Layers(count, layer), final_norm=_NORM, position_bias=bias)
-
-
-_CONFIG = record(
-    EncoderDecoderConfig,
-    width=size("d_model"),
-    encoder=_stack(_COUNT, bidirectional=True),
-    decoder=_stack(size("num_decoder_layers", _COUNT), bidirectional=False),
-    embeddings=record(Embeddings, vocab_size=size("vocab_size"), positions=NoPositions(), dropout=_DROPOUT),
     start_token=integer("decoder_start_token_id", _PADDING),
     padding_token=_PADDING,
     initializer=FanIn(),
-)
+).writing(_write_activation)
 
 
 def _attention(theirs: str, name: str, ours: str) -> Rules:
@@ -146,6 +136,7 @@ def _unbiased(shape: HeadShape, like: Attention) -> Attention:
 
 def _family(model_type: str, class_prefix: str, scales: bool) -> Family:
     output = _output(scales)
+    tied_only = _TiedOnly(output["tied"].reader, output["tied"].writer)
     return Family(
         model_type=model_type,
         class_prefix=class_prefix,
@@ -153,10 +144,10 @@ def _family(model_type: str, class_prefix: str, scales: bool) -> Family:
         classes=(
             ModelClass(
                 suffix="ForConditionalGeneration",
-                parts={"output": output},
+                parts=output,
                 rules=one("lm_head.weight", "output/kernel", TRANSPOSED),
             ),
-            ModelClass(suffix="Model", parts={"output": _TiedOnly(output.reader, output.writer)}),
+            ModelClass(suffix="Model", parts=output | {"tied": tied_only}),
         ),
         rules=(
             *one("shared.weight", "embeddings/token"),

@@ -25,13 +25,8 @@ from headjax.hub.table import (
     share,
     size,
 )
-from headjax.models.layer import Layer
-from headjax.models.outputs import Pooler
-from headjax.models.residuals import PreNorm
-from headjax.models.stack import Stack
-from headjax.models.feed_forward import Dense
 from headjax.models.tasks import DistilledClassification, NoTask
-from headjax.models.vision import Patches, VisionConfig
+from headjax.models.vision import VisionConfig
 
 
 def _read_side(fields: Fields, name: str, default: Any) -> int:
@@ -57,29 +52,23 @@ def _pooled(fields: Fields) -> bool:
 
 
 def _config(distilled: bool) -> Record:
-    layer = record(
-        Layer,
-        attention=record(
-            MultiHead, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS), projection_bias=flag("qkv_bias", True)
-        ),
-        feed_forward=record(Dense, hidden=size("intermediate_size", 3072), activation=activation("hidden_act", "gelu")),
-        residual=record(PreNorm, norm=_NORM),
-        dropout=_DROPOUT,
-        attention_dropout=number("attention_probs_dropout_prob", 0.0),
+    attention = record(
+        MultiHead, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS), projection_bias=flag("qkv_bias", True)
     )
+    layer = {"attention": attention, "hidden": size("intermediate_size", 3072)}
     return record(
         VisionConfig,
+        Layers(size("num_hidden_layers", 12), layer),
         width=_WIDTH,
-        encoder=record(Stack, layers=Layers(size("num_hidden_layers", 12), layer), final_norm=_NORM),
-        patches=record(
-            Patches,
-            image_size=Field("image_size", 224, _read_side),
-            patch_size=Field("patch_size", 16, _read_side),
-            channels=size("num_channels", 3),
-            distillation_token=distilled,
-            dropout=_DROPOUT,
-        ),
-        pooler=Optional(record(Pooler, activation=activation("pooler_act", "tanh")), when=_pooled),
+        image_size=Field("image_size", 224, _read_side),
+        patch_size=Field("patch_size", 16, _read_side),
+        channels=size("num_channels", 3),
+        distillation_token=distilled,
+        activation=activation("hidden_act", "gelu"),
+        norm=_NORM,
+        dropout=_DROPOUT,
+        attention_dropout=number("attention_probs_dropout_prob", 0.0),
+        pooler=Optional(activation("pooler_act", "tanh"), when=_pooled),
         initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
     )
 
@@ -105,14 +94,12 @@ _RULES: Rules = (
     *affine("pooler.dense", "pooler"),
 )
 _CLASSES = (
-    ModelClass(suffix="Model", parts={"output": record(NoTask)}),
-    ModelClass(
-        suffix="ForImageClassification", parts={"output": classifier(0.0)}, rules=affine("classifier", "output")
-    ),
+    ModelClass(suffix="Model", parts={"task": record(NoTask)}),
+    ModelClass(suffix="ForImageClassification", parts={"task": classifier(0.0)}, rules=affine("classifier", "output")),
 )
 _DISTILLED = ModelClass(
     suffix="ForImageClassificationWithTeacher",
-    parts={"output": labelled(DistilledClassification)},
+    parts={"task": labelled(DistilledClassification)},
     rules=(*affine("cls_classifier", "output/class"), *affine("distillation_classifier", "output/distillation")),
 )
 

@@ -15,10 +15,10 @@ from headjax.core.errors import ConfigError, DataError
 from headjax.core.modules import Spec
 from headjax.core.serialize import kind, kind_of
 from headjax.models.config import Batch, Loss, Output
+from headjax.models.feed_forward import fold
 from headjax.models.outputs import Linear
 from headjax.models.passes import Pass
 from headjax.models.ranges import Range
-from headjax.models.feed_forward import fold
 
 
 class Vocabulary(NamedTuple):

@@ -17,10 +17,10 @@ from headjax.core.norms import LayerNorm, Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import weight
 from headjax.models.config import Batch, Loss, Output
+from headjax.models.feed_forward import ACTIVATIONS, ActivationName
 from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.outputs import IGNORED, Linear, cross_entropy
 from headjax.models.ranges import Range
-from headjax.models.feed_forward import ACTIVATIONS, ActivationName
 from headjax.models.tasks.task_output import Features, Logits, NoLogits, TaskOutput, Vocabulary
 
 
