@@ -205,14 +205,15 @@ class ModelConfig(Checked, abc.ABC):
     @property
     def _layer_fields(self) -> dict[str, dict[str, str]]:
         """The names of our fields that describe a stack, by the names that they have in `Layer` and `Stack`."""
-        names = ("num_layers", "alpha", "position_bias", *BY_LAYER)
+        names = {"num_layers", "alpha", "position_bias", *BY_LAYER} - {"cross_attention"}
         known = {field.name for field in dataclasses.fields(self)}
         found = {}
         for stack, prefix in self.STACKS.items():
             own = {name: f"{prefix}{name}" for name in names if f"{prefix}{name}" in known}
             own["num_layers"] = f"{prefix}layers" if prefix else "num_layers"
-            crossed = {"cross_attention": "cross_attention"} if prefix and "cross_attention" in known else {}
-            found[stack] = own | crossed
+            if stack == "decoder" and "cross_attention" in known:
+                own["cross_attention"] = "cross_attention"
+            found[stack] = own
         return found
 
     def stacks(self) -> Mapping[str, Stack]:

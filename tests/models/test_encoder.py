@@ -7,25 +7,32 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core import tensors
+from headjax.core.modules import declared
+from headjax.core.norms import LayerNorm
+from headjax.core.tensors import Normal
 from headjax.heads.program import gated
 from headjax.heads.pruning import prune
 from headjax.models import EncoderConfig
-from headjax.models.embeddings import LearnedPresent, few_rows
-from headjax.models.encoder import Albert, Bert, DistilBert, Roberta
-from headjax.models.stack import Stack
-from headjax.models.feed_forward import Dense
+from headjax.models.embeddings import Positions, few_rows
+from headjax.models.layer import TransformerLayer
 from tests import tiny
 from tests.closeness import assert_close
 
 SIZES = {"vocab_size": tiny.VOCABULARY, "max_length": tiny.MAX_LENGTH, "width": tiny.WIDTH, "num_layers": 3}
-RECIPES = {"bert": Bert, "distilbert": DistilBert, "roberta": Roberta, "albert": Albert}
+RELATIVES = {
+    "bert": {},
+    "distilbert": {"segments": 0, "pooler": None},
+    "roberta": {
+        "segments": 1, "pooler": None, "norm": LayerNorm(1e-5), "positions": "learned_present", "position_offset": 2,
+    },
+    "albert": {"shared_layers": True, "embedding_size": 8, "dropout": 0.0, "attention_dropout": 0.0},
+}  # fmt: skip
 PADDED = tiny.tokens() | {"attention_mask": np.array([[1] * 10, [1] * 7 + [0] * 3])}
 
 
 def config(name: str = "bert", **fields) -> EncoderConfig:
-    smaller = {"embedding_size": 8} if name == "albert" else {}
-    fields = {"attention": tiny.multi_head(), "feed_forward": Dense(32), **SIZES, **smaller} | fields
-    return dataclasses.replace(RECIPES[name](**fields).build(), initializer=tiny.decoder_config().initializer)
+    defaults = {"attention": tiny.multi_head(), "hidden": 32, "initializer": Normal(0.3)}
+    return EncoderConfig(**SIZES | defaults | RELATIVES[name] | fields)
 
 
 def test_rows_of_a_small_table_are_looked_up_exactly_with_the_gradient_of_a_look_up():
@@ -47,7 +54,7 @@ def test_encoders_count_positions_as_transformers_does():
     assert_close(roberta(left).hidden[:, 2:], roberta(right).hidden[:, :3], sums=tiny.SUMS)
     assert np.abs(bert(left).hidden[:, 2:] - bert(right).hidden[:, :3]).max() > 0.1
     # Rows of the table: padding has 1, the first token 2, whatever the mask shows.
-    positions = LearnedPresent(5)
+    positions = Positions("learned_present", 5, offset=2)
     np.testing.assert_array_equal(positions.count(jnp.asarray([[1, 9, 0, 1, 4]])) + 2, [[1, 2, 3, 1, 4]])
     assert positions.table(3).shape == (7, 3)
 
@@ -55,13 +62,13 @@ def test_encoders_count_positions_as_transformers_does():
 def test_albert_is_one_layer_at_every_depth():
     """The same function as an ordinary stack that holds the layer three times, with a third of its parameters."""
     shared = tiny.model(config("albert"))
-    stack = shared.config.encoder
-    plain = Stack(layers=stack.layers)
-    params = shared.params | {"encoder": plain.restack(stack.unstack(shared.params["encoder"]), {})}
-    ordinary = shared.replace(config=shared.config.replace_stacks({"encoder": plain}), params=params)
+    plain = dataclasses.replace(shared.config, shared_layers=False)
+    stack, three = (config.stacks()["encoder"] for config in (shared.config, plain))
+    params = shared.params | {"encoder": three.restack(stack.unstack(shared.params["encoder"]), {})}
+    ordinary = shared.replace(config=plain, params=params)
     tensors.check(ordinary.config.tensors(), ordinary.params)
     assert_close(ordinary(PADDED).hidden, shared(PADDED).hidden, sums=tiny.SUMS)
-    layer = tensors.count(stack.layers[0].tensors(tiny.WIDTH, tiny.WIDTH))
+    layer = tensors.count(declared(TransformerLayer(stack.layers[0])))
     assert ordinary.num_parameters - shared.num_parameters == 2 * layer
     assert ordinary.config.flops(10) == shared.config.flops(10)
 

@@ -9,9 +9,7 @@ from headjax.core import tensors
 from headjax.core.tensors import Normal
 from headjax.evaluation.task import evaluate
 from headjax.models import EncoderDecoderConfig
-from headjax.models.encoder_decoder import T5, Translation
-from headjax.models.residuals import PreNorm
-from headjax.models.feed_forward import Dense, GatedDense
+from headjax.models.embeddings import RelativeBuckets
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -19,32 +17,27 @@ GENERATOR = np.random.default_rng(1)
 LABELS = GENERATOR.integers(1, tiny.VOCABULARY, (2, 8))
 BATCH = tiny.tokens() | {"attention_mask": np.array([[1] * 10, [1] * 7 + [0] * 3]), "labels": LABELS}
 GROUPED = Grouped(num_heads=4, kv_heads=2, head_dim=4)
+SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2, "initializer": Normal(0.3)}
+BUCKETS = RelativeBuckets(num_heads=4, buckets=8, max_distance=12)
 
 
 def translation(**fields) -> EncoderDecoderConfig:
-    fields = {
-        "vocab_size": tiny.VOCABULARY,
-        "width": tiny.WIDTH,
-        "num_layers": 2,
+    fields = SIZES | {
         "attention": tiny.multi_head(),
         "decoder_attention": tiny.collaborative(),
         "cross_attention": GROUPED,
-        "feed_forward": Dense(32, "relu"),
-        "residual": PreNorm(),
+        "hidden": 32,
+        "residual": "pre_norm",
         "start_token": 3,
-        "initializer": Normal(0.3),
-    } | fields
-    return Translation(**fields).build()
+    } | fields  # fmt: skip
+    return EncoderDecoderConfig.transformer_base(**fields)
 
 
 def t5(**fields) -> EncoderDecoderConfig:
-    sizes = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2, "buckets": 8, "max_distance": 12}
-    parts = {
-        "attention": tiny.multi_head(scale=1.0, projection_bias=False, output_bias=False),
-        "feed_forward": GatedDense(24, "gelu_tanh", bias=False),
-        "initializer": Normal(0.3),
-    }
-    return T5(**(sizes | parts | fields)).build()
+    attention = tiny.multi_head(scale=1.0, projection_bias=False, output_bias=False)
+    layer = {"attention": attention, "hidden": 24, "activation": "gelu_tanh", "gated": True}
+    bias = dict.fromkeys(("position_bias", "decoder_position_bias"), BUCKETS)
+    return EncoderDecoderConfig.t5_small(**SIZES | layer | bias | fields)
 
 
 CONFIGS = {"translation": translation(), "t5": t5()}

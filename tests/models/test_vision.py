@@ -4,29 +4,27 @@ import pytest
 
 from headjax.core.tensors import Normal
 from headjax.models import VisionConfig
-from headjax.models.feed_forward import Dense
 from headjax.models.summary import summarize
 from headjax.models.tasks import Classification, DistilledClassification
-from headjax.models.vision import Patches, Vit
+from headjax.models.vision import PatchEmbeddings
 from tests import tiny
 from tests.closeness import assert_close
 
-PATCHES = Patches(image_size=6, patch_size=2, channels=3, distillation_token=True)
+PATCHES = {"image_size": 6, "patch_size": 2, "distillation_token": True}
 IMAGES = np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)
 BATCH = {"pixel_values": IMAGES, "labels": np.array([1, 3])}
 
 
 def config(**fields) -> VisionConfig:
-    fields = {
+    fields = PATCHES | {
         "attention": tiny.multi_head(),
-        "feed_forward": Dense(32),
-        "patches": PATCHES,
+        "hidden": 32,
         "width": tiny.WIDTH,
         "num_layers": 2,
         "task": DistilledClassification(classes=5),
         "initializer": Normal(0.3),
-    } | fields
-    return Vit(**fields).build()
+    } | fields  # fmt: skip
+    return VisionConfig(**fields)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +35,8 @@ def model():
 def test_patches_are_a_convolution():
     """The same as a convolution whose stride is its size, as Hugging Face computes them."""
     kernel = np.random.default_rng(1).standard_normal((3, 2, 2, 7)).astype(np.float32)
-    cut = PATCHES.cut(IMAGES) @ kernel.reshape(-1, 7)
+    patches = PatchEmbeddings(7, 11, 2, 3, distillation_token=True, dropout=0.0)
+    cut = patches.cut(IMAGES) @ kernel.reshape(-1, 7)
     convolved = jax.lax.conv_general_dilated(
         IMAGES, kernel, (2, 2), "VALID", dimension_numbers=("NCHW", "IHWO", "NCHW")
     )
@@ -56,4 +55,4 @@ def test_lengths_and_outputs(model):
     for part, task in ((config(task=smooth), smooth), (config(task=smooth).for_evaluation(), plain)):
         assert_close(part.loss(output, BATCH).total, task.loss(output, BATCH).total, sums=1)
     assert summarize(model.config, 1).length == 11
-    assert summarize(model.config, 1).layers[0].flops == model.config.encoder.layers[0].attention.flops(16, 16, 11, 11)
+    assert summarize(model.config, 1).layers[0].flops == model.config.attention[0].flops(16, 16, 11, 11)
