@@ -20,17 +20,17 @@ FORMULATIONS: dict[str, dict[str, Any]] = {
     "standard": {  # divides the width among the heads
         "width": 128,
         "attention": {"kind": "multi_head", "num_heads": HEADS, "head_dim": 16},
-        "feed_forward": {"kind": "dense", "hidden": 512},
+        "hidden": 512,
     },
     "fixed": {  # heads of twice the size in a narrower model
         "width": 96,
         "attention": {"kind": "multi_head", "num_heads": HEADS, "head_dim": 32},
-        "feed_forward": {"kind": "dense", "hidden": 600},
+        "hidden": 600,
     },
     "collaborative": {  # heads share keys and queries of half the size
         "width": 128,
         "attention": {"kind": "collaborative", "num_heads": HEADS, "shared_dim": 64, "value_dim": 16, "head_dim": 16},
-        "feed_forward": {"kind": "dense", "hidden": 576},
+        "hidden": 576,
     },
 }
 
@@ -44,7 +44,7 @@ def get_config(arg: str = "") -> ConfigDict:
     return ConfigDict(
         {
             "model": {
-                "kind": "language_model",
+                "kind": "decoder",
                 "vocab_size": 2048,
                 "max_length": 256,
                 "num_layers": 4,

@@ -41,8 +41,9 @@ def get_config(arg: str = "") -> ConfigDict:
     model = bert(width, layers, multi_head(heads), 4 * width, PRETRAINING)
     return experiment(
         knobs,
-        model=started({"kind": "deep", "of": model} if knobs.deep else model, knobs.start),
-        task={"task": "bert_pretraining", "length": length},
+        **started(model, knobs.start),
+        deep=int(knobs.deep),
+        data={"task": "bert_pretraining", "length": length},
         batch_size=256,
         steps=steps,
         optimizer=bert_adam(peak, warmup_steps, final=final),

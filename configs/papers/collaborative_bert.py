@@ -26,7 +26,6 @@ from common import (
     arguments,
     choose,
     cut_or_shared,
-    dense,
     experiment,
     glue_output,
     glue_steps,
@@ -37,16 +36,18 @@ from ml_collections import ConfigDict
 
 BATCH_SIZE = 32
 MODELS = {
-    "bert": {"vocab_size": 28_996, "num_layers": 12, "feed_forward": dense(3072)},
-    "distilbert": {"vocab_size": 30_522, "num_layers": 6, "feed_forward": dense(3072)},
+    "bert": {"vocab_size": 28_996},
+    "distilbert": {"vocab_size": 30_522, "num_layers": 6, "segments": 0, "pooler": None},
     "albert": {
         "vocab_size": 30_000,
-        "num_layers": 12,
         "embedding_size": 128,
-        "feed_forward": dense(3072, "gelu_tanh"),
+        "shared_layers": True,
+        "activation": "gelu_tanh",
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
     },
 }
-"""Recipes and what differs among them."""
+"""What differs from BERT-base."""
 
 
 def get_config(arg: str = "") -> ConfigDict:
@@ -55,16 +56,16 @@ def get_config(arg: str = "") -> ConfigDict:
     attention = multi_head(12)
     if knobs.shared_dim:
         attention = cut_or_shared(12, knobs.shared_dim, True, scale=64**-0.5, content_bias=True)
-    model = {"kind": knobs.model, "width": 768, **choose("model", knobs.model, MODELS), "attention": attention}
+    sizes = {"width": 768, "num_layers": 12, "hidden": 3072}
+    model = {"kind": "encoder", "attention": attention} | sizes | choose("model", knobs.model, MODELS)
     output = glue_output(knobs.task)
     if not knobs.bare:
-        pooler = {"pooler": {"kind": "pooler", "activation": "relu"}} if knobs.model == "distilbert" else {}
-        model |= {"task": output, **pooler}
+        model |= {"task": output} | ({"pooler": "relu"} if knobs.model == "distilbert" else {})
     epochs = 10 if knobs.task in ("sst2", "rte") else 3
     return experiment(
         knobs,
-        model=started(model, knobs.start, None if knobs.again else output),
-        task={"task": knobs.task, "length": 128},
+        **started(model, knobs.start, None if knobs.again else output),
+        data={"task": knobs.task, "length": 128},
         batch_size=BATCH_SIZE,
         steps=glue_steps(knobs.task, epochs, BATCH_SIZE),
         optimizer=adam(2e-5, schedule="linear_decay", b2=0.999, weight_decay=0.0),

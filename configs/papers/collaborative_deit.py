@@ -21,7 +21,7 @@ batch. Cost: 4 GPUs; DeiT-B itself takes 53 hours on 8 V100s.
     headjax train --config configs/papers/collaborative_deit.py:key_dim=192,collaborative,smoke --workdir runs/smoke
 """
 
-from common import adam, arguments, cut_or_shared, dense, experiment
+from common import adam, arguments, cut_or_shared, experiment
 from ml_collections import ConfigDict
 
 STEPS_PER_EPOCH = 1251
@@ -41,16 +41,17 @@ def get_config(arg: str = "") -> ConfigDict:
     return experiment(
         knobs,
         model={
-            "kind": "vit",
+            "kind": "vision",
             "width": 768,
             "num_layers": knobs.layers,
             "attention": cut_or_shared(12, knobs.key_dim, knobs.collaborative, scale=64**-0.5, content_bias=True),
-            "feed_forward": dense(3072),
-            "patches": {"kind": "patches", "image_size": 224, "patch_size": 16},
+            "hidden": 3072,
+            "image_size": 224,
+            "patch_size": 16,
             "stochastic_depth": 0.1,
             "task": {"kind": "classification", "classes": knobs.classes, "dropout": 0.0, "label_smoothing": 0.1},
         },
-        task={"task": "imagenet", "size": 224, "augmentation": AUGMENTATION},
+        data={"task": "imagenet", "size": 224, "augmentation": AUGMENTATION},
         batch_size=1024,
         steps=300 * STEPS_PER_EPOCH,
         optimizer=adam(

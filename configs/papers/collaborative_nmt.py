@@ -47,11 +47,11 @@ def get_config(arg: str = "") -> ConfigDict:
     attention = cut_or_shared(
         heads, key_dim, knobs.collaborative, scale=scale, mixing_init={"kind": "xavier"}, projection_bias=True
     )
-    own = {"attention": attention, "residual": {"kind": residual}}
+    own = {"attention": attention, "residual": residual}
     return experiment(
         knobs,
         model=translation(width, heads, hidden, knobs.vocab_size, **own),
-        task={"task": "wmt16_ende", "length": 256},
+        data={"task": "wmt16_ende", "length": 256},
         compute={"dtype": "bfloat16"},
         **RUNS[knobs.size],
     )

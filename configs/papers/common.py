@@ -49,21 +49,17 @@ def arguments(argument: str, **defaults: Any) -> types.SimpleNamespace:
     return parse_arguments(argument, **({"data": "", "seed": 0, "smoke": False} | defaults))
 
 
-def experiment(
-    knobs: types.SimpleNamespace, *, model: Fields, task: Fields, every: int = 5000, **fields: Any
-) -> ConfigDict:
+def experiment(knobs: types.SimpleNamespace, *, data: Fields, every: int = 5000, **fields: Any) -> ConfigDict:
     """A training run on a prepared task, or its rehearsal; with the initialisation of this kind where one is named.
 
     Args:
         knobs: result of `arguments`.
-        model: recipe of the model.
-        task: `task`, its name, `length` or `size`, and maybe `augmentation`.
+        data: `task`, its name, `length` or `size`, and maybe `augmentation`.
         every: steps between checkpoints and between evaluations.
-        **fields: further fields of the run.
+        **fields: further fields of the run, `model` or `start` among them.
     """
     run = {
-        "model": model,
-        "data": {"kind": "task", "path": knobs.data, **task},
+        "data": {"kind": "task", "path": knobs.data, **data},
         "seed": knobs.seed,
         # These runs are for TPUs, where the other generator's hashes can cost as much as the matrix products.
         "prng": "rbg",
@@ -76,7 +72,7 @@ def experiment(
         run["initialization"] = {"kind": knobs.initialization}
     if not knobs.smoke:
         return ConfigDict(run)
-    kept: Fields = {name: task[name] for name in ("task", "augmentation") if name in task}
+    kept: Fields = {name: data[name] for name in ("task", "augmentation") if name in data}
     return ConfigDict(_small(run) | {"data": {"kind": "rehearsal"} | kept, "tensorboard": False})
 
 
@@ -100,10 +96,10 @@ def choose(argument: str, value: Any, known: Mapping[Any, Any]) -> Any:
 
 
 def started(model: Fields, start: str, output: Fields | None = None) -> Fields:
-    """The recipe, or a model directory in its place, with a fresh output where one is given."""
+    """The fields of a run with a fresh model, or from a model directory, with a fresh output where one is given."""
     if not start:
-        return model
-    return {"kind": "directory", "path": start} | ({} if output is None else {"task": output})
+        return {"model": model}
+    return {"start": start} | ({} if output is None else {"task": output})
 
 
 def multi_head(heads: int, head_dim: int = 64, **fields: Any) -> Fields:
@@ -132,21 +128,16 @@ def cut_or_shared(heads: int, key_dim: int, collaborative: bool, *, scale: float
     return multi_head(heads, key_dim // heads, value_dim=64, scale=scale)
 
 
-def dense(hidden: int, activation: str = "gelu", **fields: Any) -> Fields:
-    """A feed-forward sub-layer."""
-    return {"kind": "dense", "hidden": hidden, "activation": activation, **fields}
-
-
 def bert(width: int, num_layers: int, attention: Fields, hidden: int, output: Fields) -> Fields:
     """BERT with the uncased vocabulary."""
     return {
-        "kind": "bert",
+        "kind": "encoder",
         "vocab_size": 30_522,
         "max_length": 512,
         "width": width,
         "num_layers": num_layers,
         "attention": attention,
-        "feed_forward": dense(hidden),
+        "hidden": hidden,
         "task": output,
     }
 
@@ -158,13 +149,17 @@ PRETRAINING: Fields = {"kind": "pretraining"}
 def translation(width: int, heads: int, hidden: int, vocab_size: int, **fields: Any) -> Fields:
     """Six and six layers with fairseq's sinusoidal positions, dropout and label smoothing 0.1."""
     return {
-        "kind": "translation",
+        "kind": "encoder_decoder",
         "vocab_size": vocab_size,
         "width": width,
         "num_layers": 6,
         "attention": multi_head(heads, width // heads),
-        "feed_forward": dense(hidden, "relu"),
-        "positions": {"kind": "sinusoidal", "endpoint": True},
+        "hidden": hidden,
+        "activation": "relu",
+        "positions": "sinusoidal_endpoint",
+        "scale_embeddings": True,
+        "token_initializer": {"kind": "fan_out"},
+        "initializer": {"kind": "xavier"},
         "dropout": 0.1,
         "label_smoothing": 0.1,
         **fields,

@@ -37,8 +37,8 @@ def get_config(arg: str = "") -> ConfigDict:
     model = bert(knobs.width, knobs.layers, attention, knobs.feed_forward, PRETRAINING)
     return experiment(
         knobs,
-        model=started(model, knobs.start),
-        task={"task": "bert_pretraining", "length": length},
+        **started(model, knobs.start),
+        data={"task": "bert_pretraining", "length": length},
         batch_size=1024,
         steps=steps,
         optimizer=bert_adam(1e-4, warmup_steps),

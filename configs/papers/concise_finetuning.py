@@ -35,8 +35,8 @@ def get_config(arg: str = "") -> ConfigDict:
     model = bert(1024, 24, multi_head(16), 4096, output)
     return experiment(
         knobs,
-        model=started(model, knobs.start, output),
-        task={"task": knobs.task, "length": length},
+        **started(model, knobs.start, output),
+        data={"task": knobs.task, "length": length},
         batch_size=BATCH_SIZE,
         steps=steps,
         optimizer=bert_adam(knobs.peak or peak, steps // 10),

@@ -18,7 +18,7 @@ one hour at the chips' peak. 4096 examples would take 33 there (docs/tpu.md).
     headjax train --config configs/papers/concise_lm1b.py:heads=70,head_dim=32,smoke --workdir runs/smoke
 """
 
-from common import adam, arguments, dense, experiment, multi_head
+from common import adam, arguments, experiment, multi_head
 from ml_collections import ConfigDict
 
 
@@ -29,19 +29,21 @@ def get_config(arg: str = "") -> ConfigDict:
     return experiment(
         knobs,
         model={
-            "kind": "language_model",
+            "kind": "decoder",
             "vocab_size": 32_000,
             "max_length": 256,
             "width": knobs.width,
             "num_layers": 6,
             "attention": multi_head(knobs.heads, head_dim, projection_bias=False, output_bias=False),
-            "feed_forward": dense(1024, "relu", bias=False),
-            "residual": {"kind": "post_norm"},
-            "positions": {"kind": "sinusoidal", "endpoint": True},
+            "hidden": 1024,
+            "activation": "relu",
+            "feed_forward_bias": False,
+            "residual": "post_norm",
+            "positions": "sinusoidal_endpoint",
             "dropout": 0.1,
             "attention_dropout": 0.1,
         },
-        task={"task": "lm1b", "length": 256},
+        data={"task": "lm1b", "length": 256},
         # 4096 tokens on each of 8 cores.
         batch_size=128,
         steps=250_000,

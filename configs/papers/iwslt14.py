@@ -27,11 +27,11 @@ RESIDUALS = {"pre": "pre_norm", "post": "post_norm"}
 def get_config(arg: str = "") -> ConfigDict:
     """Arguments: residual (pre, post), initialization (a kind, such as admin), heads, vocab_size, data, seed, smoke."""
     knobs = arguments(arg, residual="pre", initialization="", heads=8, vocab_size=10_000)
-    residual = {"kind": choose("residual", knobs.residual, RESIDUALS)}
+    residual = choose("residual", knobs.residual, RESIDUALS)
     return experiment(
         knobs,
         model=translation(512, knobs.heads, 1024, knobs.vocab_size, residual=residual) | {"dropout": 0.3},
-        task={"task": "iwslt14_deen", "length": 256},
+        data={"task": "iwslt14_deen", "length": 256},
         # 16 packed examples of 256 tokens are the 4000 tokens of the recipe.
         batch_size=16,
         steps=50_000,

@@ -30,8 +30,8 @@ def get_config(arg: str = "") -> ConfigDict:
     steps = glue_steps(knobs.task, EPOCHS, BATCH_SIZE)
     return experiment(
         knobs,
-        model=started(model, knobs.start, output),
-        task={"task": knobs.task, "length": 128},
+        **started(model, knobs.start, output),
+        data={"task": knobs.task, "length": 128},
         batch_size=BATCH_SIZE,
         steps=steps,
         optimizer=bert_adam(2e-5, steps // 10),

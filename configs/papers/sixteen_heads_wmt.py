@@ -24,7 +24,7 @@ def get_config(arg: str = "") -> ConfigDict:
     return experiment(
         knobs,
         model=translation(1024, 16, 4096, knobs.vocab_size),
-        task={"task": "wmt14_enfr", "length": 256},
+        data={"task": "wmt14_enfr", "length": 256},
         batch_size=112,
         steps=100_000,
         optimizer=translation_adam(7e-4, 4000),

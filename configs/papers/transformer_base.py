@@ -29,8 +29,9 @@ def get_config(arg: str = "") -> ConfigDict:
     model = translation(512, 8, 2048, knobs.vocab_size, attention_dropout=0.1, feed_forward_dropout=0.1)
     return experiment(
         knobs,
-        model={"kind": "deep", "of": model} if knobs.deep else model,
-        task={"task": "wmt14_ende", "length": 256},
+        model=model,
+        deep=int(knobs.deep),
+        data={"task": "wmt14_ende", "length": 256},
         # 128 packed examples of 256 tokens are the 4 x 8192 tokens of the recipe.
         batch_size=128,
         steps=400_000,

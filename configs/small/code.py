@@ -19,7 +19,7 @@ def get_config(arg: str = "") -> ConfigDict:
         arg, start="", steps=8000, batch_size=8, length=256, peak=3e-3, width=128, num_layers=4, num_heads=8, seed=0
     )
     fresh = {
-        "kind": "language_model",
+        "kind": "decoder",
         "vocab_size": 2048,
         "max_length": knobs.length,
         "width": knobs.width,
@@ -29,11 +29,11 @@ def get_config(arg: str = "") -> ConfigDict:
             "num_heads": knobs.num_heads,
             "head_dim": knobs.width // knobs.num_heads,
         },
-        "feed_forward": {"kind": "dense", "hidden": 4 * knobs.width},
+        "hidden": 4 * knobs.width,
     }
     return ConfigDict(
         {
-            "model": {"kind": "directory", "path": knobs.start} if knobs.start else fresh,
+            **({"start": knobs.start} if knobs.start else {"model": fresh}),
             "data": {"kind": "language", "embedded": "code", "length": knobs.length, "vocab_size": 2048},
             "batch_size": knobs.batch_size,
             "steps": knobs.steps,

@@ -42,7 +42,7 @@ def get_config(arg: str = "") -> ConfigDict:
     return ConfigDict(
         {
             "model": {
-                "kind": "language_model",
+                "kind": "decoder",
                 "vocab_size": 4096,
                 "max_length": 4 * knobs.length,
                 "width": knobs.width,
@@ -55,9 +55,12 @@ def get_config(arg: str = "") -> ConfigDict:
                     "rotary": {"kind": "rotary_halves"},
                     **SHAPES[knobs.shape],
                 },
-                "feed_forward": {"kind": "gated", "hidden": 3 * knobs.width, "activation": "silu", "bias": False},
-                "residual": {"kind": "pre_norm", "norm": NORM},
-                "positions": {"kind": "no_positions"},
+                "hidden": 3 * knobs.width,
+                "activation": "silu",
+                "gated": True,
+                "feed_forward_bias": False,
+                "norm": NORM,
+                "positions": "none",
                 "dropout": knobs.dropout,
             },
             "data": {

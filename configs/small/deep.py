@@ -55,11 +55,11 @@ def get_config(arg: str = "") -> ConfigDict:
             raise ConfigError(f"{name}: {unknown_name(name, value, known)}")
     deep = knobs.variant.startswith("deep")
     kind, data = _data(knobs.text)
-    shallow = kind | _layers(knobs, slices=knobs.num_heads if deep else 1)
     initialization = knobs.initialization or ("admin" if knobs.variant == "deep_admin" else "")
     return ConfigDict(
         {
-            "model": {"kind": "deep", "of": shallow} if deep else shallow,
+            "model": kind | _layers(knobs, slices=knobs.num_heads if deep else 1),
+            "deep": int(deep),
             "data": data,
             "batch_size": knobs.batch_size,
             "steps": knobs.steps,
@@ -96,8 +96,9 @@ def _layers(knobs: Any, slices: int) -> dict[str, Any]:
             "head_dim": knobs.width // knobs.num_heads,
             **({} if knobs.text == "multi30k" else {"rotary": {"kind": "rotary_halves"}}),
         },
-        "feed_forward": {"kind": "dense", "hidden": 4 * knobs.width, "activation": "relu"},
-        "residual": {"kind": "pre_norm" if knobs.variant.endswith("pre_norm") else "post_norm"},
+        "hidden": 4 * knobs.width,
+        "activation": "relu",
+        "residual": "pre_norm" if knobs.variant.endswith("pre_norm") else "post_norm",
         "initializer": {"kind": "sliced_xavier", "slices": slices},
         "dropout": 0.1,
     }
@@ -108,7 +109,15 @@ def _data(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
     folder = os.environ.get("HEADJAX_DATA", "data")
     if text == "multi30k":
         captions = f"{folder}/mt/multi30k"
-        return {"kind": "translation", "vocab_size": PIECES}, {
+        translation = {
+            "kind": "encoder_decoder",
+            "vocab_size": PIECES,
+            "positions": "sinusoidal",
+            "scale_embeddings": True,
+            "token_initializer": {"kind": "fan_out"},
+            "label_smoothing": 0.1,
+        }
+        return translation, {
             "kind": "parallel_text",
             "train": f"{captions}/train",
             "validation": f"{captions}/test_2016_flickr",
@@ -119,10 +128,10 @@ def _data(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
             "buckets": (16, 24, 32),
         }
     model = {
-        "kind": "language_model",
+        "kind": "decoder",
         "vocab_size": 257,
         "max_length": 32,
-        "positions": {"kind": "no_positions"},
-        "embedding_norm": {"kind": "layer_norm"},
+        "positions": "none",
+        "embedding_norm": True,
     }
     return model, {"kind": "language", "path": f"{folder}/{LANGUAGE[text]}", "length": 32, "tokenizer": "bytes"}

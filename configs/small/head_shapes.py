@@ -46,14 +46,13 @@ def get_config(arg: str = "") -> ConfigDict:
     return ConfigDict(
         {
             "model": {
-                "kind": "language_model",
+                "kind": "decoder",
                 "vocab_size": 257,
                 "max_length": knobs.length,
                 "width": knobs.width,
                 "num_layers": knobs.num_layers,
                 "attention": _attention(knobs),
-                "feed_forward": {"kind": "dense", "hidden": knobs.hidden or 4 * knobs.width},
-                "residual": {"kind": "pre_norm"},
+                "hidden": knobs.hidden or 4 * knobs.width,
             },
             "data": {
                 "kind": "language",

@@ -34,13 +34,13 @@ def get_config(arg: str = "") -> ConfigDict:
     return ConfigDict(
         {
             "model": {
-                "kind": "language_model",
+                "kind": "decoder",
                 "vocab_size": 2000,
                 "max_length": 128,
                 "width": knobs.width,
                 "num_layers": knobs.num_layers,
                 "attention": {"kind": "multi_head", "num_heads": knobs.width // 32, "head_dim": 32},
-                "feed_forward": {"kind": "dense", "hidden": 4 * knobs.width},
+                "hidden": 4 * knobs.width,
                 "dropout": 0.1,
             },
             "data": {

@@ -29,7 +29,8 @@ def get_config(arg: str = "") -> ConfigDict:
     output = {"kind": "classification", "classes": classes} if classes else {"kind": "regression"}
     return ConfigDict(
         {
-            "model": {"kind": "directory", "path": knobs.start, "task": output},
+            "start": knobs.start,
+            "task": output,
             "data": {"kind": "glue", "name": knobs.task, "max_length": 128, "buckets": (16, 32, 64)},
             "batch_size": knobs.batch_size,
             "steps": knobs.steps,

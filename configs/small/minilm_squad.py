@@ -22,7 +22,8 @@ def get_config(arg: str = "") -> ConfigDict:
     folder = f"{os.environ.get('HEADJAX_DATA', 'data')}/squad"
     return ConfigDict(
         {
-            "model": {"kind": "directory", "path": knobs.start, "task": {"kind": "span"}},
+            "start": knobs.start,
+            "task": {"kind": "span"},
             "data": {
                 "kind": "question_answering",
                 "train": f"{folder}/squadshifts_new_wiki_v1.0.json",

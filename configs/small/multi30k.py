@@ -45,14 +45,20 @@ def get_config(arg: str = "") -> ConfigDict:
     return ConfigDict(
         {
             "model": {
-                "kind": "translation",
+                "kind": "encoder_decoder",
                 "vocab_size": 6000,
                 "width": knobs.width,
                 "num_layers": knobs.num_layers,
                 "attention": _attention(knobs),
-                "feed_forward": {"kind": "dense", "hidden": 4 * knobs.width, "activation": "relu"},
-                "residual": {"kind": "pre_norm"},
+                "hidden": 4 * knobs.width,
+                "activation": "relu",
+                "residual": "pre_norm",
+                "positions": "sinusoidal",
+                "scale_embeddings": True,
+                "token_initializer": {"kind": "fan_out"},
+                "initializer": {"kind": "xavier"},
                 "dropout": 0.1,
+                "label_smoothing": 0.1,
             },
             "data": {
                 "kind": "parallel_text",

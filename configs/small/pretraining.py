@@ -27,13 +27,13 @@ def get_config(arg: str = "") -> ConfigDict:
     return ConfigDict(
         {
             "model": {
-                "kind": "bert",
+                "kind": "encoder",
                 "vocab_size": 30522,
                 "max_length": 64,
                 "width": knobs.width,
                 "num_layers": knobs.num_layers,
                 "attention": {"kind": "multi_head", "num_heads": knobs.width // 32, "head_dim": 32},
-                "feed_forward": {"kind": "dense", "hidden": 4 * knobs.width},
+                "hidden": 4 * knobs.width,
                 "task": {"kind": "pretraining"},
             },
             "data": {"kind": "task", "path": knobs.data},

@@ -19,12 +19,14 @@ def get_config(arg: str = "") -> ConfigDict:
     return ConfigDict(
         {
             "model": {
-                "kind": "vit",
-                "patches": {"kind": "patches", "image_size": 28, "patch_size": 4, "channels": 1},
+                "kind": "vision",
+                "image_size": 28,
+                "patch_size": 4,
+                "channels": 1,
                 "width": knobs.width,
                 "num_layers": knobs.num_layers,
                 "attention": {"kind": "multi_head", "num_heads": knobs.width // 16, "head_dim": 16},
-                "feed_forward": {"kind": "dense", "hidden": 4 * knobs.width},
+                "hidden": 4 * knobs.width,
                 "task": {"kind": "classification", "classes": 10},
                 "initializer": {"kind": "xavier"},
             },

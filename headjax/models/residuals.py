@@ -38,9 +38,8 @@ class Residual(nnx.Module):
         self.kind = kind
         self.norm = norm.module(width)
         self.after = norm.module(width) if kind == "sandwich_norm" else None
-        self.shortcut: nnx.Param[Any] | float = alpha
-        if kind == "scaled_post_norm":
-            self.shortcut = weight((width,), ("embed",), Ones, decay=False)
+        scaled = kind == "scaled_post_norm"
+        self.shortcut: nnx.Param[Any] | float = weight((width,), ("embed",), Ones, decay=False) if scaled else alpha
 
     def enter(self, x: jax.Array) -> jax.Array:
         """Return f's input from the stream `[batch, length, width]`."""

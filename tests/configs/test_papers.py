@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from headjax.core.errors import ConfigError
-from headjax.core.serialize import from_data
 from headjax.core.tensors import count
 from headjax.data import PreparedData, Rehearsal
 from headjax.data.tasks import TASKS
-from headjax.models.recipe import Recipe
 from headjax.models.summary import summarize
+from headjax.initialization.source import ModelSource
 from headjax.training.config import train_config
 from headjax.training.config_file import load_config_file
 from headjax.training.optimizer import LinearDecay
@@ -23,7 +22,7 @@ def model(spec: str):
     """The model of `FILE` or `FILE:ARGS`."""
     name, _, arguments = spec.partition(":")
     config = load_config_file(f"{PAPERS / name}.py:{arguments}")
-    return from_data(Recipe, config.model.to_dict()).build()
+    return ModelSource.of(config.to_dict()).architecture()
 
 
 def each(spec: str, values: str, numbers: tuple[float, ...]) -> dict[str, float]:
@@ -150,7 +149,7 @@ def test_every_rehearsal_is_the_same_run_in_small(path):
     small = train_config(load_config_file(f"{path}:{arguments},smoke"))
     assert isinstance(small.data, Rehearsal)
     assert small.data.task == full.data.task
-    large, config = from_data(Recipe, full.model.to_dict()).build(), small.model.build()
+    large, config = ModelSource.of(full.to_dict()).architecture(), small.architecture()
     assert count(config.tensors()) < 300_000
     assert count(config.tensors()) < count(large.tensors()) / 100
     assert config.attentions().keys() == large.attentions().keys()
@@ -158,7 +157,6 @@ def test_every_rehearsal_is_the_same_run_in_small(path):
         assert type(layers[0]) is type(large.attentions()[stack][0])
         assert layers[0].num_heads == large.attentions()[stack][0].num_heads
     assert type(small.optimizer).__name__.lower() == full.optimizer.kind
-    small.start()
     assert small.compute.dtype == full.get("compute", {}).get("dtype", "float32")
 
 
@@ -183,11 +181,12 @@ def test_stages_of_bert_share_one_line_of_learning_rates():
 def test_fine_tuning_starts_from_a_directory_with_an_output_for_its_task():
     file = f"{PAPERS / 'collaborative_bert'}.py"
     run = load_config_file(f"{file}:task=stsb,start=some/model,data=folder,seed=3").to_dict()
-    assert run["model"] == {"kind": "directory", "path": "some/model", "task": {"kind": "regression"}}
+    assert (run["start"], run["task"]) == ("some/model", {"kind": "regression"})
     assert run["data"] == {"kind": "task", "path": "folder", "task": "stsb", "length": 128}
     assert (run["evaluate_every"], run["checkpoint_every"], run["seed"]) == (1000, 1000, 3)
     again = load_config_file(f"{file}:task=rte,start=some/model,again").to_dict()
-    assert again["model"] == {"kind": "directory", "path": "some/model"}
+    assert again["start"] == "some/model"
+    assert not {"model", "task"} & again.keys()
     assert again["steps"] == 10 * 78
 
 

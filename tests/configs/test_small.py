@@ -12,8 +12,6 @@ from headjax.core.errors import ConfigError
 from headjax.core.tensors import count, flatten
 from headjax.data.known_data import Glue
 from headjax.data.tasks import GLUE
-from headjax.models.recipe import Directory
-from headjax.models.residuals import PostNorm, PreNorm, ScaledPostNorm
 from headjax.models.tasks import Classification, Regression
 from headjax.training.config import load_config, train_config
 from headjax.training.config_file import load_config_file
@@ -25,9 +23,8 @@ SMALL = Path(__file__).parents[2] / "configs" / "small"
 def test_minilm_has_an_output_for_every_task(name):
     config = train_config(load_config_file(f"{SMALL / 'minilm.py'}:task={name},start=somewhere,steps=7"))
     assert isinstance(config.data, Glue)
-    assert isinstance(config.model, Directory)
-    assert config.model.path == "somewhere"
-    output = config.model.task
+    assert config.start == "somewhere"
+    output = config.task
     classes = len(GLUE[name].form.label_names)
     assert output == Classification(classes=classes) if classes else isinstance(output, Regression)
     assert config.steps == 7
@@ -38,9 +35,8 @@ def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
     config = train_config(load_config_file(f"{SMALL / 'language_model.py'}:corpus={corpus},width=64,steps=9"))
     assert Path(config.data.path).is_file()
-    model = config.model.build()
-    assert model.width == 64
-    assert model.embeddings.vocab_size == config.data.vocab_size
+    assert config.model.width == 64
+    assert config.model.vocab_size == config.data.vocab_size
 
 
 @pytest.mark.parametrize(("shape", "parameters"), [("llama", 5_770_496), ("qwen3", 5_770_880)])
@@ -48,11 +44,10 @@ def test_decoders_have_the_shapes_of_today(shape, parameters, data_dir, monkeypa
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
     config = train_config(load_config_file(f"{SMALL / 'decoder.py'}:shape={shape},steps=9"))
     assert Path(config.data.path).is_file()
-    model = config.model.build()
-    attention = model.decoder.layers[0].attention
+    attention = config.model.attention[0]
     assert (attention.num_heads, attention.kv_heads) == (8, 4)
     assert (attention.query_norm is None) == (attention.key_norm is None) == (shape == "llama")
-    assert count(model.tensors()) == parameters
+    assert count(config.model.tensors()) == parameters
 
 
 @pytest.mark.parametrize(
@@ -67,7 +62,7 @@ def test_decoders_have_the_shapes_of_today(shape, parameters, data_dir, monkeypa
 )
 def test_shapes_of_heads(arguments, formulation, weights):
     config = train_config(load_config_file(f"{SMALL / 'head_shapes.py'}:{arguments}"))
-    attention = config.model.build().decoder.layers[0].attention
+    attention = config.model.attention[0]
     assert type(attention) is formulation
     tensors = flatten(attention.tensors(128, 128))
     assert count({name: tensor for name, tensor in tensors.items() if not name.endswith("bias")}) == weights
@@ -78,17 +73,17 @@ def test_shapes_of_heads(arguments, formulation, weights):
 def test_the_code_model_is_the_one_that_headjax_carries():
     config = train_config(load_config_file(f"{SMALL / 'code.py'}:steps=9"))
     assert (config.steps, config.data.embedded, config.data.length) == (9, "code", 256)
-    assert count(config.model.build().tensors()) == 1_088_256
+    assert count(config.model.tensors()) == 1_088_256
 
 
 FILE = SMALL / "deep.py"
 HEADS, LAYERS = 8, 3
 RESIDUALS = {
-    "post_norm": PostNorm,
-    "deep": PostNorm,
-    "deep_admin": ScaledPostNorm,
-    "deep_pre_norm": PreNorm,
-    "pre_norm": PreNorm,
+    "post_norm": "post_norm",
+    "deep": "post_norm",
+    "deep_admin": "scaled_post_norm",
+    "deep_pre_norm": "pre_norm",
+    "pre_norm": "pre_norm",
 }
 
 
@@ -96,13 +91,13 @@ RESIDUALS = {
 @pytest.mark.parametrize("variant", RESIDUALS)
 def test_variants_have_equal_heads_and_nearly_equal_parameters(variant, text):
     config = train_config(load_config_file(f"{FILE}:variant={variant},text={text},seed=2"))
-    model = config.start().config
-    shallow = train_config(load_config_file(f"{FILE}:variant=post_norm,text={text}")).start().config
+    model = config.architecture()
+    shallow = train_config(load_config_file(f"{FILE}:variant=post_norm,text={text}")).architecture()
     for attentions in model.attentions().values():
         assert sum(attention.num_heads for attention in attentions) == HEADS * LAYERS
         assert len(attentions) == (HEADS * LAYERS if variant.startswith("deep") else LAYERS)
     for stack in model.stacks().values():
-        assert {type(layer.residual) for layer in stack.layers} == {RESIDUALS[variant]}
+        assert {layer.residual for layer in stack.layers} == {RESIDUALS[variant]}
     assert 1.0 <= count(model.tensors()) / count(shallow.tensors()) < 1.1
     assert config.seed == 2
 
@@ -142,5 +137,5 @@ def config(name, *overrides):
 
 
 def test_a_directory_takes_a_task_too():
-    overrides = ("model.task.classes=3", "model.path=d", "model.task.kind=classification", "model.kind=directory")
-    assert config("quickstart.py", *overrides).model == Directory(path="d", task=Classification(classes=3))
+    found = config("small/minilm.py", "task.classes=3", "start=d", "task.kind=classification")
+    assert (found.start, found.task) == ("d", Classification(classes=3))
