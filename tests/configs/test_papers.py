@@ -8,8 +8,8 @@ from headjax.core.errors import ConfigError
 from headjax.core.tensors import count
 from headjax.data import PreparedData, Rehearsal
 from headjax.data.tasks import TASKS
-from headjax.models.summary import summarize
 from headjax.initialization.source import ModelSource
+from headjax.models.summary import summarize
 from headjax.training.config import train_config
 from headjax.training.config_file import load_config_file
 from headjax.training.optimizer import LinearDecay
