@@ -7,20 +7,20 @@ import pytest
 from flax import nnx
 
 from headjax.core.serialize import from_data, to_data
-from headjax.models import Compute, ModelConfig
+from headjax.models import Compute, Model, ModelConfig
 from headjax.models.tasks import MaskedLanguageModel
 from tests import tiny
 from tests.closeness import assert_close
 from tests.layer_walk import walk
 from tests.models.test_decoder import MIXED
-from tests.models.test_encoder import PADDED, RECIPES
+from tests.models.test_encoder import PADDED, RELATIVES
 from tests.models.test_encoder import config as encoder
 from tests.models.test_encoder_decoder import BATCH, CONFIGS
 from tests.models.test_vision import BATCH as IMAGES
 from tests.models.test_vision import config as vision
 from tests.selected import first
 
-TEXT = {name: (encoder(name, task=MaskedLanguageModel(), dropout=0.1), PADDED) for name in RECIPES}
+TEXT = {name: (encoder(name, task=MaskedLanguageModel(), dropout=0.1), PADDED) for name in RELATIVES}
 PAIRS = {name: (config, BATCH) for name, config in CONFIGS.items()}
 CASES = TEXT | PAIRS | {"decoder": (MIXED, PADDED), "vision": (vision(dropout=0.1), IMAGES)}
 STACKS = ["decoder", "bert", "albert", "translation", "t5", "vision"]
@@ -51,7 +51,7 @@ def moved(model, batch, *places):
 
     def hidden(tokens, place):
         params = model.params | {"embeddings": model.params["embeddings"] | {"token": tokens}}
-        return (model.config.apply(params, batch, tiny.OPTIONS).hidden[0, place] * weights).sum()
+        return (Model(model.config, params).forward(batch).hidden[0, place] * weights).sum()
 
     slopes = jax.jit(jax.vmap(jax.grad(hidden), in_axes=(None, 0)))
     return jnp.abs(slopes(model.params["embeddings"]["token"], jnp.asarray(places))).max(axis=-1)
@@ -61,7 +61,7 @@ SOURCE = {"input_ids": np.arange(10)[None], "attention_mask": PADDED["attention_
 """Tokens 0 to 9, of which the last three are padding."""
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", RELATIVES)
 def test_padding_reaches_no_token_and_every_token_reaches_every_other(name):
     found = moved(tiny.model(TEXT[name][0]), SOURCE, *range(7))
     assert (found[:, :7] > 1e-4).all()

@@ -1,16 +1,13 @@
 """Decoding with a cache is the forward of all tokens at once; `test_matrix.py` decodes every formulation."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
 from headjax.heads.pruning import prune
-from headjax.models import Compute, Options
+from headjax.models import Compute, Pass
 from headjax.models.generation import for_decoding
-from headjax.models.shared_stack import SharedStack
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.closeness import assert_close
@@ -19,30 +16,23 @@ from tests.models.test_encoder_decoder import BATCH, CONFIGS
 TOKENS = tiny.tokens()["input_ids"]
 
 
-def piecewise(model, batch, pieces, options=tiny.OPTIONS):
+def piecewise(model, batch, pieces, call=Pass()):
     """Logits of the batch's decoder tokens, in pieces of these lengths, the first into an empty cache."""
-    config, model = model.config, for_decoding(model, options.compute)
+    config, model = model.config, for_decoding(model, call.compute)
 
     def begin(batch):
-        prompt, piece = config.prompt(model, batch, options, 0), slice(0, pieces[0])
-        return prompt, config.decode(model, prompt.tokens[:, piece], prompt.present[:, piece], prompt.state, options)
+        prompt, piece = config.prompt(model, batch, call, 0), slice(0, pieces[0])
+        return prompt, config.decode(model, prompt.tokens[:, piece], prompt.present[:, piece], prompt.state, call)
 
     prompt, (out, state) = jax.jit(begin)(batch)
     logits, start = [out], pieces[0]
-    step = jax.jit(lambda tokens, present, state: config.decode(model, tokens, present, state, options))
+    step = jax.jit(lambda tokens, present, state: config.decode(model, tokens, present, state, call))
     for length in pieces[1:]:
         piece = slice(start, start + length)
         out, state = step(prompt.tokens[:, piece], prompt.present[:, piece], state)
         logits.append(out)
         start += length
     return np.concatenate(logits, axis=1)
-
-
-def test_shared_layers_keep_a_cache_each():
-    config = tiny.decoder_config(tiny.layer(), tiny.layer(), tiny.layer())
-    model = tiny.model(dataclasses.replace(config, decoder=SharedStack(layers=config.decoder.layers)))
-    whole = model({"input_ids": TOKENS}).logits
-    assert_close(piecewise(model, {"input_ids": TOKENS}, (5, 5)), whole, sums=tiny.SUMS)
 
 
 def test_padding_on_either_side_of_a_prompt():
@@ -70,15 +60,15 @@ def test_encoder_decoders(name):
 
 def test_a_cache_in_bfloat16_is_half_the_size_and_as_long_as_the_positions():
     model = tiny.model(tiny.decoder_config(tiny.layer()))
-    options = Options(compute=Compute(dtype="bfloat16"))
-    cache = model.config.prompt(options.compute.cast(model), {"input_ids": TOKENS}, options, 2).state.cache
+    call = Pass(compute=Compute(dtype="bfloat16"))
+    cache = model.config.prompt(call.compute.cast(model), {"input_ids": TOKENS}, call, 2).state.cache
     memory = cache.layers["layers_0_0"].attention
     # [layers, batch, heads, tokens, size], as attention reads them on CPUs
     assert {name: (array.shape, str(array.dtype)) for name, array in memory.items()} == {
         "key": ((1, 2, 4, 12, 4), "bfloat16"),
         "value": ((1, 2, 4, 12, 4), "bfloat16"),
     }
-    decoded = piecewise(model, {"input_ids": TOKENS}, (5, 5), options)
+    decoded = piecewise(model, {"input_ids": TOKENS}, (5, 5), call)
     np.testing.assert_allclose(decoded, model({"input_ids": TOKENS}).logits, atol=0.3)
     with pytest.raises(DataError, match="13 tokens, but the model has 12"):
-        model.config.prompt(model, {"input_ids": TOKENS}, tiny.OPTIONS, 3)
+        model.config.prompt(model, {"input_ids": TOKENS}, Pass(), 3)

@@ -12,25 +12,19 @@ from headjax.attention import NoHeads, RotaryHalves
 from headjax.core.tensors import flatten
 from headjax.evaluation.task import evaluate
 from headjax.heads.scoring import score_heads
-from headjax.models import Compute, DecoderConfig, Options
-from headjax.models.embeddings import Embeddings, Learned, NoPositions, RelativeBuckets, Sinusoidal
-from headjax.models.outputs import Untied
-from headjax.models.stack import Stack
+from headjax.models import Compute, DecoderConfig, Model, Pass
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_close
 from tests.selected import first
 
 BATCH, LENGTH = 2, 10
-UNPLACED = Embeddings(vocab_size=tiny.VOCABULARY, positions=NoPositions())
+UNPLACED = {"positions": "none", "max_length": None}
 
-MULTI = tiny.layer(dropout=0.1, attention_dropout=0.1, feed_forward_dropout=0.1)
 MIXED = tiny.decoder_config(
-    MULTI,
-    MULTI,
-    tiny.layer(tiny.collaborative(2)),
-    tiny.layer(NoHeads()),
-    output=Untied(bias=True),
-    embeddings=Embeddings(vocab_size=tiny.VOCABULARY, positions=Learned(tiny.MAX_LENGTH), dropout=0.1),
+    *(tiny.layer(), tiny.layer(), tiny.layer(tiny.collaborative(2)), tiny.layer(NoHeads())),
+    **dict.fromkeys(("dropout", "attention_dropout", "feed_forward_dropout"), 0.1),
+    tied=False,
+    output_bias=True,
 )
 """Two runs of one layer, one of two; every dropout; a layer without heads."""
 
@@ -53,7 +47,7 @@ def loss_and_gradient(config: DecoderConfig, params: Any, batch: Any, compute: C
     """Mean loss and its gradient with respect to the parameters."""
 
     def loss(params: Any) -> Any:
-        return config.loss(config.apply(params, batch, Options(key=key, compute=compute)), batch).mean()
+        return config.loss(Model(config, params).forward(batch, Pass(key=key, compute=compute)), batch).mean()
 
     return jax.value_and_grad(loss)(params)
 
@@ -74,7 +68,7 @@ def position_gradients(config: DecoderConfig, params: Any, batch: Any) -> Any:
 
     def entry(table: Any, b: Any, t: Any) -> Any:
         embeddings = params["embeddings"] | {"position": table}
-        logits = config.apply(params | {"embeddings": embeddings}, batch, Options()).logits
+        logits = Model(config, params | {"embeddings": embeddings}).forward(batch).logits
         return jnp.sum(jnp.sin(jnp.arange(logits.shape[-1])) * logits[b, t])
 
     def row(b: Any) -> Any:
@@ -122,7 +116,7 @@ def test_rematerialisation_keeps_less():
 
     def kept(remat: str) -> int:
         def loss(params: Any) -> Any:
-            return config.loss(config.apply(params, batch, Options(compute=Compute(remat=remat))), batch).mean()
+            return config.loss(Model(config, params).forward(batch, Pass(compute=Compute(remat=remat))), batch).mean()
 
         _, backward = jax.eval_shape(lambda params: jax.vjp(loss, params), params)
         return sum(leaf.size for leaf in jax.tree.leaves(backward))
@@ -132,7 +126,7 @@ def test_rematerialisation_keeps_less():
 
 def test_layers_drop_apart():
     """In a scan each layer has its own dropout: two layers are not one drawn twice."""
-    config = tiny.decoder_config(*[tiny.layer(attention_dropout=0.5)] * 2)
+    config = tiny.decoder_config(attention_dropout=0.5)
     params = config.initialize(jax.random.key(0))
 
     def contexts(probe: Any) -> Any:
@@ -142,8 +136,8 @@ def test_layers_drop_apart():
     ones = jax.tree.map(jnp.zeros_like, params["decoder"]["layers_0_1"]["attention"])
     ones |= {"value_bias": jnp.ones_like(ones["value_bias"])}
     params["decoder"]["layers_0_1"]["attention"] = ones
-    options = Options(key=jax.random.key(3), probe=contexts)
-    first, second = config.apply(params, tiny.tokens(BATCH, LENGTH), options).probes["decoder"]
+    call = Pass(key=jax.random.key(3), probe=contexts)
+    first, second = Model(config, params).forward(tiny.tokens(BATCH, LENGTH), call).probes["decoder"]
     assert not np.allclose(first, second)
 
 
@@ -184,15 +178,11 @@ def test_loss_is_the_cross_entropy_of_the_next_token(mixed):
 
 
 ROTARY = tiny.multi_head(rotary=RotaryHalves())
-RELATIVE = RelativeBuckets(num_heads=4, buckets=8, max_distance=12, bidirectional=False)
 PLACED = {
     "learned": tiny.decoder_config(),
-    "sinusoidal": tiny.decoder_config(embeddings=Embeddings(vocab_size=tiny.VOCABULARY, positions=Sinusoidal())),
-    "rotary": tiny.decoder_config(tiny.layer(ROTARY), embeddings=UNPLACED),
-    "relative": tiny.decoder_config(
-        embeddings=UNPLACED, decoder=Stack(layers=(tiny.layer(),) * 2, position_bias=RELATIVE)
-    ),
-    "window": tiny.decoder_config(tiny.layer(ROTARY, window=3), embeddings=UNPLACED),
+    "sinusoidal": tiny.decoder_config(positions="sinusoidal"),
+    "rotary": tiny.decoder_config(tiny.layer(ROTARY), **UNPLACED),
+    "window": tiny.decoder_config(tiny.layer(ROTARY, window=3), **UNPLACED),
 }
 """Decoders by how their tokens have places."""
 

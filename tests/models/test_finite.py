@@ -22,7 +22,7 @@ from headjax.heads.discovery import attention_sites
 from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune
 from headjax.heads.scoring import score_heads
-from headjax.models import Compute, Options
+from headjax.models import Compute, Pass
 from headjax.models.beam import beam_search
 from headjax.models.generation import generate
 from headjax.models.sampling import Sample
@@ -83,7 +83,7 @@ def step(model: Any, batch: Any, compute: Compute) -> Any:
     """Loss, outputs, losses of each example, and gradients with respect to parameters and gates."""
 
     def loss(model: Any) -> Any:
-        output = model.config.forward(compute.cast(model), batch, Options(compute=compute))
+        output = model.forward(batch, Pass(compute=compute))
         found = model.config.loss(output, batch)
         return found.mean(), {"hidden": output.hidden, "logits": output.logits, "losses": found.per_example()}
 

@@ -12,7 +12,6 @@ from headjax.core import tensors
 from headjax.core.errors import ConfigError, DataError
 from headjax.models.beam import beam_search
 from headjax.models.decode_loop import continue_until
-from headjax.models.embeddings import Embeddings, Learned, NoPositions
 from headjax.models.generation import begin, cache_bytes, check_room, for_decoding, generate, programs
 from headjax.models.sampling import Greedy, Sample
 from headjax.tokenizers.learned import byte_tokenizer
@@ -33,12 +32,8 @@ SOURCE = {name: BATCH[name] for name in ("input_ids", "attention_mask")}
 ROTARY = tiny.multi_head(rotary=RotaryHalves())
 MODELS = {
     "learned": tiny.decoder_config(),
-    "windows": tiny.decoder_config(tiny.layer(window=3), tiny.layer()),
-    "rotary": tiny.decoder_config(
-        tiny.layer(ROTARY, window=3),
-        tiny.layer(ROTARY),
-        embeddings=Embeddings(vocab_size=tiny.VOCABULARY, positions=NoPositions()),
-    ),
+    "windows": tiny.decoder_config(window=(3, None)),
+    "rotary": tiny.decoder_config(attention=(ROTARY, ROTARY), window=(3, None), positions="none", max_length=None),
     "translation": CONFIGS["translation"],
 }
 
@@ -178,7 +173,7 @@ def test_distributions_that_are_drawn_from(sampler, expected):
 @pytest.fixture(scope="module")
 def writer():
     """A decoder with a tokenizer of bytes."""
-    config = tiny.decoder_config(embeddings=Embeddings(vocab_size=257, positions=Learned(24)))
+    config = tiny.decoder_config(vocab_size=257, max_length=24)
     return tiny.model(config).replace(tokenizer=byte_tokenizer())
 
 

@@ -9,30 +9,28 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from headjax.attention.attend import Call
+from headjax.core.modules import bind, declared, fresh
 from headjax.core.tensors import Normal, initialize
-from headjax.models import Compute
-from headjax.models.layer import LayerCall
-from headjax.models.residuals import PreNorm
+from headjax.models import Compute, Pass
+from headjax.models.layer import Layer, TransformerLayer
 from tests import tiny
 from tests.closeness import assert_close
 
 RATE, EXAMPLES = 0.4, 400
-PLAIN = tiny.layer(residual=PreNorm())
+PLAIN = Layer(width=tiny.WIDTH, attention=tiny.multi_head(), hidden=32, residual="pre_norm", depth=3)
 SKIPPING = dataclasses.replace(PLAIN, stochastic_depth=RATE)
 
 
 @pytest.fixture(scope="module")
 def params():
-    return initialize(PLAIN.tensors(tiny.WIDTH, tiny.WIDTH), jax.random.key(0), Normal(0.3))
+    return initialize(declared(TransformerLayer(PLAIN)), jax.random.key(0), Normal(0.3))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def added(layer, params, number, key):
     one = jax.random.normal(jax.random.key(1), (1, 3, tiny.WIDTH))
     x = jnp.broadcast_to(one, (EXAMPLES, *one.shape[1:]))
-    call = LayerCall(attention=Call(), key=key, number=number, depth=3)
-    return layer.bind(params, tiny.WIDTH, tiny.WIDTH)(x, call)[0] - x
+    return bind(fresh(TransformerLayer, layer), params)(x, Pass(key=key), number)[0] - x
 
 
 def output(layer, params, number, key=None):
@@ -67,7 +65,7 @@ def test_rates_grow_from_nothing_at_the_first_layer(params):
 
 
 def test_a_scan_skips_what_single_layers_skip():
-    model = tiny.model(tiny.decoder_config(*[tiny.layer(stochastic_depth=0.5)] * 3))
+    model = tiny.model(tiny.decoder_config(*[tiny.layer()] * 3, stochastic_depth=0.5))
     once, scanned = (
         model(tiny.tokens(4), rngs=nnx.Rngs(0), compute=Compute(scan=scan)).hidden for scan in (False, True)
     )

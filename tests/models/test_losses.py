@@ -189,7 +189,7 @@ def test_every_task_goes_through_the_model(name):
 
 def test_without_a_task_there_is_no_loss():
     model = tiny.model(config(num_layers=1))
-    assert isinstance(model.config.output, NoTask)
+    assert isinstance(model.config.task, NoTask)
     assert model(PADDED).logits is None
     with pytest.raises(DataError, match="no task output"):
         model.config.loss(model(PADDED), PADDED)

@@ -17,7 +17,7 @@ from headjax.heads.head_id import all_heads
 from headjax.heads.program import gated
 from headjax.heads.pruning import prune
 from headjax.mesh.mesh import MeshConfig, batch_sharding
-from headjax.models import Compute, Options
+from headjax.models import Compute, Pass
 from headjax.models.model import load
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
@@ -86,7 +86,7 @@ def rowwise(model, removed=()):
 
 @functools.partial(jax.jit, static_argnums=2)
 def forward(model, batch, compute):
-    output = model.config.forward(compute.cast(model), batch, Options(compute=compute))
+    output = model.forward(batch, Pass(compute=compute))
     return output.hidden, output.logits
 
 

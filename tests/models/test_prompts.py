@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.prompts import NEW_TOKENS, new_tokens, prompt_batch, texts_of
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
@@ -15,7 +14,7 @@ END = 256
 
 @pytest.fixture(scope="module")
 def decoder():
-    config = tiny.decoder_config(embeddings=Embeddings(vocab_size=257, positions=Learned(24)))
+    config = tiny.decoder_config(vocab_size=257, max_length=24)
     return tiny.model(config).replace(tokenizer=byte_tokenizer())
 
 

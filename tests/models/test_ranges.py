@@ -10,7 +10,6 @@ from headjax.data.task import TaskData
 from headjax.evaluation.task import evaluate
 from headjax.heads.ablating import ablate
 from headjax.heads.scoring import score_heads
-from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.generation import generate
 from headjax.models.tasks import Classification, MaskedLanguageModel, Regression, TokenClassification
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -93,6 +92,6 @@ def test_a_tokenizer_is_measured_by_its_largest_id():
     tokenizer = Tokenizer(backend.to_str(), (("unk_token", "[UNK]"),))
     assert (tokenizer.vocab_size, tokenizer.largest_id) == (3, 17)
     data = TaskData(tokenizer, [], [], {})
-    check_vocabulary(decoder_config(embeddings=Embeddings(vocab_size=18, positions=Learned(8))), data)
+    check_vocabulary(decoder_config(vocab_size=18), data)
     with pytest.raises(ConfigError, match=r"the model embeds 17 tokens, but the tokenizer's ids reach 17$"):
-        check_vocabulary(decoder_config(embeddings=Embeddings(vocab_size=17, positions=Learned(8))), data)
+        check_vocabulary(decoder_config(vocab_size=17), data)
