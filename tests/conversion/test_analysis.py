@@ -16,7 +16,7 @@ def model():
 
 
 def attention_params(model, layer: int):
-    return model.config.decoder.unstack(model.params["decoder"])[layer]["attention"]
+    return model.config.stacks()["decoder"].unstack(model.params["decoder"])[layer]["attention"]
 
 
 def with_attention(model, **arrays):

@@ -28,7 +28,7 @@ def test_conversion_reports_how_far_each_layer_is(model):
     assert all(0.01 < error.relative_error < 10 for error in errors)
     assert deep.history == deepen(model).history
     pairs, _ = convert(model, ToDeep(heads=2), layers=[1])
-    assert [layer.attention.num_heads for layer in pairs.config.decoder.layers] == [4, 2, 2]
+    assert [layer.attention.num_heads for layer in pairs.config.stacks()["decoder"].layers] == [4, 2, 2]
 
 
 def test_pre_norm_layers_compose_to_their_sum_to_first_order():
@@ -70,7 +70,7 @@ def test_command(model, tmp_path, capsys):
     data = json.loads(printed.out)
     assert {"stack", "layer", "relative_error"} <= data["error_per_layer"][0].keys()
     assert data["metrics"]["perplexity"] != data["metrics_before"]["perplexity"]
-    assert len(load(tmp_path / "deep").config.decoder.layers) == 4
+    assert len(load(tmp_path / "deep").config.stacks()["decoder"].layers) == 4
     convert(model, "deep").model.save(tmp_path / "single")
     assert main(["inspect", str(tmp_path / "single")]) == 0
     assert "one each of 0-3" in capsys.readouterr().out

@@ -75,12 +75,12 @@ def test_feed_forward_is_the_sum_of_its_slices(feed_forward):
 def test_heads_keep_numbers_and_weights(model, heads):
     deep = deepen(model, heads)
     tensors.check(deep.config.tensors(), deep.params)
-    assert len(deep.config.encoder.layers) == 8 // heads
-    assert len(deep.config.encoder.groups) == 1, "the new layers compute as one scan"
+    assert len(deep.config.stacks()["encoder"].layers) == 8 // heads
+    assert len(deep.config.stacks()["encoder"].groups) == 1, "the new layers compute as one scan"
     assert [head.head for head in all_heads(deep.config)] == [0, 1, 2, 3] * 2
     assert HeadId("encoder", 4 // heads + 3 // heads, 3) in all_heads(deep.config), "layer 1, head 3"
-    old = model.config.encoder.unstack(model.params["encoder"])[1]
-    new = deep.config.encoder.unstack(deep.params["encoder"])[4 // heads + 3 // heads]
+    old = model.config.stacks()["encoder"].unstack(model.params["encoder"])[1]
+    new = deep.config.stacks()["encoder"].unstack(deep.params["encoder"])[4 // heads + 3 // heads]
     np.testing.assert_array_equal(new["attention"]["query"][:, 3 % heads], old["attention"]["query"][:, 3])
     np.testing.assert_array_equal(new["feed_forward"]["up"], old["feed_forward"]["up"][:, -8 * heads :])
     np.testing.assert_array_equal(
@@ -93,11 +93,11 @@ def test_heads_keep_numbers_and_weights(model, heads):
 def test_norms_between_the_parts_of_a_layer_pass_on_what_they_are_given(model):
     """Those after the sub-layers of the last part are the layer's own, the others constants of the same size."""
     deep = deepen(model)
-    old = model.config.encoder.unstack(model.params["encoder"])[0]["feed_forward_residual"]["norm"]
-    new = [layer["feed_forward_residual"]["norm"] for layer in deep.config.encoder.unstack(deep.params["encoder"])]
+    old = model.config.stacks()["encoder"].unstack(model.params["encoder"])[0]["feed_forward_residual"]["norm"]
+    new = [layer["feed_forward_residual"]["norm"] for layer in deep.config.stacks()["encoder"].unstack(deep.params["encoder"])]
     jax.tree.map(np.testing.assert_array_equal, new[3], old)
     norm, vectors = (
-        model.config.encoder.layers[0].residual.norm,
+        model.config.stacks()["encoder"].layers[0].residual.norm,
         jax.random.normal(jax.random.key(0), (50, 4, tiny.WIDTH)),
     )
     ours, theirs = (norm.bind(params, tiny.WIDTH)(vectors) for params in (new[0], old))
@@ -119,8 +119,8 @@ def test_one_layer_alone_and_a_pruned_one(model):
     pruned = prune(model, ["encoder/1/0", "encoder/1/2"])
     deep = deepen(pruned, chosen={("encoder", 1)})
     assert [str(head) for head in all_heads(deep.config)][4:] == ["encoder/1/1", "encoder/2/3"]
-    assert len(deep.config.encoder.layers) == 3
-    assert deepen(pruned).config.encoder.layers[-1].feed_forward.hidden == 16
+    assert len(deep.config.stacks()["encoder"].layers) == 3
+    assert deepen(pruned).config.stacks()["encoder"].layers[-1].feed_forward.hidden == 16
 
 
 def test_encoder_and_decoder_with_relative_positions_tell_heads_apart():

@@ -63,7 +63,7 @@ def test_an_encoder_of_every_kind_of_layer_computes_the_same(batch, tmp_path):
     config = EncoderConfig(width=tiny.WIDTH, embeddings=embeddings(), encoder=Stack(layers=FORMULATIONS))
     model = with_shortcuts(config)
     folded = fold_shortcuts(model)
-    assert set(kinds(folded.config.encoder)) == {PostNorm}
+    assert set(kinds(folded.config.stacks()["encoder"])) == {PostNorm}
     assert not [path for path in flatten(folded.params) if path.endswith("shortcut")]
     hidden = model(batch).hidden
     assert float(jnp.abs(hidden).max()) > 1.0
@@ -104,7 +104,7 @@ def test_without_a_norm_before_it_the_first_omega_stays(batch):
     )
     model = with_shortcuts(config)
     folded = fold_shortcuts(model)
-    assert kinds(folded.config.decoder) == [ScaledPostNorm, PostNorm, PostNorm]
+    assert kinds(folded.config.stacks()["decoder"]) == [ScaledPostNorm, PostNorm, PostNorm]
     first = folded.params["decoder"]["layers_0_0"]
     assert np.ptp(first["attention_residual"]["shortcut"]) > 0.1
     np.testing.assert_array_equal(first["feed_forward_residual"]["shortcut"], np.ones((1, tiny.WIDTH)))

@@ -86,7 +86,7 @@ def test_one_group_of_every_layer():
     (step,) = uniform_steps(CONFIG, ORDER, whole_groups=True)
     assert set(step) == set(heads("0/2", "0/3", "1/2", "1/3"))
     model = prune(tiny.model(CONFIG), step)
-    for layer in model.config.decoder.layers:
+    for layer in model.config.stacks()["decoder"].layers:
         assert dataclasses.replace(layer.attention, head_ids=None) == Grouped(num_heads=2, kv_heads=1, head_dim=4)
     assert model.num_parameters == tiny.model(CONFIG).num_parameters - 2 * 4 * 16 * (2 + 1 + 1 + 2)
 
@@ -104,10 +104,10 @@ def test_heads_with_their_own_keys_go_one_by_one_and_one_stays():
 def test_a_uniform_encoder_computes_as_one_scan():
     model = model_of(BERT)
     order = random_order(all_heads(model.config), 0)
-    assert len(prune(model, order[:1]).config.encoder.groups) == 2
+    assert len(prune(model, order[:1]).config.stacks()["encoder"].groups) == 2
     smaller = prune(model, flat(uniform_steps(model.config, order)[:2]))
-    assert [layer.attention.num_heads for layer in smaller.config.encoder.layers] == [2, 2]
-    assert len(smaller.config.encoder.groups) == 1
+    assert [layer.attention.num_heads for layer in smaller.config.stacks()["encoder"].layers] == [2, 2]
+    assert len(smaller.config.stacks()["encoder"].groups) == 1
 
 
 def test_what_is_left_goes_uniformly_after_a_step():
@@ -121,7 +121,7 @@ def test_layers_that_share_a_position_bias_lose_the_same_heads():
     config = Translation(
         vocab_size=20, width=16, num_layers=2, attention=tiny.multi_head(4), feed_forward=Dense(24)
     ).build()
-    biased = dataclasses.replace(config.encoder, position_bias=RelativeBuckets(num_heads=4))
+    biased = dataclasses.replace(config.stacks()["encoder"], position_bias=RelativeBuckets(num_heads=4))
     config = dataclasses.replace(config, encoder=biased)
     order = tuple(
         HeadId("encoder", 1, 3 - head.head) if head.stack == "encoder" and head.layer else head

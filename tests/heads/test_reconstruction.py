@@ -75,7 +75,7 @@ def test_the_first_layer_is_numpys_least_squares(model):
     x = np.concatenate([np.concatenate(contexts)[:, :12], np.ones((int(present.sum()) * 2, 1))], axis=1)
     expected = np.linalg.lstsq(x, np.concatenate(targets), rcond=None)[0]
     found = reconstruct(model, BATCHES, REMOVED, ridges=(1e-9,))
-    (weights, *_) = found.model.config.decoder.unstack(found.model.params["decoder"])
+    (weights, *_) = found.model.config.stacks()["decoder"].unstack(found.model.params["decoder"])
     np.testing.assert_allclose(weights["attention"]["output"]["kernel"].reshape(12, 16), expected[:12], atol=2e-3)
     np.testing.assert_allclose(weights["attention"]["output"]["bias"], expected[12], atol=2e-3)
 

@@ -101,10 +101,9 @@ def rewrite(folder: Path, change: Any = None, **fields: Any) -> None:
 def replaced(fields, *attentions, stack="encoder"):
     """The model of these fields with other formulations, layer by layer."""
     config = model_of(fields).config
-    old = config.stacks()[stack]
-    layers = [dataclasses.replace(layer, attention=a) for layer, a in zip(old.layers, attentions, strict=True)]
-    config = config.replace_stacks({stack: dataclasses.replace(old, layers=tuple(layers))})
-    return tiny.model(config)
+    old = config.stacks()[stack].layers
+    layers = [dataclasses.replace(layer, attention=own) for layer, own in zip(old, attentions, strict=True)]
+    return tiny.model(config.with_layers({stack: layers}))
 
 
 def rounding(model):

@@ -8,7 +8,8 @@ import headjax
 from headjax.core.errors import ConfigError
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
-from headjax.models.recipe import Directory, with_task
+from headjax.initialization.source import ModelSource
+from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.hub.directories import BERT, CONFIGS, model_of
@@ -56,7 +57,7 @@ def test_they_come_back_unchanged(theirs, tmp_path):
     loaded = headjax.load(tmp_path / "model")
     to_huggingface(with_task(loaded, Classification(classes=2)), tmp_path / "back")
     assert contents(tmp_path / "back") == expected
-    assert Directory(path=str(tmp_path / "model")).start().files == loaded.files
+    assert ModelSource(start=str(tmp_path / "model")).trained(seed=0).files == loaded.files
     assert from_huggingface(tmp_path / "back").tokenizer == loaded.tokenizer
 
 

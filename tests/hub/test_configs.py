@@ -9,7 +9,6 @@ from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves,
 from headjax.core.errors import ConfigError
 from headjax.core.norms import OffsetRMSNorm
 from headjax.hub.fields import Fields
-from headjax.models.residuals import SandwichNorm
 from headjax.models.tasks import Classification, Regression
 from tests.hub.directories import BERT, CONFIGS, family
 
@@ -59,15 +58,15 @@ def heads(config):
 
 
 def reach(config):
-    return config.embeddings.positions.max_length
+    return config.max_length
 
 
 def rows(config):
-    return config.embeddings.positions.max_length, config.embeddings.positions.offset
+    return config.max_length, config.position_offset
 
 
 def output(config):
-    return config.output
+    return config.task
 
 
 def turns(config):
@@ -118,11 +117,11 @@ READ = [
     ("gemma3_text", {}, windows, [4, None]),
     ("gemma3_text", {}, rotary, [RotaryHalves(base=1e4), RotaryHalves(base=1e6)]),
     ("gemma3_text", {}, scales, [16**-0.5] * 2),
-    ("gemma3_text", {}, lambda config: layers(config)[0].residual, SandwichNorm(OffsetRMSNorm(1e-6))),
+    ("gemma3_text", {}, lambda config: (config.residual, config.norm), ("sandwich_norm", OffsetRMSNorm(1e-6))),
     ("gemma3_text", {}, lambda config: layers(config)[0].attention.query_norm, OffsetRMSNorm(1e-6)),
-    ("gemma3_text", {}, lambda config: layers(config)[0].feed_forward.activation, "gelu_tanh"),
-    ("gemma3_text", {}, lambda config: (config.embeddings.scale_by_width, config.output.softcap), (True, None)),
-    ("gemma3_text", {"final_logit_softcapping": 30.0}, lambda config: config.output.softcap, 30.0),
+    ("gemma3_text", {}, lambda config: config.activation, "gelu_tanh"),
+    ("gemma3_text", {}, lambda config: (config.scale_embeddings, config.softcap), (True, None)),
+    ("gemma3_text", {"final_logit_softcapping": 30.0}, lambda config: config.softcap, 30.0),
     (
         "gemma3_text",
         {"rope_theta": 5e5, "rope_local_base_freq": 2e4, "rope_scaling": LINEAR},
@@ -142,8 +141,8 @@ READ = [
     ("gpt2", {"n_positions": None, "max_position_embeddings": 7}, reach, 7),
     ("bart", {"decoder_start_token_id": 3}, lambda config: config.start_token, 3),
     ("marian", {"pad_token_id": 3}, lambda config: config.start_token, 3),
-    ("vit", {"image_size": [4, 4]}, lambda config: config.patches.image_size, 4),
-    ("deit", {}, lambda config: config.patches.distillation_token, True),
+    ("vit", {"image_size": [4, 4]}, lambda config: config.image_size, 4),
+    ("deit", {}, lambda config: config.distillation_token, True),
     (
         "bert",
         {"num_labels": 1, "architectures": ["BertForSequenceClassification"]},
@@ -250,7 +249,7 @@ def test_a_config_is_refused_by_its_field(kind, fields, named):
 
 def test_a_pooler_shows_in_the_tensors():
     assert read("vit", architectures=["ViTModel"]).pooler is None
-    assert read("vit", POOLER, architectures=["ViTModel"], pooler_act="relu").pooler.activation == "relu"
+    assert read("vit", POOLER, architectures=["ViTModel"], pooler_act="relu").pooler == "relu"
     with pytest.raises(ConfigError, match=r"^config\.json: pooler_output_size: "):
         read("vit", POOLER, architectures=["ViTModel"], pooler_output_size=4)
 

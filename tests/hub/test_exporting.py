@@ -34,8 +34,8 @@ from tests.hub.directories import (
 
 
 def test_a_model_that_compares_sentences_is_written_without_a_task(bert, tmp_path):
-    plain = bert.replace(config=dataclasses.replace(bert.config, output=NoTask()), params={**bert.params, "output": {}})
-    similar = plain.replace(config=dataclasses.replace(plain.config, output=SentenceSimilarity()))
+    plain = bert.replace(config=dataclasses.replace(bert.config, task=NoTask()), params={**bert.params, "output": {}})
+    similar = plain.replace(config=dataclasses.replace(plain.config, task=SentenceSimilarity()))
     for name, model in {"plain": plain, "similar": similar}.items():
         to_huggingface(model, tmp_path / name)
     written = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "similar")]

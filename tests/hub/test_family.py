@@ -18,7 +18,6 @@ from headjax.hub.family import Family, ModelClass
 from headjax.hub.fields import Fields
 from headjax.hub.rules import affine, norm, one, projection, under
 from headjax.hub.table import (
-    Choice,
     InexpressibleError,
     Layers,
     TrainingOnly,
@@ -29,46 +28,34 @@ from headjax.hub.table import (
     share,
     size,
 )
-from headjax.models.decoder import DecoderConfig
-from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.layer import Layer
-from headjax.models.outputs import Tied, Untied
-from headjax.models.residuals import PreNorm
-from headjax.models.stack import Stack
-from headjax.models.feed_forward import Dense
+from headjax.models import DecoderConfig
 from tests.tiny import model as noisy
 
 WIDTH, HEADS = size("width"), size("heads")
-NORM = record(LayerNorm, epsilon=number("epsilon", 1e-5))
 TINY = Family(
     model_type="tiny_lm",
     class_prefix="Tiny",
     prefix="model.",
     config=record(
         DecoderConfig,
+        Layers(
+            size("depth"),
+            {
+                "attention": record(MultiHead, num_heads=HEADS, head_dim=share(WIDTH, HEADS)),
+                "hidden": size("hidden"),
+            },
+        ),
         width=WIDTH,
-        embeddings=record(
-            Embeddings, vocab_size=size("vocabulary"), positions=record(Learned, max_length=size("positions", 32))
-        ),
-        decoder=record(
-            Stack,
-            layers=Layers(
-                size("depth"),
-                record(
-                    Layer,
-                    attention=record(MultiHead, num_heads=HEADS, head_dim=share(WIDTH, HEADS)),
-                    feed_forward=record(Dense, hidden=size("hidden"), activation=activation("act", "gelu")),
-                    residual=record(PreNorm, norm=NORM),
-                    dropout=TrainingOnly(number("dropout", 0.1)),
-                ),
-            ),
-            final_norm=NORM,
-        ),
+        vocab_size=size("vocabulary"),
+        max_length=size("positions", 32),
+        activation=activation("act", "gelu"),
+        norm=record(LayerNorm, epsilon=number("epsilon", 1e-5)),
+        dropout=TrainingOnly(number("dropout", 0.1)),
     ),
     classes=(
         ModelClass(
             suffix="ForCausalLM",
-            parts={"output": Choice(flag("tied", True), {True: record(Tied), False: record(Untied)})},
+            parts={"tied": flag("tied", True)},
             rules=affine("head", "output"),
         ),
     ),
@@ -112,13 +99,13 @@ def folder(request, tmp_path):
 
 def test_a_family_of_ones_own_there_and_back(folder, tmp_path):
     model = read(folder)
-    assert model.config.decoder.final_norm.epsilon == 1e-6
+    assert model.config.norm.epsilon == 1e-6
     exported = headjax.to_huggingface(model, tmp_path / "again", family=TINY)
     assert (exported.family, exported.layout) == ("tiny_lm", "native")
     again = read(tmp_path / "again")
     assert again.config == model.config
     jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
-    assert ("head.weight" in load_file(folder / "model.safetensors")) == isinstance(model.config.output, Untied)
+    assert ("head.weight" in load_file(folder / "model.safetensors")) == (not model.config.tied)
 
 
 def test_a_family_of_ones_own_is_padded(folder, tmp_path):
@@ -140,6 +127,6 @@ def test_a_family_of_ones_own_is_strict(folder):
 
 
 def test_an_output_that_the_table_cannot_say(folder, tmp_path):
-    config = dataclasses.replace(read(folder).config, output=Tied(scale_by_width=True))
-    with pytest.raises(InexpressibleError, match=r"output\.scale_by_width is True"):
+    config = dataclasses.replace(read(folder).config, output_bias=True)
+    with pytest.raises(InexpressibleError, match=r"output_bias"):
         headjax.to_huggingface(noisy(config), tmp_path / "out", family=TINY)

@@ -19,7 +19,6 @@ from headjax.heads.scoring import score_heads
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import max_difference
 from headjax.hub.exporting import imported_from, layout_of_export
-from headjax.models.outputs import Pooler
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import BERT, CONFIGS, LLAMA, RAGGED, SIZES, T5, model_of, refused_export, replaced, rounding
@@ -93,8 +92,8 @@ def of_blocks():
 
 def scaled(name, *scales):
     """Queries of another scale, which goes into their norm: before it, it would be undone."""
-    like = model_of(CONFIGS[name]).config.decoder.layers
-    own = [dataclasses.replace(each.attention, scale=scale) for each, scale in zip(like, scales, strict=True)]
+    like = model_of(CONFIGS[name]).config.attention
+    own = [dataclasses.replace(each, scale=scale) for each, scale in zip(like, scales, strict=True)]
     return replaced(CONFIGS[name], *own, stack="decoder")
 
 
@@ -151,7 +150,7 @@ def test_biases_that_a_conversion_adds_keep_the_family(name, expected, tmp_path)
     """Calibrated heads may have biases, but not in the output, of which `attention_bias` says the same."""
     to_huggingface(model_of(CONFIGS[name]), tmp_path / "first", family=name)
     imported = from_huggingface(tmp_path / "first")
-    own = [dataclasses.replace(each.attention, projection_bias=True) for each in imported.config.decoder.layers]
+    own = [dataclasses.replace(each, projection_bias=True) for each in imported.config.attention]
     model = replaced(CONFIGS[name], *own, stack="decoder").replace(history=imported.history)
     exported = to_huggingface(model, tmp_path / "out")
     assert (exported.family, exported.layout, bool(exported.notes)) == (expected, "native", expected != name)
@@ -165,14 +164,11 @@ def without(attention, fields=BERT):
 
 def sliding():
     model = model_of(LLAMA)
-    layers = tuple(dataclasses.replace(layer, window=4) for layer in model.config.decoder.layers)
-    return tiny.model(
-        dataclasses.replace(model.config, decoder=dataclasses.replace(model.config.decoder, layers=layers))
-    )
+    return tiny.model(dataclasses.replace(model.config, window=(4, 4)))
 
 
 def biased_t5():
-    like = model_of(T5).config.encoder.layers[0].attention
+    like = model_of(T5).config.attention[0]
     return replaced(T5, dataclasses.replace(like, projection_bias=True), like)
 
 
@@ -185,11 +181,11 @@ REFUSED = [
     ("llama", "native", lambda: prune(model_of(LLAMA), PRUNED["groups of a decoder"][1]), ("layout padded can",)),
     ("t5", "native", columns, ("position bias",)),
     ("t5", "padded", biased_t5, ("query bias",)),
-    ("llama", "native", sliding, ("decoder.layers[0].window",)),
+    ("llama", "native", sliding, ("window[0]",)),
     (
         "bert",
         "auto",
-        lambda: tiny.model(dataclasses.replace(model_of(BERT).config, pooler=Pooler(activation="relu"))),
+        lambda: tiny.model(dataclasses.replace(model_of(BERT).config, pooler="relu")),
         ("pooler",),
     ),
     ("bert", "auto", without(Gated(inner=HEADS)), ("gated_heads", "onnx")),
@@ -231,5 +227,5 @@ def test_layers_of_two_windows_and_bases_are_gated_scored_and_converted():
     distances = [scores.score("distance")[place] for place in places]
     assert max(distances[:4]) < 3.0 < max(distances[4:])  # a window of 4, and 40 tokens
     converted = convert(gemma, "latent:rank=8").model
-    assert [layer.window for layer in converted.config.decoder.layers] == [4, None]
+    assert converted.config.window == (4, None)
     assert_close(converted(tokens).logits, gemma(tokens).logits, sums=20 * tiny.SUMS)

@@ -15,8 +15,8 @@ from headjax.heads.head_id import all_heads
 from headjax.heads.ordering import random_order
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
-from headjax.models import Options
 from headjax.models.generation import generate
+from headjax.models.passes import Pass
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import rewrite
@@ -334,7 +334,7 @@ def test_with_and_without_a_cache_behind_left_padding(case):
 
     theirs, folder = case
     model = from_huggingface(folder)
-    config, options = model.config, Options()
+    config = model.config
     ids = np.random.default_rng(0).integers(3, theirs.config.vocab_size - 1, (2, 14))
     mask = np.ones_like(ids)
     mask[1, :3] = 0
@@ -345,8 +345,8 @@ def test_with_and_without_a_cache_behind_left_padding(case):
     whole = outputs(theirs, inputs | {"position_ids": positions})["logits"]
     assert_close(np.asarray(model(inputs).logits)[seen], whole[seen], sums=tiny.SUMS)
 
-    decode = jax.jit(lambda *state: config.decode(model, *state, options))
-    state = config.prompt(model, {"input_ids": ids[:, :6], "attention_mask": mask[:, :6]}, options, 8).state
+    decode = jax.jit(lambda *state: config.decode(model, *state, Pass()))
+    state = config.prompt(model, {"input_ids": ids[:, :6], "attention_mask": mask[:, :6]}, Pass(), 8).state
     past = None
     for start, stop in ((0, 6), *((place, place + 1) for place in range(6, 14))):
         logits, state = decode(jnp.asarray(ids[:, start:stop]), jnp.asarray(seen[:, start:stop]), state)

@@ -95,8 +95,8 @@ def test_admin_follows_its_recurrence_sub_layer_by_sub_layer(admin):
         def module(self, width):
             return Recomputing(self, width, shortcut=super().module(width).shortcut)
 
-    layers = (dataclasses.replace(config.encoder.layers[0], residual=Recomputed()),) * DEPTH
-    again = config.replace_stacks({"encoder": dataclasses.replace(config.encoder, layers=layers)})
+    layers = (dataclasses.replace(config.stacks()["encoder"].layers[0], residual=Recomputed()),) * DEPTH
+    again = config.replace_stacks({"encoder": dataclasses.replace(config.stacks()["encoder"], layers=layers)})
 
     @jax.jit
     def unrolled(params, batch):

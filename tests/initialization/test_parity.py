@@ -43,7 +43,7 @@ def test_omega_is_what_torch_layers_give():
     norm = torch.nn.LayerNorm(tiny.WIDTH)
     omega, expected = 1.0, []
     with torch.no_grad():
-        for weights in config.encoder.unstack(params["encoder"]):
+        for weights in config.stacks()["encoder"].unstack(params["encoder"]):
             for f in (_attention(torch, weights["attention"], mask), _feed_forward(torch, weights["feed_forward"])):
                 expected.append(omega)
                 output = f(x)
