@@ -133,7 +133,7 @@ def _questions(model: Model, files: OwnFiles) -> InferredTask:
 
 
 def _output(model: Model) -> Any:
-    return getattr(model.config, "output", None)
+    return getattr(model.config, "task", None)
 
 
 def _labelled(model: Model, files: OwnFiles) -> InferredTask:

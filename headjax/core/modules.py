@@ -115,7 +115,7 @@ def arrays(module: nnx.Module) -> Params:
     """Return a module's arrays as a nested dict; layers in an `nnx.List` are a list."""
     found: Params = {}
     for name, entry in vars(module).items():
-        kind = _kind(type(entry))  
+        kind = _kind(type(entry))
         if kind is nnx.Variable:
             found[name] = entry.get_raw_value()
         elif kind is nnx.Module:

@@ -48,8 +48,7 @@ class Request(NamedTuple):
 
     def length(self, usual: int = LENGTH, name: str = "length") -> int:
         """Return the number of tokens of an example: as asked for, or the usual one within the model's positions."""
-        embeddings: Any = getattr(self.model.config, "embeddings", None)
-        reach: int | None = getattr(getattr(embeddings, "positions", None), "max_length", None)
+        reach: int | None = getattr(self.model.config, "max_length", None)
         fits = reach is None or self.asked_length <= reach
         require(fits, name, f"{self.asked_length} tokens, but the model has {reach} positions")
         return self.asked_length or (usual if reach is None else min(usual, reach))
@@ -270,8 +269,8 @@ def _mnist(asked: Request) -> Task:
 
 def _images(asked: Request) -> Task:
     """Read a folder of images, `validation/CLASS/*.jpg`, or CIFAR's binary files, as the model's files say."""
-    patches: Any = getattr(asked.model.config, "patches", None)
-    config = ImageFiles(path=asked.path, size=getattr(patches, "image_size", 0)).for_files(asked.model.files)
+    size = getattr(asked.model.config, "image_size", 0)
+    config = ImageFiles(path=asked.path, size=size).for_files(asked.model.files)
     return _measured(asked.path, config, None)
 
 

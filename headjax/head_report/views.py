@@ -140,7 +140,7 @@ def _predictions(model: Model, examples: Batch) -> list[dict[str, Any]]:
 def _text(model: Model, found: Predictions) -> str:
     """Return a prediction in words: a class, a number or a token; nothing of embeddings, spans and tags."""
     values, config = np.asarray(found.values[0], np.float64), model.config
-    output, names = getattr(config, "output", None), names_or_numbers(config)
+    output, names = getattr(config, "task", None), names_or_numbers(config)
     if isinstance(output, Regression):
         return ", ".join(f"{value:.3g}" for value in values.ravel())
     if names and values.ndim == 1:

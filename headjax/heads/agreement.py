@@ -55,7 +55,7 @@ class Predictions(NamedTuple):
 
 def agreement_kind(config: ModelConfig) -> Kind:
     """Return the measure of agreement for a model: cosines of embeddings where it has no task but to embed."""
-    task = getattr(config, "output", None)
+    task = getattr(config, "task", None)
     if isinstance(task, NoTask | SentenceSimilarity):
         return "cosine"
     return "squared_difference" if isinstance(task, Regression) else "kl"
@@ -109,7 +109,7 @@ def predict(model: Model, batch: Any, compute: Compute = Compute()) -> Predictio
 
 def predictions_of(config: ModelConfig, output: Output, batch: Any) -> Predictions:
     """Return the predictions that a model's output holds."""
-    task = getattr(config, "output", None)
+    task = getattr(config, "task", None)
     if isinstance(task, SentenceSimilarity):
         segments = batch["segment_ids"]
         return Predictions(

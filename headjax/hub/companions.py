@@ -52,9 +52,8 @@ def write_companions(model: Model, folder: Path) -> None:
         return
     for name in TOKENIZER:
         (folder / name).unlink(missing_ok=True)
-    embeddings: Any = getattr(model.config, "embeddings", None)
-    longest = getattr(getattr(embeddings, "positions", None), "max_length", None)
-    write_tokenizer(model.tokenizer, folder, longest, segments=getattr(embeddings, "segments", 0) > 1)
+    longest = getattr(model.config, "max_length", None)
+    write_tokenizer(model.tokenizer, folder, longest, segments=getattr(model.config, "segments", 0) > 1)
 
 
 def _check_pipeline(folder: Path, files: dict[str, bytes]) -> None:
