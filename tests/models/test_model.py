@@ -18,11 +18,8 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.decoder import DecoderConfig
-from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.layer import Layer
-from headjax.models.model import Model, ModelFolder, load
-from headjax.models.stack import Stack
-from headjax.models.feed_forward import Dense
+from headjax.models.directory import ModelFolder
+from headjax.models.model import Model, load
 from headjax.storage.checksums import write_checksums
 from headjax.storage.paths import copy_file, files_below, path_of
 from tests import tiny
@@ -36,9 +33,8 @@ def small_config(hidden=8):
         Collaborative(num_heads=2, shared_dim=4, value_dim=2, head_dim=3),
         NoHeads(),
     )
-    layers = tuple(Layer(attention=attention, feed_forward=Dense(hidden)) for attention in attentions)
     return DecoderConfig(
-        width=4, embeddings=Embeddings(vocab_size=6, positions=Learned(5)), decoder=Stack(layers=layers)
+        width=4, num_layers=3, attention=attentions, hidden=hidden, residual="post_norm", vocab_size=6, max_length=5
     )
 
 
@@ -77,7 +73,7 @@ def test_loads_onto_a_mesh_also_without_the_axes_of_the_rules(saved):
     assert tuple(query.sharding.spec) == (None, "fsdp", "model")
     np.testing.assert_array_equal(query, model.params["decoder"]["layers_0_0"]["attention"]["query"])
     loaded = load(path, mesh=Mesh(np.array(jax.devices()), ("data",)))
-    tokens = {"input_ids": np.arange(3)[None] % model.config.embeddings.vocab_size}
+    tokens = {"input_ids": np.arange(3)[None] % model.config.vocab_size}
     assert all(array.sharding.is_fully_replicated for array in jax.tree.leaves(loaded.params))
     assert_close(loaded(tokens).logits, model(tokens).logits, sums=tiny.SUMS)
 
@@ -89,18 +85,18 @@ def write_config(path, text):
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "error", "message"),
+    ("change", "error", "message"),
     [
-        ("decoder", {"final_norm": {"kind": "layer_norm"}}, ParameterError, "^decoder/final_norm/scale: "),  # missing
-        ("embeddings", {"positions": {"kind": "no_positions"}}, ParameterError, "^embeddings/position: "),  # extra
-        ("embeddings", {"positions": {"kind": "learned", "max_length": 7}}, ParameterError, "^embeddings/position: "),
-        (None, {"widht": 3}, ConfigError, r"config\.json\.widht: "),
+        ({"residual": "pre_norm"}, ParameterError, "^decoder/final_norm/scale: "),  # missing
+        ({"positions": "none"}, ParameterError, "^embeddings/position: "),  # extra
+        ({"max_length": 7}, ParameterError, "^embeddings/position: "),
+        ({"widht": 3}, ConfigError, r"config\.json\.widht: "),
     ],
 )
-def test_a_config_that_is_not_that_of_the_arrays_names_what_differs(part, change, error, message, copy):
+def test_a_config_that_is_not_that_of_the_arrays_names_what_differs(change, error, message, copy):
     data = json.loads((copy / "config.json").read_text())
     assert data["headjax"] == headjax.__version__
-    (data["model"][part] if part else data["model"]).update(change)
+    data["model"].update(change)
     write_config(copy, json.dumps(data))
     with pytest.raises(error, match=message):
         load(copy)

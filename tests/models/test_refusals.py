@@ -1,56 +1,44 @@
 """Configs that describe no model, and batches that a model cannot read: one line that begins with the field."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.models import Compute, EncoderConfig
+from headjax.models import Compute
 from headjax.models.beam import beam_search
-from headjax.models.embeddings import Embeddings, Learned, RelativeBuckets
+from headjax.models.embeddings import RelativeBuckets
 from headjax.models.generation import generate, programs
 from headjax.models.sampling import Sample
-from headjax.models.shared_stack import SharedStack
-from headjax.models.stack import Stack
 from headjax.models.tasks import Classification, Span
-from headjax.models.vision import Patches
 from tests import tiny
 from tests.models.test_encoder import config as encoder
 from tests.models.test_encoder_decoder import BATCH, CONFIGS, translation
 from tests.models.test_vision import IMAGES
 from tests.models.test_vision import config as vision
 
-LAYER, CROSSED = tiny.layer(), tiny.layer(cross_attention=tiny.multi_head())
-EMBEDDINGS = Embeddings(vocab_size=9, positions=Learned(9))
 PAIR = CONFIGS["translation"]
-OTHER_TOKENS = dataclasses.replace(PAIR.embeddings, vocab_size=40)
 
 CONFIGURATIONS = {
-    "attention": [lambda: Compute(attention="splas"), lambda: Compute(attention="cudnn")],
-    "stochastic_depth": [lambda: tiny.layer(stochastic_depth=1.0)],
-    "layers": [
-        lambda: Stack(layers=()),
-        lambda: Stack(layers=(LAYER, CROSSED)),
-        lambda: SharedStack(layers=(LAYER, tiny.layer(tiny.collaborative()))),
+    "attention": [
+        lambda: Compute(attention="splas"),
+        lambda: Compute(attention="cudnn"),
+        lambda: tiny.decoder_config(attention=(tiny.multi_head(),)),
     ],
-    "position_bias": [lambda: dataclasses.replace(PAIR.encoder, position_bias=RelativeBuckets(num_heads=2))],
-    "pooler": [
-        lambda: EncoderConfig(
-            width=16, embeddings=EMBEDDINGS, encoder=Stack(layers=(LAYER,)), output=Classification(classes=2)
-        )
-    ],
-    "encoder": [
-        lambda: EncoderConfig(width=16, embeddings=EMBEDDINGS, encoder=Stack(layers=(CROSSED,))),
-        lambda: dataclasses.replace(PAIR, encoder=PAIR.decoder),
-    ],
-    "decoder": [lambda: tiny.decoder_config(CROSSED), lambda: dataclasses.replace(PAIR, decoder=PAIR.encoder)],
-    "share_tokens": [lambda: dataclasses.replace(PAIR, decoder_embeddings=OTHER_TOKENS)],
+    "stochastic_depth": [lambda: tiny.decoder_config(stochastic_depth=1.0)],
+    "num_layers": [lambda: tiny.decoder_config(num_layers=0)],
+    "decoder_hidden": [lambda: translation(decoder_hidden=(8, 8, 8))],
+    "max_length": [lambda: tiny.decoder_config(max_length=None)],
+    "position_offset": [lambda: encoder("roberta", position_offset=0)],
+    "shared_layers": [lambda: encoder("albert", hidden=(8, 8, 9))],
+    "position_bias": [lambda: translation(position_bias=RelativeBuckets(num_heads=2))],
+    "decoder_position_bias": [lambda: translation(decoder_position_bias=RelativeBuckets(num_heads=2))],
+    "pooler": [lambda: encoder(pooler=None, task=Classification(classes=2))],
+    "share_tokens": [lambda: translation(target_vocab_size=40)],
     "start_token": [lambda: translation(start_token=50)],
     "label_smoothing": [lambda: translation(label_smoothing=1.0)],
-    "output": [lambda: vision(task=Span())],
-    "patch_size": [lambda: Patches(image_size=6, patch_size=4)],
-    "patches.distillation_token": [lambda: vision(patches=Patches(image_size=6, patch_size=2))],
+    "task": [lambda: vision(task=Span())],
+    "patch_size": [lambda: vision(patch_size=4)],
+    "distillation_token": [lambda: vision(distillation_token=False)],
     "temperature": [lambda: Sample(temperature=0.0)],
     "top_k": [lambda: Sample(top_k=-1)],
     "top_p": [lambda: Sample(top_p=0.0), lambda: Sample(top_p=1.5)],
@@ -83,7 +71,7 @@ MASK = tiny.tokens() | {"attention_mask": np.ones((2, 3))}
         (tiny.decoder_config(), MASK, "attention_mask: "),
         (encoder(), {}, "input_ids: missing"),
         (PAIR, tiny.tokens(), "labels: "),
-        (translation(positions=Learned(9)), BATCH, "input_ids: "),
+        (translation(positions="learned", max_length=9), BATCH, "input_ids: "),
         (vision(), {"pixel_values": IMAGES.transpose(0, 2, 3, 1)}, "pixel_values: "),
     ],
 )

@@ -4,20 +4,15 @@ import jax
 import pytest
 
 from benchmarks.speed import DecodingCost, Rates, decoding_cost, peak_rates
-from headjax.attention import MultiHead, NoHeads
+from headjax.attention import NoHeads
 from headjax.conversion import convert
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import abstract, count
 from headjax.heads.pruning import prune
-from headjax.models import Compute, Options
-from headjax.models.decoder import LanguageModel
-from headjax.models.encoder import Albert, Bert
-from headjax.models.encoder_decoder import Translation
-from headjax.models.feed_forward import Dense
+from headjax.models import Compute, DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, Pass, VisionConfig
 from headjax.models.summary import check_kernels, summarize
 from headjax.models.tasks import Classification, MaskedLanguageModel, Pretraining
-from headjax.models.vision import Vit
 from tests import tiny
 from tests.hub.directories import LLAMA, model_of
 from tests.models.test_encoder import config
@@ -68,34 +63,39 @@ def test_the_layer_that_does_not_fit_is_named(layer, attention, dtype, message):
 
 
 def test_dropout_counts_in_training_only():
-    config = tiny.decoder_config(tiny.layer(attention_dropout=0.1))
+    config = tiny.decoder_config(tiny.layer(), attention_dropout=0.1)
     check_kernels(config, Compute(attention="xla"), training=False)
     with pytest.raises(ConfigError, match=r"xla cannot compute decoder.layers\[0\].attention .*dropout"):
         check_kernels(config, Compute(attention="xla"), training=True)
 
 
 LENGTH, BATCH = 128, 2
-LAYERS = {"attention": MultiHead(num_heads=12, head_dim=64), "feed_forward": Dense(3072), "num_layers": 2}
 TOKENS = {"input_ids": (BATCH, LENGTH)}
 STACKS = {
-    "pretraining": (Bert(task=Pretraining(), **LAYERS), TOKENS),
-    "albert": (Albert(task=MaskedLanguageModel(), **LAYERS), TOKENS),
-    "language_model": (LanguageModel(vocab_size=1000, max_length=LENGTH, width=768, **LAYERS), TOKENS),
-    "translation": (Translation(vocab_size=1000, width=768, **LAYERS), TOKENS | {"decoder_input_ids": (BATCH, LENGTH)}),
-    "vision": (Vit(task=Classification(classes=1000), **LAYERS), {"pixel_values": (BATCH, 3, 224, 224)}),
+    "pretraining": (EncoderConfig.bert_base(task=Pretraining(), num_layers=2), TOKENS),
+    "albert": (EncoderConfig.albert_base(task=MaskedLanguageModel(), num_layers=2), TOKENS),
+    "decoder": (DecoderConfig.gpt2(vocab_size=1000, max_length=LENGTH, num_layers=2), TOKENS),
+    "translation": (
+        EncoderDecoderConfig.transformer_base(vocab_size=1000, num_layers=2),
+        TOKENS | {"decoder_input_ids": (BATCH, LENGTH)},
+    ),
+    "vision": (
+        VisionConfig.vit_base(task=Classification(classes=1000), num_layers=2),
+        {"pixel_values": (BATCH, 3, 224, 224)},
+    ),
 }
 
 
 @pytest.mark.parametrize("name", list(STACKS))
 def test_operations_are_those_that_xla_counts(name):
     """For one example, from the program before it is compiled: no array is made."""
-    recipe, shapes = STACKS[name]
-    config, options = recipe.build(), Options(compute=Compute(scan=False))
+    config, shapes = STACKS[name]
+    call = Pass(compute=Compute(scan=False))
     batch = {
         name: jax.ShapeDtypeStruct(shape, "float32" if name == "pixel_values" else "int32")
         for name, shape in shapes.items()
     }
-    lowered = jax.jit(lambda params, batch: config.apply(params, batch, options)).lower(
+    lowered = jax.jit(lambda params, batch: Model(config, params).forward(batch, call)).lower(
         abstract(config.tensors()), batch
     )
     assert config.flops(LENGTH) == pytest.approx(lowered.cost_analysis()["flops"] / BATCH, rel=0.02)
