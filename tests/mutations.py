@@ -22,24 +22,22 @@ from headjax.attention import MultiHead, NoHeads
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import kinds_of, to_data
 from headjax.core.tensors import count
-from headjax.models.config import Options
+from headjax.models import Model, Pass
 from headjax.models.memory import check_state
 from headjax.models.summary import check_kernels, summarize
 from headjax.training.config import TrainConfig, load_config, train_config
 from tests.attention.formulations import FORMULATIONS
 
 SIZES = {"num_layers": 2, "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 4}}
-LAYERS = SIZES | {"width": 8, "feed_forward": {"kind": "dense", "hidden": 8}}
-RECIPES: dict[str, dict[str, Any]] = {
-    "language_model": LAYERS | {"vocab_size": 20, "max_length": 8},
-    "bert": LAYERS | {"vocab_size": 20, "max_length": 8, "task": {"kind": "masked_language_model"}},
-    "translation": LAYERS | {"vocab_size": 20},
-    "t5": LAYERS | {"vocab_size": 20},
-    "vit": LAYERS
-    | {"patches": {"image_size": 4, "patch_size": 2, "channels": 1}, "task": {"kind": "classification", "classes": 2}},
-    "deep": {"of": LAYERS | {"kind": "language_model", "vocab_size": 20, "max_length": 8}},
+LAYERS = SIZES | {"width": 8, "hidden": 8}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "decoder": LAYERS | {"vocab_size": 20, "max_length": 8},
+    "encoder": LAYERS | {"vocab_size": 20, "max_length": 8, "task": {"kind": "masked_language_model"}},
+    "encoder_decoder": LAYERS | {"vocab_size": 20, "position_bias": {"kind": "relative_buckets", "num_heads": 2}},
+    "vision": LAYERS
+    | {"image_size": 4, "patch_size": 2, "channels": 1, "task": {"kind": "classification", "classes": 2}},
 }
-"""A small model of every recipe that needs no files."""
+"""A small model of every family."""
 
 RUN = {
     "data": {"kind": "language"},
@@ -85,9 +83,9 @@ OBJECTS: list[Any] = [
 
 
 @functools.cache
-def base(recipe: str) -> str:
+def base(family: str) -> str:
     """A run of a small model, every field written out."""
-    return json.dumps(to_data(train_config(RUN | {"model": {"kind": recipe} | RECIPES[recipe]})))
+    return json.dumps(to_data(train_config(RUN | {"model": {"kind": family} | FAMILIES[family]})))
 
 
 def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -100,12 +98,12 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, .
 
 @functools.cache
 def known() -> Mapping[Any, list[Any]]:
-    """What fields of a name hold in any recipe, formulation or initialisation, and what every type holds."""
+    """What fields of a name hold in any family, formulation or initialisation, and what every type holds."""
     found = {bool: [True, False], int: [1, 2, 3, 4, 8], float: [0.0, 0.1, 1.0, 2], str: ["x", "auto", "relu"]}
     formulations = [{"attention": to_data(each)} for each in FORMULATIONS.values()]
-    parts = [{"residual": {"kind": kind}} for kind in ("pre_norm", "post_norm", "scaled_post_norm")]
+    parts = [{"residual": kind} for kind in ("pre_norm", "post_norm", "scaled_post_norm")]
     parts += [{"initialization": {"kind": kind}} for kind in ("admin", "admin_constant", "deep_norm")]
-    for data in (*(json.loads(base(recipe)) for recipe in RECIPES), *formulations, *parts):
+    for data in (*(json.loads(base(family)) for family in FAMILIES), *formulations, *parts):
         for path, value in places(data):
             found.setdefault(path[-1], []).append(value)
     return found | {"kind": kinds_of(object)}
@@ -119,7 +117,7 @@ def fitting(draw: random.Random, name: Any, old: Any) -> Any:
 
 def mutated(draw: random.Random) -> Any:
     """A run with one to three of its parts replaced, removed or added."""
-    data = json.loads(base(draw.choice(list(RECIPES))))
+    data = json.loads(base(draw.choice(list(FAMILIES))))
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         path, old = draw.choice(list(places(data)))
         holder = functools.reduce(lambda entry, key: entry[key], path[:-1], data)
@@ -138,21 +136,21 @@ def mutated(draw: random.Random) -> Any:
 
 
 def overrides(draw: random.Random) -> tuple[str, list[str]]:
-    """A recipe, and the text of one to three overrides of its config file."""
-    recipe = draw.choice(list(RECIPES))
+    """A family, and the text of one to three overrides of its config file."""
+    family = draw.choice(list(FAMILIES))
     found = []
     for _ in range(draw.choice((1, 1, 2, 3))):
-        path, old = draw.choice(list(places(json.loads(base(recipe)))))
+        path, old = draw.choice(list(places(json.loads(base(family)))))
         name = ".".join(map(str, path)) + draw.choice(("",) * 9 + (".", ".kind", ".x", "="))
         odd = draw.choice([*TEXTS, hex(16**5000), "[" * 5000, "1if 2 else", "{1: 2}", "3", "()"])
         found.append(f"--config.{name}={fitting(draw, path[-1], old) if draw.random() < 0.6 else odd}")
-    return recipe, found
+    return family, found
 
 
 def run_all(run: TrainConfig) -> Any:
     """Whatever training does with a run before data is read, and its first step without numbers; the loss's shape."""
     assert train_config(to_data(run)) == run
-    config = run.start().config
+    config = run.architecture()
     check_state("config.model", config, 2**32)
     check_kernels(config, run.compute, training=True)
     depth = sum(len(stack.layers) for stack in config.stacks().values())
@@ -162,7 +160,7 @@ def run_all(run: TrainConfig) -> Any:
     batch = config.example_batch(2, 4)
 
     def loss(key: jax.Array, batch: Any) -> Any:
-        output = config.apply(config.initialize(key), batch, Options(key=key, compute=run.compute))
+        output = Model(config, config.initialize(key)).forward(batch, Pass(key=key, compute=run.compute))
         return config.loss(output, batch).mean()
 
     return jax.eval_shape(loss, jax.random.key(0), batch).shape
@@ -184,15 +182,15 @@ def complaint(data: Any, file: str = "") -> str:
 def complaints(seed: int, number: int, folder: Path) -> Mapping[str, str]:
     """Every kind of thing that goes wrong with this many mutations, with an example of each."""
     draw, found = random.Random(seed), {}
-    for recipe in RECIPES:
-        text = f"import json\nfrom ml_collections import ConfigDict\ndata = json.loads({base(recipe)!r})\n"
-        (folder / f"{recipe}.py").write_text(f"{text}get_config = lambda argument: ConfigDict(data)\n")
+    for family in FAMILIES:
+        text = f"import json\nfrom ml_collections import ConfigDict\ndata = json.loads({base(family)!r})\n"
+        (folder / f"{family}.py").write_text(f"{text}get_config = lambda argument: ConfigDict(data)\n")
     for _ in range(number):
         if draw.random() < 0.7:
             what, file = mutated(draw), ""
         else:
-            recipe, what = overrides(draw)
-            file = str(folder / f"{recipe}.py")
+            family, what = overrides(draw)
+            file = str(folder / f"{family}.py")
         wrong = complaint(what, file)
         if wrong:
             end = re.sub(r"0x[0-9a-f]+|\d+", "N", wrong.splitlines()[-1])[:120]

@@ -21,11 +21,8 @@ from headjax.core.modules import arrays
 from headjax.core.tensors import flatten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
-from headjax.models import Options, Vit
-from headjax.models.residuals import PreNorm
-from headjax.models.feed_forward import Dense
+from headjax.models import VisionConfig
 from headjax.models.tasks import Classification, Pretraining
-from headjax.models.vision import Patches
 from tests import tiny
 from tests.closeness import assert_close
 from tests.heads.test_every_model import albert, t5
@@ -36,9 +33,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def decoder() -> tuple[headjax.Model, dict[str, Any]]:
-    return tiny.model(
-        tiny.decoder_config(tiny.layer(residual=PreNorm()), tiny.layer(residual=PreNorm()))
-    ), tiny.tokens()
+    return tiny.model(tiny.decoder_config()), tiny.tokens()
 
 
 def encoder() -> tuple[headjax.Model, dict[str, Any]]:
@@ -47,16 +42,12 @@ def encoder() -> tuple[headjax.Model, dict[str, Any]]:
 
 
 def vision() -> tuple[headjax.Model, dict[str, Any]]:
-    recipe = Vit(
-        width=tiny.WIDTH,
-        num_layers=2,
-        attention=tiny.multi_head(2),
-        feed_forward=Dense(24),
-        patches=Patches(image_size=6, patch_size=3),
+    config = VisionConfig(
+        width=tiny.WIDTH, num_layers=2, attention=tiny.multi_head(2), hidden=24, image_size=6, patch_size=3,
         task=Classification(classes=3),
-    )
+    )  # fmt: skip
     images = np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)
-    return tiny.model(recipe.build()), {"pixel_values": images, "labels": np.array([0, 2])}
+    return tiny.model(config), {"pixel_values": images, "labels": np.array([0, 2])}
 
 
 EXAMPLES = {"decoder": decoder, "encoder": encoder, "albert": albert, "t5": t5, "vision": vision}
@@ -90,7 +81,7 @@ def test_gradients_are_those_of_the_arrays(example):
     model, batch = example
 
     def plain(params: dict[str, Any]) -> jax.Array:
-        return model.config.loss(model.config.apply(params, batch, Options()), batch).mean()
+        return model.config.loss(headjax.Model(model.config, params).forward(batch), batch).mean()
 
     value, expected = jax.jit(jax.value_and_grad(plain))(model.params)
     found, gradient = nnx.jit(nnx.value_and_grad(loss))(model, batch)
@@ -142,7 +133,7 @@ def test_an_optimizer_of_flax_trains_a_model_as_optax_trains_its_arrays():
     @jax.jit
     def plain(params, moments):
         def value(params):
-            return model.config.loss(model.config.apply(params, batch, Options()), batch).mean()
+            return model.config.loss(headjax.Model(model.config, params).forward(batch), batch).mean()
 
         found, gradient = jax.value_and_grad(value)(params)
         updates, moments = rule.update(gradient, moments, params)
@@ -193,8 +184,7 @@ def test_the_tree_of_modules_is_shown(capsys):
 
 
 def test_the_picture_of_the_architecture_has_the_names_of_the_modules():
-    config = tiny.decoder_config(*(tiny.layer(residual=PreNorm()),) * 6)
-    module = config.module()
+    module = tiny.model(tiny.decoder_config(*(tiny.layer(),) * 6))
     named = re.findall(r">(\w+): (\w+)<", (DOCS / "architecture.svg").read_text())
     places = [module, module.decoder, module.decoder.layers_0_5]
     found = {name: type(part).__name__ for place in places for name, part in vars(place).items()}

@@ -188,7 +188,8 @@ class ModelConfig(Checked, abc.ABC):
         for fields in self._layer_fields.values():
             count = getattr(self, fields["num_layers"])
             for name in (fields[name] for name in BY_LAYER if name in fields):
-                value = None if getattr(self, name) == () else getattr(self, name)
+                value = getattr(self, name)
+                value = None if name == "window" and value == () else value
                 if not isinstance(value, tuple) and isinstance(count, int) and 0 < count <= LISTED_MAX:
                     object.__setattr__(self, name, (value,) * count)
         super().__post_init__()

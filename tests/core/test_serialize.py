@@ -15,12 +15,6 @@ from headjax.core.norms import LayerNorm, RMSNorm
 from headjax.core.serialize import dumps, from_data, kind_of, kinds_of, to_data, unknown_name
 from headjax.core.tensors import Constant, FanIn, Initializer, Normal, TruncatedNormal, Xavier, Zeros
 from headjax.models import DecoderConfig, ModelConfig
-from headjax.models.embeddings import Embeddings, Learned, NoPositions, Sinusoidal
-from headjax.models.layer import Layer
-from headjax.models.outputs import Tied, Untied
-from headjax.models.residuals import PostNorm, PreNorm
-from headjax.models.stack import Stack
-from headjax.models.feed_forward import Dense, GatedDense
 from tests import tiny
 
 
@@ -73,34 +67,36 @@ attentions = st.one_of(
     st.just(NoHeads(output_bias=False)),
     st.builds(tiny.collaborative, st.integers(1, 6), mixing_init=initializers, content_bias=st.booleans()),
 )
-layers = st.builds(
-    Layer,
-    attention=attentions,
-    feed_forward=st.builds(Dense, sizes) | st.builds(GatedDense, sizes, st.sampled_from(["relu", "silu"])),
-    residual=st.builds(PostNorm, norms) | st.builds(PreNorm, norms),
-    dropout=rates,
-)
-runs = st.lists(st.tuples(layers, st.integers(1, 4)), min_size=1, max_size=3)
-decoders = st.builds(
-    DecoderConfig,
-    width=sizes,
-    initializer=initializers,
-    embeddings=st.builds(
-        Embeddings,
-        vocab_size=sizes,
-        positions=st.just(Sinusoidal()) | st.just(NoPositions()) | st.builds(Learned, sizes),
-        norm=st.none() | norms,
-    ),
-    decoder=st.builds(
-        Stack,
-        layers=runs.map(lambda counted: tuple(layer for layer, count in counted for _ in range(count))),
-        final_norm=st.none() | norms,
-    ),
-    output=st.builds(Tied, st.booleans()) | st.builds(Untied, st.booleans()),
-)
 
 
-@given(decoders)
+@st.composite
+def decoders(draw):
+    runs = draw(st.lists(st.tuples(attentions, sizes, st.integers(1, 4)), min_size=1, max_size=3))
+    layers = [(attention, hidden) for attention, hidden, count in runs for _ in range(count)]
+    attention, hidden = zip(*layers, strict=True)
+    return draw(
+        st.builds(
+            DecoderConfig,
+            width=sizes,
+            num_layers=st.just(len(layers)),
+            attention=st.just(attention),
+            hidden=st.just(hidden),
+            activation=st.sampled_from(["relu", "silu"]),
+            gated=st.booleans(),
+            residual=st.sampled_from(["pre_norm", "post_norm", "sandwich_norm"]),
+            norm=norms,
+            dropout=rates,
+            initializer=initializers,
+            vocab_size=sizes,
+            positions=st.sampled_from(["learned", "sinusoidal", "none"]),
+            max_length=sizes,
+            softcap=st.none() | st.floats(0.5, 50.0),
+            tied=st.booleans(),
+        )
+    )
+
+
+@given(decoders())
 def test_every_config_survives_json(config):
     assert from_data(ModelConfig, json.loads(dumps(config))) == config
 
@@ -125,9 +121,8 @@ def test_every_field_type_survives_json(value):
 
 def test_equal_neighbours_are_written_once():
     data = to_data(tiny.decoder_config(*[tiny.layer()] * 12, tiny.layer(tiny.collaborative())))
-    written = data["decoder"]["layers"]
-    kinds = [(entry["repeat"], entry["item"]["attention"]["kind"]) for entry in written]
-    assert kinds == [(12, "multi_head"), (1, "collaborative")]
+    written = [(entry["repeat"], entry["item"]["kind"]) for entry in data["attention"]]
+    assert written == [(12, "multi_head"), (1, "collaborative")]
 
 
 def test_every_field_is_written_so_that_defaults_may_change():
@@ -138,15 +133,16 @@ def test_every_field_is_written_so_that_defaults_may_change():
 
 def test_absent_fields_take_their_defaults_and_layers_may_be_listed_plainly():
     attention = {"kind": "multi_head", "num_heads": 2, "head_dim": 4}
-    layer = {"attention": attention, "feed_forward": {"kind": "dense", "hidden": 8}}
-    stack = from_data(Stack, {"layers": [layer, {"repeat": 2, "item": layer}]})
-    assert stack.layers == (Layer(attention=tiny.multi_head(2), feed_forward=Dense(8)),) * 3
+    fields = {"width": 16, "num_layers": 3, "hidden": 8, "vocab_size": 9, "max_length": 4}
+    expected = DecoderConfig(**fields, attention=tiny.multi_head(2))
+    for listed in ([attention, {"repeat": 2, "item": attention}], attention):
+        assert from_data(ModelConfig, fields | {"kind": "decoder", "attention": listed}) == expected
 
 
 def broken(path: str, value: Any) -> dict[str, Any]:
     """A decoder's JSON with one entry replaced (or removed, by `...`), at a path with dots."""
     data = to_data(tiny.decoder_config(tiny.layer()))
-    data["decoder"]["layers"] = [data["decoder"]["layers"][0]["item"]]
+    data["attention"] = [data["attention"][0]["item"]]
     *parents, last = path.split(".")
     group: Any = data
     for name in parents:
@@ -158,18 +154,14 @@ def broken(path: str, value: Any) -> dict[str, Any]:
     return data
 
 
-ATTENTION = "decoder.layers[0].attention"
-
-
 @pytest.mark.parametrize(
     "path, value, field",
     [
         *((path, value, path) for path, value in (("widht", 3), ("width", "wide"), ("width", 0), ("width", ...))),
-        *((path, value, path) for path, value in (("decoder.layers", {}), ("decoder.layers", []))),
-        *(("decoder.layers.0.attention.kind", kind, f"{ATTENTION}.kind") for kind in ("multihead", "dense", [1], ...)),
-        ("decoder.layers.0.attention.head_ids", [0, "1"], f"{ATTENTION}.head_ids[1]"),
-        ("decoder.layers.0.feed_forward.activation", "gelo", "decoder.layers[0].feed_forward.activation"),
-        ("decoder.layers", [{"repeat": "2", "item": {}}], "decoder.layers[0].repeat"),
+        *((path, value, path) for path, value in (("attention", []), ("hidden", []), ("activation", "gelo"))),
+        *(("attention.0.kind", kind, "attention[0].kind") for kind in ("multihead", "layer_norm", [1], ...)),
+        ("attention.0.head_ids", [0, "1"], "attention[0].head_ids[1]"),
+        ("attention", [{"repeat": "2", "item": {}}], "attention[0].repeat"),
     ],
 )
 def test_what_cannot_become_a_config_is_one_line_that_names_the_field(path, value, field):
@@ -181,7 +173,7 @@ def test_what_cannot_become_a_config_is_one_line_that_names_the_field(path, valu
 
 def test_the_nearest_of_the_known_names_is_offered():
     assert unknown_name("kind", "multihead", kinds_of(Attention)).endswith("did you mean 'multi_head'?")
-    assert unknown_name("kind", "dense", kinds_of(Attention)).endswith(", ".join(kinds_of(Attention)))
+    assert unknown_name("kind", "layer_norm", kinds_of(Attention)).endswith(", ".join(kinds_of(Attention)))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +201,7 @@ def test_wrong_types_are_one_line_that_names_the_field(data, field):
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
         lambda inner: (
             st.lists(inner, max_size=3)
-            | st.dictionaries(st.sampled_from(["kind", "width", "decoder", "layers", "x"]), inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["kind", "width", "decoder", "attention", "x"]), inner, max_size=3)
         ),
     )
 )

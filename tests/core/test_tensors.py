@@ -33,7 +33,7 @@ from headjax.core.tensors import (
     stack_weight,
     weight,
 )
-from headjax.models.feed_forward import Dense
+from headjax.models.feed_forward import FeedForward
 from tests.closeness import assert_trees_equal
 
 TENSORS = {
@@ -179,7 +179,7 @@ def test_sliced_xavier_draws_the_large_layers_spread():
     small, sliced = Xavier(), SlicedXavier(slices=4)
     assert np.abs(small(key, tensor, np.float32)).max() == pytest.approx(np.sqrt(6 / 80), rel=0.01)
     assert np.abs(sliced(key, tensor, np.float32)).max() == pytest.approx(np.sqrt(6 / 128), rel=0.01)
-    down = Dense(32).tensors(64)["down"]
+    down = FeedForward(64, 32).down
     assert np.abs(sliced(key, down, np.float32)).max() == pytest.approx(np.sqrt(6 / 192), rel=0.01)
     table = weight((50, 64), ("vocabulary", "embed"))
     np.testing.assert_array_equal(sliced(key, table, np.float32), small(key, table, np.float32))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from headjax.core import tensors
 from headjax.core.errors import CheckpointError, ConfigError
 from headjax.heads.deepen import deepen
 from headjax.initialization import Admin, ModelSource
@@ -34,8 +35,10 @@ def test_a_directory_starts_with_another_task(encoder):
 def test_layers_are_split_into_layers_of_few_heads(encoder):
     model, path = encoder
     source = ModelSource(start=path, deep=2)
-    assert source.architecture() == source.trained(seed=0).config == deepen(model, 2).config
+    deep = source.trained(seed=0)
+    assert deep.config == deepen(model, 2).config
     assert ModelSource(model=model.config, deep=2).architecture() == source.architecture()
+    tensors.check(source.architecture().tensors(), deep.params)
     with pytest.raises(ConfigError, match=r"^config\.model\S*: "):
         ModelSource(start=path, deep=3).architecture()
 

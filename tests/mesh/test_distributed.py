@@ -15,12 +15,11 @@ import jax
 import pytest
 
 from headjax.core.errors import INTERRUPTED, HeadjaxError
-from headjax.core.serialize import from_data, to_data
+from headjax.core.serialize import to_data
 from headjax.core.tensors import flatten
 from headjax.mesh.distributed import BatchShare, Vote, initialize, process_share
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.model import load
-from headjax.models.recipe import Recipe
 from headjax.training.config import load_config, train_config
 from headjax.training.loop import train
 from headjax.training.recording import read_metrics
@@ -35,7 +34,7 @@ from ml_collections import ConfigDict
 
 def get_config(arg=""):
     return ConfigDict({{
-        "model": {{"kind": "directory", "path": "FOLDER/model"}},
+        "start": "FOLDER/model",
         "data": {{"kind": "language", "path": "FOLDER/text.txt", "length": 16, "tokenizer": "bytes"}},
         "batch_size": 8, "steps": {STEPS}, "log_every": 1, "checkpoint_every": {EVERY}, "keep_checkpoints": 1,
         "optimizer": {{"kind": "adamw", "schedule": {{"kind": "cosine", "peak": 0.003, "warmup_steps": 5}}}},
@@ -50,10 +49,8 @@ def config(tmp_path_factory):
     folder = tmp_path_factory.mktemp("distributed")
     text = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}." for i in range(200))
     (folder / "text.txt").write_text(text)
-    attention = {"kind": "multi_head", "num_heads": 2, "head_dim": 8, "projection_bias": False}
-    fields = {"vocab_size": 257, "max_length": 16, "width": 16, "num_layers": 1, "attention": attention}
-    recipe = {"kind": "language_model", **fields, "feed_forward": {"kind": "dense", "hidden": 16}}
-    tiny.model(from_data(Recipe, recipe).build()).save(folder / "model")
+    layer = tiny.layer(tiny.multi_head(2, 8, projection_bias=False), hidden=16)
+    tiny.model(tiny.decoder_config(layer, vocab_size=257, max_length=16)).save(folder / "model")
     path = folder / "config.py"
     path.write_text(CONFIG.replace("FOLDER", str(folder)))
     return path

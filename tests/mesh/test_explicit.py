@@ -272,8 +272,7 @@ def test_a_model_that_was_read_computes_under_any_mesh(kind, tmp_path):
 
 
 def test_an_own_model_is_deterministic_in_evaluation_mode():
-    layer = tiny.layer(dropout=0.5)
-    model, batch, rngs = tiny.model(tiny.decoder_config(layer)), tiny.tokens(), nnx.Rngs(dropout=0)
+    model, batch, rngs = tiny.model(tiny.decoder_config(dropout=0.5)), tiny.tokens(), nnx.Rngs(dropout=0)
     expected = model(batch).logits
     assert float(jnp.abs(model(batch, rngs=rngs).logits - expected).max()) > 1e-3
     np.testing.assert_array_equal(model(batch, rngs=rngs, deterministic=True).logits, expected)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from headjax.core.tensors import flatten
+from headjax.initialization import ModelSource
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
-from headjax.plan.plan import plan_config
 from headjax.training.config_file import load_config_file
 from headjax.training.optimizer import decayed
 from tests.attention.formulations import FORMULATIONS, WIDTH
@@ -29,7 +29,7 @@ def tensors_of(name):
     if name == "formulations":
         return {each: attention.tensors(WIDTH, WIDTH) for each, attention in FORMULATIONS.items()}
     config = load_config_file(f"{PAPERS / name}.py:{ARGUMENTS.get(name, '')}")
-    return plan_config(config.to_dict()).model.build().tensors()
+    return ModelSource.of(config.to_dict()).architecture().tensors()
 
 
 def listing(name):

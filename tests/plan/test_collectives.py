@@ -5,18 +5,17 @@ import re
 
 import pytest
 
-from headjax.core.norms import LayerNorm
 from headjax.core.tensors import count, flatten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
 from headjax.models import Compute
-from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.outputs import Tied, Untied
+from headjax.models.tasks import MaskedLanguageModel
 from headjax.plan.collectives import Collective, collectives
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import abstract_state
 from headjax.training.step import train_step
 from tests import tiny
+from tests.models.test_encoder import config as encoder
 
 TEXT = """
 HloModule jit_step, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
@@ -89,9 +88,8 @@ TABLE = 4 * VOCABULARY * tiny.WIDTH
 """Bytes of the token embeddings."""
 
 
-def decoder(output):
-    embeddings = Embeddings(vocab_size=VOCABULARY, positions=Learned(LENGTH))
-    return tiny.decoder_config(embeddings=embeddings, output=output)
+def decoder(tied):
+    return tiny.decoder_config(vocab_size=VOCABULARY, tied=tied)
 
 
 def of_a_step(config, mesh):
@@ -101,18 +99,18 @@ def of_a_step(config, mesh):
     return collectives(lowered.compile().as_text())
 
 
-@pytest.mark.parametrize("output, tables", [(Untied(), 0), (Tied(), 1)])
-def test_data_parallelism_sends_one_gradient_and_three_scalars(output, tables):
+@pytest.mark.parametrize("tied", [False, True])
+def test_data_parallelism_sends_one_gradient_and_three_scalars(tied):
     """Where the table of embeddings is used twice, XLA reduces both parts of its gradient before it adds them."""
-    config = decoder(output)
+    config = decoder(tied)
     gradient = 4 * count(config.tensors())
     sent = of_a_step(config, MeshConfig(data=8).build())
     assert sent.keys() == {"all-reduce"}
-    assert sent["all-reduce"].bytes == gradient + tables * TABLE + 3 * 4
+    assert sent["all-reduce"].bytes == gradient + tied * TABLE + 3 * 4
 
 
 def test_fsdp_gathers_weights_and_never_reduces_activations():
-    config = decoder(Untied())
+    config = decoder(tied=False)
     gradient = 4 * count(config.tensors())
     sent = of_a_step(config, MeshConfig(data=1, fsdp=8).build())
     assert sent.keys() <= {"all-gather", "all-reduce", "reduce-scatter", "all-to-all"}
@@ -127,21 +125,20 @@ def test_fsdp_gathers_weights_and_never_reduces_activations():
 
 def test_all_three_axes_together_replicate_no_activation(capfd):
     """The partitioner says where it knows no way but over whole arrays on every device."""
-    embeddings = Embeddings(vocab_size=VOCABULARY, positions=Learned(LENGTH), segments=2, norm=LayerNorm())
-    config = tiny.decoder_config(tiny.layer(), embeddings=embeddings)
+    config = encoder(num_layers=1, vocab_size=VOCABULARY, task=MaskedLanguageModel())
     of_a_step(config, MeshConfig(data=2, fsdp=2, model=2).build())
     assert "full rematerialization" not in capfd.readouterr().err
 
 
 def test_splitting_heads_reduces_activations_where_sub_layers_end_and_begin():
-    config = decoder(Untied())
+    config = decoder(tied=False)
     mesh = MeshConfig(data=4, model=2).build()
     places = flatten(shardings(config.tensors(), mesh))
     local = sum(
         4 * math.prod(places[name].shard_shape(tensor.shape)) for name, tensor in flatten(config.tensors()).items()
     )
     activations = 4 * (BATCH // 4) * LENGTH * tiny.WIDTH
-    layers = len(config.decoder.layers)
+    layers = config.num_layers
     # Forward: a sum after attention and one after the feed-forward sub-layer. Backward: one into the feed-forward one,
     # one each into query, key and value. Besides: one for the lookup of embeddings, one back from the logits.
     sums = layers * (2 + 4) + 2

@@ -12,7 +12,7 @@ import pytest
 
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import abstract, count
-from headjax.models.config import Options
+from headjax.models import Model
 from headjax.plan.plan import _needed, check_plan, plan, plan_config
 from headjax.plan.tpu import GIB
 from headjax.training.config_file import load_config_file
@@ -23,7 +23,7 @@ PAPERS = sorted(path.stem for path in (ROOT / "configs" / "papers").glob("*.py")
 
 MODEL = tiny.RUN["model"] | {
     "vocab_size": 256, "width": 32, "num_layers": 3, "attention": {"kind": "multi_head", "num_heads": 4, "head_dim": 8},
-    "feed_forward": {"kind": "dense", "hidden": 64}, "output": {"kind": "untied"},
+    "hidden": 64, "tied": False,
 }  # fmt: skip
 DATA = {"kind": "task", "task": "anything", "length": 16}
 CONFIG = tiny.config_file(model=MODEL, data=DATA, batch_size=32)
@@ -62,7 +62,7 @@ def test_a_model_too_large_for_the_slice_is_planned_to_say_by_how_much(eight_dev
     assert plan(plan_config(data(model=large, batch_size=2**26)), eight_devices) == "planned"
 
 
-def test_the_length_comes_from_the_data_the_recipe_or_the_caller():
+def test_the_length_comes_from_the_data_the_model_or_the_caller():
     assert plan_config(data()).length == 16
     assert plan_config(data(data={"kind": "task"})).length == 16
     assert plan_config(data(), length=8).length == 8
@@ -71,7 +71,7 @@ def test_the_length_comes_from_the_data_the_recipe_or_the_caller():
 
 
 def test_the_planned_model_is_the_one_that_the_initialisation_configures(eight_devices):
-    post_norm = MODEL | {"residual": {"kind": "post_norm"}}
+    post_norm = MODEL | {"residual": "post_norm"}
     plain, _ = check_plan(plan_config(data(model=post_norm)), eight_devices)
     admin, _ = check_plan(plan_config(data(model=post_norm, initialization={"kind": "admin"})), eight_devices)
     assert count(admin.tensors()) == count(plain.tensors()) + 3 * 2 * 32  # a vector for every sub-layer
@@ -82,11 +82,11 @@ def test_the_planned_model_is_the_one_that_the_initialisation_configures(eight_d
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_paper_config_says_which_batch_it_takes(name):
     planned = plan_config(load_config_file(str(ROOT / "configs" / "papers" / f"{name}.py")).to_dict())
-    model = planned.model.build()
+    model = planned.architecture()
     batch = model.example_batch(2, planned.length)
 
     def loss(params, batch):
-        return model.loss(model.apply(params, batch, Options()), batch)
+        return model.loss(Model(model, params).forward(batch), batch)
 
     losses = jax.eval_shape(loss, abstract(model.tensors()), batch)
     assert losses.total.shape == (2,)
@@ -117,7 +117,7 @@ def planned(tmp_path_factory):
 
 
 def test_a_plan_for_a_tpu(planned):
-    model = plan_config(data()).model.build()
+    model = plan_config(data()).model
     gradient = 4 * count(model.tensors())
     assert planned["fits"]
     state = 3 * gradient

@@ -13,8 +13,7 @@ from headjax.attention.kernels import target
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import map_tensors
 from headjax.mesh.mesh import MeshConfig
-from headjax.models import Compute, Options
-from headjax.models.embeddings import Embeddings, Learned
+from headjax.models import Compute, Model, Pass
 from headjax.models.summary import check_kernels
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
@@ -94,14 +93,14 @@ def every_formulation(topology: str, generation: int) -> dict[str, Any]:
                 layers.append(tiny.layer(attention))
             except ConfigError:
                 refused.append(name)
-        config = tiny.decoder_config(*layers, embeddings=Embeddings(vocab_size=50, positions=Learned(128)))
+        config = tiny.decoder_config(*layers, max_length=128)
         params = map_tensors(
             lambda _, tensor: jax.ShapeDtypeStruct(tensor.shape, jnp.float32, sharding=device), config.tensors()
         )
         batch = {"input_ids": jax.ShapeDtypeStruct((2, 128), jnp.int32, sharding=device)}
 
         def loss(params: Any, batch: Any) -> Any:
-            return config.loss(config.apply(params, batch, Options(compute=compute)), batch).mean()
+            return config.loss(Model(config, params).forward(batch, Pass(compute=compute)), batch).mean()
 
         text = jax.jit(jax.grad(loss)).trace(params, batch).lower().compile().as_text()
     calls = [line for line in text.splitlines() if "custom-call(" in line and "splash" in line]
