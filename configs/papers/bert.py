@@ -42,7 +42,7 @@ def get_config(arg: str = "") -> ConfigDict:
     return experiment(
         knobs,
         **started(model, knobs.start),
-        deep=int(knobs.deep),
+        deep=int(knobs.deep and not knobs.start),
         data={"task": "bert_pretraining", "length": length},
         batch_size=256,
         steps=steps,

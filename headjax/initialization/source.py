@@ -64,7 +64,7 @@ class ModelSource(Checked):
             with self._reading():
                 config = ModelFolder(self.start).config
             config = config if self.task is None else with_task(Model(config, {}), self.task).config
-        with within("config.model"):
+        with within("config.deep"):
             config = deep_config(config, self.deep) if self.deep else config
         return config if self.initialization is None else self.initialization.configure(config)
 
@@ -75,7 +75,8 @@ class ModelSource(Checked):
         with self._reading():
             model = Model(*ModelFolder(self.start).read())
         model = model if self.task is None else with_task(model, self.task, seed=seed)
-        return deepen(model, self.deep) if self.deep else model
+        with within("config.deep"):
+            return deepen(model, self.deep) if self.deep else model
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:

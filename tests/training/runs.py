@@ -20,12 +20,11 @@ from tests import tiny
 
 VOCABULARY, STEPS = 24, 7
 MODEL = tiny.RUN["model"] | {
-    "vocab_size": VOCABULARY, "max_length": 12, "feed_forward": {"kind": "dense", "hidden": 32}, "dropout": 0.1,
+    "vocab_size": VOCABULARY, "max_length": 12, "hidden": 32, "dropout": 0.1,
     "attention_dropout": 0.1,
 }  # fmt: skip
 POST_NORM = MODEL | {
-    "num_layers": 3, "residual": {"kind": "post_norm"}, "embedding_norm": {"kind": "layer_norm"},
-    "initializer": {"kind": "fan_in"},
+    "num_layers": 3, "residual": "post_norm", "embedding_norm": True, "initializer": {"kind": "fan_in"},
 }  # fmt: skip
 FIELDS = {
     "model": MODEL, "data": {"kind": "language"}, "batch_size": 8, "steps": STEPS, "log_every": 1,

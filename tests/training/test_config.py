@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import jax
 import pytest
 
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import to_data
 from headjax.training.config import train_config
 from tests import tiny
+from tests.closeness import assert_trees_equal
 from tests.training import runs
 
 FIELDS = runs.FIELDS | {"model": runs.POST_NORM}
@@ -18,23 +18,37 @@ FIELDS = runs.FIELDS | {"model": runs.POST_NORM}
     ("initialization", "residual"),
     [("admin", "post_norm"), ("admin_constant", "post_norm"), ("deep_norm", "post_norm"), (None, "pre_norm")],
 )
-def test_the_architecture_of_a_run_is_the_one_it_starts_from(initialization, residual):
+def test_the_architecture_of_a_run_is_its_model_as_the_initialisation_wants_it(initialization, residual):
     fields = to_data(train_config(FIELDS))
-    fields["model"]["residual"] = {"kind": residual}
+    fields["model"]["residual"] = residual
     fields["initialization"] = initialization and {"kind": initialization}
     started = train_config(fields)
-    assert started.architecture() == started.start().config
-    assert (started.architecture() == started.model.build()) == (initialization is None)
+    assert started.trained(0) is None
+    assert (started.architecture() == started.model) == (initialization is None)
 
 
 def test_initialisations_are_for_fresh_models(tmp_path):
     tiny.model(tiny.decoder_config()).save(tmp_path / "model")
-    start = {"kind": "directory", "path": str(tmp_path / "model")}
-    with pytest.raises(ConfigError, match=r"^initialization: "):
-        train_config(FIELDS | {"model": start, "initialization": {"kind": "admin"}}).start()
-    started = train_config(FIELDS | {"model": start}).start()
-    assert started.config == tiny.decoder_config()
-    assert jax.tree.structure(started.params) == jax.tree.structure(tiny.model(started.config).params)
+    fields = FIELDS | {"model": None, "start": str(tmp_path / "model")}
+    with pytest.raises(ConfigError, match=r"^config\.initialization: "):
+        train_config(fields | {"initialization": {"kind": "admin"}})
+    started = train_config(fields)
+    assert started.architecture() == started.trained(0).config == tiny.decoder_config()
+    assert_trees_equal(started.trained(0).params, tiny.model(tiny.decoder_config()).params)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"model": None}, "model"),
+        ({"start": "somewhere"}, "start"),
+        ({"task": {"kind": "regression"}}, "task"),
+        ({"deep": 3}, "deep.heads"),
+    ],
+)
+def test_a_run_has_one_model_and_what_fits_it(fields, named):
+    with pytest.raises(ConfigError, match=rf"^config\.{named}: "):
+        train_config(FIELDS | fields).architecture()
 
 
 def test_the_warm_up_ends_within_the_run():
@@ -42,10 +56,6 @@ def test_the_warm_up_ends_within_the_run():
         train_config(FIELDS | {"optimizer": runs.constant(warmup_steps=8)})
 
 
-def test_errors_of_the_built_model_name_the_configs_field():
-    """Fields that fit their types and not each other are found when the model is built."""
-    given = FIELDS | {"model": FIELDS["model"] | {"attention_by_layer": [FIELDS["model"]["attention"]] * 2}}
-    config = train_config(given)
-    for build in (config.architecture, config.start):
-        with pytest.raises(ConfigError, match=r"^config\.model\.attention_by_layer: "):
-            build()
+def test_fields_that_do_not_fit_each_other_are_named():
+    with pytest.raises(ConfigError, match=r"^config\.model\.attention: "):
+        train_config(FIELDS | {"model": FIELDS["model"] | {"attention": [FIELDS["model"]["attention"]] * 2}})

@@ -12,7 +12,6 @@ from headjax.cli import main
 from headjax.core.tensors import flatten
 from headjax.data.examples import TokenBlocks
 from headjax.models.model import load
-from headjax.models.residuals import ScaledPostNorm
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.recording import read_metrics
 from headjax.training.state import abstract_state, read_initialization
@@ -42,7 +41,7 @@ def measured(data, tmp_path_factory):
 def test_the_model_directory_holds_the_omegas_and_how_they_were_found(measured):
     result, _ = measured
     model = load(result.path)
-    assert all(type(layer.residual) is ScaledPostNorm for layer in model.config.decoder.layers)
+    assert model.config.residual == "scaled_post_norm"
     initialized, trained = model.history
     assert (initialized["action"], initialized["kind"], initialized["batches"]) == ("initialize", "admin", 1)
     assert trained["action"] == "train"
@@ -87,7 +86,7 @@ def test_a_run_that_diverges_stops_says_so_and_keeps_its_last_good_checkpoint(da
     assert not (tmp_path / "model").exists()
     assert read_metrics(tmp_path / "metrics.jsonl")[-1] == {"step": 4, "train/diverged": 1.0}
     settings = config(**ADMIN)
-    model, mesh = settings.start().config, settings.mesh.build(jax.devices()[:1])
+    model, mesh = settings.architecture(), settings.mesh.build(jax.devices()[:1])
     optimizer = settings.optimizer.build(model.tensors(), settings.steps)
     with Checkpoints(tmp_path, settings.keep_checkpoints) as checkpoints:
         assert checkpoints.latest == 2

@@ -11,8 +11,7 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.heads.pruning import prune
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.config import Output
-from headjax.models.encoder import Bert
-from headjax.models.feed_forward import Dense
+from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import Classification, Regression, Span
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.distillation import distill
@@ -111,9 +110,9 @@ def test_without_a_teacher_it_is_fine_tuning(student, batches):
 
 
 def encoder(task):
-    return Bert(
-        attention=tiny.multi_head(), feed_forward=Dense(8), vocab_size=9, max_length=8, width=8, num_layers=1, task=task
-    ).build()
+    return EncoderConfig(
+        attention=tiny.multi_head(), hidden=8, vocab_size=9, max_length=8, width=8, num_layers=1, task=task
+    )
 
 
 def outputs(generator, logits, **extra):
@@ -124,7 +123,7 @@ def outputs(generator, logits, **extra):
 def terms(config, given, taught, batch, settings):
     """The terms of the objective and its value."""
     objective = distillation_objective(config, settings)
-    answers = answers_of(config.output, taught, batch, settings)
+    answers = answers_of(config.task, taught, batch, settings)
     losses = objective.losses(given, batch | {TEACHER: answers})
     return losses, sum(w * each.mean() for w, each in zip(objective.weights, losses, strict=True))
 

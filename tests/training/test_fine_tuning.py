@@ -9,9 +9,7 @@ from headjax.core.tensors import flatten
 from headjax.data.labelled_text import TextClassification, TextSimilarity
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task
-from headjax.models.encoder import Bert
-from headjax.models.recipe import Directory
-from headjax.models.feed_forward import Dense
+from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import Classification, NoTask, SentenceSimilarity
 from headjax.training.config import TrainConfig
 from headjax.training.loop import train
@@ -37,8 +35,8 @@ def folder(tmp_path_factory):
 
 
 def config_of(folder, task, **fields):
-    recipe = Bert(
-        attention=multi_head(), feed_forward=Dense(32), vocab_size=len(WORDS), max_length=16, width=16, num_layers=1,
+    model = EncoderConfig(
+        attention=multi_head(), hidden=32, vocab_size=len(WORDS), max_length=16, width=16, num_layers=1,
         dropout=0.0, attention_dropout=0.0, task=task,
     )  # fmt: skip
     data = TextClassification(
@@ -46,7 +44,7 @@ def config_of(folder, task, **fields):
         vocabulary=str(write_vocabulary(folder)),
     )  # fmt: skip
     fields = {
-        "model": recipe, "data": data, "batch_size": 16, "steps": 100, "tensorboard": False,
+        "model": model, "data": data, "batch_size": 16, "steps": 100, "tensorboard": False,
         "optimizer": AdamW(schedule=ConstantRate(peak=0.01)),
     } | fields  # fmt: skip
     return TrainConfig(**fields)
@@ -62,10 +60,10 @@ def test_a_classifier_learns_and_is_evaluated_as_it_was_trained(folder, tmp_path
 
 
 def test_seeds_of_a_fine_tuning_start_from_outputs_of_their_own(folder, tmp_path):
-    recipe = config_of(folder, NoTask()).model
-    tiny.model(recipe.build()).save(tmp_path / "model")
-    task = Directory(path=str(tmp_path / "model"), task=Classification(classes=2))
-    first, again, other = (config_of(folder, NoTask(), model=task, seed=seed).start().params for seed in (1, 1, 2))
+    tiny.model(config_of(folder, NoTask()).model).save(tmp_path / "model")
+    fields = {"model": None, "start": str(tmp_path / "model"), "task": Classification(classes=2)}
+    config = TrainConfig(**vars(config_of(folder, NoTask())) | fields)
+    first, again, other = (config.trained(seed).params for seed in (1, 1, 2))
     assert_trees_close(flatten(first), flatten(again), sums=1)
     first, other = flatten(first), flatten(other)
     differing = {path for path in first if not np.array_equal(first[path], other[path])}
@@ -86,13 +84,13 @@ def test_sentence_embeddings_learn_similarities(folder, tmp_path):
     sentences = [" ".join(generator.choice(TEXT[:12], 5)) for _ in range(40)]
     pairs = [f"{s}\t{s if i % 2 else sentences[i - 1]}\t{5 * (i % 2)}" for i, s in enumerate(sentences)]
     path = write_lines(folder / "pairs.tsv", "first\tsecond\tscore", *pairs)
-    base = config_of(folder, NoTask()).model.build()
+    base = config_of(folder, NoTask()).model
     model = Model(base, base.initialize(jax.random.key(0)), (), config_of(folder, NoTask()).data.load().tokenizer)
     model.save(tmp_path / "model")
     data = TextSimilarity(
         path=str(path), validation=str(path), text="first", second="second", label="score", scale=5.0, max_length=8
     )
-    recipe = Directory(path=str(tmp_path / "model"), task=SentenceSimilarity())
-    result = train(config_of(folder, NoTask(), model=recipe, data=data, steps=40), tmp_path / "run")
+    fields = {"model": None, "start": str(tmp_path / "model"), "task": SentenceSimilarity(), "data": data, "steps": 40}
+    result = train(TrainConfig(**vars(config_of(folder, NoTask())) | fields), tmp_path / "run")
     assert result.metrics["spearman"] > 0.8
     assert result.model.history[0]["action"] == "task"

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +13,6 @@ import pytest
 from headjax.attention import Collaborative, Gated, MultiHead
 from headjax.core.tensors import Constant, Ones, Zeros, flatten
 from headjax.initialization import Admin
-from headjax.models.residuals import PostNorm
 from headjax.training.optimizer import AdamW, ConstantRate, Cosine, InverseSquareRoot, LinearDecay, decayed
 from tests import tiny
 
@@ -67,8 +64,7 @@ def test_large_gradients_are_clipped_before_the_update(params):
 
 
 def test_multipliers_of_shortcuts_are_not_decayed():
-    model = tiny.decoder_config(*[tiny.layer(residual=PostNorm())] * 2)
-    model = Admin().configure(model.replace_stacks({"decoder": dataclasses.replace(model.decoder, final_norm=None)}))
+    model = Admin().configure(tiny.decoder_config(residual="post_norm"))
     layers = decayed(model.tensors())["decoder"]["layers_0_1"]
     assert not layers["attention_residual"]["shortcut"]
     assert not layers["feed_forward_residual"]["shortcut"]

@@ -57,10 +57,10 @@ def test_parameters_of_a_short_type_are_trained_in_float32(dtype):
 def test_a_measured_initialisation_leaves_its_numbers_in_the_workdir(kind, tmp_path):
     settings = config(model=POST_NORM, initialization=kind and {"kind": kind})
     mesh = MeshConfig(data=1).build(jax.devices()[:1])
-    start = settings.start()
-    state = starting_state(settings, start, optax.sgd(0.1), mesh, walk().train, tmp_path)
+    model = settings.architecture()
+    state = starting_state(settings, model, None, optax.sgd(0.1), mesh, walk().train, tmp_path)
     assert int(state.step) == 0
-    assert flatten(state.params).keys() == flatten(start.config.tensors()).keys()
+    assert flatten(state.params).keys() == flatten(model.tensors()).keys()
     found = read_initialization(tmp_path)
     assert [entry["action"] for entry in found] == ["initialize"] * (kind is not None)
     assert all(to_data(settings.initialization).items() <= entry.items() for entry in found)

@@ -14,12 +14,10 @@ from headjax.evaluation.task import measure_batch
 from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig
-from headjax.models import Compute
+from headjax.models import Compute, Model, VisionConfig
 from headjax.models.config import Loss
-from headjax.models.outputs import IGNORED, Untied
-from headjax.models.feed_forward import Dense
+from headjax.models.outputs import IGNORED
 from headjax.models.tasks import Classification
-from headjax.models.vision import Patches, Vit
 from headjax.plan.collectives import collectives
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import abstract_state, initial_state
@@ -29,7 +27,7 @@ from tests.closeness import assert_close, assert_trees_close, close_to
 from tests.hub.directories import T5, model_of
 
 BATCH = 16
-CONFIG = tiny.decoder_config(tiny.layer(), output=Untied())
+CONFIG = tiny.decoder_config(tiny.layer(), tied=False)
 OPTIMIZER = AdamW(schedule=ConstantRate(peak=0.01), epsilon=1e-3).build(CONFIG.tensors(), 10)
 
 
@@ -146,7 +144,7 @@ def test_moments_spread_over_the_copies_come_to_the_same(plain, batch):
 @pytest.mark.whole
 def test_every_generator_of_dropout_gives_a_step_that_can_be_repeated(batch):
     mesh, losses = MeshConfig(data=2, fsdp=2, model=2).build(), {}
-    config = tiny.decoder_config(tiny.layer(dropout=0.2, attention_dropout=0.2), output=Untied())
+    config = tiny.decoder_config(tiny.layer(), dropout=0.2, attention_dropout=0.2, tied=False)
     for prng in ("threefry2x32", "rbg"):
         runs = [made(mesh, config, compute=Compute(remat=remat), prng=prng) for remat in ("none", "none", "full")]
         found = [step(state, put_batch(batch, mesh)) for step, state in runs]
@@ -159,7 +157,7 @@ def test_every_generator_of_dropout_gives_a_step_that_can_be_repeated(batch):
 
 
 def test_steps_that_differ_in_the_seed_share_a_program_and_drop_differently(batch):
-    config = tiny.decoder_config(tiny.layer(dropout=0.5), output=Untied())
+    config = tiny.decoder_config(tiny.layer(), dropout=0.5, embedding_dropout=0.0, tied=False)
     runs = [made(one_device(), config, seed=seed) for seed in (3, 4, 3)]
     losses = [float(step(state, put_batch(batch, one_device()))[1].loss) for step, state in runs]
     assert losses[0] == losses[2] != losses[1]
@@ -171,8 +169,8 @@ def test_a_device_draws_the_bits_of_its_own_examples_alone(batch):
     """Of attention weights and of sub-layers; or each of 512 devices would draw for all 512."""
     mesh = MeshConfig(data=4, model=2).build()
     rates = {"dropout": 0.2, "attention_dropout": 0.2, "feed_forward_dropout": 0.2}
-    layer = tiny.layer(tiny.multi_head(num_heads=4), feed_forward=Dense(64), **rates)
-    text = program(mesh, batch, tiny.decoder_config(layer, output=Untied()), prng="rbg").as_text()
+    config = tiny.decoder_config(tiny.layer(hidden=64), tied=False, **rates)
+    text = program(mesh, batch, config, prng="rbg").as_text()
     drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<(\d+)x([\dx]+)xui16>\)", text)
     assert {int(examples) for examples, _ in drawn} == {BATCH // 4}
     assert len({len(shape.split("x")) for _, shape in drawn}) == 2
@@ -189,11 +187,11 @@ def test_tokens_are_what_the_model_reads(batch):
     labels = np.array([[3, 4, IGNORED], [5, 6, 7]])
     ids = np.ones((2, 4), np.int32)
     assert int(model_of(T5).config.count_tokens({"input_ids": ids, "labels": labels})) == 8 + 5
-    vision = Vit(
-        attention=tiny.multi_head(), feed_forward=Dense(16), patches=Patches(image_size=4, patch_size=2, channels=1),
-        width=16, num_layers=1, task=Classification(classes=2),
-    ).build()  # fmt: skip
-    assert int(vision.count_tokens({"pixel_values": np.zeros((3, 1, 4, 4), np.float32)})) == 3 * vision.patches.length
+    vision = VisionConfig(
+        attention=tiny.multi_head(), hidden=16, image_size=4, patch_size=2, channels=1, width=16, num_layers=1,
+        task=Classification(classes=2),
+    )  # fmt: skip
+    assert int(vision.count_tokens({"pixel_values": np.zeros((3, 1, 4, 4), np.float32)})) == 3 * vision.length
 
 
 COLLABORATIVE = tiny.decoder_config(tiny.layer(tiny.collaborative()))
@@ -205,7 +203,7 @@ def after_one_step(kernel, accumulate=1, **sizes):
     compute, batch = Compute(attention=kernel), put_batch(tiny.tokens(batch=4), mesh)
     step, state = made(mesh, COLLABORATIVE, optax.sgd(0.1), compute=compute, accumulate=accumulate)
     state, metrics = step(state, batch)
-    return metrics, state.params, measure_batch(COLLABORATIVE.bind(state.params), None, compute, batch, mesh=mesh)[0]
+    return metrics, state.params, measure_batch(Model(COLLABORATIVE, state.params), None, compute, batch, mesh=mesh)[0]
 
 
 @pytest.mark.whole
