@@ -103,12 +103,12 @@ class TransformerLayer(nnx.Module):
     def __init__(self, config: Layer) -> None:
         self.config, width = config, config.width
         self.attention = config.attention.module(width, width)
+        self.attention_residual = self._residual()
         if config.cross_attention is not None:
             self.cross_attention = config.cross_attention.module(width, width)
-        self.feed_forward = config.make_feed_forward()
-        self.attention_residual, self.feed_forward_residual = (self._residual() for _ in range(2))
-        if config.cross_attention is not None:
             self.cross_attention_residual = self._residual()
+        self.feed_forward = config.make_feed_forward()
+        self.feed_forward_residual = self._residual()
 
     def _residual(self) -> Residual:
         return Residual(self.config.residual, self.config.norm, self.config.width, self.config.alpha)

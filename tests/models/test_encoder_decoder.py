@@ -18,7 +18,6 @@ LABELS = GENERATOR.integers(1, tiny.VOCABULARY, (2, 8))
 BATCH = tiny.tokens() | {"attention_mask": np.array([[1] * 10, [1] * 7 + [0] * 3]), "labels": LABELS}
 GROUPED = Grouped(num_heads=4, kv_heads=2, head_dim=4)
 SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2, "initializer": Normal(0.3)}
-BUCKETS = RelativeBuckets(num_heads=4, buckets=8, max_distance=12)
 
 
 def translation(**fields) -> EncoderDecoderConfig:
@@ -34,10 +33,11 @@ def translation(**fields) -> EncoderDecoderConfig:
 
 
 def t5(**fields) -> EncoderDecoderConfig:
-    attention = tiny.multi_head(scale=1.0, projection_bias=False, output_bias=False)
-    layer = {"attention": attention, "hidden": 24, "activation": "gelu_tanh", "gated": True}
-    bias = dict.fromkeys(("position_bias", "decoder_position_bias"), BUCKETS)
-    return EncoderDecoderConfig.t5_small(**SIZES | layer | bias | fields)
+    own = tiny.multi_head(scale=1.0, projection_bias=False, output_bias=False)
+    fields = {"attention": own, "hidden": 24, "activation": "gelu_tanh", "gated": True} | fields
+    buckets = RelativeBuckets(num_heads=fields["attention"].num_heads, buckets=8, max_distance=12)
+    bias = dict.fromkeys(("position_bias", "decoder_position_bias"), buckets)
+    return EncoderDecoderConfig.t5_small(**SIZES | bias | fields)
 
 
 CONFIGS = {"translation": translation(), "t5": t5()}

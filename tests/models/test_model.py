@@ -196,7 +196,7 @@ def test_a_model_prints_as_a_few_lines(fields):
 def test_what_was_done_to_it_is_said():
     text = repr(prune(model_of(BERT), [HeadId("encoder", 0, 1)]))
     assert "encoder 7 in 2 layers" in text
-    assert "output classification of 3 classes" in text
+    assert "task classification of 3 classes" in text
     assert text.endswith("history: prune")
     assert "none loaded" in repr(Model(model_of(BERT).config, {}))
 

@@ -23,7 +23,7 @@ assert not pathlib.Path(headjax.__file__).is_relative_to(checkout), headjax.__fi
 model = headjax.demo_model()  # its weights are files of the package
 batch = headjax.text_batch(model.tokenizer, ["def heads(model):"])
 pruned = headjax.prune(model, ["decoder/0/1", "decoder/3/7"])
-headjax.save(pruned, folder)
+pruned.save(folder)
 logits = np.asarray(headjax.load(folder)(batch).logits)
 np.testing.assert_array_equal(logits, np.asarray(pruned(batch).logits))
 assert np.isfinite(logits).all()
