@@ -24,12 +24,9 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
 from headjax.hub import to_huggingface
 from headjax.models.compute import Compute
-from headjax.models.decoder import LanguageModel
-from headjax.models.embeddings import NoPositions
+from headjax.models.decoder import DecoderConfig
 from headjax.models.generation import begin, for_decoding
 from headjax.models.model import Model
-from headjax.models.residuals import PreNorm
-from headjax.models.feed_forward import GatedDense
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
@@ -134,16 +131,19 @@ def run(progress: Progress = silent, shape: Shape = Shape()) -> BenchResult:
 def llama(shape: Shape) -> Model:
     """Return a Llama shape with random weights."""
     attention = Grouped(num_heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, rotary=RotaryHalves())
-    config = LanguageModel(
+    config = DecoderConfig(
         vocab_size=shape.vocabulary,
         max_length=max(shape.prompt + shape.new, *(context + AFTER for context in shape.contexts)),
         width=shape.width,
         num_layers=shape.layers,
         attention=attention,
-        feed_forward=GatedDense(shape.hidden, activation="silu", bias=False),
-        residual=PreNorm(RMSNorm(1e-6)),
-        positions=NoPositions(),
-    ).build()
+        hidden=shape.hidden,
+        activation="silu",
+        gated=True,
+        feed_forward_bias=False,
+        norm=RMSNorm(1e-6),
+        positions="none",
+    )
     return Model(config, config.initialize(jax.random.key(0)))
 
 
@@ -252,8 +252,8 @@ class Cost(NamedTuple):
     def of(cls, config: Any, shape: Shape, compute: Compute, batch: int = 1) -> Cost:
         """Count them for a decoder."""
         width = config.width
-        held = sum(layer.attention.cache_size(width, width) for layer in config.decoder.layers)
-        prompt = config.decoder.flops(width, shape.prompt) + 2 * width * shape.vocabulary
+        held = sum(attention.cache_size(width, width) for attention in config.attention)
+        prompt = config.stacks()["decoder"].flops(shape.prompt) + 2 * width * shape.vocabulary
         step = decoding_cost(config, shape.prompt + shape.new, batch, compute)
         return cls(compute.type.itemsize * held, prompt, step)
 

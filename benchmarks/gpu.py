@@ -18,8 +18,7 @@ from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.compute import Compute
 from headjax.models.config import ModelConfig
-from headjax.models.encoder import Bert
-from headjax.models.feed_forward import Dense
+from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import MaskedLanguageModel
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -101,11 +100,11 @@ def _batch(size: Size) -> dict[str, np.ndarray]:
 
 
 def _config(size: Size) -> ModelConfig:
-    return Bert(
-        attention=MultiHead(num_heads=size.heads, head_dim=64), feed_forward=Dense(4 * size.width), width=size.width,
+    return EncoderConfig(
+        attention=MultiHead(num_heads=size.heads, head_dim=64), hidden=4 * size.width, width=size.width,
         num_layers=size.layers, vocab_size=size.vocabulary, pooler=None, task=MaskedLanguageModel(), dropout=0.0,
         attention_dropout=0.0,
-    ).build()  # fmt: skip
+    )  # fmt: skip
 
 
 def _ours(size: Size, kernel: str) -> Callable[[], Any]:

@@ -26,10 +26,8 @@ from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import generation
 from headjax.models.compute import Compute
-from headjax.models.decoder import DecoderConfig, LanguageModel
-from headjax.models.embeddings import NoPositions
+from headjax.models.decoder import DecoderConfig
 from headjax.models.model import Model
-from headjax.models.feed_forward import Dense
 from headjax.training.optimizer import AdamW, LinearDecay
 from headjax.training.state import abstract_state
 from headjax.training.step import train_step
@@ -76,15 +74,15 @@ class Operation(NamedTuple):
 
 def language_model(shape: Shape) -> DecoderConfig:
     """Return the config of a decoder, none of whose weights depends on the length."""
-    return LanguageModel(
+    return DecoderConfig(
         vocab_size=shape.vocabulary,
         max_length=shape.length + NEW,
         width=shape.width,
         num_layers=shape.depth,
         attention=MultiHead(num_heads=shape.heads, head_dim=shape.head_dim),
-        feed_forward=Dense(shape.hidden),
-        positions=NoPositions(),
-    ).build()
+        hidden=shape.hidden,
+        positions="none",
+    )
 
 
 def drawn(config: DecoderConfig) -> Model:
@@ -152,7 +150,7 @@ def scoring_flops(config: DecoderConfig, shape: Shape) -> float:
 
     There a product with weights takes one product; queries with keys and probabilities with values take two each.
     """
-    pairs = sum(pair_flops(layer.attention, config.width, shape.length) for layer in config.decoder.layers)
+    pairs = sum(pair_flops(attention, config.width, shape.length) for attention in config.attention)
     return float(shape.batch * (2 * config.flops(shape.length) + pairs))
 
 
@@ -178,10 +176,10 @@ def sweeping_flops(config: DecoderConfig, shape: Shape) -> float:
 
     Attention of a head's own layer is computed once for the heads that are ablated together.
     """
-    length, layers = shape.length, config.decoder.layers
-    whole = [layer.flops(config.width, length) for layer in layers]
+    length, layers = shape.length, config.stacks()["decoder"].layers
+    whole = [layer.flops(length) for layer in layers]
     attention = [layer.attention.flops(config.width, config.width, length, length) for layer in layers]
-    logits = config.flops(length) - config.decoder.flops(config.width, length)
+    logits = config.flops(length) - sum(whole)
     total, size = 2 * config.flops(length), together(shape.heads)
     for layer in range(len(layers)):
         one = attention[layer] + size * (sum(whole[layer:]) - attention[layer] + logits)

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from benchmarks.result import SPREAD, BenchResult, pytorch
-from headjax.attention.multi_head import MultiHead
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params
 from headjax.core.timing import Timing, time_in_turns
@@ -17,9 +16,7 @@ from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
-from headjax.models.encoder import Bert
-from headjax.models.outputs import Pooler
-from headjax.models.feed_forward import Dense
+from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import MaskedLanguageModel, TaskOutput
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -96,11 +93,5 @@ def _peer() -> Callable[[], Any]:
 
 def bert(task: TaskOutput = MaskedLanguageModel()) -> ModelConfig:
     """Return the config of BERT-base without dropout, whose random numbers the libraries draw differently."""
-    return Bert(
-        attention=MultiHead(num_heads=12, head_dim=64),
-        feed_forward=Dense(3072),
-        pooler=Pooler() if task.needs_pooler else None,
-        task=task,
-        dropout=0.0,
-        attention_dropout=0.0,
-    ).build()
+    pooler = "tanh" if task.needs_pooler else None
+    return EncoderConfig.bert_base(pooler=pooler, task=task, dropout=0.0, attention_dropout=0.0)

@@ -24,7 +24,6 @@ from headjax.attention import RotaryHalves
 from headjax.conversion import convert
 from headjax.core.tensors import flatten
 from headjax.hub.demo_model import demo_model
-from headjax.models.embeddings import NoPositions
 from headjax.models.model import Model, load
 
 WEIGHTS = Path(__file__).with_name("development.npz")
@@ -39,17 +38,10 @@ def start() -> Model:
     grouped = convert(demo_model(), "grouped:kv_heads=4,grouping=consecutive").model
     config: Any = grouped.config
     embeddings = dict(grouped.params["embeddings"])
-    layers = tuple(
-        dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, rotary=RotaryHalves()))
-        for layer in config.decoder.layers
-    )
+    attention = tuple(dataclasses.replace(layer, rotary=RotaryHalves()) for layer in config.attention)
     # The mean position adds the same to every logit.
     embeddings["token"] = embeddings["token"] + embeddings.pop("position")[:LENGTH].mean(axis=0, keepdims=True)
-    changed = dataclasses.replace(
-        config,
-        decoder=dataclasses.replace(config.decoder, layers=layers),
-        embeddings=dataclasses.replace(config.embeddings, positions=NoPositions()),
-    )
+    changed = dataclasses.replace(config, attention=attention, positions="none", max_length=None)
     return grouped.replace(config=changed, params=grouped.params | {"embeddings": embeddings})
 
 

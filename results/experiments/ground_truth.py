@@ -20,14 +20,12 @@ import numpy as np
 
 from headjax.attention import MultiHead
 from headjax.core import serialize
+from headjax.core.norms import Norm, Normalisation
 from headjax.heads.head_id import HeadId
 from headjax.heads.orders import LEARNED, ORDERS, OrderConfig, order_heads
-from headjax.models.decoder import LanguageModel
-from headjax.models.embeddings import Learned
+from headjax.models.decoder import DecoderConfig
 from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
-from headjax.models.residuals import Residual, ResidualConnection
-from headjax.models.feed_forward import Dense
 from results.table import Row, write
 
 TOKENS, LENGTH, LAYERS, HEADS, JUNK = 16, 24, 4, 8, 32
@@ -41,20 +39,23 @@ POSITION = slice(2 * TOKENS, 2 * TOKENS + LENGTH)
 UNREAD = slice(2 * TOKENS + LENGTH, WIDTH)
 
 
-class BareConnection(ResidualConnection):
-    """x + f(x), so that what a head writes stays where it is written."""
+class Unchanged(Normalisation):
+    """The module of `NoNorm`."""
 
-    def __init__(self) -> None:
-        self.norm, self.shortcut = None, 1.0
+    def __init__(self, config: Norm) -> None:
+        self.config = config
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        return inputs
 
 
 @serialize.kind("no_norm")
 @dataclasses.dataclass(frozen=True)
-class NoNorm(Residual):
-    """A residual connection without a normalisation."""
+class NoNorm(Norm):
+    """No normalisation: x + f(x), so that what a head writes stays where it is written."""
 
-    def module(self, width: int) -> BareConnection:
-        return BareConnection()
+    def module(self, width: int, axis: str | None = "embed") -> Unchanged:
+        return Unchanged(self)
 
 
 class Setting(NamedTuple):
@@ -112,25 +113,25 @@ def induction_model(setting: Setting, seed: int) -> tuple[Model, frozenset[HeadI
         output[place] = 0.0
         output[place][:TOKENS, target] = gain * np.eye(TOKENS)
     attention = MultiHead(num_heads=HEADS, head_dim=size, projection_bias=False, output_bias=False, scale=1.0)
-    config = LanguageModel(
+    config = DecoderConfig(
         vocab_size=TOKENS,
         max_length=LENGTH,
         width=WIDTH,
         num_layers=LAYERS,
         attention=attention,
-        feed_forward=Dense(1),
-        residual=NoNorm(),
-        positions=Learned(LENGTH),
-    ).build()
+        hidden=1,
+        norm=NoNorm(),
+    )
     embeddings = {"token": np.eye(TOKENS, WIDTH), "position": np.eye(LENGTH, WIDTH, k=POSITION.start)}
     silent = {"up": (WIDTH, 1), "up_bias": (1,), "down": (1, WIDTH), "down_bias": (WIDTH,)}
     layers = {
         "attention": {**weights, "output": {"kernel": output}},
-        "attention_residual": {},
+        "attention_residual": {"norm": {}},
         "feed_forward": {name: np.zeros((LAYERS, *shape)) for name, shape in silent.items()},
-        "feed_forward_residual": {},
+        "feed_forward_residual": {"norm": {}},
     }
-    params: Any = {"embeddings": embeddings, "decoder": {f"layers_0_{LAYERS - 1}": layers}, "output": {}}
+    stack = {f"layers_0_{LAYERS - 1}": layers, "final_norm": {}}
+    params: Any = {"embeddings": embeddings, "decoder": stack, "output": {}}
     heads = frozenset(HeadId("decoder", *place) for place in (before, after))
     return Model(config, jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), params)), heads
 

@@ -71,7 +71,7 @@ def ship(workdir: str | Path, folder: Path = FOLDER) -> None:
 
 def card(model: Model, config: Mapping[str, Any], weights: Path) -> str:
     """Return the model card of a shipped model that a run of this config trained."""
-    length = model.config.embeddings.positions.max_length  # type: ignore[attr-defined]
+    length = model.config.max_length  # type: ignore[attr-defined]
     data = LanguageConfig(embedded="code", length=length).load(model.tokenizer)
     train, held = (
         np.stack([source[place]["input_ids"] for place in range(len(source))])

@@ -63,7 +63,7 @@ def test_the_count_of_scoring_is_xlas():
     program, state = prepare(drawn(config), None)
     lowered = batch_sums.lower(program, (), state, ones(program.sites), program.read(tokens(shape)))
     # Below the first layer's gates nothing is differentiated: XLA has less by that layer's projections and pairs.
-    first, width, length = config.decoder.layers[0].attention, shape.width, shape.length
+    first, width, length = config.attention[0], shape.width, shape.length
     pairs = operations.pair_flops(first, width, length)
     below = 0.75 * (first.flops(width, width, length, length) - pairs) + 2 * pairs
     expected = operations.scoring_flops(config, shape) - below
@@ -82,7 +82,7 @@ def test_the_count_of_least_squares_is_xlas():
 
 
 def test_pairs_are_the_quadratic_part_alone():
-    attention = language_model(TINY).decoder.layers[0].attention
+    attention = language_model(TINY).attention[0]
     assert operations.pair_flops(attention, 8, 8) == 2 * 2 * 2 * 4 * 8 * 8
 
 

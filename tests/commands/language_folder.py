@@ -4,12 +4,8 @@ import jax
 import numpy as np
 
 from headjax.attention import Grouped, MultiHead
-from headjax.models.decoder import LanguageModel
-from headjax.models.encoder import Bert
-from headjax.models.encoder_decoder import Translation
-from headjax.models.model import Model
+from headjax.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
 from headjax.models.new_task import with_task
-from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
@@ -22,14 +18,14 @@ TEXT = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}, no mo
 
 def write_language_folder(folder, max_length):
     """Writes `model`, a model directory with random weights, and `text.txt`."""
-    config = LanguageModel(
+    config = DecoderConfig(
         vocab_size=257,
         max_length=max_length,
         width=16,
         num_layers=2,
         attention=MultiHead(num_heads=2, head_dim=8),
-        feed_forward=Dense(16),
-    ).build()
+        hidden=16,
+    )
     params = jax.tree.map(lambda array: 8.0 * array, config.initialize(jax.random.key(0)))
     Model(config, params, tokenizer=byte_tokenizer()).save(folder / "model")
     (folder / "text.txt").write_text(TEXT)
@@ -37,11 +33,11 @@ def write_language_folder(folder, max_length):
 
 def write_classifier(folder):
     """Writes `encoder`, a BERT without an output, `classifier`, with one, and `films.tsv`, which either can learn."""
-    recipe = Bert(
-        attention=tiny.multi_head(), feed_forward=Dense(32), vocab_size=len(WORDS), max_length=96, width=16,
+    config = EncoderConfig(
+        attention=tiny.multi_head(), hidden=32, vocab_size=len(WORDS), max_length=96, width=16,
         num_layers=1, dropout=0.0, attention_dropout=0.0,
     )  # fmt: skip
-    encoder = tiny.model(recipe.build()).replace(tokenizer=wordpiece_tokenizer(write_vocabulary(folder)))
+    encoder = tiny.model(config).replace(tokenizer=wordpiece_tokenizer(write_vocabulary(folder)))
     encoder.save(folder / "encoder")
     with_task(encoder, Classification(classes=2, names=("bad", "good"))).save(folder / "classifier")
     generator = np.random.default_rng(0)
@@ -76,11 +72,11 @@ def write_inputs(folder):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     grouped = tiny.layer(Grouped(num_heads=4, kv_heads=2, head_dim=4))
-    translation = Translation(
-        vocab_size=257, width=tiny.WIDTH, num_layers=2, attention=tiny.multi_head(4), feed_forward=Dense(24)
+    translation = EncoderDecoderConfig.transformer_base(
+        vocab_size=257, width=tiny.WIDTH, num_layers=2, attention=tiny.multi_head(4), hidden=24, activation="gelu"
     )
     for name, config in {
-        "translation": translation.build(),
+        "translation": translation,
         "grouped": tiny.decoder_config(grouped, grouped),
         "ragged": tiny.decoder_config(grouped, tiny.layer(tiny.multi_head(4))),
     }.items():

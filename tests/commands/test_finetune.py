@@ -13,10 +13,9 @@ from headjax.commands import finetune
 from headjax.commands.own_data import OwnFiles, infer_task
 from headjax.core.errors import INTERRUPTED, DataError
 from headjax.data.labelled_text import TextClassification, TextSimilarity
-from headjax.models.encoder import Bert
+from headjax.models.encoder import EncoderConfig
 from headjax.models.model import Model, load
 from headjax.models.new_task import with_task
-from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification, Regression, SentenceSimilarity
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.training import loop
@@ -25,9 +24,7 @@ from tests.commands.language_folder import write_classifier
 from tests.data.vocabulary import write_lines
 from tests.test_cli import error_of
 
-CONFIG = Bert(
-    attention=tiny.multi_head(), feed_forward=Dense(32), vocab_size=257, max_length=64, width=16, num_layers=1
-).build()
+CONFIG = EncoderConfig(attention=tiny.multi_head(), hidden=32, vocab_size=257, max_length=64, width=16, num_layers=1)
 
 
 def bare_encoder(output=None):

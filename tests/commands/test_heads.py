@@ -83,8 +83,7 @@ def test_a_count_is_spent_on_the_chosen_stacks_alone(run, by):
 
 
 def attentions(path):
-    layers = load(path).config.decoder.layers
-    return [dataclasses.replace(layer.attention, head_ids=None, kv_index=None) for layer in layers]
+    return [dataclasses.replace(each, head_ids=None, kv_index=None) for each in load(path).config.attention]
 
 
 @pytest.mark.parametrize(("remove", "heads", "groups"), [("4", 2, 2), ("50%", 2, 2), ("60%", 2, 2), ("0", 4, 2)])

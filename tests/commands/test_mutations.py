@@ -24,11 +24,9 @@ from headjax.cli import COMMANDS, main
 from headjax.commands.options import name_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import to_data
-from headjax.models.embeddings import NoPositions
-from headjax.models.encoder import Bert
-from headjax.models.encoder_decoder import Translation
+from headjax.models.encoder import EncoderConfig
+from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.model import Model
-from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.training.config import load_config, train_config
@@ -73,9 +71,9 @@ def pristine(tmp_path_factory):
     write_language_folder(folder, max_length=32)
     short = "\n\n".join(f"Paragraph {i} is short." for i in range(60))
     tokenizer = byte_tokenizer()
-    sizes = {"vocab_size": 257, "width": 16, "num_layers": 1, "attention": tiny.multi_head(), "feed_forward": Dense(16)}
-    classifier = Bert(max_length=32, task=Classification(classes=2), **sizes).build()
-    translator = Translation(positions=NoPositions(), start_token=256, **sizes).build()
+    sizes = {"vocab_size": 257, "width": 16, "num_layers": 1, "attention": tiny.multi_head(), "hidden": 16}
+    classifier = EncoderConfig(max_length=32, task=Classification(classes=2), **sizes)
+    translator = EncoderDecoderConfig(start_token=256, **sizes)
     for name, config in {"classifier": classifier, "translator": translator}.items():
         Model(config, tiny.model(config).params, tokenizer=tokenizer).save(folder / name)
     rows = "".join(f"this is {'good' if i % 2 else 'bad'} {i}\t{i % 2}\n" for i in range(40))

@@ -90,9 +90,9 @@ from ml_collections import ConfigDict
 
 def get_config(arg=""):
     return ConfigDict({"model": {
-        "kind": "language_model", "vocab_size": 257, "max_length": 32, "width": 16, "num_layers": 1,
+        "kind": "decoder", "vocab_size": 257, "max_length": 32, "width": 16, "num_layers": 1,
         "attention": {"kind": "my_heads", "num_heads": 2, "head_dim": 8},
-        "feed_forward": {"kind": "dense", "hidden": 16},
+        "hidden": 16,
     }})
 """
 
@@ -120,11 +120,9 @@ def test_a_module_of_the_users(folder, tmp_path, monkeypatch, capsys, forget):
 
     model = headjax.load(folder / "model")
     own = sys.modules["my_module"].MyHeads
-    attention = model.config.decoder.layers[0].attention
+    attention = model.config.attention[0]
     fields = {field.name: getattr(attention, field.name) for field in dataclasses.fields(attention)}
-    layers = tuple(dataclasses.replace(layer, attention=own(**fields)) for layer in model.config.decoder.layers)
-    stack = dataclasses.replace(model.config.decoder, layers=layers)
-    model.replace(config=dataclasses.replace(model.config, decoder=stack)).save(tmp_path / "mine")
+    model.replace(config=dataclasses.replace(model.config, attention=own(**fields))).save(tmp_path / "mine")
     forget()
     monkeypatch.setattr(sys, "path", [place for place in sys.path if not place.startswith(str(tmp_path))])
 

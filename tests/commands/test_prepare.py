@@ -22,9 +22,9 @@ from ml_collections import ConfigDict
 def get_config(arg=""):
     return ConfigDict({
         "model": {
-            "kind": "translation", "vocab_size": 300, "width": 16, "num_layers": 1,
+            "kind": "encoder_decoder", "vocab_size": 300, "width": 16, "num_layers": 1,
             "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 8},
-            "feed_forward": {"kind": "dense", "hidden": 16, "activation": "relu"},
+            "hidden": 16, "activation": "relu", "positions": "sinusoidal", "scale_embeddings": True,
         },
         "data": {"kind": "task", "task": "multi30k", "path": arg, "length": 24},
         "batch_size": 4, "steps": 6, "tensorboard": False,

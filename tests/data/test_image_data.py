@@ -17,9 +17,8 @@ from headjax.data.known_data import ImageFiles, Mnist
 from headjax.data.task import DataConfig
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import measure_task
-from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification
-from headjax.models.vision import Patches, Vit
+from headjax.models.vision import VisionConfig
 from tests.closeness import assert_close
 from tests.tiny import model, multi_head
 
@@ -198,11 +197,11 @@ def test_classes_that_are_numbers_keep_them(tmp_path):
 
 
 def test_top1_and_top5(folder, tmp_path):
-    recipe = Vit(
-        attention=multi_head(), feed_forward=Dense(16), patches=Patches(image_size=14, patch_size=7, channels=3),
-        width=16, num_layers=1, task=Classification(classes=6),
+    config = VisionConfig(
+        attention=multi_head(), hidden=16, image_size=14, patch_size=7, width=16, num_layers=1,
+        task=Classification(classes=6),
     )  # fmt: skip
-    vision = model(recipe.build())
+    vision = model(config)
     found = measure_task(vision, load_task(f"images:{folder}", vision), batch_size=4)
     alone = shutil.copytree(folder / "val", tmp_path / "validation").parent
     assert measure_task(vision, load_task(f"images:{alone}", vision), batch_size=4).metrics == found.metrics

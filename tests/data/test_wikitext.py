@@ -11,7 +11,6 @@ from headjax.core.errors import ConfigError, DataError
 from headjax.data.text_data import WikiText2, Windows
 from headjax.evaluation.measures import LanguageModelling
 from headjax.evaluation.task import Task, evaluate_task
-from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.outputs import IGNORED
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
@@ -59,7 +58,7 @@ def test_the_text_is_read_as_it_is_and_begins_with_one_token(folder, monkeypatch
 
 
 def test_perplexities_are_those_of_the_summed_loss(folder):
-    model = tiny.model(tiny.decoder_config(embeddings=Embeddings(vocab_size=257, positions=Learned(64))))
+    model = tiny.model(tiny.decoder_config(vocab_size=257, max_length=64))
     data = WikiText2(path=str(folder), context=64).load(byte_tokenizer())
     task = Task("wikitext2", data, LanguageModelling(**data.measured.arguments))
     found = evaluate_task(model, task)

@@ -18,14 +18,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import nnx
 
 from docs import reference
 from headjax.cli import COMMANDS, Parser
 from headjax.commands.options import CommandOptions, name_of, parse_options
 from headjax.core import serialize
 from headjax.core.serialize import from_data
-from headjax.models import Options
-from headjax.models.recipe import Recipe
+from headjax.models import Model, ModelConfig
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
@@ -268,10 +268,7 @@ def test_the_map_names_the_files_on_the_way(monkeypatch: pytest.MonkeyPatch) -> 
         return softmax(logits)
 
     monkeypatch.setattr(module, "softmax", recording)
-    recipe = from_data(Recipe, tiny.RUN["model"])
-    config = recipe.build()
-    params = config.initialize(jax.random.key(0))
-    config.forward(config.bind(params), {"input_ids": jnp.ones((1, 5), jnp.int32)}, Options())
+    model = Model(from_data(ModelConfig, tiny.RUN["model"]), rngs=nnx.Rngs(0))
+    model.forward({"input_ids": jnp.ones((1, 5), jnp.int32)})
     assert list(dict.fromkeys(reversed(seen))) == named_files()
-    assert sys.modules[type(recipe).__module__] is sys.modules[type(config).__module__]
     assert len(named_files()) <= 5

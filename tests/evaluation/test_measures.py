@@ -25,9 +25,8 @@ from headjax.evaluation.translation import corpus_bleu, translate
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.beam import beam_search
 from headjax.models.config import Output
-from headjax.models.encoder import Bert
-from headjax.models.encoder_decoder import Translation
-from headjax.models.feed_forward import Dense
+from headjax.models.encoder import EncoderConfig
+from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.tasks import NoTask, Pretraining, Span
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.closeness import close_to
@@ -92,11 +91,11 @@ def pretraining(folder, tokenizer):
 
 
 def test_both_accuracies_count_what_is_right(pretraining):
-    recipe = Bert(
-        attention=multi_head(), feed_forward=Dense(16), vocab_size=len(WORDS), max_length=24, width=16, num_layers=1,
+    config = EncoderConfig(
+        attention=multi_head(), hidden=16, vocab_size=len(WORDS), max_length=24, width=16, num_layers=1,
         task=Pretraining(),
     )  # fmt: skip
-    bert = model(recipe.build())
+    bert = model(config)
     found = measure_task(bert, pretraining, batch_size=4)
     right = masked = following = examples = 0
     for batch in pretraining.batches(4):
@@ -126,8 +125,10 @@ def prefix(folder):
 
 @pytest.fixture(scope="module")
 def translator():
-    recipe = Translation(vocab_size=257, width=16, num_layers=1, attention=multi_head(), feed_forward=Dense(16))
-    return model(recipe.build()).replace(tokenizer=byte_tokenizer())
+    config = EncoderDecoderConfig.transformer_base(
+        vocab_size=257, width=16, num_layers=1, attention=multi_head(), hidden=16, activation="gelu"
+    )
+    return model(config).replace(tokenizer=byte_tokenizer())
 
 
 def test_perplexity_of_translations(translator, prefix):

@@ -16,7 +16,6 @@ from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task, measure_task
 from headjax.heads.ablation import Ablation
 from headjax.heads.head_id import HeadId
-from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.tasks import Classification, NoTask, Regression, Span
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
@@ -98,9 +97,8 @@ def test_similarities_are_those_that_are_evaluated(bert, tmp_path):
 
 
 def test_sources_are_cut_to_the_models_positions():
-    config = translation(vocab_size=257, num_layers=1)
-    short = dataclasses.replace(config, embeddings=Embeddings(vocab_size=257, positions=Learned(8)))
-    model = tiny.model(short).replace(tokenizer=byte_tokenizer())
+    config = translation(vocab_size=257, num_layers=1, positions="learned", max_length=8)
+    model = tiny.model(config).replace(tokenizer=byte_tokenizer())
     long, cut, three = predict(model, Inputs(["abcdefghijkl", "abcdefg", "abc"]), beams=1)
     assert long["translation"] == cut["translation"]
     (asked,) = predict(model, Inputs(["abcdefg"]), length=4, beams=1)
@@ -186,7 +184,7 @@ def test_tokens_agree_over_those_that_both_models_have(tmp_path):
     (tmp_path / "text.txt").write_text("some words of it " * 20)
 
     def decoder(tokens):
-        config = tiny.decoder_config(embeddings=Embeddings(vocab_size=tokens, positions=Learned(16)))
+        config = tiny.decoder_config(vocab_size=tokens, max_length=16)
         return tiny.model(config).replace(tokenizer=byte_tokenizer())
 
     full = decoder(264)

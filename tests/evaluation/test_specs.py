@@ -12,10 +12,8 @@ from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.models import model as directory
-from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.encoder import Bert
-from headjax.models.recipe import Directory, with_task
-from headjax.models.feed_forward import Dense
+from headjax.models.encoder import EncoderConfig
+from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification, NoTask, Regression
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
@@ -130,14 +128,14 @@ def test_f1_is_that_of_the_positive_class(tmp_path):
     assert evaluate_task(exchanged, load_task(f"mrpc:{path}", exchanged)) == close_to(expected, sums=tiny.SUMS)
 
 
-def run_config(folder, model, train_file, held, steps=60):
+def run_config(folder, train_file, held, steps=60, **model):
     data = TextClassification(
         path=str(folder / train_file), validation=str(folder / held), max_length=16,
         vocabulary=str(write_vocabulary(folder)),
     )  # fmt: skip
     return TrainConfig(
-        model=model, data=data, batch_size=16, steps=steps, tensorboard=False,
-        optimizer=AdamW(schedule=ConstantRate(peak=0.01)),
+        data=data, batch_size=16, steps=steps, tensorboard=False,
+        optimizer=AdamW(schedule=ConstantRate(peak=0.01)), **model,
     )  # fmt: skip
 
 
@@ -149,11 +147,11 @@ def trained(tmp_path_factory):
     rows = [f"{text}\t{'sunny' if 'good' in text.split() else 'cloudy'}" for text in texts]
     write_lines(folder / "train.tsv", "sentence\tlabel", *rows)
     write_lines(folder / "dev.tsv", "sentence\tlabel", *sorted(rows[:30], key=lambda row: "cloudy" in row))
-    recipe = Bert(
-        attention=tiny.multi_head(), feed_forward=Dense(32), vocab_size=len(WORDS), max_length=16, width=16,
+    config = EncoderConfig(
+        attention=tiny.multi_head(), hidden=32, vocab_size=len(WORDS), max_length=16, width=16,
         num_layers=1, dropout=0.0, attention_dropout=0.0, task=Classification(classes=2),
     )  # fmt: skip
-    result = train(run_config(folder, recipe, "train.tsv", "dev.tsv"), folder / "run")
+    result = train(run_config(folder, "train.tsv", "dev.tsv", model=config), folder / "run")
     return folder, result, rows
 
 
@@ -161,7 +159,7 @@ def trained(tmp_path_factory):
 def test_a_fine_tuned_model_keeps_its_classes(trained, tmp_path):
     folder, result, rows = trained
     assert result.metrics["accuracy"] > 0.9
-    stored = json.loads((folder / "run" / "model" / "config.json").read_text())["model"]["output"]
+    stored = json.loads((folder / "run" / "model" / "config.json").read_text())["model"]["task"]
     assert stored["names"] == ["cloudy", "sunny"]
     # A file of one class, and one that begins with the other class, give the same accuracies.
     model = directory.load(folder / "run" / "model")
@@ -179,15 +177,15 @@ def test_a_fine_tuned_model_keeps_its_classes(trained, tmp_path):
 def test_a_second_task_is_matched_with_the_first(trained, tmp_path):
     folder, _, _ = trained
     write_lines(folder / "wet.tsv", "sentence\tlabel", "good\tsunny", "bad\trainy")
-    recipe = Directory(path=str(folder / "run" / "model"))
+    start = str(folder / "run" / "model")
     with pytest.raises(DataError, match=r"wet\.tsv: row 3: .*'rainy'"):
-        train(run_config(folder, recipe, "wet.tsv", "wet.tsv"), tmp_path / "wet")
-    fresh = Directory(path=str(folder / "run" / "model"), task=Classification(classes=2))
+        train(run_config(folder, "wet.tsv", "wet.tsv", start=start), tmp_path / "wet")
+    fresh = {"start": start, "task": Classification(classes=2)}
     assert not (tmp_path / "wet").exists()
-    config = run_config(folder, fresh, "wet.tsv", "wet.tsv", steps=1)
-    assert train(config, tmp_path / "fresh").model.config.output.names == ("rainy", "sunny")
+    config = run_config(folder, "wet.tsv", "wet.tsv", steps=1, **fresh)
+    assert train(config, tmp_path / "fresh").model.config.task.names == ("rainy", "sunny")
     with pytest.raises(DataError, match=r"wet\.tsv: row 3: .*'rainy'"):  # which training never saw
-        run_config(folder, fresh, "train.tsv", "wet.tsv").data.load()
+        run_config(folder, "train.tsv", "wet.tsv", **fresh).data.load()
 
 
 def test_names_of_another_output_do_not_come_back(tmp_path):
@@ -201,8 +199,7 @@ def test_names_of_another_output_do_not_come_back(tmp_path):
 def test_a_text_is_whole_where_no_heads_are_chosen_on_it(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("\n\n".join(f"paragraph {i}: " + "some words of it " * (3 + i % 5) for i in range(60)))
-    embeddings = Embeddings(vocab_size=257, positions=Learned(MAX_LENGTH))
-    decoder = tiny.model(decoder_config(embeddings=embeddings)).replace(tokenizer=byte_tokenizer())
+    decoder = tiny.model(decoder_config(vocab_size=257)).replace(tokenizer=byte_tokenizer())
     whole = load_task(str(path), decoder, split="all")
     assert (whole.split, len(whole.data.train)) == ("all", 0)
     assert whole.count() == (path.stat().st_size + 1) // MAX_LENGTH
@@ -276,8 +273,7 @@ def test_a_class_that_does_not_occur_is_no_obstacle(tmp_path, tokenizer, names):
 def test_wikitext2_takes_its_protocol_from_the_name(tmp_path):
     (tmp_path / "wiki.valid.raw").write_text(" = Heads = \n" * 20)
     (tmp_path / "wiki.train.raw").write_text(" = Heads = \n \n Words . \n" * 20)
-    model = tiny.model(decoder_config(embeddings=Embeddings(vocab_size=257, positions=Learned(MAX_LENGTH))))
-    model = model.replace(tokenizer=byte_tokenizer())
+    model = tiny.model(decoder_config(vocab_size=257)).replace(tokenizer=byte_tokenizer())
     task = load_task(f"wikitext2:{tmp_path},context=10,stride=4", model)
     assert (task.data.validation.context, task.data.validation.stride, task.split) == (10, 4, "validation")
     assert load_task(f"wikitext2:{tmp_path}", model).data.validation.context == MAX_LENGTH

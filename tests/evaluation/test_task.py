@@ -16,7 +16,7 @@ from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import Task, evaluate_task, measure_task, reduce_batches
 from headjax.heads.ablating import ablate
 from headjax.heads.scoring import score_heads
-from headjax.models.config import Loss, Options
+from headjax.models.config import Loss
 from headjax.models.tasks import Classification, NoTask, Regression
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
@@ -188,7 +188,7 @@ def test_similarity_scores_heads_and_has_finite_gradients_at_padding(plain, simi
     assert np.isnan(last["labels"]).any()
 
     def loss(params):
-        return fitted.config.loss(fitted.config.apply(params, last, Options()), last).mean()
+        return fitted.config.loss(fitted.replace(params=params).forward(last), last).mean()
 
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(jax.jit(jax.grad(loss))(fitted.params)))
 

@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 
 def get_config(arg=""):
     return ConfigDict({
-        "model": {"kind": "directory", "path": "FOLDER/model"},
+        "start": "FOLDER/model",
         "data": {"kind": "language", "path": "FOLDER/text.txt", "length": 16},
         "batch_size": 8, "steps": int(arg), "log_every": 1, "checkpoint_every": 2, "keep_checkpoints": 2,
         "optimizer": {"kind": "adamw", "schedule": {"kind": "cosine", "peak": 0.01, "warmup_steps": 2}},
