@@ -1,7 +1,5 @@
 """Models, targets and random products of the conversion tests."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,20 +11,16 @@ from headjax.conversion.decomposition import Solver
 from headjax.conversion.model import convert_layer
 from headjax.conversion.products import Products
 from headjax.core.norms import OffsetRMSNorm, RMSNorm
-from headjax.core.tensors import Normal
-from headjax.models.encoder import Bert
-from headjax.models.encoder_decoder import T5, Translation
-from headjax.models.residuals import PreNorm
-from headjax.models.feed_forward import Dense, GatedDense
 from tests import tiny
 from tests.attention.formulations import WIDTH, outputs_of, random_inputs
+from tests.models.test_encoder import config
+from tests.models.test_encoder_decoder import t5, translation
 from tests.models.test_vision import BATCH as IMAGES
 from tests.models.test_vision import config as vision
 
 MASK = np.array([[1] * 10, [1] * 7 + [0] * 3])
 PADDED = tiny.tokens() | {"attention_mask": MASK}
 LABELS = np.random.default_rng(1).integers(1, tiny.VOCABULARY, (2, 8))
-SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2}
 QUICK = Solver(sweeps=60)
 EXACT: dict[str, Target] = {
     "collaborative": ToCollaborative(shared_dim=16),
@@ -46,34 +40,22 @@ LOSSY: dict[str, Target] = {
 }
 
 
-def encoder(attention: MultiHead | None = None, recipe=Bert, **fields):
-    sizes = SIZES | {"max_length": tiny.MAX_LENGTH, "feed_forward": Dense(32)} | fields
-    config = recipe(attention=attention or tiny.multi_head(), **sizes).build()
-    return tiny.model(dataclasses.replace(config, initializer=Normal(0.3)))
+def encoder(attention: MultiHead | None = None, name: str = "bert", **fields):
+    return tiny.model(config(name, **{"attention": attention or tiny.multi_head(), "num_layers": 2} | fields))
 
 
-def translation():
-    attention = tiny.multi_head()
-    fields = {"attention": attention, "decoder_attention": attention, "cross_attention": attention}
-    recipe = Translation(
-        **SIZES, **fields, feed_forward=Dense(32), residual=PreNorm(), start_token=3, initializer=Normal(0.3)
-    )
-    return tiny.model(recipe.build())
-
-
-def t5():
-    attention = MultiHead(num_heads=4, head_dim=4, scale=1.0, projection_bias=False, output_bias=False)
-    feed_forward = GatedDense(24, "gelu_tanh", bias=False)
-    recipe = T5(attention=attention, feed_forward=feed_forward, buckets=8, initializer=Normal(0.3), **SIZES)
-    return tiny.model(dataclasses.replace(recipe, max_distance=12).build())
+def crossed(**fields):
+    """An encoder-decoder of multi-head attention alone."""
+    slots = dict.fromkeys(("decoder_attention", "cross_attention"), tiny.multi_head())
+    return tiny.model(translation(**slots, **fields))
 
 
 MODELS = {
     "padded": (encoder, PADDED),
     "causal": (lambda: tiny.model(tiny.decoder_config()), PADDED),
     "without biases": (lambda: encoder(tiny.multi_head(projection_bias=False, output_bias=False)), PADDED),
-    "cross": (translation, PADDED | {"labels": LABELS}),
-    "own scale": (t5, PADDED | {"labels": LABELS}),
+    "cross": (crossed, PADDED | {"labels": LABELS}),
+    "own scale": (lambda: tiny.model(t5()), PADDED | {"labels": LABELS}),
     "images": (lambda: tiny.model(vision()), IMAGES),
 }
 

@@ -12,10 +12,9 @@ from headjax.heads.agreement import agreement
 from headjax.models.inputs import counted_at
 from headjax.models.outputs import IGNORED
 from headjax.models.tasks import Classification
-from headjax.models.vision import Patches
 from tests import tiny
 from tests.closeness import assert_close
-from tests.conversion.cases import EXACT, LABELS, LOSSY, PADDED, QUICK, hidden, translation
+from tests.conversion.cases import EXACT, LABELS, LOSSY, PADDED, QUICK, crossed, hidden
 from tests.hub.directories import LLAMA, model_of
 from tests.models.test_vision import config as vision
 
@@ -38,7 +37,7 @@ def test_calibrated_conversions_that_lose_nothing_keep_the_function(model, outpu
 
 
 def test_calibration_sees_cross_attention(tmp_path) -> None:
-    source, batch = translation(), PADDED | {"labels": LABELS}
+    source, batch = crossed(), PADDED | {"labels": LABELS}
     _, errors = convert(source, LOSSY["latent"], batches=[batch], stacks=["cross"])
     assert [(error.stack, error.layer) for error in errors] == [("cross", 0), ("cross", 1)]
     assert all(error.logit_error is not None for error in errors)
@@ -46,7 +45,7 @@ def test_calibration_sees_cross_attention(tmp_path) -> None:
 
 def test_target_tokens_without_labels_do_not_count() -> None:
     """Labels of -100 fill up a batch of translations, which has no mask of its own for the target."""
-    model, length = translation(), LABELS.shape[1]
+    model, length = crossed(), LABELS.shape[1]
     labels = np.where(np.arange(length)[None] < np.arange(length, length - len(LABELS), -1)[:, None], LABELS, IGNORED)
     batch = PADDED | {"labels": labels}
     masked = batch | {"decoder_attention_mask": labels != IGNORED}
@@ -62,7 +61,7 @@ def test_target_tokens_without_labels_do_not_count() -> None:
 
 def test_rows_that_fill_up_a_batch_of_images_do_not_count() -> None:
     model = tiny.model(
-        vision(patches=Patches(image_size=8, patch_size=4), num_layers=1, task=Classification(classes=3))
+        vision(image_size=8, patch_size=4, distillation_token=False, num_layers=1, task=Classification(classes=3))
     )
     images = np.random.default_rng(0).standard_normal((3, 3, 8, 8)).astype(np.float32)
     filled = {"pixel_values": images, "labels": np.array([2, 0, IGNORED])}

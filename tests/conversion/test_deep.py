@@ -9,17 +9,15 @@ from headjax.cli import main
 from headjax.conversion import ToDeep, convert
 from headjax.core.errors import ConfigError
 from headjax.heads.deepen import deepen
-from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.encoder_decoder import Translation
 from headjax.models.model import load
-from headjax.models.feed_forward import Dense
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
+from tests.conversion.cases import crossed
 
 
 @pytest.fixture(scope="module")
 def model():
-    return tiny.model(tiny.decoder_config(embeddings=Embeddings(vocab_size=257, positions=Learned(32))))
+    return tiny.model(tiny.decoder_config(vocab_size=257, max_length=32))
 
 
 def test_conversion_reports_how_far_each_layer_is(model):
@@ -28,7 +26,7 @@ def test_conversion_reports_how_far_each_layer_is(model):
     assert all(0.01 < error.relative_error < 10 for error in errors)
     assert deep.history == deepen(model).history
     pairs, _ = convert(model, ToDeep(heads=2), layers=[1])
-    assert [layer.attention.num_heads for layer in pairs.config.stacks()["decoder"].layers] == [4, 2, 2]
+    assert [attention.num_heads for attention in pairs.config.attention] == [4, 2, 2]
 
 
 def test_pre_norm_layers_compose_to_their_sum_to_first_order():
@@ -47,8 +45,7 @@ def test_pre_norm_layers_compose_to_their_sum_to_first_order():
 
 
 def test_attention_of_a_decoder_splits_together():
-    recipe = Translation(vocab_size=50, width=16, num_layers=1, attention=tiny.multi_head(), feed_forward=Dense(32))
-    translator = tiny.model(recipe.build())
+    translator = crossed(num_layers=1)
     with pytest.raises(ConfigError, match="stacks: cross and decoder split together"):
         convert(translator, "deep", stacks=["cross"])
     encoder, errors = convert(translator, "deep", stacks=["encoder"])
@@ -70,7 +67,7 @@ def test_command(model, tmp_path, capsys):
     data = json.loads(printed.out)
     assert {"stack", "layer", "relative_error"} <= data["error_per_layer"][0].keys()
     assert data["metrics"]["perplexity"] != data["metrics_before"]["perplexity"]
-    assert len(load(tmp_path / "deep").config.stacks()["decoder"].layers) == 4
+    assert load(tmp_path / "deep").config.num_layers == 4
     convert(model, "deep").model.save(tmp_path / "single")
     assert main(["inspect", str(tmp_path / "single")]) == 0
     assert "one each of 0-3" in capsys.readouterr().out

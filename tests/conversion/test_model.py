@@ -9,7 +9,6 @@ from headjax.conversion.named import describe
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
 from headjax.heads.pruning import prune
-from headjax.models.encoder import Albert
 from tests import tiny
 from tests.closeness import assert_close, tolerance
 from tests.conversion.cases import EXACT, LOSSY, MODELS, PADDED, QUICK, attentions, encoder, hidden
@@ -112,7 +111,7 @@ def test_only_the_chosen_layers_change_and_each_can_have_its_own_target(model) -
 
 
 def test_layers_that_share_parameters_change_together() -> None:
-    shared = encoder(recipe=Albert, embedding_size=8)
+    shared = encoder(name="albert")
     converted, errors = convert(shared, EXACT["collaborative"], batches=[PADDED])
     assert [type(attention) for attention in attentions(converted)] == [Collaborative, Collaborative]
     assert len(errors) == 1

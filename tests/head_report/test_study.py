@@ -15,8 +15,8 @@ from headjax.head_report.study import study_heads
 from headjax.heads.head_id import all_heads
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.seam import UNIT
-from headjax.models.shared_stack import SharedStack
 from tests import tiny
+from tests.models.test_encoder import config as encoder
 
 
 def test_a_curve_has_known_additions():
@@ -55,7 +55,8 @@ class Judged:
 
     @staticmethod
     def gates(model):
-        return np.asarray(model.decoder.layers_0_1.attention.head_gate[...]) / UNIT
+        (stack,) = model.config.stacks()
+        return np.asarray(getattr(model, stack).layers_0_1.attention.head_gate[...]) / UNIT
 
 
 def test_kept_heads_of_a_curve_are_solved_anew_until_none_is_left():
@@ -74,7 +75,7 @@ def test_kept_heads_of_a_curve_are_solved_anew_until_none_is_left():
 
 
 def test_a_curve_takes_heads_that_layers_share_together():
-    model = tiny.model(tiny.decoder_config(decoder=SharedStack(layers=(tiny.layer(tiny.multi_head(4)),) * 2)))
+    model = tiny.model(encoder("albert", num_layers=2))
     config = CurveConfig.parse("random+reconstruct")
     found = list(curve(model, config, [tiny.tokens(8, 12)], (5, 40, 95), Judged()))
     assert [point.removed for point in found] == [0, 2, 6]

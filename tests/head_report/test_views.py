@@ -11,13 +11,11 @@ from headjax.head_report.views import MOST_TOKENS, views
 from headjax.heads.agreement import agreement
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
-from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.encoder import Bert
-from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Regression
 from headjax.models.tasks.classification import Classification
 from tests import tiny
 from tests.hub.directories import T5, model_of
+from tests.models.test_encoder import config as encoder
 
 
 def weights_of(stack):
@@ -55,19 +53,14 @@ def test_a_switch_gives_what_a_pruned_model_predicts():
     ("output", "pattern"), [(Classification(classes=3), r"[0-2] \(\d+\.\d%\)"), (Regression(), r"-?[\d.e-]+")]
 )
 def test_predictions_are_in_words(output, pattern):
-    config = Bert(
-        attention=tiny.multi_head(), feed_forward=Dense(16), vocab_size=tiny.VOCABULARY, max_length=16,
-        width=tiny.WIDTH, num_layers=1, task=output,
-    ).build()  # fmt: skip
-    (view,) = views(tiny.model(config), tiny.tokens(1, 6))
+    (view,) = views(tiny.model(encoder(num_layers=1, task=output)), tiny.tokens(1, 6))
     predictions = [view["whole"], *(one["prediction"] for one in view["without"].values())]
     assert all(re.fullmatch(pattern, text) for text in predictions)
     assert len(set(predictions)) > 1
 
 
 def test_long_examples_and_many_bytes_are_cut(monkeypatch):
-    embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=Learned(40))
-    model = tiny.model(tiny.decoder_config(tiny.layer(), embeddings=embeddings))
+    model = tiny.model(tiny.decoder_config(tiny.layer(), max_length=40))
     found = views(model, tiny.tokens(5, 40))
     assert [len(view["stacks"]["decoder"]["keys"]) for view in found] == [MOST_TOKENS] * viewing.MOST_EXAMPLES
     monkeypatch.setattr(viewing, "MOST_BYTES", 2 * len(all_heads(model.config)) * MOST_TOKENS**2)

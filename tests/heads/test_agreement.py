@@ -9,9 +9,7 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.program import gated
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
-from headjax.models.outputs import Pooler
 from headjax.models.tasks import Classification, NoTask, Regression, SentenceSimilarity
-from headjax.models.vision import Patches
 from tests import tiny
 from tests.models.test_encoder import config
 from tests.models.test_vision import config as vision
@@ -22,7 +20,7 @@ BATCH = tiny.tokens(3, 8) | {"attention_mask": MASK, "segment_ids": MASK * np.ar
 
 
 def encoder(task):
-    return tiny.model(config(attention=tiny.multi_head(2), num_layers=1, segments=0, pooler=Pooler(), task=task))
+    return tiny.model(config(attention=tiny.multi_head(2), num_layers=1, segments=0, task=task))
 
 
 def softmax(logits):
@@ -91,7 +89,7 @@ def test_tokens_of_a_language_model_are_compared_without_padding():
 
 def test_a_black_image_counts_and_a_row_that_fills_up_a_batch_does_not():
     fields = {"attention": tiny.multi_head(2), "num_layers": 1, "task": Classification(classes=3)}
-    model = tiny.model(vision(patches=Patches(image_size=8, patch_size=4), **fields))
+    model = tiny.model(vision(image_size=8, patch_size=4, distillation_token=False, **fields))
     pruned = prune(model, REMOVED)
     images = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
     images[1] = 0.0

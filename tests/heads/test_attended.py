@@ -5,7 +5,7 @@ from headjax.attention import Attended, Mask, NoHeads
 from headjax.heads.attended import ROLES, _role_counts, head_roles
 from headjax.heads.head_id import HeadId
 from headjax.heads.surgery import map_attention
-from headjax.models.layer import Probe
+from headjax.models.passes import Probe
 from tests import tiny
 
 

@@ -1,6 +1,5 @@
 """Deep models: sub-layers are the sums of their parts, heads keep their names, and what cannot be split is refused."""
 
-import dataclasses
 import functools
 
 import jax
@@ -8,40 +7,34 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import MultiHead, NoHeads
-from headjax.attention.operands import Dropout
+from headjax.attention import NoHeads
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
+from headjax.core.modules import bind, declared
 from headjax.core.norms import LayerNorm, OffsetRMSNorm, RMSNorm
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Normal, initialize
-from headjax.heads.deepen import Deep, deepen, level, split_attention, split_feed_forward
+from headjax.heads.deepen import deep_config, deepen, level, split_attention, split_feed_forward
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
-from headjax.models.encoder import Albert, Bert
-from headjax.models.encoder_decoder import T5, Translation
-from headjax.models.recipe import Directory
-from headjax.models.feed_forward import Dense, GatedDense
+from headjax.initialization.source import ModelSource
+from headjax.models.feed_forward import FeedForward
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS, WIDTH, outputs_of, random_inputs, random_params
 from tests.closeness import assert_close
+from tests.models.test_encoder import config
+from tests.models.test_encoder_decoder import t5, translation
 
-SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2}
+ALIKE = dict.fromkeys(("attention", "decoder_attention", "cross_attention"), tiny.multi_head())
 
 
 def bert(**fields):
-    fields = {"attention": tiny.multi_head(), "feed_forward": Dense(32), "max_length": tiny.MAX_LENGTH} | fields
-    return Bert(**SIZES, **fields)
-
-
-def translation(**fields):
-    fields = {"attention": tiny.multi_head(), "feed_forward": Dense(32)} | fields
-    return Translation(**SIZES, **fields)
+    return config(num_layers=2, **fields)
 
 
 @pytest.fixture(scope="module")
 def model():
-    return tiny.model(dataclasses.replace(bert().build(), initializer=Normal(0.3)))
+    return tiny.model(bert())
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -60,22 +53,21 @@ def test_attention_is_the_sum_of_its_heads(name):
     assert_close(summed, whole, sums=tiny.SUMS)
 
 
-@pytest.mark.parametrize("feed_forward", [Dense(24, "relu"), GatedDense(24, "silu"), Dense(24, bias=False)])
-def test_feed_forward_is_the_sum_of_its_slices(feed_forward):
-    params = initialize(feed_forward.tensors(WIDTH), jax.random.key(0), Normal(0.5))
-    params = jax.tree.map(lambda array: array + 0.1, params)
-    inputs, off = jnp.asarray(random_inputs()), Dropout(0.0, None)
-    whole = feed_forward.bind(params, WIDTH)
+@pytest.mark.parametrize("fields", [{"activation": "relu"}, {"activation": "silu", "gated": True}, {"bias": False}])
+def test_feed_forward_is_the_sum_of_its_slices(fields):
+    whole, inputs = FeedForward(WIDTH, 24, **fields), jnp.asarray(random_inputs())
+    params = initialize(declared(whole), jax.random.key(0), Normal(0.5))
+    bind(whole, jax.tree.map(lambda array: array + 0.1, params))
     parts = split_feed_forward(whole, 4)
-    assert [part.config.hidden for part in parts] == [6] * 4
-    assert_close(sum(np.asarray(part(inputs, off)) for part in parts), np.asarray(whole(inputs, off)), sums=tiny.SUMS)
+    assert [part.hidden for part in parts] == [6] * 4
+    assert_close(sum(np.asarray(part(inputs)) for part in parts), np.asarray(whole(inputs)), sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize("heads", [1, 2])
 def test_heads_keep_numbers_and_weights(model, heads):
     deep = deepen(model, heads)
     tensors.check(deep.config.tensors(), deep.params)
-    assert len(deep.config.stacks()["encoder"].layers) == 8 // heads
+    assert deep.config.num_layers == 8 // heads
     assert len(deep.config.stacks()["encoder"].groups) == 1, "the new layers compute as one scan"
     assert [head.head for head in all_heads(deep.config)] == [0, 1, 2, 3] * 2
     assert HeadId("encoder", 4 // heads + 3 // heads, 3) in all_heads(deep.config), "layer 1, head 3"
@@ -94,12 +86,10 @@ def test_norms_between_the_parts_of_a_layer_pass_on_what_they_are_given(model):
     """Those after the sub-layers of the last part are the layer's own, the others constants of the same size."""
     deep = deepen(model)
     old = model.config.stacks()["encoder"].unstack(model.params["encoder"])[0]["feed_forward_residual"]["norm"]
-    new = [layer["feed_forward_residual"]["norm"] for layer in deep.config.stacks()["encoder"].unstack(deep.params["encoder"])]
+    layers = deep.config.stacks()["encoder"].unstack(deep.params["encoder"])
+    new = [layer["feed_forward_residual"]["norm"] for layer in layers]
     jax.tree.map(np.testing.assert_array_equal, new[3], old)
-    norm, vectors = (
-        model.config.stacks()["encoder"].layers[0].residual.norm,
-        jax.random.normal(jax.random.key(0), (50, 4, tiny.WIDTH)),
-    )
+    norm, vectors = model.config.norm, jax.random.normal(jax.random.key(0), (50, 4, tiny.WIDTH))
     ours, theirs = (norm.bind(params, tiny.WIDTH)(vectors) for params in (new[0], old))
     assert np.ptp(new[0]["scale"]) == 0
     np.testing.assert_allclose(ours.mean(), theirs.mean(), atol=0.02)
@@ -119,45 +109,45 @@ def test_one_layer_alone_and_a_pruned_one(model):
     pruned = prune(model, ["encoder/1/0", "encoder/1/2"])
     deep = deepen(pruned, chosen={("encoder", 1)})
     assert [str(head) for head in all_heads(deep.config)][4:] == ["encoder/1/1", "encoder/2/3"]
-    assert len(deep.config.stacks()["encoder"].layers) == 3
-    assert deepen(pruned).config.stacks()["encoder"].layers[-1].feed_forward.hidden == 16
+    assert deep.config.num_layers == 3
+    assert deepen(pruned).config.hidden[-1] == 16
 
 
 def test_encoder_and_decoder_with_relative_positions_tell_heads_apart():
-    attention = MultiHead(num_heads=4, head_dim=4, scale=1.0, projection_bias=False, output_bias=False)
-    recipe = T5(attention=attention, feed_forward=GatedDense(24, "gelu_tanh", bias=False), **SIZES)
-    config = Deep(of=recipe).build()
+    config = deep_config(t5())
     assert [len(stack.layers) for stack in config.stacks().values()] == [8, 8]
     assert [layer.ids for layer in config.attentions()["decoder"]] == [(head,) for head in range(4)] * 2
     batch = tiny.tokens() | {"labels": tiny.tokens(seed=1)["input_ids"]}
     assert np.isfinite(tiny.model(config)(batch).logits).all()
 
 
-def test_the_recipe_starts_fresh_or_from_trained_weights(model, tmp_path):
-    fresh = Deep(of=bert(), heads=2).start()
-    assert fresh.params is None
-    assert fresh.config == Deep(of=bert(), heads=2).build()
+def test_a_run_starts_fresh_or_from_trained_weights(model, tmp_path):
+    fresh = ModelSource(model=bert(), deep=2)
+    assert fresh.trained(seed=0) is None
+    assert fresh.architecture() == deep_config(bert(), 2)
     model.save(tmp_path / "model")
-    warm = Deep(of=Directory(path=str(tmp_path / "model"))).start()
+    started = ModelSource(start=str(tmp_path / "model"), deep=1)
+    warm = started.trained(seed=0)
+    assert warm.config == started.architecture()
     assert warm.history[-1]["action"] == "deepen"
     jax.tree.map(np.testing.assert_array_equal, warm.params, deepen(model).params)
 
 
 @pytest.mark.parametrize(
-    "recipe, heads, message",
+    "config, heads, message",
     [
-        (bert(feed_forward=Dense(30)), 1, r"encoder/0: feed_forward.hidden: 30 does not split evenly into 4 layers"),
+        (bert(hidden=30), 1, "encoder/0: hidden: 30 does not split evenly into 4 layers"),
         (bert(attention=tiny.multi_head(1)), 1, "heads: the layers have 1 head already, there is nothing to split"),
         (bert(), 3, "heads: encoder/0: attention has 4 heads, which do not split into layers of 3"),
         (bert(attention=NoHeads()), 1, "encoder/0: attention: no_heads attention has no heads"),
-        (Albert(**SIZES, attention=tiny.multi_head(), feed_forward=Dense(32)), 1, "encoder: its layers are one layer"),
+        (config("albert"), 1, "encoder: its layers are one layer"),
         (
-            translation(cross_attention=tiny.multi_head(2)),
+            translation(**ALIKE | {"cross_attention": tiny.multi_head(2)}),
             1,
             "decoder/0: cross_attention: the layer would split attention into 4, cross_attention into 2 layers",
         ),
     ],
 )
-def test_what_cannot_be_split_is_refused(recipe, heads, message):
+def test_what_cannot_be_split_is_refused(config, heads, message):
     with pytest.raises(ConfigError, match=message):
-        Deep(of=recipe, heads=heads).build()
+        deep_config(config, heads)

@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 
 from headjax.attention import Grouped, Latent
-from headjax.core.norms import LayerNorm, RMSNorm
+from headjax.core.norms import RMSNorm
 from headjax.core.tensors import flatten
 from headjax.heads.folding import fold_shortcuts
-from headjax.models import EncoderDecoderConfig, EncoderConfig
-from headjax.models.embeddings import Embeddings, NoPositions, Sinusoidal
 from headjax.models.model import load
-from headjax.models.residuals import PostNorm, ScaledPostNorm
-from headjax.models.stack import Stack
-from headjax.models.feed_forward import Dense, GatedDense
 from tests import tiny
 from tests.closeness import assert_close
+from tests.models.test_encoder import config as encoder
+from tests.models.test_encoder_decoder import translation
 
 TEN_TIMES = 10.0
-
-
-def layer(attention=None, **fields):
-    return tiny.layer(attention, residual=ScaledPostNorm(LayerNorm()), **fields)
+SCALED = {"residual": "scaled_post_norm", "positions": "sinusoidal", "embedding_norm": True}
+FORMULATIONS = (
+    tiny.multi_head(),
+    tiny.collaborative(),
+    Grouped(num_heads=4, kv_heads=2, head_dim=4),
+    Latent(num_heads=2, head_dim=4, rank=6),
+)
 
 
 def with_shortcuts(config):
@@ -37,33 +37,18 @@ def with_shortcuts(config):
     return model.replace(params=jax.tree_util.tree_map_with_path(spread, model.params))
 
 
-def embeddings(norm=True):
-    return Embeddings(vocab_size=tiny.VOCABULARY, positions=Sinusoidal(), norm=LayerNorm() if norm else None)
-
-
-def kinds(stack):
-    return [type(one.residual) for one in stack.layers]
-
-
-FORMULATIONS = (
-    layer(),
-    layer(tiny.collaborative()),
-    layer(Grouped(num_heads=4, kv_heads=2, head_dim=4), feed_forward=GatedDense(8)),
-    dataclasses.replace(layer(Latent(num_heads=2, head_dim=4, rank=6)), residual=ScaledPostNorm(RMSNorm())),
-)
-
-
 @pytest.fixture(scope="module")
 def batch():
     tokens = tiny.tokens(2, 6)["input_ids"]
     return {"input_ids": tokens, "attention_mask": np.ones_like(tokens)}
 
 
-def test_an_encoder_of_every_kind_of_layer_computes_the_same(batch, tmp_path):
-    config = EncoderConfig(width=tiny.WIDTH, embeddings=embeddings(), encoder=Stack(layers=FORMULATIONS))
-    model = with_shortcuts(config)
+@pytest.mark.parametrize("fields", [{}, {"norm": RMSNorm(), "gated": True}], ids=["plain", "gated"])
+def test_an_encoder_of_every_kind_of_layer_computes_the_same(fields, batch, tmp_path):
+    fields = SCALED | {"attention": FORMULATIONS, "num_layers": 4, "hidden": (32, 32, 8, 8), "pooler": None} | fields
+    model = with_shortcuts(encoder(**fields))
     folded = fold_shortcuts(model)
-    assert set(kinds(folded.config.stacks()["encoder"])) == {PostNorm}
+    assert folded.config == dataclasses.replace(model.config, residual="post_norm")
     assert not [path for path in flatten(folded.params) if path.endswith("shortcut")]
     hidden = model(batch).hidden
     assert float(jnp.abs(hidden).max()) > 1.0
@@ -84,28 +69,7 @@ def without_shortcuts(params):
 
 
 def test_an_encoder_decoder_keeps_what_the_decoder_reads(batch):
-    crossed = dataclasses.replace(layer(), cross_attention=tiny.multi_head())
-    config = EncoderDecoderConfig(
-        width=tiny.WIDTH,
-        embeddings=embeddings(),
-        encoder=Stack(layers=(layer(),) * 2),
-        decoder=Stack(layers=(crossed,) * 2),
-    )
-    model = with_shortcuts(config)
+    model = with_shortcuts(translation(**SCALED))
     folded = fold_shortcuts(model)
     given = batch | {"labels": batch["input_ids"]}
     assert_close(folded(given).logits, model(given).logits, sums=tiny.SUMS)
-
-
-def test_without_a_norm_before_it_the_first_omega_stays(batch):
-    config = tiny.decoder_config(
-        embeddings=Embeddings(vocab_size=tiny.VOCABULARY, positions=NoPositions()),
-        decoder=Stack(layers=(layer(feed_forward=Dense(8)),) * 3),
-    )
-    model = with_shortcuts(config)
-    folded = fold_shortcuts(model)
-    assert kinds(folded.config.stacks()["decoder"]) == [ScaledPostNorm, PostNorm, PostNorm]
-    first = folded.params["decoder"]["layers_0_0"]
-    assert np.ptp(first["attention_residual"]["shortcut"]) > 0.1
-    np.testing.assert_array_equal(first["feed_forward_residual"]["shortcut"], np.ones((1, tiny.WIDTH)))
-    assert_close(folded(batch).logits, model(batch).logits, sums=tiny.SUMS)

@@ -10,11 +10,10 @@ from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import ends, flat, random_order, steps_within_minimum
 from headjax.heads.pruning import prune
 from headjax.models.embeddings import RelativeBuckets
-from headjax.models.encoder_decoder import Translation
-from headjax.models.shared_stack import SharedStack
-from headjax.models.feed_forward import Dense
 from tests import tiny
 from tests.hub.directories import BERT, model_of
+from tests.models.test_encoder import config as encoder
+from tests.models.test_encoder_decoder import translation
 
 
 def grouped(num_heads=4, kv_heads=2, **fields):
@@ -26,6 +25,10 @@ CONFIG = tiny.decoder_config(grouped(), grouped())
 
 def heads(*names):
     return tuple(HeadId.parse(f"decoder/{name}") for name in names)
+
+
+def in_encoder(*steps):
+    return tuple(tuple(HeadId.parse(f"encoder/{name}") for name in step) for step in steps)
 
 
 ORDER = heads("1/3", "0/1", "1/0", "0/3", "0/2", "1/1", "1/2", "0/0")
@@ -64,21 +67,19 @@ def test_a_share_is_whole_groups_by_the_places_of_their_heads():
 
 def test_layers_that_share_their_parameters_lose_a_head_together():
     """By the mean of its places, one for each layer; of a whole group the first place in a layer counts."""
-    config = tiny.decoder_config(decoder=SharedStack(layers=(grouped(),) * 2))
-    assert removals(config, ORDER) == (
-        heads("1/3", "0/3"), heads("0/1", "1/1"), heads("1/0", "0/0"), heads("0/2", "1/2")
-    )  # fmt: skip
-    assert removals(config, ORDER, whole_groups=True) == (
-        heads("1/3", "0/3", "0/2", "1/2"), heads("0/1", "1/0", "1/1", "0/0")
-    )  # fmt: skip
+    config = encoder("albert", num_layers=2, **grouped())
+    order = tuple(dataclasses.replace(head, stack="encoder") for head in ORDER)
+    steps, whole = removals(config, order), removals(config, order, whole_groups=True)
+    assert steps == in_encoder(["1/3", "0/3"], ["0/1", "1/1"], ["1/0", "0/0"], ["0/2", "1/2"])
+    assert whole == in_encoder(["1/3", "0/3", "0/2", "1/2"], ["0/1", "1/0", "1/1", "0/0"])
     assert removals(CONFIG, ORDER) == tuple((head,) for head in ORDER)
-    assert len(steps_within_minimum(config, removals(config, ORDER), 1)) == 3
+    assert len(steps_within_minimum(config, steps, 1)) == 3
 
 
 def test_one_head_of_every_group_of_every_layer():
     assert uniform_steps(CONFIG, ORDER) == (heads("0/1", "0/3", "1/0", "1/3"),)
     left = prune(tiny.model(CONFIG), uniform_steps(CONFIG, ORDER)[0]).config
-    layers = [dataclasses.replace(layer.attention, head_ids=None) for layer in left.decoder.layers]
+    layers = [dataclasses.replace(attention, head_ids=None) for attention in left.attention]
     assert layers == [Grouped(num_heads=2, kv_heads=2, head_dim=4)] * 2
 
 
@@ -86,8 +87,8 @@ def test_one_group_of_every_layer():
     (step,) = uniform_steps(CONFIG, ORDER, whole_groups=True)
     assert set(step) == set(heads("0/2", "0/3", "1/2", "1/3"))
     model = prune(tiny.model(CONFIG), step)
-    for layer in model.config.stacks()["decoder"].layers:
-        assert dataclasses.replace(layer.attention, head_ids=None) == Grouped(num_heads=2, kv_heads=1, head_dim=4)
+    for attention in model.config.attention:
+        assert dataclasses.replace(attention, head_ids=None) == Grouped(num_heads=2, kv_heads=1, head_dim=4)
     assert model.num_parameters == tiny.model(CONFIG).num_parameters - 2 * 4 * 16 * (2 + 1 + 1 + 2)
 
 
@@ -106,7 +107,7 @@ def test_a_uniform_encoder_computes_as_one_scan():
     order = random_order(all_heads(model.config), 0)
     assert len(prune(model, order[:1]).config.stacks()["encoder"].groups) == 2
     smaller = prune(model, flat(uniform_steps(model.config, order)[:2]))
-    assert [layer.attention.num_heads for layer in smaller.config.stacks()["encoder"].layers] == [2, 2]
+    assert [attention.num_heads for attention in smaller.config.attention] == [2, 2]
     assert len(smaller.config.stacks()["encoder"].groups) == 1
 
 
@@ -118,18 +119,12 @@ def test_what_is_left_goes_uniformly_after_a_step():
 
 
 def test_layers_that_share_a_position_bias_lose_the_same_heads():
-    config = Translation(
-        vocab_size=20, width=16, num_layers=2, attention=tiny.multi_head(4), feed_forward=Dense(24)
-    ).build()
-    biased = dataclasses.replace(config.stacks()["encoder"], position_bias=RelativeBuckets(num_heads=4))
-    config = dataclasses.replace(config, encoder=biased)
+    config = translation(position_bias=RelativeBuckets(num_heads=4))
     order = tuple(
         HeadId("encoder", 1, 3 - head.head) if head.stack == "encoder" and head.layer else head
         for head in all_heads(config, ["encoder"])
     )
     first, *_ = uniform_steps(config, order)
     assert len({head.head for head in first}) == 1
-    apart, *_ = uniform_steps(
-        dataclasses.replace(config, encoder=dataclasses.replace(biased, position_bias=None)), order
-    )
+    apart, *_ = uniform_steps(dataclasses.replace(config, position_bias=None), order)
     assert [str(head) for head in apart] == ["encoder/0/0", "encoder/1/3"]

@@ -3,14 +3,12 @@ import numpy as np
 import pytest
 
 from headjax.attention import Gated, Grouped
-from headjax.core.serialize import kind_of
 from headjax.core.tensors import head_axis
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
 from headjax.heads.surgery import map_attention, map_feed_forward
 from headjax.heads.units import count_units
-from headjax.models.residuals import ConstantPostNorm, PostNorm, PreNorm, SandwichNorm, ScaledPostNorm
 from tests import tiny
 from tests.closeness import assert_close
 from tests.layer_walk import joined, walk
@@ -47,9 +45,9 @@ def twinned(model):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("residual", [PreNorm(), SandwichNorm()], ids=kind_of)
+@pytest.mark.parametrize("residual", ["pre_norm", "sandwich_norm"])
 def test_what_the_kept_heads_can_write_is_restored(residual):
-    whole = twinned(tiny.model(tiny.decoder_config(*[tiny.layer(residual=residual)] * 3)))
+    whole = twinned(tiny.model(tiny.decoder_config(*[tiny.layer()] * 3, residual=residual)))
     found = reconstruct(whole, BATCHES, ["decoder/0/3"], ridges=(1e-7,))
     assert found.layers[0].kept
     assert found.layers[0].held_out < 1e-4
@@ -91,16 +89,16 @@ def t5():
 
 def language_model(**fields):
     def build():
-        return tiny.model(tiny.decoder_config(*[tiny.layer(**fields)] * 2)), BATCHES, REMOVED
+        return tiny.model(tiny.decoder_config(**fields)), BATCHES, REMOVED
 
     return build
 
 
 CASES = {
     "pre_norm": language_model(),
-    "post_norm": language_model(residual=PostNorm()),
-    "scaled_post_norm": language_model(residual=ScaledPostNorm()),
-    "constant_post_norm": language_model(residual=ConstantPostNorm(alpha=1.7)),
+    "post_norm": language_model(residual="post_norm"),
+    "scaled_post_norm": language_model(residual="scaled_post_norm"),
+    "constant_post_norm": language_model(residual="constant_post_norm", alpha=1.7),
     "grouped": language_model(attention=Grouped(num_heads=4, kv_heads=2, head_dim=4)),
     "gated": language_model(attention=Gated(inner=tiny.multi_head(4))),
     "collaborative": language_model(attention=tiny.collaborative(4)),
@@ -200,7 +198,7 @@ def doubled_units(model):
     """The second half of every feed-forward's units computes what the first half does, and writes something else."""
 
     def double(found):
-        half = found.config.hidden // 2
+        half = found.module.hidden // 2
         params = dict(found.params)
         params["up"] = jnp.tile(params["up"][:, :half], (1, 2))
         params["up_bias"] = jnp.tile(params["up_bias"][:half], 2)

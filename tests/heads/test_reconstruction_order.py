@@ -6,8 +6,6 @@ from headjax.core.tensors import head_axis
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.reconstruction_order import batches_for, group_costs, layer_removals, reconstruction_order
 from headjax.heads.surgery import map_attention
-from headjax.models.outputs import Pooler
-from headjax.models.feed_forward import Dense
 from headjax.models.tasks import Classification
 from tests import tiny
 from tests.models.test_encoder import config
@@ -94,7 +92,7 @@ def test_a_layer_that_the_output_hardly_depends_on_goes_first(model):
 
 def test_no_labels_are_read():
     fields = {"attention": tiny.multi_head(2), "num_layers": 2, "segments": 0, "task": Classification(classes=3)}
-    classifier = tiny.model(config(feed_forward=Dense(24), pooler=Pooler(), **fields))
+    classifier = tiny.model(config(hidden=24, **fields))
     tokens = [tiny.tokens(32, 8, seed) for seed in range(2)]
     labelled = [one | {"labels": np.full(32, 1)} for one in tokens]
     assert reconstruction_order(classifier, labelled) == reconstruction_order(classifier, tokens)

@@ -8,7 +8,6 @@ import pytest
 import headjax
 from headjax.attention import Grouped, NoHeads
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
-from headjax.core.norms import LayerNorm
 from headjax.heads import ordering
 from headjax.heads.ablating import ablate
 from headjax.heads.ablation import Ablation
@@ -27,11 +26,9 @@ from headjax.heads.scoring import score_heads
 from headjax.heads.significance import mcnemar, paired_bootstrap, t_test
 from headjax.heads.statistics import sum_over
 from headjax.heads.units import prune_units
-from headjax.models.embeddings import Embeddings, NoPositions
 from headjax.models.outputs import IGNORED
-from headjax.models.residuals import ScaledPostNorm
-from headjax.models.shared_stack import SharedStack
 from tests import tiny
+from tests.models.test_encoder import config as encoder
 
 CONFIG = tiny.decoder_config(tiny.layer(), tiny.layer(tiny.multi_head(2, head_ids=(0, 3))), tiny.layer(NoHeads()))
 MODEL = tiny.model(CONFIG)
@@ -44,7 +41,8 @@ PADDING = BATCH | {"attention_mask": np.zeros((2, 8), int)}
 IGNORING = BATCH | {"labels": np.full((2, 8), IGNORED)}
 VALUES = dict.fromkeys(HEADS, 1.0)
 SCORES = Scores({"importance": VALUES, "entropy": VALUES}, loss=1.0, examples=1, seconds=0.0)
-SHARED = tiny.decoder_config(decoder=SharedStack(layers=(tiny.layer(residual=ScaledPostNorm()),) * 2))
+FOLDED = {"positions": "none", "embedding_norm": True, "residual": "scaled_post_norm"}
+UNNORMED = {"embedding_norm": False}
 
 
 def ablation(mode: str = "all-but-one") -> Ablation:
@@ -73,8 +71,7 @@ def nan(*path: str):
 
 
 def fold_a_zero():
-    embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=NoPositions(), norm=LayerNorm())
-    model = tiny.model(tiny.decoder_config(tiny.layer(residual=ScaledPostNorm()), embeddings=embeddings))
+    model = tiny.model(tiny.decoder_config(tiny.layer(), **FOLDED))
     params = model.params
     params["decoder"]["layers_0_0"]["attention_residual"]["shortcut"] = jnp.zeros((1, tiny.WIDTH))
     return fold_shortcuts(model.replace(params=params))
@@ -83,7 +80,9 @@ def fold_a_zero():
 NO_EXAMPLE = "^batches: there is no example"
 REFUSED = {
     ConfigError: [
-        (lambda: fold_shortcuts(tiny.model(SHARED)), r"^decoder\.layers: share their parameters"),
+        (lambda: fold_shortcuts(TWO), "^residual: is pre_norm"),
+        (lambda: fold_shortcuts(tiny.model(encoder("albert", **FOLDED))), "^shared_layers: "),
+        (lambda: fold_shortcuts(tiny.model(tiny.decoder_config(**FOLDED | UNNORMED))), "^embedding_norm: "),
         (fold_a_zero, "shortcut: holds a zero"),
         (lambda: Subset(count=0), "count: must be an integer of at least 1"),
         (lambda: OrderConfig(by="fishr"), r"^by: .* did you mean 'fisher'\?$"),

@@ -35,7 +35,8 @@ def test_only_the_chosen_layers_are_visited_and_runs_are_formed_anew(model):
 
     changed = map_attention(model, rescale, stacks=["decoder"], layers=[1])
     assert visited == [("decoder", 1)]
-    assert [group.name for group in changed.config.stacks()["decoder"].groups] == ["layers_0_0", "layers_1_1", "layers_2_2"]
+    groups = [group.name for group in changed.config.stacks()["decoder"].groups]
+    assert groups == ["layers_0_0", "layers_1_1", "layers_2_2"]
     batch = tiny.tokens()
     # head_dim 4: scale 1/2 became 2, and queries without bias a quarter as large.
     zero = jax.numpy.zeros((4, 4))
@@ -48,7 +49,7 @@ def test_only_the_chosen_layers_are_visited_and_runs_are_formed_anew(model):
 def test_what_does_not_change_is_shared(model):
     """A layer that a change leaves alone, and the other sub-layers of changed ones, keep the very same arrays."""
     pruned = prune(model, ["decoder/0/1", "decoder/1/1"])
-    assert pruned.config.stacks()["decoder"].groups[0].name == "layers_0_1"
+    assert "layers_0_1" in pruned.params["decoder"]
     old, new = model.params["decoder"], pruned.params["decoder"]
     assert new["layers_0_1"]["feed_forward"]["up"] is old["layers_0_1"]["feed_forward"]["up"]
     assert new["layers_2_2"]["attention"]["query"] is old["layers_2_2"]["attention"]["query"]
@@ -58,4 +59,4 @@ def test_what_does_not_change_is_shared(model):
 def test_a_surgery_of_shapes_gives_the_architecture(model):
     fewer = functools.partial(map_attention, change=lambda found: found.module.keep_heads([1, 2]))
     layers = config_after(model.config, fewer)
-    assert [layer.attention.ids for layer in layers.decoder.layers] == [(1, 2)] * 3
+    assert [layer.attention.ids for layer in layers.stacks()["decoder"].layers] == [(1, 2)] * 3

@@ -1,14 +1,11 @@
 """Feed-forward units: removal equals activations at 0, padding changes nothing, and both go through exports."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from headjax.core import tensors
 from headjax.heads.surgery import map_feed_forward
 from headjax.heads.units import count_units, pad_units, prune_units
-from headjax.models.feed_forward import GatedDense
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import CONFIGS, LLAMA, T5, model_of
@@ -47,12 +44,11 @@ def test_removed_units_are_activations_of_zero(name):
     padded = pad_units(pruned)
     assert_close(padded(batch).hidden, pruned(batch).hidden, sums=4 * tiny.SUMS)
     for stack in padded.config.stacks().values():
-        assert len({layer.feed_forward.hidden for layer in stack.layers}) == 1
+        assert len({layer.hidden for layer in stack.layers}) == 1
 
 
-def test_kinds_of_their_own_are_cut_by_their_declared_axes():
-    config = tiny.decoder_config(dataclasses.replace(tiny.layer(), feed_forward=GatedDense(10)))
-    model = tiny.model(config)
+def test_gates_are_cut_by_their_declared_axes():
+    model = tiny.model(tiny.decoder_config(tiny.layer(hidden=10), gated=True))
     pruned = prune_units(model, {("decoder", 0): [9]})
     group = pruned.params["decoder"]["layers_0_0"]
     shapes = {name: array.shape for name, array in group["feed_forward"].items()}

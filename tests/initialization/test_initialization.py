@@ -1,49 +1,38 @@
 """Admin and DeepNorm: published numbers, the recurrence, what they refuse, and architectures that serialise."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.core.norms import LayerNorm
 from headjax.core.serialize import from_data, to_data
 from headjax.core.tensors import FanIn, Normal, flatten
 from headjax.initialization import Admin, AdminConstant, DeepNorm, Initialization, Setting, constant_omega
 from headjax.initialization.admin import profile
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
-from headjax.models import Compute, EncoderDecoderConfig, Options
-from headjax.models.embeddings import Embeddings, NoPositions, Sinusoidal
-from headjax.models.residuals import PostNorm, PostNormConnection, ScaledPostNorm
-from headjax.models.shared_stack import SharedStack
-from headjax.models.stack import Stack
+from headjax.models import Compute, EncoderDecoderConfig, Model
+from headjax.models.passes import Pass
 from tests import tiny
 from tests.closeness import assert_close, close_to
+from tests.models.test_encoder import config as encoder_config
 
 DEPTH = 3
-POST = tiny.layer(residual=PostNorm(), dropout=0.1)
+POST = {
+    "positions": "sinusoidal", "embedding_norm": True, "residual": "post_norm", "dropout": 0.1, "initializer": FanIn(),
+}  # fmt: skip
 SEEDS = jax.random.key(3)
 
 
 def post_norm(**fields):
     """A decoder whose fresh embeddings have variance one, and whose sub-layers keep variance."""
-    embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=Sinusoidal(), norm=LayerNorm())
-    stack = Stack(layers=(POST,) * DEPTH)
-    return tiny.decoder_config(**{"decoder": stack, "embeddings": embeddings, "initializer": FanIn()} | fields)
+    return tiny.decoder_config(*(tiny.layer(),) * DEPTH, **POST | fields)
 
 
 def translation(encoder=DEPTH, decoder=2):
-    crossed = dataclasses.replace(POST, cross_attention=tiny.multi_head())
-    return EncoderDecoderConfig(
-        width=tiny.WIDTH,
-        embeddings=Embeddings(vocab_size=tiny.VOCABULARY, positions=Sinusoidal(), norm=LayerNorm()),
-        encoder=Stack(layers=(POST,) * encoder),
-        decoder=Stack(layers=(crossed,) * decoder),
-        initializer=FanIn(),
-    )
+    sizes = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": encoder, "decoder_layers": decoder}
+    return EncoderDecoderConfig(**sizes, **tiny.layer(), **POST)
 
 
 def batch_of(translate=False, rows=8):
@@ -81,27 +70,19 @@ def test_the_closed_form_counts_the_sub_layers_of_each_stack():
 
 
 def test_admin_follows_its_recurrence_sub_layer_by_sub_layer(admin):
-    """Recomputed without a scan and without an observer, with the same dropout."""
+    """Recomputed in one forward without a scan, with the same dropout."""
     config, params, found = admin
     ratios = [jnp.ones(())]
 
-    class Recomputing(PostNormConnection):
-        def join(self, x, outputs):
-            shortcut = ratios[-1] * x
-            ratios.append(jnp.sqrt(jnp.var(shortcut) + jnp.var(outputs)))
-            return self.norm(shortcut + outputs)
-
-    class Recomputed(ScaledPostNorm):
-        def module(self, width):
-            return Recomputing(self, width, shortcut=super().module(width).shortcut)
-
-    layers = (dataclasses.replace(config.stacks()["encoder"].layers[0], residual=Recomputed()),) * DEPTH
-    again = config.replace_stacks({"encoder": dataclasses.replace(config.stacks()["encoder"], layers=layers)})
+    def join(joining):
+        shortcut, outputs = ratios[-1] * joining.x, joining.f(joining.x)
+        ratios.append(jnp.sqrt(jnp.var(shortcut) + jnp.var(outputs)))
+        return joining.residual.norm(shortcut + outputs)
 
     @jax.jit
     def unrolled(params, batch):
-        again.apply(params, batch, Options(key=SEEDS, compute=Compute(scan=False)))
-        return jnp.stack(ratios[:-1])
+        Model(config, params).forward(batch, Pass(key=SEEDS, compute=Compute(scan=False), join=join))
+        return jnp.stack(ratios[: 2 * DEPTH])
 
     batch = setting(batch_of(translate=True)).batches[0]
     assert_close(found["encoder"], unrolled(params, batch), sums=tiny.SUMS)
@@ -131,7 +112,7 @@ def test_eight_devices_profile_what_one_does(admin):
 
 
 def test_padding_can_be_left_out_of_the_variance():
-    config = Admin().configure(post_norm(decoder=Stack(layers=(dataclasses.replace(POST, dropout=0.0),) * DEPTH)))
+    config = Admin().configure(post_norm(dropout=0.0))
     params = config.initialize(SEEDS)
     batch = batch_of()
     other = batch | {"input_ids": np.where(batch["attention_mask"] == 1, batch["input_ids"], 7)}
@@ -158,8 +139,7 @@ def test_an_empty_batch_is_an_error(empty):
 
 def test_a_stack_whose_input_is_far_below_variance_one_is_an_error():
     """Its second omega would be 0.1 or less and cut the shortcuts."""
-    embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=NoPositions(), token_initializer=Normal(0.02))
-    config = Admin().configure(post_norm(embeddings=embeddings, initializer=Normal(0.02)))
+    config = Admin().configure(post_norm(positions="none", embedding_norm=False, initializer=Normal(0.02)))
     where = setting(tiny.tokens(8))
     with pytest.raises(DataError, match=r"^decoder: "):
         profile(config, config.initialize(SEEDS), where.batches[0], where)
@@ -182,25 +162,24 @@ def ratios(initialization, config):
 def test_deep_norm_has_the_papers_scales():
     config = translation(encoder=3, decoder=2)
     configured = DeepNorm().configure(config)
-    assert configured.encoder.layers[0].residual.alpha == pytest.approx(0.81 * (3**4 * 2) ** (1 / 16))
-    assert configured.decoder.layers[1].residual.alpha == pytest.approx(6**0.25)
+    assert configured.alpha == pytest.approx(0.81 * (3**4 * 2) ** (1 / 16))
+    assert configured.decoder_alpha == pytest.approx(6**0.25)
     found = ratios(DeepNorm(), config)
     encoder, decoder = 0.87 * (3**4 * 2) ** (-1 / 16), 24**-0.25
     assert found["encoder/layers_0_2/attention/value"] == close_to(encoder, sums=4)
     assert found["encoder/layers_0_2/feed_forward/up"] == close_to(encoder, sums=4)
     assert found["decoder/layers_0_1/cross_attention/output/kernel"] == close_to(decoder, sums=4)
     assert found["decoder/layers_0_1/attention/query"] == close_to(1.0, sums=4)
-    alone = DeepNorm().configure(post_norm()).decoder.layers[0].residual
-    assert alone.alpha == pytest.approx((2 * DEPTH) ** 0.25)
+    assert DeepNorm().configure(post_norm()).alpha == pytest.approx((2 * DEPTH) ** 0.25)
 
 
 @pytest.mark.parametrize(
     ("initialization", "config", "message"),
     [
-        (Admin(), tiny.decoder_config(), r"^decoder\.layers\[0\]\.residual: "),
-        (AdminConstant(), tiny.decoder_config(), r"^decoder\.layers\[0\]\.residual: "),
-        (DeepNorm(), tiny.decoder_config(), r"^decoder\.layers\[0\]\.residual: "),
-        (DeepNorm(), post_norm(decoder=SharedStack(layers=(POST,) * 2)), r"^decoder\.layers: "),
+        (Admin(), tiny.decoder_config(), "^residual: "),
+        (AdminConstant(), tiny.decoder_config(), "^residual: "),
+        (DeepNorm(), tiny.decoder_config(), "^residual: "),
+        (DeepNorm(), encoder_config("albert"), "^shared_layers: "),
     ],
 )
 def test_what_an_initialisation_is_not_for_is_refused(initialization, config, message):

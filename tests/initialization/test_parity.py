@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from headjax.core.modules import bind
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import FanIn
 from headjax.initialization import Admin, Setting
@@ -11,10 +12,6 @@ from headjax.initialization.admin import profile
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import EncoderConfig
-from headjax.models.embeddings import Embeddings, Sinusoidal
-from headjax.models.residuals import PostNorm
-from headjax.models.stack import Stack
-from headjax.models.feed_forward import Dense
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -25,12 +22,10 @@ LAYERS = 4
 def test_omega_is_what_torch_layers_give():
     """torch.nn's layers with our weights, and variances as `numpy.var` over the whole batch, padding included."""
     torch = pytest.importorskip("torch")
-    layer = tiny.layer(residual=PostNorm(), feed_forward=Dense(32, "relu"))
-    embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=Sinusoidal(), norm=LayerNorm())
-    stack = Stack(layers=(layer,) * LAYERS)
-    config = Admin().configure(
-        EncoderConfig(width=tiny.WIDTH, embeddings=embeddings, encoder=stack, initializer=FanIn())
-    )
+    sizes = {"width": tiny.WIDTH, "num_layers": LAYERS, "activation": "relu", "positions": "sinusoidal"}
+    rates = {"dropout": 0.0, "attention_dropout": 0.0}
+    plain = EncoderConfig(**tiny.layer(), **sizes, **rates, norm=LayerNorm(), segments=0, initializer=FanIn())
+    config = Admin().configure(plain)
     params = config.initialize(jax.random.key(0))
     tokens = tiny.tokens(4, 9)["input_ids"]
     mask = (np.arange(9)[None, :] < np.array([9, 7, 5, 2])[:, None]).astype(np.int32)
@@ -38,7 +33,7 @@ def test_omega_is_what_torch_layers_give():
     batch = put_whole_batch({"input_ids": tokens, "attention_mask": mask}, mesh)
     found = profile(config, params, batch, Setting([batch], jax.random.key(1), mesh))["encoder"]
 
-    embed = embeddings.bind(params["embeddings"], tiny.WIDTH)
+    embed = bind(config.parts()["embeddings"], params["embeddings"])
     x = torch.tensor(np.asarray(embed(tokens, positions=np.arange(9)[None, :])))
     norm = torch.nn.LayerNorm(tiny.WIDTH)
     omega, expected = 1.0, []

@@ -17,10 +17,6 @@ from headjax.heads.surgery import map_attention, map_feed_forward
 from headjax.heads.units import count_units
 from headjax.hub.exporting import layout_of_export
 from headjax.models.compute import Compute
-from headjax.models.encoder import Albert, Bert
-from headjax.models.encoder_decoder import T5
-from headjax.models.feed_forward import Dense
-from headjax.models.tasks import NoTask
 from headjax.shrinking.build import build
 from headjax.shrinking.choice import Choice, Option, Table, choose, choose_if_any
 from headjax.shrinking.grid import Grid, Level
@@ -28,6 +24,8 @@ from headjax.shrinking.measure import held_back, measure
 from headjax.shrinking.shrink import options_of
 from headjax.storage.kept import Kept
 from tests import tiny
+from tests.models.test_encoder import config as encoder
+from tests.models.test_encoder_decoder import t5
 from tests.selected import first
 
 pytestmark = pytest.mark.usefixtures("programs_stay")
@@ -207,10 +205,7 @@ def test_measurements_are_kept_and_found_again(model, tmp_path, monkeypatch):
 
 
 def test_layers_that_share_their_parameters_are_refused():
-    config = Albert(
-        attention=tiny.multi_head(), max_length=12, embedding_size=8, vocab_size=tiny.VOCABULARY, width=tiny.WIDTH,
-        num_layers=2, feed_forward=Dense(24),
-    ).build()  # fmt: skip
+    config = encoder("albert", num_layers=2)
     with pytest.raises(HeadjaxError, match="encoder/0"):
         headjax.shrink(tiny.model(config), BATCHES, Budget(parameters=0.5))
 
@@ -228,8 +223,7 @@ def test_heads_go_in_whole_groups_and_keep_their_numbers(model):
 
 @pytest.mark.whole
 def test_encoders_decoders_and_their_cross_attention_shrink_together_by_their_labels():
-    config = T5(attention=tiny.multi_head(), feed_forward=Dense(24), vocab_size=50, width=tiny.WIDTH, num_layers=1)
-    whole = tiny.model(config.build())
+    whole = tiny.model(t5(attention=tiny.multi_head(), gated=False, activation="relu", num_layers=1))
     targets = [tiny.tokens(16, 10, seed + 9)["input_ids"] for seed in range(2)]
     batches = [batch | {"labels": labels} for batch, labels in zip(BATCHES, targets, strict=False)]
     grid = dataclasses.replace(GRID, heads=(0.5,), units=(0.5,), others=(Level(1.0, "collaborative", 0.5),))
@@ -244,15 +238,7 @@ def test_encoders_decoders_and_their_cross_attention_shrink_together_by_their_la
 
 def test_native_choices_are_those_that_the_family_has():
     """BERT's head size is width / heads, so that heads cannot go; units can, as many of every layer."""
-    config = Bert(
-        attention=tiny.multi_head(),
-        feed_forward=Dense(32),
-        vocab_size=50,
-        max_length=12,
-        width=tiny.WIDTH,
-        num_layers=2,
-    ).build()
-    whole = tiny.model(dataclasses.replace(config, output=NoTask()))
+    whole = tiny.model(encoder(num_layers=2))
     found = headjax.shrink(whole, BATCHES, Budget(parameters=0.8), grid=GRID, native=True)
     assert {option.kind for option in found.choice.options.values()} == {"whole", "units"}
     assert len(set(count_units(found.model).values())) == 1
