@@ -126,9 +126,7 @@ def test_a_run_starts_fresh_or_from_trained_weights(model, tmp_path):
     assert fresh.trained(seed=0) is None
     assert fresh.architecture() == deep_config(bert(), 2)
     model.save(tmp_path / "model")
-    started = ModelSource(start=str(tmp_path / "model"), deep=1)
-    warm = started.trained(seed=0)
-    assert warm.config == started.architecture()
+    warm = ModelSource(start=str(tmp_path / "model"), deep=1).trained(seed=0)
     assert warm.history[-1]["action"] == "deepen"
     jax.tree.map(np.testing.assert_array_equal, warm.params, deepen(model).params)
 

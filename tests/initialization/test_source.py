@@ -39,7 +39,7 @@ def test_layers_are_split_into_layers_of_few_heads(encoder):
     assert deep.config == deepen(model, 2).config
     assert ModelSource(model=model.config, deep=2).architecture() == source.architecture()
     tensors.check(source.architecture().tensors(), deep.params)
-    with pytest.raises(ConfigError, match=r"^config\.model\S*: "):
+    with pytest.raises(ConfigError, match=r"^config\.deep\S*: "):
         ModelSource(start=path, deep=3).architecture()
 
 
