@@ -13,9 +13,10 @@ import numpy as np
 
 from benchmarks.result import BenchResult, pytorch
 from benchmarks.speed import DecodingCost, Rates, decoding_cost, peak_rates
-from headjax.attention import Grouped
+from headjax.attention import GroupedAttention
 from headjax.attention.rotary import RotaryHalves
 from headjax.conversion import convert
+from headjax.core.kind import Kind
 from headjax.core.norms import RMSNorm
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import count
@@ -133,7 +134,9 @@ def run(progress: Progress = silent, shape: Shape = Shape()) -> BenchResult:
 
 def llama(shape: Shape) -> Model:
     """Return a Llama shape with random weights."""
-    attention = Grouped(num_heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, rotary=RotaryHalves())
+    attention = Kind(
+        GroupedAttention, num_heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, rotary=RotaryHalves()
+    )
     config = LanguageModel(
         vocab_size=shape.vocabulary,
         max_length=max(shape.prompt + shape.new, *(context + AFTER for context in shape.contexts)),
@@ -252,7 +255,7 @@ class Cost(NamedTuple):
     def of(cls, config: Any, shape: Shape, compute: Compute, batch: int = 1) -> Cost:
         """Count them for a decoder."""
         width = config.width
-        held = sum(layer.attention.cache_size(width, width) for layer in config.decoder.layers)
+        held = sum(layer.attention.module(width, width).cache_size() for layer in config.decoder.layers)
         prompt = config.decoder.flops(width, shape.prompt) + 2 * width * shape.vocabulary
         step = decoding_cost(config, shape.prompt + shape.new, batch, compute)
         return cls(compute.type.itemsize * held, prompt, step)

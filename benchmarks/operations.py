@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import numpy as np
 from flax import nnx
 
 from benchmarks import generate
-from headjax.attention import Attention, MultiHead
+from headjax.attention import Kind, MultiHeadAttention
 from headjax.conversion import convert
 from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Solver, fit_layers
@@ -81,7 +80,7 @@ def language_model(shape: Shape) -> DecoderModel:
         max_length=shape.length + NEW,
         width=shape.width,
         num_layers=shape.depth,
-        attention=MultiHead(num_heads=shape.heads, head_dim=shape.head_dim),
+        attention=Kind(MultiHeadAttention, num_heads=shape.heads, head_dim=shape.head_dim),
         feed_forward=Dense(shape.hidden),
         positions=NoPositions(),
     ).build()
@@ -156,10 +155,10 @@ def scoring_flops(config: DecoderModel, shape: Shape) -> float:
     return float(shape.batch * (2 * config.flops(shape.length) + pairs))
 
 
-def pair_flops(attention: Attention, width: int, length: int) -> int:
+def pair_flops(attention: Kind, width: int, length: int) -> int:
     """Return the part of an attention's count that grows with queries times keys."""
-    count = functools.partial(attention.flops, width, width)
-    return count(length, length) - count(length, 0) - count(0, length)
+    count = attention.module(width, width).flops
+    return int(count(length, length) - count(length, 0) - count(0, length))
 
 
 def sweeping(shape: Shape) -> Operation:
@@ -180,7 +179,7 @@ def sweeping_flops(config: DecoderModel, shape: Shape) -> float:
     """
     length, layers = shape.length, config.decoder.layers
     whole = [layer.flops(config.width, length) for layer in layers]
-    attention = [layer.attention.flops(config.width, config.width, length, length) for layer in layers]
+    attention = [layer.attention.module(config.width, config.width).flops(length, length) for layer in layers]
     logits = config.flops(length) - config.decoder.flops(config.width, length)
     total, size = 2 * config.flops(length), together(shape.heads)
     for layer in range(len(layers)):

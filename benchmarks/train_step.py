@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from benchmarks.result import SPREAD, BenchResult, pytorch
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
+from headjax.core.kind import Kind
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params
 from headjax.core.timing import Timing, time_in_turns
@@ -97,7 +98,7 @@ def _peer() -> Callable[[], Any]:
 def bert(task: TaskOutput = MaskedLanguageModel()) -> ModelConfig:
     """Return the config of BERT-base without dropout, whose random numbers the libraries draw differently."""
     return Bert(
-        attention=MultiHead(num_heads=12, head_dim=64),
+        attention=Kind(MultiHeadAttention, num_heads=12, head_dim=64),
         feed_forward=Dense(3072),
         pooler=Pooler() if task.needs_pooler else None,
         task=task,

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from headjax.attention import Attention, Collaborative, MultiHead
+from headjax.attention import CollaborativeAttention, Kind, MultiHeadAttention
+from headjax.core.modules import bind, declared
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Constant, Normal, Params, Zeros, map_tensors
 from headjax.models import DecoderModel, Model, Options
@@ -37,18 +38,18 @@ SUMS = 3 * LAYER_SUMS + 3 * WIDTH + VOCABULARY + 2 * MAX_LENGTH
 softmax and the mean over the targets. A gradient goes the way twice, there and back."""
 
 
-def multi_head(num_heads: int = 4, head_dim: int = 4, **fields: Any) -> MultiHead:
+def multi_head(num_heads: int = 4, head_dim: int = 4, **fields: Any) -> Kind:
     """A small multi-head formulation."""
-    return MultiHead(num_heads=num_heads, head_dim=head_dim, **fields)
+    return Kind(MultiHeadAttention, num_heads=num_heads, head_dim=head_dim, **fields)
 
 
-def collaborative(num_heads: int = 4, **fields: Any) -> Collaborative:
+def collaborative(num_heads: int = 4, **fields: Any) -> Kind:
     """A small collaborative formulation with every bias."""
     fields = {"shared_dim": 8, "value_dim": 4, "head_dim": 4, "content_bias": True, "projection_bias": True} | fields
-    return Collaborative(num_heads=num_heads, **fields)
+    return Kind(CollaborativeAttention, num_heads=num_heads, **fields)
 
 
-def layer(attention: Attention | None = None, **fields: Any) -> Layer:
+def layer(attention: Kind | None = None, **fields: Any) -> Layer:
     """A small pre-norm layer."""
     fields = {"feed_forward": Dense(32), "residual": PreNorm()} | fields
     return Layer(attention=attention or multi_head(), **fields)
@@ -147,6 +148,16 @@ def fetches(monkeypatch: Any, steps: Callable[[], int]) -> set[int]:
     return found
 
 
-def replace_attention(old: Layer, attention: Attention) -> Layer:
+def replace_attention(old: Layer, attention: Kind) -> Layer:
     """The layer with another formulation."""
     return dataclasses.replace(old, attention=attention)
+
+
+def weights(attention: Kind, width: int, memory_width: int) -> dict[str, Any]:
+    """The declared weights of a formulation."""
+    return declared(attention.module(width, memory_width))
+
+
+def bound(attention: Kind, params: Params, width: int, memory_width: int) -> Any:
+    """The module of a formulation with these arrays."""
+    return bind(attention.module(width, memory_width), params)

@@ -15,6 +15,7 @@ import jax
 from flax import nnx
 
 from headjax.core.fields import Checked
+from headjax.core.kind import fresh
 from headjax.core.tensors import Params, Tensors, stack_weight
 
 
@@ -58,8 +59,7 @@ class Spec(Checked, abc.ABC):
 
     def fresh(self, *sizes: Any) -> Any:
         """Return the result of `module`, a hundred times as fast once it has been made before."""
-        module, leaves, structure = _template(self, sizes)
-        return _in_order(jax.tree.unflatten(structure, leaves), module)
+        return fresh(declared_module(self, *sizes))
 
     def bind(self, params: Mapping[str, Any], *sizes: Any) -> Any:
         """Return the module with these arrays in it."""
@@ -67,23 +67,9 @@ class Spec(Checked, abc.ABC):
 
 
 @functools.lru_cache(maxsize=256)
-def _template(spec: Spec, sizes: tuple[Any, ...]) -> tuple[nnx.Module, list[Any], Any]:
-    module = spec.module(*sizes)
-    return module, *jax.tree.flatten(module)
-
-
-def _in_order(module: Any, like: Any) -> Any:
-    """Return a module with its attributes, and those of the modules in it, in the order of another one's."""
-    own = dict(vars(module))
-    vars(module).clear()
-    for name, entry in vars(like).items():
-        vars(module)[name] = _in_order(own[name], entry) if isinstance(entry, nnx.Module) else own[name]
-    return module
-
-
 def declared_module(spec: Spec, *sizes: Any) -> Any:
     """Return the module of a spec with declared weights, which is shared: to be read, not changed."""
-    return _template(spec, sizes)[0]
+    return spec.module(*sizes)
 
 
 def weights_of(module: nnx.Module) -> dict[str, Any]:

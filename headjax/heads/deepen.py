@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Attention, NoHeads
+from headjax.attention import Kind, NoHeadsAttention
 from headjax.attention.module import AttentionModule
 from headjax.core import history
 from headjax.core.errors import require
@@ -29,6 +29,7 @@ from headjax.core.modules import arrays, bind
 from headjax.core.norms import Normalisation
 from headjax.core.serialize import kind, kind_of
 from headjax.core.tensors import Params, flatten, nested
+from headjax.heads.surgery import config_of
 from headjax.heads.units import resized
 from headjax.models.config import ModelConfig
 from headjax.models.layer import Layer, TransformerLayer
@@ -142,7 +143,7 @@ def split_layer(layer: TransformerLayer, parts: int) -> list[TransformerLayer]:
             between[name] = own[name] | {"norm": arrays(level(getattr(layer, name).norm))}
     split = []
     for i, rest in enumerate([between] * (parts - 1) + [own]):
-        new = dataclasses.replace(config, **{slot: pieces[i].config for slot, pieces in cut.items()})
+        new = dataclasses.replace(config, **{slot: config_of(pieces[i]) for slot, pieces in cut.items()})
         split.append(new.bind(rest | {slot: arrays(pieces[i]) for slot, pieces in cut.items()}, width, width))
     return split
 
@@ -167,7 +168,7 @@ def level(norm: Normalisation) -> Normalisation:
 
 def split_attention(module: AttentionModule, parts: int) -> list[AttentionModule]:
     """Return `parts` equal groups of an attention's heads; their outputs sum to the whole's."""
-    size = module.config.num_heads // parts
+    size = module.num_heads // parts
     groups = [module.keep_heads(range(i * size, (i + 1) * size)) for i in range(parts)]
     return [bind(group, _share_bias(group.params, parts, "output/bias")) for group in groups]
 
@@ -184,7 +185,7 @@ def _share_bias(params: Params, parts: int, name: str) -> Params:
     return nested({path: array / parts if f"/{path}".endswith(f"/{name}") else array for path, array in flat.items()})
 
 
-def _slots(layer: Layer) -> list[tuple[str, Attention]]:
+def _slots(layer: Layer) -> list[tuple[str, Kind]]:
     both = ("attention", layer.attention), ("cross_attention", layer.cross_attention)
     return [(slot, attention) for slot, attention in both if attention is not None]
 
@@ -193,7 +194,7 @@ def _parts(where: str, layer: Layer, heads: int) -> int:
     """Return the number of layers that a layer splits into; its sub-layers must agree."""
     found: dict[str, int] = {}
     for slot, attention in _slots(layer):
-        splits = not isinstance(attention, NoHeads)
+        splits = attention.of is not NoHeadsAttention
         require(splits, f"{where}: {slot}", f"{kind_of(attention)} attention has no heads; it cannot be split")
         even = attention.num_heads % heads == 0
         require(

@@ -90,7 +90,7 @@ def _reading(layer: Layer, part: str, width: int) -> dict[str, tuple[int, ...]]:
     def declare(size: int) -> Tensors:
         if part == "feed_forward":
             return layer.feed_forward.tensors(size)
-        return getattr(layer, part).tensors(size, size if part == "attention" else width)
+        return declared(getattr(layer, part).module(size, size if part == "attention" else width))
 
     small, large = flatten(declare(width)), flatten(declare(2 * width))
     return {

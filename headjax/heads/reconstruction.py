@@ -197,7 +197,7 @@ class _Walk:
                 kept = np.full(module.config.hidden, self._feed_forward)
                 models.apart |= self._lost.get((at.stack, at.block[0]), 0) > 0
             else:
-                names = [HeadId(at.head_stack, at.block[0], head) for head in module.config.ids]
+                names = [HeadId(at.head_stack, at.block[0], head) for head in module.ids]
                 heads = np.array([name not in self._gone for name in names], bool)
                 kept = np.repeat(heads, module.output_matrices().shape[1])  # [heads * value_dim]
                 if not kept.all():
@@ -215,8 +215,7 @@ class _Walk:
         module = getattr(self.models.layer, slot)
         weight, bias = output_map(module)
         if len(kept) and weight is None:
-            kind = type(module.config).__name__
-            raise HeadjaxError(f"reconstruction: {title}: {kind} has no output projection to solve")
+            raise HeadjaxError(f"reconstruction: {title}: {type(module).__name__} has no output projection to solve")
         sums, scale = self.models.sums(slot)
         if not all(np.isfinite(array).all() for array in sums):
             raise HeadjaxError(f"reconstruction: {title}: sums over the calibration tokens are not finite")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 
-from headjax.attention.module import WrappingAttention
+from headjax.attention.module import AttentionModule
 from headjax.core.modules import arrays, bind, copied
 from headjax.core.tensors import Params, abstract
 from headjax.heads.head_id import HeadId, require_stack, tied_heads
@@ -35,7 +35,7 @@ class LayerModule(NamedTuple):
     @property
     def config(self) -> Any:
         """Formulation of the attention, or kind of the feed-forward."""
-        return self.module.config
+        return config_of(self.module)
 
     @property
     def params(self) -> Params:
@@ -108,6 +108,11 @@ def kept_heads(config: ModelConfig, removed: Iterable[HeadId]) -> dict[tuple[str
     return kept
 
 
+def config_of(module: Any) -> Any:
+    """Return what a layer's config holds of an attention or a feed-forward."""
+    return module.kind if isinstance(module, AttentionModule) else module.config
+
+
 class OutputMap(NamedTuple):
     """The linear map that a sub-layer ends with.
 
@@ -123,8 +128,6 @@ class OutputMap(NamedTuple):
 
 def output_map(module: Any) -> OutputMap:
     """Return the last map of an attention or a feed-forward; setting its variables changes the module."""
-    while isinstance(module, WrappingAttention):
-        module = module.inner
     if isinstance(module, DenseFeedForward):
         return OutputMap(module.down, module.down_bias)
     return OutputMap(module.output.kernel, module.output.bias)
@@ -152,7 +155,7 @@ def _mapped(
                 module: Any = change(found)
                 if module is not found.module:
                     for layer in tied:
-                        fields[layer, slot], weights[slot][layer] = module.config, arrays(module)
+                        fields[layer, slot], weights[slot][layer] = config_of(module), arrays(module)
         stacks[name] = stack.with_fields(fields)
         params[name] = _restacked(model, name, stacks[name], weights, fields.keys())
     return model.replace(config=config.replace_stacks(stacks), params=params)
@@ -171,7 +174,7 @@ def _modules(model: Model, called: str, name: str, slot: str, weights: Iterable[
     sizes = (width,) if slot == FEED_FORWARD else (width, width)
     for number, (layer, params) in enumerate(zip(stack.layers, weights, strict=True)):
         if number == stack.tied_layers(number)[0]:
-            yield LayerModule(called, number, getattr(layer, slot).bind(params, *sizes))
+            yield LayerModule(called, number, bind(getattr(layer, slot).module(*sizes), params))
 
 
 def _restacked(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from headjax.core.errors import ConfigError, HeadjaxError
+from headjax.core.serialize import class_of, make
 from headjax.hub.fields import ACTIVATION_NAMES, REQUIRED, Fields
 
 
@@ -129,7 +130,7 @@ class Fixed(Entry):
 
 @dataclasses.dataclass(frozen=True)
 class Record(Entry):
-    """A dataclass; see `record`."""
+    """A dataclass or a `Kind`; see `record`."""
 
     kind: type
     parts: Mapping[str, Entry]
@@ -138,7 +139,7 @@ class Record(Entry):
     def read(self, fields: Fields) -> Any:
         values = {name: part.read(fields) for name, part in self.parts.items()}
         try:
-            return self.kind(**values)
+            return make(self.kind, values)
         except ConfigError as error:
             ours, _, message = str(error).partition(": ")
             name = self.parts[ours].named() if ours in self.parts else None
@@ -147,9 +148,9 @@ class Record(Entry):
             raise ConfigError(f"{fields.file}: {error}") from None
 
     def write(self, value: Any, path: str) -> dict[str, Any]:
-        if type(value) is not self.kind:
+        if class_of(value) is not self.kind:
             raise InexpressibleError(
-                f"{path} is {type(value).__name__}, config.json can express {self.kind.__name__} alone"
+                f"{path} is {class_of(value).__name__}, config.json can express {self.kind.__name__} alone"
             )
         written = dict(self.more(value))
         for name, part in self.parts.items():
@@ -158,7 +159,7 @@ class Record(Entry):
         return written
 
     def accepts(self, value: Any) -> bool:
-        if type(value) is not self.kind:
+        if class_of(value) is not self.kind:
             return False
         return all(part.accepts(getattr(value, name)) for name, part in self.parts.items())
 
@@ -176,7 +177,7 @@ def _entries(parts: Mapping[str, Any]) -> dict[str, Entry]:
 
 
 def record(kind: type, /, **parts: Any) -> Record:
-    """Return the entry of a dataclass, its fields given by entries or constants.
+    """Return the entry of a dataclass, or of a `Kind` of modules, its fields given by entries or constants.
 
     A value that the class refuses (`ConfigError("epsilon: must be ...")`) becomes an error of the field in the file.
     Where two parts write the same field, the first one's value is written.

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 from headjax.attention.attend import Call
 from headjax.attention.kernels import KERNELS
 from headjax.core.errors import require
-from headjax.core.fields import Checked
+from headjax.core.fields import Checked, unknown_name
 from headjax.core.modules import Beside
-from headjax.core.serialize import unknown_name
 from headjax.models.layer import Join, ProbeFunction
 
 

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from headjax.attention.attend import Call
-from headjax.attention.formulation import Attention
 from headjax.core import tensors as declared
 from headjax.core.errors import DataError
 from headjax.core.fields import Size
+from headjax.core.kind import Kind
 from headjax.core.modules import Spec
 from headjax.core.tensors import Initializer, Normal, Params
 from headjax.models.cache import DecodingState, Prompt
@@ -58,7 +58,7 @@ class Site(NamedTuple):
     stack: str
     slot: str
     layer: int
-    attention: Attention
+    attention: Kind
     tied: tuple[int, ...]
 
     @property
@@ -275,7 +275,7 @@ class ModelConfig(Spec, abc.ABC):
         """Draw fresh parameters."""
         return declared.initialize(self.tensors(), key, self.initializer)
 
-    def attentions(self) -> dict[str, tuple[Attention, ...]]:
+    def attentions(self) -> dict[str, tuple[Kind, ...]]:
         """The formulation of every layer, by head stack."""
         stacks = self.stacks()
         return {

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from headjax.attention.attend import Call
-from headjax.attention.formulation import Attention
 from headjax.core.errors import require
 from headjax.core.fields import Listed, Rate, Size
+from headjax.core.kind import Kind
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Normal
@@ -40,12 +40,12 @@ class DecoderModel(GenerativeModel):
     `input_ids` unshifted (the model shifts), -100 where no loss is wanted; without labels every token that is not
     padding is one. The first token of an example, and one after padding, is never predicted.
 
-        >>> from headjax.attention import MultiHead
+        >>> from headjax.attention import Kind, MultiHeadAttention
         >>> from headjax.models import LanguageModel
         >>> from headjax.models.sublayers import Dense
         >>> recipe = LanguageModel(
         ...     vocab_size=50257, max_length=1024, width=768, num_layers=12,
-        ...     attention=MultiHead(num_heads=12, head_dim=64), feed_forward=Dense(3072),
+        ...     attention=Kind(MultiHeadAttention, num_heads=12, head_dim=64), feed_forward=Dense(3072),
         ... )
         >>> headjax.summarize(recipe.build(), length=64).parameters  # as many as GPT-2
         124439808
@@ -160,7 +160,7 @@ class LanguageModel(Recipe):
     max_length: Size
     width: Size
     num_layers: Listed
-    attention: Attention
+    attention: Kind
     feed_forward: FeedForward
     residual: Residual = PreNorm()
     positions: Positions | None = None
@@ -168,7 +168,7 @@ class LanguageModel(Recipe):
     output: TokenLogits = Tied()
     dropout: Rate = 0.0
     attention_dropout: Rate = 0.0
-    attention_by_layer: tuple[Attention, ...] = ()
+    attention_by_layer: tuple[Kind, ...] = ()
     initializer: Initializer = Normal(0.02)
 
     def build(self) -> DecoderModel:

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 from flax import nnx
 
-from headjax.attention.formulation import Attention
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, Rate, Size
+from headjax.core.kind import Kind
 from headjax.core.norms import LayerNorm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal
@@ -37,10 +37,10 @@ class EncoderModel(ModelConfig):
     Batches hold `input_ids [batch, length]` and optionally `attention_mask` (0 at padding), `token_type_ids`,
     `position_ids` (counted from 0 at any offset), `segment_ids` of packed examples, and the task's labels.
 
-        >>> from headjax.attention import MultiHead
+        >>> from headjax.attention import Kind, MultiHeadAttention
         >>> from headjax.models import Bert
         >>> from headjax.models.sublayers import Dense
-        >>> recipe = Bert(attention=MultiHead(num_heads=12, head_dim=64), feed_forward=Dense(3072))
+        >>> recipe = Bert(attention=Kind(MultiHeadAttention, num_heads=12, head_dim=64), feed_forward=Dense(3072))
         >>> headjax.summarize(recipe.build(), length=64).parameters  # as many as BERT-base
         109482240
 
@@ -132,7 +132,7 @@ class Bert(Recipe):
         initializer: of weights.
     """
 
-    attention: Attention
+    attention: Kind
     feed_forward: FeedForward
     vocab_size: Size = 30522
     max_length: Size = 512
@@ -144,7 +144,7 @@ class Bert(Recipe):
     task: TaskOutput = NoTask()
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.1
-    attention_by_layer: tuple[Attention, ...] = ()
+    attention_by_layer: tuple[Kind, ...] = ()
     initializer: Initializer = TruncatedNormal(0.02)
 
     def build(self) -> EncoderModel:

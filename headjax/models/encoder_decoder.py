@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from headjax.attention.attend import Call
-from headjax.attention.formulation import Attention
 from headjax.attention.operands import Mask
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, NotNegative, Rate, Size
+from headjax.core.kind import Kind
 from headjax.core.norms import RMSNorm
 from headjax.core.serialize import kind
 from headjax.core.tensors import FanIn, Initializer, Normal, Xavier
@@ -52,12 +52,12 @@ class EncoderDecoderModel(GenerativeModel):
     the start token before it. `position_ids` and `decoder_position_ids`, where they are not given, count from 0 in each
     packed sequence; the target's leave out padding.
 
-        >>> from headjax.attention import MultiHead
+        >>> from headjax.attention import Kind, MultiHeadAttention
         >>> from headjax.models import Translation
         >>> from headjax.models.sublayers import Dense
         >>> recipe = Translation(
         ...     vocab_size=37000, width=512, num_layers=6,
-        ...     attention=MultiHead(num_heads=8, head_dim=64), feed_forward=Dense(2048),
+        ...     attention=Kind(MultiHeadAttention, num_heads=8, head_dim=64), feed_forward=Dense(2048),
         ... )
         >>> headjax.summarize(recipe.build(), length=64).heads
         144
@@ -278,10 +278,10 @@ class Translation(Recipe):
     vocab_size: Size
     width: Size
     num_layers: Listed
-    attention: Attention
+    attention: Kind
     feed_forward: FeedForward
-    decoder_attention: Attention | None = None
-    cross_attention: Attention | None = None
+    decoder_attention: Kind | None = None
+    cross_attention: Kind | None = None
     decoder_layers: Listed | None = None
     residual: Residual = PostNorm()
     positions: Positions = Sinusoidal()
@@ -343,7 +343,7 @@ class T5(Recipe):
         initializer: of weights.
     """
 
-    attention: Attention
+    attention: Kind
     feed_forward: FeedForward
     vocab_size: Size = 32128
     width: Size = 512

@@ -10,10 +10,10 @@ import jax
 from flax import nnx
 
 from headjax.attention.attend import Call
-from headjax.attention.formulation import Attention, KeyValues, structure
-from headjax.attention.operands import Attended, Dropout
+from headjax.attention.operands import Attended, Dropout, KeyValues
 from headjax.core.errors import DataError
 from headjax.core.fields import Rate, Size
+from headjax.core.kind import Kind
 from headjax.core.modules import Spec, arrays
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params
@@ -44,9 +44,9 @@ class Probe(NamedTuple):
     memory_inputs: jax.Array | None = None
 
     @property
-    def attention(self) -> Attention:
+    def attention(self) -> Kind:
         """The formulation."""
-        return cast(Attention, self.module.config)
+        return cast(Kind, self.module.kind)
 
     @property
     def params(self) -> Params:
@@ -141,9 +141,9 @@ class Layer(Spec):
             evenly from 0 at the first layer (Huang et al. 2016; DeiT).
     """
 
-    attention: Attention
+    attention: Kind
     feed_forward: FeedForward
-    cross_attention: Attention | None = None
+    cross_attention: Kind | None = None
     residual: Residual = PostNorm()
     dropout: Rate = 0.0
     attention_dropout: Rate = 0.0
@@ -168,16 +168,15 @@ class Layer(Spec):
 
     def flops(self, width: int, length: int, memory_width: int = 0, memory_length: int = 0) -> int:
         """Count the floating-point operations of one forward of one sequence, and its encoder output if crossed."""
-        total = self.attention.flops(width, width, length, length) + self.feed_forward.flops(width, length)
+        total: int = self.attention.module(width, width).flops(length, length) + self.feed_forward.flops(width, length)
         if self.cross_attention is not None:
-            total += self.cross_attention.flops(width, memory_width, length, memory_length)
+            total += self.cross_attention.module(width, memory_width).flops(length, memory_length)
         return total
 
     def structure(self) -> Layer:
         """Return the layer without its heads' original numbers; layers of equal structure form one group."""
-        return dataclasses.replace(
-            self, attention=structure(self.attention), cross_attention=structure(self.cross_attention)
-        )
+        crossed = None if self.cross_attention is None else self.cross_attention.structure()
+        return dataclasses.replace(self, attention=self.attention.structure(), cross_attention=crossed)
 
 
 class TransformerLayer(nnx.Module):

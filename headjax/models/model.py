@@ -269,7 +269,7 @@ def check_parts(module: Any, expected: Any, path: str = "") -> None:
     wanted = weights_of(expected)
     for name, own in weights_of(module).items():
         where, there = f"{path}/{name}".strip("/"), wanted.get(name)
-        kinds = (type(own), getattr(own, "config", None)), (type(there), getattr(there, "config", None))
+        kinds = [(type(part), getattr(part, "kind", getattr(part, "config", None))) for part in (own, there)]
         if (isinstance(own, nnx.Variable) and there is not None) or kinds[0] == kinds[1]:
             if isinstance(own, nnx.Module) and not isinstance(own, nnx.Variable):
                 check_parts(own, there, where)

@@ -90,11 +90,12 @@ def with_task(model: Model, output: TaskOutput, *, seed: int = 0) -> Model:
 
     A pooler is added where the output reads the pooled vector and the model does not pool.
 
-        >>> from headjax.attention import MultiHead
+        >>> from headjax.attention import Kind, MultiHeadAttention
         >>> from headjax.models import Bert
         >>> from headjax.models.sublayers import Dense
         >>> from headjax.models.tasks import Classification
-        >>> recipe = Bert(attention=MultiHead(num_heads=2, head_dim=8), feed_forward=Dense(16), width=16, num_layers=1)
+        >>> attention = Kind(MultiHeadAttention, num_heads=2, head_dim=8)
+        >>> recipe = Bert(attention=attention, feed_forward=Dense(16), width=16, num_layers=1)
         >>> encoder = headjax.Model(recipe.build(), rngs=nnx.Rngs(0))
         >>> headjax.with_task(encoder, Classification(classes=3)).config.output.classes
         3

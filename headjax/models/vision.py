@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.formulation import Attention
 from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Listed, Rate, Size
+from headjax.core.kind import Kind
 from headjax.core.modules import Spec
 from headjax.core.norms import LayerNorm
 from headjax.core.serialize import kind
@@ -124,10 +124,10 @@ class VisionModel(ModelConfig):
 
     Batches hold `pixel_values [batch, channels, height, width]` and the task's labels.
 
-        >>> from headjax.attention import MultiHead
+        >>> from headjax.attention import Kind, MultiHeadAttention
         >>> from headjax.models import Vit
         >>> from headjax.models.sublayers import Dense
-        >>> recipe = Vit(attention=MultiHead(num_heads=12, head_dim=64), feed_forward=Dense(3072))
+        >>> recipe = Vit(attention=Kind(MultiHeadAttention, num_heads=12, head_dim=64), feed_forward=Dense(3072))
         >>> headjax.summarize(recipe.build(), length=0).parameters  # as many as ViT-B/16 without its output
         85798656
 
@@ -232,7 +232,7 @@ class Vit(Recipe):
         initializer: of weights.
     """
 
-    attention: Attention
+    attention: Kind
     feed_forward: FeedForward
     patches: Patches = Patches()
     width: Size = 768
@@ -242,7 +242,7 @@ class Vit(Recipe):
     dropout: Rate = 0.0
     attention_dropout: Rate = 0.0
     stochastic_depth: Rate = 0.0
-    attention_by_layer: tuple[Attention, ...] = ()
+    attention_by_layer: tuple[Kind, ...] = ()
     initializer: Initializer = TruncatedNormal(0.02)
 
     def build(self) -> VisionModel:

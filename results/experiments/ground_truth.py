@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import MultiHead
+from headjax.attention import MultiHeadAttention
 from headjax.core import serialize
+from headjax.core.kind import Kind
 from headjax.heads.head_id import HeadId
 from headjax.heads.orders import LEARNED, ORDERS, OrderConfig, order_heads
 from headjax.models.decoder import LanguageModel
@@ -111,7 +112,9 @@ def induction_model(setting: Setting, seed: int) -> tuple[Model, frozenset[HeadI
             weights[name][place[0], :, place[1]] = array
         output[place] = 0.0
         output[place][:TOKENS, target] = gain * np.eye(TOKENS)
-    attention = MultiHead(num_heads=HEADS, head_dim=size, projection_bias=False, output_bias=False, scale=1.0)
+    attention = Kind(
+        MultiHeadAttention, num_heads=HEADS, head_dim=size, projection_bias=False, output_bias=False, scale=1.0
+    )
     config = LanguageModel(
         vocab_size=TOKENS,
         max_length=LENGTH,

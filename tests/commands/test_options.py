@@ -74,13 +74,10 @@ def test_the_help_shows_defaults(capsys):
 
 
 MODULE = """
-import dataclasses
-from headjax.attention import MultiHead
-from headjax.core.serialize import kind
+from headjax.attention import MultiHeadAttention, formulation
 
-@kind("my_heads")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MyHeads(MultiHead):
+@formulation("my_heads")
+class MyHeads(MultiHeadAttention):
     pass
 """
 
@@ -121,8 +118,8 @@ def test_a_module_of_the_users(folder, tmp_path, monkeypatch, capsys, forget):
     model = headjax.load(folder / "model")
     own = sys.modules["my_module"].MyHeads
     attention = model.config.decoder.layers[0].attention
-    fields = {field.name: getattr(attention, field.name) for field in dataclasses.fields(attention)}
-    layers = tuple(dataclasses.replace(layer, attention=own(**fields)) for layer in model.config.decoder.layers)
+    attention = headjax.Kind(own, **attention.options)
+    layers = tuple(dataclasses.replace(layer, attention=attention) for layer in model.config.decoder.layers)
     stack = dataclasses.replace(model.config.decoder, layers=layers)
     model.replace(config=dataclasses.replace(model.config, decoder=stack)).save(tmp_path / "mine")
     forget()

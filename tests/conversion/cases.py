@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Call, Grouped, Mask, MultiHead
+from headjax.attention import Call, GroupedAttention, Mask, MultiHeadAttention
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGated, ToGrouped, ToLatent
 from headjax.conversion.decomposition import Solver
 from headjax.conversion.model import convert_layer
 from headjax.conversion.products import Products
+from headjax.core.kind import Kind
 from headjax.core.norms import OffsetRMSNorm, RMSNorm
 from headjax.core.tensors import Normal
 from headjax.models.encoder import Bert
@@ -46,7 +47,7 @@ LOSSY: dict[str, Target] = {
 }
 
 
-def encoder(attention: MultiHead | None = None, recipe=Bert, **fields):
+def encoder(attention: Kind | None = None, recipe=Bert, **fields):
     sizes = SIZES | {"max_length": tiny.MAX_LENGTH, "feed_forward": Dense(32)} | fields
     config = recipe(attention=attention or tiny.multi_head(), **sizes).build()
     return tiny.model(dataclasses.replace(config, initializer=Normal(0.3)))
@@ -62,7 +63,7 @@ def translation():
 
 
 def t5():
-    attention = MultiHead(num_heads=4, head_dim=4, scale=1.0, projection_bias=False, output_bias=False)
+    attention = Kind(MultiHeadAttention, num_heads=4, head_dim=4, scale=1.0, projection_bias=False, output_bias=False)
     feed_forward = GatedDense(24, "gelu_tanh", bias=False)
     recipe = T5(attention=attention, feed_forward=feed_forward, buckets=8, initializer=Normal(0.3), **SIZES)
     return tiny.model(dataclasses.replace(recipe, max_distance=12).build())
@@ -89,10 +90,11 @@ def attentions(model):
 
 NORMS = {"query_norm": RMSNorm(), "key_norm": RMSNorm()}
 TURNING = {
-    "llama": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(base=100.0)),
-    "qwen2": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), projection_bias=True),
-    "qwen3": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), **NORMS),
-    "gemma3": Grouped(
+    "llama": Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(base=100.0)),
+    "qwen2": Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), projection_bias=True),
+    "qwen3": Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), **NORMS),
+    "gemma3": Kind(
+        GroupedAttention,
         num_heads=4,
         kv_heads=2,
         head_dim=4,
@@ -100,16 +102,18 @@ TURNING = {
         query_norm=OffsetRMSNorm(),
         key_norm=OffsetRMSNorm(),
     ),
-    "ragged": Grouped(num_heads=3, kv_heads=2, head_dim=4, kv_index=(1, 0, 0), rotary=RotaryInterleaved(), **NORMS),
-    "multi_head": MultiHead(num_heads=3, head_dim=4, value_dim=3, scale=0.3, rotary=RotaryInterleaved()),
+    "ragged": Kind(
+        GroupedAttention, num_heads=3, kv_heads=2, head_dim=4, kv_index=(1, 0, 0), rotary=RotaryInterleaved(), **NORMS
+    ),
+    "multi_head": Kind(MultiHeadAttention, num_heads=3, head_dim=4, value_dim=3, scale=0.3, rotary=RotaryInterleaved()),
 }
 """Layers whose keys turn."""
 
 
 def converted_layer(attention, params, to):
     """Return a layer's new formulation and its arrays."""
-    module = convert_layer(attention.bind(params, WIDTH, WIDTH), to)
-    return module.config, module.params
+    module = convert_layer(tiny.bound(attention, params, WIDTH, WIDTH), to)
+    return module.kind, module.params
 
 
 def output(attention, params, inputs=None):

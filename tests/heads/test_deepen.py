@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import MultiHead, NoHeads
+from headjax.attention import MultiHeadAttention, NoHeadsAttention
 from headjax.attention.operands import Dropout
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
+from headjax.core.kind import Kind
 from headjax.core.norms import LayerNorm, OffsetRMSNorm, RMSNorm
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Normal, initialize
@@ -54,9 +55,9 @@ def test_attention_is_the_sum_of_its_heads(name):
     attention = FORMULATIONS[name]
     params, inputs = random_params(attention), jnp.asarray(random_inputs())
     whole = np.asarray(attention_output(attention, params, inputs))
-    parts = split_attention(attention.bind(params, WIDTH, WIDTH), attention.num_heads)
-    assert [part.config.ids for part in parts] == [(head,) for head in attention.ids]
-    summed = sum(attention_output(part.config.structure(), part.params, inputs) for part in parts)
+    parts = split_attention(tiny.bound(attention, params, WIDTH, WIDTH), attention.num_heads)
+    assert [part.ids for part in parts] == [(head,) for head in attention.ids]
+    summed = sum(attention_output(part.kind.structure(), part.params, inputs) for part in parts)
     assert_close(summed, whole, sums=tiny.SUMS)
 
 
@@ -124,7 +125,7 @@ def test_one_layer_alone_and_a_pruned_one(model):
 
 
 def test_encoder_and_decoder_with_relative_positions_tell_heads_apart():
-    attention = MultiHead(num_heads=4, head_dim=4, scale=1.0, projection_bias=False, output_bias=False)
+    attention = Kind(MultiHeadAttention, num_heads=4, head_dim=4, scale=1.0, projection_bias=False, output_bias=False)
     recipe = T5(attention=attention, feed_forward=GatedDense(24, "gelu_tanh", bias=False), **SIZES)
     config = Deep(of=recipe).build()
     assert [len(stack.layers) for stack in config.stacks().values()] == [8, 8]
@@ -149,7 +150,15 @@ def test_the_recipe_starts_fresh_or_from_trained_weights(model, tmp_path):
         (bert(feed_forward=Dense(30)), 1, r"encoder/0: feed_forward.hidden: 30 does not split evenly into 4 layers"),
         (bert(attention=tiny.multi_head(1)), 1, "heads: the layers have 1 head already, there is nothing to split"),
         (bert(), 3, "heads: encoder/0: attention has 4 heads, which do not split into layers of 3"),
-        (bert(attention=NoHeads()), 1, "encoder/0: attention: no_heads attention has no heads"),
+        (
+            bert(
+                attention=Kind(
+                    NoHeadsAttention,
+                )
+            ),
+            1,
+            "encoder/0: attention: no_heads attention has no heads",
+        ),
         (Albert(**SIZES, attention=tiny.multi_head(), feed_forward=Dense(32)), 1, "encoder: its layers are one layer"),
         (
             translation(cross_attention=tiny.multi_head(2)),

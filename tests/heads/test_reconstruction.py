@@ -2,7 +2,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Gated, Grouped
+from headjax.attention import GatedAttention, GroupedAttention
+from headjax.core.kind import Kind
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import head_axis
 from headjax.heads.head_id import HeadId, all_heads
@@ -37,7 +38,7 @@ def twinned(model):
     """Head 3 of layer 0 reads as head 1 does, and writes something else."""
 
     def twin(found):
-        own = {name: tensor for name, tensor in found.config.tensors(16, 16).items() if name != "output"}
+        own = {name: tensor for name, tensor in tiny.weights(found.config, 16, 16).items() if name != "output"}
         index = np.array([0, 1, 2, 1])
         return found.holding(
             {name: jnp.take(found.params[name], index, axis=head_axis(tensor)) for name, tensor in own.items()}
@@ -101,8 +102,8 @@ CASES = {
     "post_norm": language_model(residual=PostNorm()),
     "scaled_post_norm": language_model(residual=ScaledPostNorm()),
     "constant_post_norm": language_model(residual=ConstantPostNorm(alpha=1.7)),
-    "grouped": language_model(attention=Grouped(num_heads=4, kv_heads=2, head_dim=4)),
-    "gated": language_model(attention=Gated(inner=tiny.multi_head(4))),
+    "grouped": language_model(attention=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4)),
+    "gated": language_model(attention=Kind(GatedAttention, inner=tiny.multi_head(4))),
     "collaborative": language_model(attention=tiny.collaborative(4)),
     "t5": t5,
 }

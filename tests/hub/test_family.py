@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import headjax
-from headjax.attention import MultiHead
+from headjax.attention import MultiHeadAttention
 from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.norms import LayerNorm
 from headjax.heads.pruning import prune
@@ -56,7 +56,7 @@ TINY = Family(
                 size("depth"),
                 record(
                     Layer,
-                    attention=record(MultiHead, num_heads=HEADS, head_dim=share(WIDTH, HEADS)),
+                    attention=record(MultiHeadAttention, num_heads=HEADS, head_dim=share(WIDTH, HEADS)),
                     feed_forward=record(Dense, hidden=size("hidden"), activation=activation("act", "gelu")),
                     residual=record(PreNorm, norm=NORM),
                     dropout=TrainingOnly(number("dropout", 0.1)),

@@ -44,8 +44,8 @@ def examples_on(mesh: Mesh, tree: Any) -> Any:
 
 def placed(layer: AttentionModule, mesh: Mesh) -> AttentionModule:
     """The layer with its weights where the rules place them."""
-    places = shardings(layer.config.tensors(WIDTH, WIDTH), mesh)
-    return layer.like(layer.config, jax.device_put(layer.params, places))
+    places = shardings(tiny.weights(layer.kind, WIDTH, WIDTH), mesh)
+    return layer.like(layer.kind, jax.device_put(layer.params, places))
 
 
 LAYERS = ("multi_head", "grouped", "collaborative", "latent_rotary", "compressed", "gated_grouped")
@@ -59,7 +59,7 @@ LAYERS = ("multi_head", "grouped", "collaborative", "latent_rotary", "compressed
 @pytest.mark.parametrize("layer", LAYERS)
 def test_layers_compute_and_train_on_a_mesh(layer, name, kind):
     alone, inputs = module(layer), random_inputs(batch=8)
-    if name == "model" and alone.config.num_heads % 2:
+    if name == "model" and alone.num_heads % 2:
         pytest.skip("its heads do not divide")
     mask = np.tril(np.ones((6, 6), bool))
 
@@ -118,10 +118,10 @@ def test_dropout_on_explicit_axes_draws_what_it_draws_alone():
 
 def test_heads_that_do_not_divide_are_named_or_whole_on_every_device():
     layer, mesh = module("multi_head"), mesh_of("model")
-    places = shardings(layer.config.tensors(WIDTH, WIDTH), mesh)
+    places = shardings(tiny.weights(layer.kind, WIDTH, WIDTH), mesh)
     with pytest.raises(headjax.HeadjaxError, match=r"^query: heads of size 3 .* mesh axis model=2"):
         shardings(layer.left([0, 1, 2]).tensors(WIDTH, WIDTH), mesh)
-    spread = layer.like(layer.config, jax.device_put(layer.params, places))
+    spread = layer.like(layer.kind, jax.device_put(layer.params, places))
     with jax.set_mesh(mesh):
         with pytest.warns(UserWarning, match=r"heads: 3 .* mesh axis model=2"):
             kept = spread.keep_heads([0, 1, 3])

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from headjax.attention import Attention
+from headjax.attention import Kind
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import MaskedLanguageModel
 from headjax.models.vision import Vit
@@ -14,17 +14,17 @@ from tests.models.test_encoder_decoder import translation
 from tests.models.test_vision import PATCHES
 
 
-def decoder(attentions: Iterable[Attention]) -> Any:
+def decoder(attentions: Iterable[Kind]) -> Any:
     return tiny.decoder_config(*(tiny.layer(attention) for attention in attentions))
 
 
-def encoder(attentions: Iterable[Attention]) -> Any:
+def encoder(attentions: Iterable[Kind]) -> Any:
     attentions = tuple(attentions)
     fields = {"attention_by_layer": attentions, "num_layers": len(attentions)}
     return encoder_config(attention=attentions[0], task=MaskedLanguageModel(), **fields)
 
 
-def encoder_decoder(attentions: Iterable[Attention]) -> Any:
+def encoder_decoder(attentions: Iterable[Kind]) -> Any:
     """Every formulation in the encoder, the decoder and between them."""
     base, attentions = translation(), tuple(attentions)
 
@@ -39,7 +39,7 @@ def encoder_decoder(attentions: Iterable[Attention]) -> Any:
     )
 
 
-def vision(attentions: Iterable[Attention]) -> Any:
+def vision(attentions: Iterable[Kind]) -> Any:
     attentions = tuple(attentions)
     return Vit(
         attention=attentions[0],

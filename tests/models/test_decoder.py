@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import NoHeads, RotaryHalves
+from headjax.attention import NoHeadsAttention, RotaryHalves
+from headjax.core.kind import Kind
 from headjax.core.tensors import flatten
 from headjax.evaluation.task import evaluate
 from headjax.heads.scoring import score_heads
@@ -28,7 +29,11 @@ MIXED = tiny.decoder_config(
     MULTI,
     MULTI,
     tiny.layer(tiny.collaborative(2)),
-    tiny.layer(NoHeads()),
+    tiny.layer(
+        Kind(
+            NoHeadsAttention,
+        )
+    ),
     output=Untied(bias=True),
     embeddings=Embeddings(vocab_size=tiny.VOCABULARY, positions=Learned(tiny.MAX_LENGTH), dropout=0.1),
 )

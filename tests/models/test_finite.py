@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from headjax.attention import NoHeads
+from headjax.attention import NoHeadsAttention
 from headjax.attention.kernels import KERNELS
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import flatten
@@ -156,7 +156,7 @@ def test_every_architecture_with_few_layers(name):
 def test_models_without_heads(name):
     model = tiny.model(SMALL[name]())
     bare = prune(model, all_heads(model.config))
-    assert all(isinstance(layer, NoHeads) for layers in bare.config.attentions().values() for layer in layers)
+    assert all(layer.of is NoHeadsAttention for layers in bare.config.attentions().values() for layer in layers)
     assert_survives(bare.config, Compute(dtype="bfloat16"))
     if name != "encoder":
         assert_generates(bare, Compute())

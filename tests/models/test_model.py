@@ -10,8 +10,9 @@ from flax import nnx
 from jax.sharding import Mesh
 
 import headjax
-from headjax.attention import Collaborative, MultiHead, NoHeads
+from headjax.attention import CollaborativeAttention, MultiHeadAttention, NoHeadsAttention
 from headjax.core.errors import CheckpointError, ConfigError, DamagedError, HeadjaxError, ParameterError
+from headjax.core.kind import Kind
 from headjax.core.modules import copied
 from headjax.core.serialize import kind_of
 from headjax.heads.head_id import HeadId
@@ -32,9 +33,11 @@ from tests.hub.directories import BERT, LLAMA, T5, model_of
 
 def small_config(hidden=8):
     attentions = (
-        MultiHead(num_heads=2, head_dim=3, head_ids=(1, 5)),
-        Collaborative(num_heads=2, shared_dim=4, value_dim=2, head_dim=3),
-        NoHeads(),
+        Kind(MultiHeadAttention, num_heads=2, head_dim=3, head_ids=(1, 5)),
+        Kind(CollaborativeAttention, num_heads=2, shared_dim=4, value_dim=2, head_dim=3),
+        Kind(
+            NoHeadsAttention,
+        ),
     )
     layers = tuple(Layer(attention=attention, feed_forward=Dense(hidden)) for attention in attentions)
     return DecoderModel(

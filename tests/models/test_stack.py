@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import NoHeads
+from headjax.attention import NoHeadsAttention
+from headjax.core.kind import Kind
 from headjax.core.tensors import Normal, abstract, flatten, initialize
 from headjax.models import Compute, Options
 from headjax.models.layer import Layer
@@ -16,7 +17,17 @@ from tests import tiny
 from tests.closeness import assert_close, assert_trees_close, assert_trees_equal
 
 MULTI, COLLABORATIVE = tiny.layer(), tiny.layer(tiny.collaborative())
-MIXED = tiny.decoder_config(MULTI, MULTI, COLLABORATIVE, tiny.layer(NoHeads()), MULTI)
+MIXED = tiny.decoder_config(
+    MULTI,
+    MULTI,
+    COLLABORATIVE,
+    tiny.layer(
+        Kind(
+            NoHeadsAttention,
+        )
+    ),
+    MULTI,
+)
 
 
 def names(*layers: Layer) -> list[str]:
@@ -46,7 +57,7 @@ def test_layers_start_alike_whatever_the_layers_beside_them_are():
 def test_a_shared_layer_starts_as_the_first_of_layers_with_weights_of_their_own():
     own, shared = (kind(layers=(MULTI,) * 3) for kind in (Stack, SharedStack))
     first, only = (
-        initialize(stack.tensors(tiny.WIDTH, tiny.WIDTH), jax.random.key(3), Normal()) for stack in (own, shared)
+        initialize(tiny.weights(stack, tiny.WIDTH, tiny.WIDTH), jax.random.key(3), Normal()) for stack in (own, shared)
     )
     assert_trees_close(flatten(shared.unstack(only)[0]), flatten(own.unstack(first)[0]), sums=1)
 
@@ -58,7 +69,7 @@ def test_unstack_gives_each_layers_own_slice_and_restack_is_its_inverse():
     np.testing.assert_array_equal(layers[1]["attention"]["query"], params["layers_0_1"]["attention"]["query"][1])
     np.testing.assert_array_equal(layers[2]["attention"]["mixing"], params["layers_2_2"]["attention"]["mixing"][0])
     for layer, weights in zip(stack.layers, layers, strict=True):
-        declared = flatten(layer.tensors(MIXED.width, MIXED.width))
+        declared = flatten(tiny.weights(layer, MIXED.width, MIXED.width))
         assert {path: array.shape for path, array in flatten(weights).items()} == {
             path: tensor.shape for path, tensor in declared.items()
         }
@@ -91,4 +102,16 @@ def test_a_deeper_group_is_no_longer_program_and_more_operations():
     assert equations(6, scan=False) > 1.5 * equations(3, scan=False)
     stack = MIXED.decoder
     assert stack.flops(16, 8) == sum(Stack(layers=(layer,)).flops(16, 8) for layer in stack.layers)
-    assert Stack(layers=(MULTI,)).flops(16, 8) > Stack(layers=(tiny.layer(NoHeads()),)).flops(16, 8) > 0
+    assert (
+        Stack(layers=(MULTI,)).flops(16, 8)
+        > Stack(
+            layers=(
+                tiny.layer(
+                    Kind(
+                        NoHeadsAttention,
+                    )
+                ),
+            )
+        ).flops(16, 8)
+        > 0
+    )

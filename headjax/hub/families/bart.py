@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import CAUSAL
@@ -37,7 +37,7 @@ _NORM = LayerNorm(1e-5)
 
 def _stack(side: str) -> Record:
     heads = size(f"{side}_attention_heads")
-    attention = record(MultiHead, num_heads=heads, head_dim=share(_WIDTH, heads))
+    attention = record(MultiHeadAttention, num_heads=heads, head_dim=share(_WIDTH, heads))
     layer = record(
         Layer,
         attention=attention,

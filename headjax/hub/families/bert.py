@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import classifier, labelled
@@ -52,7 +52,7 @@ _FAMILY = functools.partial(Family, supported=_UNSUPPORTED, head_groups=(("encod
 
 
 def _layer(width: Field, heads: Field, dense: Record, layer_norm: Entry | LayerNorm, **dropouts: Entry) -> Record:
-    attention = record(MultiHead, num_heads=heads, head_dim=share(width, heads))
+    attention = record(MultiHeadAttention, num_heads=heads, head_dim=share(width, heads))
     residual = record(PostNorm, norm=layer_norm)
     return record(Layer, attention=attention, feed_forward=dense, residual=residual, **dropouts)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import CAUSAL
@@ -23,7 +23,7 @@ _TIED = flag("tie_word_embeddings", True)
 
 _LAYER = record(
     Layer,
-    attention=record(MultiHead, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS)),
+    attention=record(MultiHeadAttention, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS)),
     feed_forward=record(
         Dense,
         hidden=size("n_inner", lambda fields: 4 * _WIDTH.read(fields)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import classifier, labelled
@@ -60,7 +60,7 @@ def _config(distilled: bool) -> Record:
     layer = record(
         Layer,
         attention=record(
-            MultiHead, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS), projection_bias=flag("qkv_bias", True)
+            MultiHeadAttention, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS), projection_bias=flag("qkv_bias", True)
         ),
         feed_forward=record(Dense, hidden=size("intermediate_size", 3072), activation=activation("hidden_act", "gelu")),
         residual=record(PreNorm, norm=_NORM),
