@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 WORKERS ?= 2
+# A file's tests share models and compiled programs, so one worker runs them all.
+BY_FILE = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 TOOLS := build/tools/bin
 
 .PHONY: help quickstart notebooks docs test test-slow test-part test-pythons attack test-wheel test-lowest test-newest parity check format clean
@@ -19,7 +21,7 @@ help:
 	@echo 'make test         the tests, but for whole programs, studies and further cases'
 	@echo 'make test-slow    the tests that run whole programs: notebooks, the quickstart, commands, kills, full disks, long runs'
 	@echo 'make test-pythons the quickstart and a part of the tests on every other Python found; make test-part that part here'
-	@echo 'make attack       the tests that kill, damage and overload, seeded, for long'
+	@echo 'make attack       the tests that kill, damage and overload, seeded, for long, and further cases'
 	@echo 'make test-wheel   the built wheel: what it holds, and its use from an empty environment'
 	@echo 'make test-lowest  the tests on the lowest versions that pyproject.toml admits; make test-newest on the newest'
 	@echo 'make parity       the tests against PyTorch, transformers, TensorLy and Tunix'
@@ -37,19 +39,18 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html -d build/doctrees docs build/docs
 	@echo 'build/docs/index.html'
 
-# A file's tests share models and compiled programs, so one worker runs them all.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder tests
+	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' $(BY_FILE) tests
 
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -m 'whole and not parity and not attack' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder tests
+	$(BIN)/python -m pytest -m 'whole and not parity and not attack' $(BY_FILE) tests
 
 # What may differ between versions of Python, JAX and Flax: imports, attention, other people's models, our own, resuming.
 PART := tests/test_api.py tests/test_flax.py tests/attention/test_module.py tests/attention/test_equivalents.py \
 	tests/sites/test_sites.py tests/sites/test_scores.py tests/sites/test_scans.py tests/sites/test_missed.py \
 	tests/models/test_model.py tests/models/test_parts_run.py tests/models/test_generation.py
 test-part: $(VENV)/.test
-	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PART)
+	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' $(BY_FILE) $(PART)
 	$(BIN)/python -m pytest tests/training/test_loop.py -k bit_for_bit
 
 test-pythons: $(BIN)/python
@@ -72,7 +73,7 @@ test-newest: RESOLUTION := highest
 test-lowest test-newest: test-%: build/tools/.installed
 	$(TOOLS)/uv venv --quiet --allow-existing --python $(BIN)/python build/$*
 	$(TOOLS)/uv pip install --quiet --python build/$* --resolution $(RESOLUTION) --upgrade --editable '.[test,data,sentencepiece,translation]'
-	build/$*/bin/python -m pytest -m 'not parity and not whole and not attack' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+	build/$*/bin/python -m pytest -m 'not parity and not whole and not attack' $(BY_FILE) $(TESTS)
 
 build/tools/.installed: | $(BIN)/python
 	$(BIN)/python -m venv --without-pip build/tools
@@ -80,7 +81,7 @@ build/tools/.installed: | $(BIN)/python
 	@touch $@
 
 parity: $(VENV)/.parity $(VENV)/.tunix
-	$(BIN)/python -m pytest -m parity tests
+	$(BIN)/python -m pytest -m 'parity and not attack' $(BY_FILE) tests
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.result import BenchResult, pytorch
 from benchmarks.speed import DecodingCost, Rates, decoding_cost, peak_rates
-from headjax.attention import Grouped
+from headjax.attention import GroupedAttention, Kind
 from headjax.attention.rotary import RotaryHalves
 from headjax.conversion import convert
 from headjax.core.norms import RMSNorm
@@ -130,14 +130,16 @@ def run(progress: Progress = silent, shape: Shape = Shape()) -> BenchResult:
 
 def llama(shape: Shape) -> Model:
     """Return a Llama shape with random weights."""
-    attention = Grouped(num_heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, rotary=RotaryHalves())
+    attention = Kind(
+        GroupedAttention, num_heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, rotary=RotaryHalves()
+    )
     config = DecoderConfig(
         vocab_size=shape.vocabulary,
         max_length=max(shape.prompt + shape.new, *(context + AFTER for context in shape.contexts)),
         width=shape.width,
         num_layers=shape.layers,
-        attention=attention,
-        hidden=shape.hidden,
+        attention=(attention,) * shape.layers,
+        hidden=(shape.hidden,) * shape.layers,
         activation="silu",
         gated=True,
         feed_forward_bias=False,

@@ -10,8 +10,9 @@ import jax
 import numpy as np
 
 from benchmarks.result import SPREAD, BenchResult, pytorch
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.errors import HeadjaxError
+from headjax.core.kind import Kind
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns
 from headjax.mesh.distributed import put_batch
@@ -100,8 +101,9 @@ def _batch(size: Size) -> dict[str, np.ndarray]:
 
 
 def _config(size: Size) -> ModelConfig:
+    attention = Kind(MultiHeadAttention, num_heads=size.heads, head_dim=64)
     return EncoderConfig(
-        attention=MultiHead(num_heads=size.heads, head_dim=64), hidden=4 * size.width, width=size.width,
+        attention=(attention,) * size.layers, hidden=(4 * size.width,) * size.layers, width=size.width,
         num_layers=size.layers, vocab_size=size.vocabulary, pooler=None, task=MaskedLanguageModel(), dropout=0.0,
         attention_dropout=0.0,
     )  # fmt: skip

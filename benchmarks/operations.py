@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 
 from benchmarks import generate
-from headjax.attention import Attention, MultiHead
+from headjax.attention import Kind, MultiHeadAttention
 from headjax.conversion import convert
 from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Solver, fit_layers
@@ -79,8 +79,8 @@ def language_model(shape: Shape) -> DecoderConfig:
         max_length=shape.length + NEW,
         width=shape.width,
         num_layers=shape.depth,
-        attention=MultiHead(num_heads=shape.heads, head_dim=shape.head_dim),
-        hidden=shape.hidden,
+        attention=(Kind(MultiHeadAttention, num_heads=shape.heads, head_dim=shape.head_dim),) * shape.depth,
+        hidden=(shape.hidden,) * shape.depth,
         positions="none",
     )
 
@@ -154,7 +154,7 @@ def scoring_flops(config: DecoderConfig, shape: Shape) -> float:
     return float(shape.batch * (2 * config.flops(shape.length) + pairs))
 
 
-def pair_flops(attention: Attention, width: int, length: int) -> int:
+def pair_flops(attention: Kind, width: int, length: int) -> int:
     """Return the part of an attention's count that grows with queries times keys."""
     count = functools.partial(attention.flops, width, width)
     return count(length, length) - count(length, 0) - count(0, length)
@@ -174,7 +174,7 @@ def sweeping(shape: Shape) -> Operation:
 def sweeping_flops(config: DecoderConfig, shape: Shape) -> float:
     """Count a forward pass and the walk beside it, then for every head the layers from its own on and the logits.
 
-    Attention of a head's own layer is computed once for the heads that are ablated together.
+    Kind of a head's own layer is computed once for the heads that are ablated together.
     """
     length, layers = shape.length, config.stacks()["decoder"].layers
     whole = [layer.flops(length) for layer in layers]

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
-from headjax.core.serialize import unknown_name
+from headjax.core.fields import unknown_name
 
 HEADS = 8
 

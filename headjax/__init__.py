@@ -26,6 +26,7 @@ _LAZY = {
     "GroupedAttention": "headjax.attention.multi_head",
     "HeadId": "headjax.heads.head_id",
     "HeadjaxError": "headjax.core.errors",
+    "Kind": "headjax.core.kind",
     "LatentAttention": "headjax.attention.latent",
     "MeshConfig": "headjax.mesh.mesh",
     "Model": "headjax.models.model",

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict, config_dict
 
-from headjax.attention import MultiHead, NoHeads
+from headjax.attention import MultiHeadAttention, NoHeadsAttention
 from headjax.core.errors import HeadjaxError
+from headjax.core.kind import Kind
 from headjax.core.serialize import kinds_of, to_data
 from headjax.core.tensors import count
 from headjax.models import Model, Pass
@@ -72,11 +73,18 @@ TEXTS = [
     "gs://",
 ]
 OBJECTS: list[Any] = [
-    *(None, object(), int, MultiHead, len, b"x", 1j, Decimal(1), Path("x"), {1}, range(3), iter(()), json),
+    *(None, object(), int, Kind, len, b"x", 1j, Decimal(1), Path("x"), {1}, range(3), iter(()), json),
     *(np.array([1, 2]), np.array("multi_head"), np.float32(1), np.int64(3), np.str_("relu"), np.dtype("f")),
     *(jnp.ones(2), ValueError("x"), nested(50, True), nested(5000, True), nested(5000, False), [], {}, (), [[]]),
     *({None: 1}, {1: 2, "a": 3}, {"kind": None}, {"kind": []}, {"a.b": 1}, {"kind": np.array(["gated"])}),
-    *({"repeat": 10**9, "item": {}}, [{"repeat": 2, "item": 1}], MultiHead(num_heads=2, head_dim=4), NoHeads()),
+    *(
+        {"repeat": 10**9, "item": {}},
+        [{"repeat": 2, "item": 1}],
+        Kind(MultiHeadAttention, num_heads=2, head_dim=4),
+        Kind(
+            NoHeadsAttention,
+        ),
+    ),
     ConfigDict({"kind": "multi_head", "num_heads": config_dict.required_placeholder(int), "head_dim": 2}),
     ConfigDict({"kind": config_dict.placeholder(str)}),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from headjax.attention import Attention, Collaborative, MultiHead
+from headjax.attention import CollaborativeAttention, Kind, MultiHeadAttention
+from headjax.core.modules import bind, declared
 from headjax.core.tensors import Constant, Normal, Params, Zeros, map_tensors
 from headjax.models import DecoderConfig, EncoderConfig, Model
 from headjax.models.tasks import TaskOutput
@@ -29,18 +29,18 @@ SUMS = 3 * LAYER_SUMS + 3 * WIDTH + VOCABULARY + 2 * MAX_LENGTH
 softmax and the mean over the targets. A gradient goes the way twice, there and back."""
 
 
-def multi_head(num_heads: int = 4, head_dim: int = 4, **fields: Any) -> MultiHead:
+def multi_head(num_heads: int = 4, head_dim: int = 4, **fields: Any) -> Kind:
     """A small multi-head formulation."""
-    return MultiHead(num_heads=num_heads, head_dim=head_dim, **fields)
+    return Kind(MultiHeadAttention, num_heads=num_heads, head_dim=head_dim, **fields)
 
 
-def collaborative(num_heads: int = 4, **fields: Any) -> Collaborative:
+def collaborative(num_heads: int = 4, **fields: Any) -> Kind:
     """A small collaborative formulation with every bias."""
     fields = {"shared_dim": 8, "value_dim": 4, "head_dim": 4, "content_bias": True, "projection_bias": True} | fields
-    return Collaborative(num_heads=num_heads, **fields)
+    return Kind(CollaborativeAttention, num_heads=num_heads, **fields)
 
 
-def layer(attention: Attention | None = None, **fields: Any) -> dict[str, Any]:
+def layer(attention: Kind | None = None, **fields: Any) -> dict[str, Any]:
     """The fields of a small layer that may differ from layer to layer."""
     return {"attention": attention or multi_head(), "hidden": 32} | fields
 
@@ -107,6 +107,16 @@ from ml_collections import ConfigDict
 def get_config(arg=""):
     return ConfigDict({RUN | fields!r})
 """
+
+
+def weights(attention: Kind, width: int, memory_width: int) -> dict[str, Any]:
+    """The declared weights of a formulation."""
+    return declared(attention.module(width, memory_width))
+
+
+def bound(attention: Kind, params: Params, width: int, memory_width: int) -> Any:
+    """The module of a formulation with these arrays."""
+    return bind(attention.module(width, memory_width), params)
 
 
 def tokens(batch: int = 2, length: int = 10, seed: int = 0) -> dict[str, np.ndarray]:

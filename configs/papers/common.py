@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
-from headjax.core.serialize import unknown_name
+from headjax.core.fields import unknown_name
 from headjax.data.known_data import VOCABULARY
 from headjax.data.tasks import GLUE
 

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
-from headjax.core.serialize import unknown_name
+from headjax.core.fields import unknown_name
 
 CORPORA = {"lm1b": "lm/lm1b_heldout.dev.tokens", "wikitext2": "lm/wikitext-2-raw/wiki.valid.raw"}
 """Files under HEADJAX_DATA."""

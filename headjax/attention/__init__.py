@@ -1,47 +1,42 @@
-"""Attention formulations: frozen configs (`Attention`) and their Flax modules, which all compute in `attend`."""
+"""Attention formulations: Flax modules, which all compute in `attend`; a config holds a `Kind` of them."""
 
 from headjax.attention.attend import Call, attend
-from headjax.attention.collaborative import Collaborative, CollaborativeAttention, Concatenate
-from headjax.attention.compressed import Compressed, CompressedAttention
-from headjax.attention.formulation import Attention, KeyValues
-from headjax.attention.gated import Gated, GatedAttention
-from headjax.attention.latent import Latent, LatentAttention
-from headjax.attention.module import AttentionCache, AttentionModule, NoHeads, NoHeadsAttention
-from headjax.attention.multi_head import Grouped, GroupedAttention, MultiHead, MultiHeadAttention
-from headjax.attention.operands import Attended, Dropout, Mask
+from headjax.attention.collaborative import CollaborativeAttention, Concatenate
+from headjax.attention.compressed import CompressedAttention
+from headjax.attention.gated import GatedAttention
+from headjax.attention.latent import LatentAttention
+from headjax.attention.module import AttentionCache, AttentionModule, Ids, NoHeadsAttention, formulation
+from headjax.attention.multi_head import GroupedAttention, MultiHeadAttention
+from headjax.attention.operands import Attended, Dropout, KeyValues, Mask
 from headjax.attention.projections import HeadOutput
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, Rotary, RotaryHalves, RotaryInterleaved, YarnScaling
+from headjax.core.kind import Kind
 
 __all__ = [
     "Attended",
-    "Attention",
     "AttentionCache",
     "AttentionModule",
     "Call",
-    "Collaborative",
     "CollaborativeAttention",
-    "Compressed",
     "CompressedAttention",
     "Concatenate",
     "Dropout",
-    "Gated",
     "GatedAttention",
-    "Grouped",
     "GroupedAttention",
     "HeadOutput",
+    "Ids",
     "KeyValues",
-    "Latent",
+    "Kind",
     "LatentAttention",
     "LinearScaling",
     "Llama3Scaling",
     "Mask",
-    "MultiHead",
     "MultiHeadAttention",
-    "NoHeads",
     "NoHeadsAttention",
     "Rotary",
     "RotaryHalves",
     "RotaryInterleaved",
     "YarnScaling",
     "attend",
+    "formulation",
 ]

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention.formulation import KeyValues
-from headjax.attention.operands import Mask
+from headjax.attention.operands import KeyValues, Mask
 from headjax.core.errors import ArgumentError
 
 LENGTHS = {"keys": "key", "query_segments": "query", "key_segments": "key", "query_positions": "query"}

@@ -11,14 +11,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from headjax.attention.attend import Call, default_scale
-from headjax.attention.formulation import Attention, KeyValues
-from headjax.attention.module import AttentionModule, Rngs
-from headjax.attention.operands import Attended
+from headjax.attention.module import AttentionModule, Ids, formulation
+from headjax.attention.operands import Attended, KeyValues
 from headjax.attention.projections import HeadOutput, bias_weight, into_heads
 from headjax.core.errors import ConfigError, require
-from headjax.core.fields import Size
+from headjax.core.fields import Listed, Size
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Normal, Ones, Params, weight
+from headjax.core.tensors import Initializer, Normal, Ones, weight
 
 
 @kind("concatenate")
@@ -44,9 +43,8 @@ MIXINGS: dict[str, Initializer] = {"concatenate": Concatenate(), "ones": Ones, "
 """The initialisations that Cordonnier et al. (2020) name, `normal` being the default of their code."""
 
 
-@kind("collaborative")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Collaborative(Attention):
+@formulation("collaborative")
+class CollaborativeAttention(AttentionModule):
     """Collaborative multi-head attention (Cordonnier et al. 2020, equation 6).
 
         head_h = softmax(((x W_Q + b_Q) diag(m_h) (y W_K + b_K)^T + (y u_h)^T) * scale)(y W_V^h + b_V^h)
@@ -58,7 +56,11 @@ class Collaborative(Attention):
     A trained multi-head layer becomes this one with W_Q, W_K, M = [m_h] the factors of its stacked W_Q^h W_K^hT and
     u_h = W_K^h b_Q^h (section 3.3). b_K vanishes in the softmax, b_Q turns into the content bias.
 
-    Attributes:
+        >>> layer = headjax.CollaborativeAttention(16, num_heads=4, shared_dim=8, rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones((1, 3, 16))).shape
+        (1, 3, 16)
+
+    Args:
         shared_dim: size of the shared queries and keys.
         value_dim: size of each value.
         head_dim: the head size that sets the logits' scale, 1 / sqrt(head_dim); a conversion keeps the original's,
@@ -67,66 +69,41 @@ class Collaborative(Attention):
         projection_bias: whether the shared query and key have biases b_Q and b_K.
         content_bias: whether every head has a content bias u_h [memory_width].
         value_bias, output_bias: whether values and output have biases.
+        num_heads, head_ids, setting: see `AttentionModule`.
     """
 
-    shared_dim: Size
-    value_dim: Size
-    head_dim: Size
-    mixing_init: Initializer = Normal(0.2)
-    projection_bias: bool = False
-    content_bias: bool = False
-    value_bias: bool = True
-    output_bias: bool = True
-
-    def validate(self) -> None:
+    def __init__(
+        self,
+        width: int,
+        memory_width: int | None = None,
+        *,
+        num_heads: Listed,
+        head_ids: Ids = None,
+        shared_dim: Size,
+        value_dim: Size,
+        head_dim: Size,
+        mixing_init: Initializer = Normal(0.2),
+        projection_bias: bool = False,
+        content_bias: bool = False,
+        value_bias: bool = True,
+        output_bias: bool = True,
+        **setting: Any,
+    ) -> None:
+        super().__init__(width, memory_width, **setting)
         # Equal blocks initialise a whole layer; heads that are left after others were removed need not divide its size.
-        even = self.head_ids is not None or self.shared_dim % self.num_heads == 0
-        needed = f"mixing_init concatenate needs a multiple of the num_heads of {self.num_heads}, got {self.shared_dim}"
-        require(even or not isinstance(self.mixing_init, Concatenate), "shared_dim", needed)
-
-    def with_heads(self, heads: Sequence[int]) -> Attention:
-        kept = super().with_heads(heads)
-        if not isinstance(self.mixing_init, Concatenate):
-            return kept
-        return dataclasses.replace(kept, mixing_init=Normal(0.2))  # type: ignore[call-arg]
-
-    def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
-        heads, values = self.num_heads, self.num_heads * self.value_dim
-        content = memory_width * heads if self.content_bias else 0
-        stored = key_length * (memory_width * (self.shared_dim + values) + content)
-        pairs = query_length * key_length * (heads * self.shared_dim + values)
-        outputs = query_length * values * width
-        return 2 * (query_length * width * self.shared_dim + stored + pairs + outputs)
-
-    def module(self, width: int, memory_width: int) -> CollaborativeAttention:
-        return CollaborativeAttention(width, memory_width=memory_width, config=self)
-
-
-class CollaborativeAttention(AttentionModule):
-    """Collaborative attention: the module of `Collaborative`.
-
-    >>> layer = headjax.CollaborativeAttention(16, num_heads=4, shared_dim=8, rngs=nnx.Rngs(0))
-    >>> layer(jnp.ones((1, 3, 16))).shape
-    (1, 3, 16)
-    """
-
-    formulation = Collaborative
-    config: Collaborative
-
-    def __init__(self, width: int, *, rngs: Rngs = None, params: Params | None = None, **options: Any) -> None:
-        super().__init__(width, rngs=rngs, params=params, **options)
-        config, memory_width, heads, size = self.config, self.memory_width, self.config.num_heads, self.config.value_dim
-        shared = config.shared_dim
-        self.query = weight((width, shared), ("embed", "shared_dim"))
-        self.key = weight((memory_width, shared), ("embed", "shared_dim"))
-        self.mixing = weight((heads, shared), ("heads", "shared_dim"), config.mixing_init, inputs=(1,))
-        self.value = weight((memory_width, heads, size), ("embed", "heads", "head_dim"))
-        self.value_bias = bias_weight(config.value_bias, (heads, size), ("heads", "head_dim"))
-        self.output = HeadOutput(heads, size, width, bias=config.output_bias)
-        self.query_bias = bias_weight(config.projection_bias, (shared,), ("shared_dim",))
-        self.key_bias = bias_weight(config.projection_bias, (shared,), ("shared_dim",))
-        self.content_bias = bias_weight(config.content_bias, (memory_width, heads), ("embed", "heads"))
-        self.fill(rngs, params)
+        even = head_ids is not None or shared_dim % num_heads == 0
+        needed = f"mixing_init concatenate needs a multiple of the num_heads of {num_heads}, got {shared_dim}"
+        require(even or not isinstance(mixing_init, Concatenate), "shared_dim", needed)
+        source = self.memory_width
+        self.query = weight((width, shared_dim), ("embed", "shared_dim"))
+        self.key = weight((source, shared_dim), ("embed", "shared_dim"))
+        self.mixing = weight((num_heads, shared_dim), ("heads", "shared_dim"), mixing_init, inputs=(1,))
+        self.value = weight((source, num_heads, value_dim), ("embed", "heads", "head_dim"))
+        self.value_bias = bias_weight(value_bias, (num_heads, value_dim), ("heads", "head_dim"))
+        self.output = HeadOutput(num_heads, value_dim, width, bias=output_bias)
+        self.query_bias = bias_weight(projection_bias, (shared_dim,), ("shared_dim",))
+        self.key_bias = bias_weight(projection_bias, (shared_dim,), ("shared_dim",))
+        self.content_bias = bias_weight(content_bias, (source, num_heads), ("embed", "heads"))
 
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         key_values = {
@@ -139,8 +116,19 @@ class CollaborativeAttention(AttentionModule):
 
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         query = into_heads(inputs, self.query, self.query_bias)[:, :, None, :]  # [batch, query, 1, shared_dim]
-        key, scale = key_values["key"][:, :, None, :], default_scale(self.config.head_dim)
+        key, scale = key_values["key"][:, :, None, :], default_scale(self.kind.head_dim)
         if self.content_bias is not None:
             content = scale * jnp.swapaxes(key_values["content"], 1, 2)[:, :, None, :]  # [batch, heads, 1, key]
             call = call._replace(bias=content if call.bias is None else content + call.bias)
         return call(query, key, key_values["value"], scale=scale, mixing=self.mixing[...])
+
+    def flops(self, query_length: int, key_length: int) -> int:
+        heads, shared, values = self.num_heads, self.kind.shared_dim, self.num_heads * self.kind.value_dim
+        content = 0 if self.content_bias is None else self.memory_width * heads
+        stored = key_length * (self.memory_width * (shared + values) + content)
+        pairs = query_length * key_length * (heads * shared + values)
+        return 2 * (query_length * self.width * (shared + values) + stored + pairs)
+
+    def changed(self, heads: Sequence[int]) -> dict[str, Any]:
+        tiled = isinstance(self.kind.mixing_init, Concatenate)
+        return super().changed(heads) | ({"mixing_init": Normal(0.2)} if tiled else {})

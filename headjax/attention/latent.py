@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call, default_scale
-from headjax.attention.formulation import Attention, KeyValues
-from headjax.attention.module import AttentionModule, Rngs
-from headjax.attention.operands import Attended
+from headjax.attention.module import AttentionModule, Ids, formulation
+from headjax.attention.operands import Attended, KeyValues
 from headjax.attention.projections import HeadOutput, bias_weight, into_heads
 from headjax.attention.rotary import Rotary, positions_or_count
 from headjax.core.errors import require
-from headjax.core.fields import Count, Positive, Size
+from headjax.core.fields import Count, Listed, Positive, Size
 from headjax.core.norms import Norm, small_norm
-from headjax.core.serialize import kind
-from headjax.core.tensors import Params, weight
+from headjax.core.tensors import weight
 
 
-@kind("latent")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Latent(Attention):
+@formulation("latent")
+class LatentAttention(AttentionModule):
     """Multi-head latent attention (DeepSeek-V2 2024, section 2.1).
 
         c = norm(y W_C) [rank],   k_h = c W_UK^h,   v_h = c W_UV^h + b_V^h
@@ -38,7 +34,11 @@ class Latent(Attention):
     size rank) and be mapped by W_UV^h afterwards. A single query, as in decoding, does so; both are
     equal up to rounding.
 
-    Attributes:
+        >>> layer = headjax.LatentAttention(16, num_heads=4, rank=8, rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones((1, 3, 16))).shape
+        (1, 3, 16)
+
+    Args:
         rank: size of the latent c.
         head_dim: size of each query and key, the rotary part not counted.
         value_dim: size of each value; None is head_dim.
@@ -49,115 +49,86 @@ class Latent(Attention):
         latent_norm, query_norm: normalise c and z, or None.
         projection_bias: whether queries and values have biases.
         output_bias: whether the output has one.
+        num_heads, head_ids, setting: see `AttentionModule`.
     """
 
-    rank: Size
-    head_dim: Size
-    value_dim: Size | None = None
-    query_rank: Size | None = None
-    rotary_dim: Count = 0
-    rotary: Rotary | None = None
-    scale: Positive | None = None
-    latent_norm: Norm | None = None
-    query_norm: Norm | None = None
-    projection_bias: bool = False
-    output_bias: bool = False
-
-    def validate(self) -> None:
-        given = "given" if self.rotary is not None else "None"
-        matched = (self.rotary is not None) == (self.rotary_dim > 0)
-        require(matched, "rotary_dim", f"is {self.rotary_dim}, but rotary is {given}; both or neither")
-        if self.rotary is not None:
-            self.rotary.check("rotary_dim", self.rotary_dim)
-        lonely = self.query_norm is not None and self.query_rank is None
+    def __init__(
+        self,
+        width: int,
+        memory_width: int | None = None,
+        *,
+        num_heads: Listed,
+        head_ids: Ids = None,
+        rank: Size,
+        head_dim: Size,
+        value_dim: Size | None = None,
+        query_rank: Size | None = None,
+        rotary_dim: Count = 0,
+        rotary: Rotary | None = None,
+        scale: Positive | None = None,
+        latent_norm: Norm | None = None,
+        query_norm: Norm | None = None,
+        projection_bias: bool = False,
+        output_bias: bool = False,
+        **setting: Any,
+    ) -> None:
+        super().__init__(width, memory_width, **setting)
+        given = "given" if rotary is not None else "None"
+        matched = (rotary is not None) == (rotary_dim > 0)
+        require(matched, "rotary_dim", f"is {rotary_dim}, but rotary is {given}; both or neither")
+        if rotary is not None:
+            rotary.check("rotary_dim", rotary_dim)
+        lonely = query_norm is not None and query_rank is None
         require(not lonely, "query_norm", "normalises the latent of query_rank, which is None")
+        heads, source, size, values = num_heads, self.memory_width, head_dim + rotary_dim, self.values
+        self.latent = weight((source, rank), ("embed", "latent"))
+        self.latent_norm = small_norm(latent_norm, rank)
+        self.query_latent = None if query_rank is None else weight((width, query_rank), ("embed", "latent"))
+        self.query_norm = None if query_rank is None else small_norm(query_norm, query_rank)
+        read, read_axis = (width, "embed") if query_rank is None else (query_rank, "latent")
+        self.query = weight((read, heads, size), (read_axis, "heads", "head_dim"))
+        self.query_bias = bias_weight(projection_bias, (heads, size), ("heads", "head_dim"))
+        self.rotary_key = weight((source, rotary_dim), ("embed", None)) if rotary_dim else None
+        self.key = weight((rank, heads, head_dim), ("latent", "heads", "head_dim"))
+        self.value = weight((rank, heads, values), ("latent", "heads", "head_dim"))
+        self.value_bias = bias_weight(projection_bias, (heads, values), ("heads", "head_dim"))
+        self.output = HeadOutput(heads, values, width, bias=output_bias)
 
     @property
     def values(self) -> int:
         """Size of each value."""
-        return self.head_dim if self.value_dim is None else self.value_dim
-
-    @property
-    def query_size(self) -> int:
-        """Size of each query, the rotary part included."""
-        return self.head_dim + self.rotary_dim
+        size: int = self.kind.head_dim if self.kind.value_dim is None else self.kind.value_dim
+        return size
 
     @property
     def logit_scale(self) -> float:
         """Factor of the dot products."""
-        if self.scale is not None:
-            return self.scale
-        return default_scale(self.query_size) * (1.0 if self.rotary is None else self.rotary.logit_factor)
-
-    def module(self, width: int, memory_width: int) -> LatentAttention:
-        return LatentAttention(width, memory_width=memory_width, config=self)
-
-    def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
-        if self.query_rank is None:
-            queries = width * self.num_heads * self.query_size
-        else:
-            queries = self.query_rank * (width + self.num_heads * self.query_size)
-        compressed = memory_width * (self.rank + self.rotary_dim)
-        parts = self.head_dim + self.values
-        if query_length <= 1:
-            heads = query_length * (self.rank * parts + key_length * (2 * self.rank + self.rotary_dim))
-        else:
-            heads = key_length * (self.rank * parts + query_length * (self.query_size + self.values))
-        outputs = self.num_heads * self.values * width
-        return 2 * (query_length * (queries + outputs) + key_length * compressed + self.num_heads * heads)
-
-    def absorbs(self, query_length: int) -> bool:
-        """Return whether heads attend to c itself."""
-        return query_length == 1
-
-
-class LatentAttention(AttentionModule):
-    """Multi-head latent attention: the module of `Latent`.
-
-    >>> layer = headjax.LatentAttention(16, num_heads=4, rank=8, rngs=nnx.Rngs(0))
-    >>> layer(jnp.ones((1, 3, 16))).shape
-    (1, 3, 16)
-    """
-
-    formulation = Latent
-    config: Latent
-
-    def __init__(self, width: int, *, rngs: Rngs = None, params: Params | None = None, **options: Any) -> None:
-        super().__init__(width, rngs=rngs, params=params, **options)
-        config, memory_width, heads = self.config, self.memory_width, self.config.num_heads
-        rank, query_rank, bias = config.rank, config.query_rank, config.projection_bias
-        self.latent = weight((memory_width, rank), ("embed", "latent"))
-        self.latent_norm = small_norm(config.latent_norm, rank)
-        self.query_latent = None if query_rank is None else weight((width, query_rank), ("embed", "latent"))
-        self.query_norm = None if query_rank is None else small_norm(config.query_norm, query_rank)
-        read, read_axis = (width, "embed") if query_rank is None else (query_rank, "latent")
-        self.query = weight((read, heads, config.query_size), (read_axis, "heads", "head_dim"))
-        self.query_bias = bias_weight(bias, (heads, config.query_size), ("heads", "head_dim"))
-        self.rotary_key = weight((memory_width, config.rotary_dim), ("embed", None)) if config.rotary_dim else None
-        self.key = weight((rank, heads, config.head_dim), ("latent", "heads", "head_dim"))
-        self.value = weight((rank, heads, config.values), ("latent", "heads", "head_dim"))
-        self.value_bias = bias_weight(bias, (heads, config.values), ("heads", "head_dim"))
-        self.output = HeadOutput(heads, config.values, width, bias=config.output_bias)
-        self.fill(rngs, params)
+        scale, rotary = self.kind.scale, self.kind.rotary
+        size = self.kind.head_dim + self.kind.rotary_dim
+        return scale or default_scale(size) * (1.0 if rotary is None else rotary.logit_factor)
 
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         latent = into_heads(inputs, self.latent)  # [batch, key, rank]
         if self.latent_norm is not None:
             latent = self.latent_norm(latent)
-        if self.config.rotary is None or self.rotary_key is None:
+        if self.kind.rotary is None or self.rotary_key is None:
             return {"latent": latent}
         turning = into_heads(inputs, self.rotary_key)  # [batch, key, rotary_dim]
-        turned = self.config.rotary(turning[:, :, None], positions_or_count(positions, inputs.shape[1]))
+        turned = self.kind.rotary(turning[:, :, None], positions_or_count(positions, inputs.shape[1]))
         return {"latent": latent, "rotary_key": turned[:, :, 0]}
 
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         query, turned = self._queries(inputs, call)
         # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
-        if self.config.absorbs(inputs.shape[1]) and not call.dropout.active:
+        if self.absorbs(inputs.shape[1]) and not call.dropout.active:
             return self._attend_to_latent(query, turned, key_values, call)
-        key_values = self.rebuilt(key_values)
+        key_values = self._rebuilt(key_values)
         query = query if turned is None else jnp.concatenate([query, turned], axis=-1)
-        return call(query, key_values["key"], key_values["value"], scale=self.config.logit_scale)
+        return call(query, key_values["key"], key_values["value"], scale=self.logit_scale)
+
+    def absorbs(self, query_length: int) -> bool:
+        """Return whether heads attend to c itself."""
+        return query_length == 1
 
     def _queries(self, inputs: jax.Array, call: Call) -> tuple[jax.Array, jax.Array | None]:
         """Return q_h `[batch, query, heads, head_dim]` and the turned r_h `[batch, query, heads, rotary_dim]`."""
@@ -166,17 +137,17 @@ class LatentAttention(AttentionModule):
         if self.query_norm is not None:
             inputs = self.query_norm(inputs)
         query = into_heads(inputs, self.query, self.query_bias)
-        size, rotary = self.config.head_dim, self.config.rotary
+        size, rotary = self.kind.head_dim, self.kind.rotary
         if rotary is None:
             return query, None
         positions = positions_or_count(call.positions, query.shape[1], call.mask)
         return query[..., :size], rotary(query[..., size:], positions)
 
-    def rebuilt(self, key_values: KeyValues) -> KeyValues:
+    def _rebuilt(self, key_values: KeyValues) -> KeyValues:
         """Return k_h and v_h `[batch, key, heads, ...]` of the latents."""
         key = into_heads(key_values["latent"], self.key)  # [batch, key, heads, head_dim]
-        if self.config.rotary is not None:
-            shape = (*key.shape[:3], self.config.rotary_dim)
+        if self.kind.rotary is not None:
+            shape = (*key.shape[:3], self.kind.rotary_dim)
             shared = jnp.broadcast_to(key_values["rotary_key"][:, :, None], shape)
             key = jnp.concatenate([key, shared], axis=-1)
         return {"key": key, "value": into_heads(key_values["latent"], self.value, self.value_bias)}
@@ -189,9 +160,22 @@ class LatentAttention(AttentionModule):
         if turned is not None:
             query = jnp.concatenate([query, turned], axis=-1)
             key = jnp.concatenate([key, key_values["rotary_key"]], axis=-1)
-        scale = self.config.logit_scale
-        attended = call(query, key[:, :, None], key_values["latent"][:, :, None], scale=scale)
+        attended = call(query, key[:, :, None], key_values["latent"][:, :, None], scale=self.logit_scale)
         context = jnp.einsum("bqhr,rhv->bqhv", attended.context, self.value[...])
         if self.value_bias is not None:
             context = context + self.value_bias[None, None]
         return attended._replace(context=context)
+
+    def flops(self, query_length: int, key_length: int) -> int:
+        rank, query_rank, turning = self.kind.rank, self.kind.query_rank, self.kind.rotary_dim
+        width, heads, parts = self.width, self.num_heads, self.kind.head_dim + self.values
+        queries = heads * (self.kind.head_dim + turning)  # of one token, by a number read
+        queries = width * queries if query_rank is None else query_rank * (width + queries)
+        compressed = self.memory_width * (rank + turning)
+        if query_length <= 1:
+            inside = query_length * (rank * parts + key_length * (2 * rank + turning))
+        else:
+            inside = key_length * (rank * parts + query_length * (turning + parts))
+        outputs = heads * self.values * width
+        counted: int = query_length * (queries + outputs) + key_length * compressed + heads * inside
+        return 2 * counted

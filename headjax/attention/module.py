@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import importlib
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,27 +15,28 @@ from flax import nnx
 
 from headjax.attention.attend import Call
 from headjax.attention.calling import AttentionCache, ModuleCall, check_call, conditions, one_batch_axis
-from headjax.attention.formulation import Attention, KeyValues, key_value_shapes
-from headjax.attention.operands import Attended, Dropout, Mask
+from headjax.attention.operands import Attended, Dropout, KeyValues, Mask
 from headjax.attention.projections import HeadOutput
+from headjax.core import serialize
 from headjax.core import tensors as declared_tensors
 from headjax.core.errors import ConfigError, HeadjaxError, require
-from headjax.core.fields import check_fields
+from headjax.core.fields import Count, options_of
+from headjax.core.kind import Kind
 from headjax.core.modules import arrays, bind, declared
-from headjax.core.serialize import kind, unknown_name
 from headjax.core.tensors import RULES, Initializer, Normal, Params
 from headjax.mesh.explicit import spread_by_compiler, take
 
 Rules = Mapping[str, str | None]
 """Mesh axis of every logical axis, as in `headjax.mesh.rules.RULES`."""
 
+Ids = tuple[int, ...] | None
+"""A number of each head, or None."""
 
-Rngs = nnx.Rngs | None
-"""Streams of random numbers, or None."""
+M = TypeVar("M", bound="AttentionModule")
 
 
-class Options(NamedTuple):
-    """Options of an attention module beside its sizes and its formulation; `AttentionModule` explains them."""
+class Setting(NamedTuple):
+    """How an attention module is drawn, computed and spread over a mesh; `AttentionModule` explains it."""
 
     initializer: Initializer = Normal(0.02)
     dropout_rate: float = 0.0
@@ -43,53 +45,104 @@ class Options(NamedTuple):
     rules: tuple[tuple[str, str | None], ...] = ()
 
 
+def formulation(name: str) -> Callable[[type[M]], type[M]]:
+    """Class decorator: registers an attention module under the name that its `Kind`s carry in JSON.
+
+    The keyword-only parameters of its `__init__`, which declares the weights, are the formulation's options. They are
+    compared with their types and bounds before, and the weights are drawn, or hold the arrays of `params`, after it.
+    """
+
+    def register(cls: type[M]) -> type[M]:
+        declare: Callable[..., None] = cls.__init__
+
+        @functools.wraps(declare)
+        def __init__(
+            self: M,
+            width: int,
+            memory_width: int | None = None,
+            *,
+            kind: Kind | None = None,
+            rngs: nnx.Rngs | None = None,
+            params: Params | None = None,
+            **given: Any,
+        ) -> None:
+            if "kind" in vars(self):  # the `__init__` of a subclass calls that of its base
+                declare(self, width, memory_width, **given)
+                return
+            setting = {name: given.pop(name) for name in Setting._fields if name in given}
+            if kind is None:
+                kind = Kind(type(self), **_with_sizes(type(self), width, given))
+                if rngs is None and params is None:
+                    raise HeadjaxError("rngs: needed to draw the parameters, as in rngs=nnx.Rngs(0)")
+            self.kind = kind
+            declare(self, width, memory_width, **kind.options, **setting)
+            self.fill(rngs, params)
+
+        cls.__init__ = __init__  # type: ignore[assignment, method-assign]
+        return serialize.kind(name)(cls)
+
+    return register
+
+
+def _with_sizes(cls: type, width: int, given: dict[str, Any]) -> dict[str, Any]:
+    """Return options with the sizes of heads that are needed and not given: `width / num_heads`."""
+    heads, known = given.get("num_heads"), options_of(cls)
+    if not isinstance(heads, int) or heads < 1 or width % heads:
+        return given
+    sizes = [name for name in ("head_dim", "value_dim") if name in known and known[name].default is dataclasses.MISSING]
+    return given | {name: width // heads for name in sizes if given.get(name) is None}
+
+
 class AttentionModule(nnx.Module, abc.ABC):
-    """Base of the attention modules, each of one formulation, whose config has the formula and the fields.
+    """Base of the attention modules, each of one formulation, whose class has the formula and explains the options.
 
     Weights are attributes (`query`, `key`, `value`, `output`, `query_bias`, ...); one that the formulation goes without
-    is None. A subclass declares them in its `__init__`, between `super().__init__` and `fill`.
+    is None.
+
+    Args:
+        width: size of the residual stream.
+        memory_width: size of the vectors that are attended to; None is `width`.
+        num_heads: number of heads.
+        head_ids: the heads' original numbers, kept when heads are removed; None counts from 0.
+        rngs: draws the weights.
+        params: holds the weights, a nested dict of arrays, in place of `rngs`.
+        initializer: draws the weights that have no initializer of their own.
+        dropout_rate: rate on the probabilities.
+        dtype: type to compute in; None is that of the arrays.
+        implementation: name of the attention kernel.
+        rules: mesh axis of every logical axis.
 
     Attributes:
-        formulation: class of the formulation's config.
-        config: the formulation.
-        width: size of the residual stream.
-        memory_width: size of the vectors that are attended to.
-        options: how it is drawn, computed and spread over a mesh.
+        kind: class and options, as a config holds them.
+        setting: how it is drawn, computed and spread over a mesh.
         deterministic: whether calls drop nothing, whatever `rngs` they are given; `eval()` and `train()` set it.
     """
 
+    kind: Kind
     deterministic: bool
-    formulation: ClassVar[type[Attention]]
-    config: Any
     output: Any
 
     def __init__(
         self,
         width: int,
-        *,
-        config: Attention | None = None,
-        rngs: nnx.Rngs | None = None,
-        params: Params | None = None,
         memory_width: int | None = None,
+        *,
         initializer: Initializer = Normal(0.02),
         dropout_rate: float = 0.0,
         dtype: Any = None,
         implementation: str = "auto",
         rules: Rules = RULES,
-        **fields: Any,
     ) -> None:
-        """Make a module whose weights are drawn, given, or only declared."""
-        if config is None or fields:
-            config = self._config(width, fields)
-            if rngs is None and params is None:
-                raise HeadjaxError("rngs: needed to draw the parameters, as in rngs=nnx.Rngs(0)")
         if not 0.0 <= dropout_rate < 1.0:
             raise ConfigError(f"dropout_rate: must be at least 0 and below 1, got {dropout_rate}")
-        self.config = config
+        heads, ids = self.num_heads, self.ids
+        require(len(ids) == heads, "head_ids", f"names {len(ids)} heads, but num_heads is {heads}")
+        distinct = len(set(ids)) == heads and min(ids, default=0) >= 0
+        require(distinct, "head_ids", f"must be distinct and not negative, got {ids}")
         self.width = width
         self.memory_width = width if memory_width is None else memory_width
         dtype, own = None if dtype is None else jnp.dtype(dtype), () if rules is RULES else tuple(rules.items())
-        self.options = Options(initializer, dropout_rate, dtype, implementation, own)
+        self.setting = Setting(initializer, dropout_rate, dtype, implementation, own)
         self.deterministic = False
 
     def fill(self, rngs: nnx.Rngs | None, params: Params | None) -> None:
@@ -98,37 +151,37 @@ class AttentionModule(nnx.Module, abc.ABC):
         if params is not None:
             declared_tensors.check(tensors, params)
         elif rngs is not None:
-            params = declared_tensors.initialize(tensors, rngs.params(), self.options.initializer)
+            params = declared_tensors.initialize(tensors, rngs.params(), self.setting.initializer)
         else:
             return
         bind(self, params)
-        if self.options.rules:
+        if self.setting.rules:
             # Flax takes a logical axis without a rule for a mesh axis, so those that are left out are named, too.
-            rules = tuple((dict.fromkeys(RULES) | dict(self.options.rules)).items())
+            rules = tuple((dict.fromkeys(RULES) | dict(self.setting.rules)).items())
             for weight in declared_tensors.flatten(tensors).values():
                 weight.set_metadata("sharding_rules", rules)
-
-    @classmethod
-    def _config(cls, width: int, fields: dict[str, Any]) -> Attention:
-        """Return the formulation with these fields, and derived ones; errors name the module."""
-        known = {field.name: field for field in dataclasses.fields(cls.formulation) if field.init}
-        unknown = next((name for name in fields if name not in known), None)
-        if unknown is not None:
-            raise ConfigError(f"{unknown}: {unknown_name(f'field of {cls.__name__}', unknown, list(known))}")
-        needed = [name for name, field in known.items() if field.default is dataclasses.MISSING]
-        heads = fields.get("num_heads")
-        if isinstance(heads, int) and heads > 0 and width % heads == 0:
-            derived = [name for name in DERIVED if name in needed and fields.get(name) is None]
-            fields = fields | dict.fromkeys(derived, width // heads)
-        missing = next((name for name in needed if name not in fields), None)
-        if missing is not None:
-            raise ConfigError(f"{missing}: missing; {cls.__name__} needs it")
-        return cls.formulation(**fields)
 
     @property
     def params(self) -> Params:
         """The weights as a nested dict of arrays."""
         return arrays(self)
+
+    @property
+    def num_heads(self) -> int:
+        """Number of heads."""
+        heads: int = self.kind.options["num_heads"]
+        return heads
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Original number of each head."""
+        own: Ids = self.kind.options.get("head_ids")
+        return tuple(range(self.num_heads)) if own is None else own
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The KV head that each query head reads; by default each has its own."""
+        return tuple(range(self.num_heads))
 
     @abc.abstractmethod
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
@@ -138,6 +191,13 @@ class AttentionModule(nnx.Module, abc.ABC):
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         """Return the contexts `[batch, query, heads, value_dim]` of queries `inputs [batch, query, width]`."""
 
+    @abc.abstractmethod
+    def flops(self, query_length: int, key_length: int) -> int:
+        """Count the floating-point operations of one forward of one sequence.
+
+        A multiply-add counts as two; softmax and biases count nothing.
+        """
+
     def combine(self, context: jax.Array) -> jax.Array:
         """Return sum_h context_h W_O^h + b_O: `[batch, query, heads, value_dim]` to `[batch, query, width]`."""
         heads, size = context.shape[2:]
@@ -146,8 +206,16 @@ class AttentionModule(nnx.Module, abc.ABC):
 
     def output_matrices(self) -> jax.Array:
         """Return W_O^h of every head, `[heads, value_dim, width]`, of which `combine` is the linear map, b_O aside."""
-        kernel: jax.Array = self.output.kernel[...]
-        return kernel
+        kernel = self.output.kernel
+        return jnp.zeros((0, 1, self.width)) if kernel is None else kernel[...]
+
+    def step_flops(self, length: int) -> int:
+        """Count the FLOPs of one query where a cache holds the `key_values` of `length` tokens, the last one new."""
+        return self.flops(1, length) - self.flops(0, length - 1)
+
+    def cache_size(self) -> int:
+        """Return the number of scalars that a decoding cache holds per token: the size of `key_values`."""
+        return _cache_size(self.kind, self.width, self.memory_width)
 
     def __call__(
         self,
@@ -167,7 +235,7 @@ class AttentionModule(nnx.Module, abc.ABC):
         `batch` stands for any number of axes, none included. On a mesh with explicit axes (`jax.make_mesh`) outputs lie
         as the inputs do, and the compiler spreads what lies between.
         """
-        drops = self.options.dropout_rate > 0.0 and not (self.deterministic if deterministic is None else deterministic)
+        drops = self.setting.dropout_rate > 0.0 and not (self.deterministic if deterministic is None else deterministic)
         call = ModuleCall(
             inputs=inputs,
             attended_to=attended_to,
@@ -179,17 +247,17 @@ class AttentionModule(nnx.Module, abc.ABC):
             dropout=rngs.dropout() if rngs is not None and drops else None,
         )
         call = jax.tree.map(jnp.asarray, call)
-        check_call(call, self.width, self.memory_width, self.config.num_heads)
+        check_call(call, self.width, self.memory_width, self.num_heads)
         like = call.inputs if cache is None else (call.inputs, call.cache)
         return spread_by_compiler(type(self)._computed, like, self, call)
 
     def _computed(self, call: ModuleCall) -> Any:
         """Return the results of `__call__`."""
-        module, options, batch = self, self.options, call.batch
+        module, setting, batch = self, self.setting, call.batch
         call = one_batch_axis(call)
         inputs, cache = call.inputs, call.cache
-        if options.dtype is not None:
-            module, inputs, memory = jax.tree.map(lambda x: x.astype(options.dtype), (self, inputs, call.attended_to))
+        if setting.dtype is not None:
+            module, inputs, memory = jax.tree.map(lambda x: x.astype(setting.dtype), (self, inputs, call.attended_to))
             call = call._replace(attended_to=memory)
         key_values = module.key_values(inputs if call.attended_to is None else call.attended_to, call.positions)
         if cache is not None:
@@ -198,8 +266,8 @@ class AttentionModule(nnx.Module, abc.ABC):
             mask=call.mask,
             bias=call.bias,
             positions=call.positions,
-            dropout=Dropout(options.dropout_rate, call.dropout),
-            implementation=options.implementation,
+            dropout=Dropout(setting.dropout_rate, call.dropout),
+            implementation=setting.implementation,
         )
         outputs = module.combine(module.attend(inputs, key_values, context).context)
         outputs = outputs.reshape(*batch, *outputs.shape[1:])  # [batch, query, width]
@@ -211,7 +279,7 @@ class AttentionModule(nnx.Module, abc.ABC):
     def empty_cache(self, batch: int | Sequence[int], capacity: int, dtype: Any = None) -> AttentionCache:
         """A cache with room for this many tokens of each example, in the type to compute in or another."""
         axes = (batch,) if isinstance(batch, int) else tuple(batch)
-        shapes = key_value_shapes(self, 1, capacity, dtype or self.options.dtype or jnp.float32)
+        shapes = key_value_shapes(self, 1, capacity, dtype or self.setting.dtype or jnp.float32)
         entries = {name: jnp.zeros((*axes, *shape.shape[1:]), shape.dtype) for name, shape in shapes.items()}
         return AttentionCache(entries, jnp.zeros((), jnp.int32))
 
@@ -219,21 +287,27 @@ class AttentionModule(nnx.Module, abc.ABC):
         """Return a module with the heads at these positions alone: its outputs are those with the other gates at 0."""
         if not heads:
             bias = self.output.bias
-            held = {} if bias is None else {"bias": bias.get_raw_value()}
-            return self.like(self.left(heads), {"output": held})
-        index = {axis: jnp.asarray(places, jnp.int32) for axis, places in self.config.kept(heads).items()}
+            return self.like(self.left(heads), {"output": {} if bias is None else {"bias": bias.get_raw_value()}})
+        index = {"heads": list(heads), "kv_heads": sorted({self.groups[head] for head in heads})}
 
-        def kept(path: str, weight: nnx.Param[Any]) -> Any:
+        def cut(path: str, weight: nnx.Param[Any]) -> Any:
             array = weight.get_raw_value()
             for dimension, axis in enumerate(weight.out_sharding):
-                array = take(array, index[axis], dimension, axis) if axis in index else array
+                if axis in index:
+                    array = take(array, jnp.asarray(index[axis], jnp.int32), dimension, axis)
             return array
 
-        return self.like(self.left(heads), declared_tensors.map_tensors(kept, declared(self)))
+        return self.like(self.left(heads), declared_tensors.map_tensors(cut, declared(self)))
 
-    def left(self, heads: Sequence[int]) -> Attention:
-        """Return the formulation that `keep_heads` returns; abstract weights suffice."""
-        return self.config.with_heads(heads) if heads else NoHeads(output_bias=self.output.bias is not None)
+    def left(self, heads: Sequence[int]) -> Kind:
+        """Return the kind that `keep_heads` returns; abstract weights suffice."""
+        if not heads:
+            return Kind(NoHeadsAttention, output_bias=self.output.bias is not None)
+        return self.kind.replace(**self.changed(heads))
+
+    def changed(self, heads: Sequence[int]) -> dict[str, Any]:
+        """Return the options that change where only the heads at these positions stay."""
+        return {"num_heads": len(heads), "head_ids": tuple(self.ids[head] for head in heads)}
 
     def convert(self, to: Any, seed: int = 0) -> AttentionModule:
         """Return a module of another formulation with these weights, by `headjax.convert`'s targets."""
@@ -241,16 +315,12 @@ class AttentionModule(nnx.Module, abc.ABC):
         converted: AttentionModule = importlib.import_module("headjax.conversion.model").convert_layer(self, to, seed)
         return converted
 
-    def like(self, config: Attention, params: Params) -> AttentionModule:
-        """Return a module of another formulation with this one's sizes and options."""
-        module: AttentionModule = config.module(self.width, self.memory_width)
-        module.options, module.deterministic = self.options, self.deterministic
+    def like(self, kind: Kind, params: Params) -> AttentionModule:
+        """Return a module of another kind with this one's sizes and setting."""
+        module: AttentionModule = kind.module(self.width, self.memory_width)
+        module.setting, module.deterministic = self.setting, self.deterministic
         module.fill(None, params)
         return module
-
-
-DERIVED = ("head_dim", "value_dim")
-"""Fields that are `width / num_heads` where a formulation needs them and nobody gives them."""
 
 
 def _append(held: jax.Array, new: jax.Array, used: jax.Array) -> jax.Array:
@@ -258,60 +328,70 @@ def _append(held: jax.Array, new: jax.Array, used: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_slice_in_dim(held, new.astype(held.dtype), used, axis=1)
 
 
+def key_value_shapes(module: AttentionModule, batch: int, length: int, dtype: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the shapes of the `key_values` of an attention module that computes in a type."""
+    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, dtype), module)
+    inputs = jax.ShapeDtypeStruct((batch, length, module.memory_width), dtype)
+    positions = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    found: dict[str, jax.ShapeDtypeStruct] = jax.eval_shape(type(module).key_values, shapes, inputs, positions)
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _cache_size(kind: Kind, width: int, memory_width: int) -> int:
+    kept = key_value_shapes(kind.module(width, memory_width), 1, 1, jnp.float32)
+    return sum(array.size for array in jax.tree.leaves(kept))
+
+
 class WrappingAttention(AttentionModule):
-    """Base of the modules around another one, which lies under `inner`."""
+    """Base of the modules around another one, whose kind is their option `inner` and which lies under `inner`."""
 
     inner: Any
 
-    def combine(self, context: jax.Array) -> jax.Array:
-        return self.inner.combine(context)
+    @property
+    def output(self) -> Any:
+        """The map of the module inside from its contexts to the stream."""
+        return self.inner.output
 
-    def output_matrices(self) -> jax.Array:
-        return self.inner.output_matrices()
+    @property
+    def num_heads(self) -> int:
+        heads: int = self.kind.inner.num_heads
+        require(heads > 0, "inner", "has no heads, so that there is nothing around them")
+        return heads
 
-    def keep_heads(self, heads: Sequence[int]) -> AttentionModule:
-        return super().keep_heads(heads) if heads else self.inner.keep_heads(heads)
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(self.kind.inner.ids)
 
-    def left(self, heads: Sequence[int]) -> Attention:
-        return super().left(heads) if heads else self.inner.left(heads)
+    @property
+    def groups(self) -> tuple[int, ...]:
+        return tuple(self.kind.inner.groups)
+
+    def changed(self, heads: Sequence[int]) -> dict[str, Any]:
+        return {"inner": self.inner.left(heads)}
 
 
-@kind("no_heads")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NoHeads(Attention):
+@formulation("no_heads")
+class NoHeadsAttention(AttentionModule):
     """Attention without heads: every output is b_O, or zero without it, since a sum over no heads is zero.
 
-    Attributes:
+    Args:
         output_bias: whether the layer has a b_O.
     """
 
-    num_heads: int = 0
-    output_bias: bool = True
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(self.num_heads == 0, "num_heads", f"a layer without heads has 0, got {self.num_heads}")
-
-    def module(self, width: int, memory_width: int) -> NoHeadsAttention:
-        return NoHeadsAttention(width, memory_width=memory_width, config=self)
-
-    def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
-        return 0
-
-    def with_heads(self, heads: Sequence[int]) -> Attention:
-        return self
-
-
-class NoHeadsAttention(AttentionModule):
-    """The rest of an attention module when its last head is removed; see `NoHeads`."""
-
-    formulation = NoHeads
-    config: NoHeads
-
-    def __init__(self, width: int, *, rngs: Rngs = None, params: Params | None = None, **options: Any) -> None:
-        super().__init__(width, rngs=rngs, params=params, **options)
-        self.output = HeadOutput(0, 1, width, bias=self.config.output_bias)
-        self.fill(rngs, params)
+    def __init__(
+        self,
+        width: int,
+        memory_width: int | None = None,
+        *,
+        num_heads: Count = 0,
+        head_ids: Ids = None,
+        output_bias: bool = True,
+        **setting: Any,
+    ) -> None:
+        require(num_heads == 0, "num_heads", f"a layer without heads has 0, got {num_heads}")
+        super().__init__(width, memory_width, **setting)
+        self.output = HeadOutput(0, 1, width, bias=output_bias)
 
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         return {}
@@ -319,5 +399,5 @@ class NoHeadsAttention(AttentionModule):
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         return Attended(jnp.zeros((*inputs.shape[:2], 0, 1), inputs.dtype), None)
 
-    def output_matrices(self) -> jax.Array:
-        return jnp.zeros((0, 1, self.width))
+    def flops(self, query_length: int, key_length: int) -> int:
+        return 0

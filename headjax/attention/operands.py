@@ -11,6 +11,9 @@ import jax.numpy as jnp
 
 from headjax.mesh.random_bits import dropped
 
+KeyValues = dict[str, jax.Array]
+"""Arrays `[batch, key, ...]` that a formulation computes from the attended sequence; a decoding cache holds them."""
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)

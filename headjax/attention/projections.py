@@ -1,4 +1,4 @@
-"""Dense maps between the residual stream and heads, and the sizes of heads."""
+"""Dense maps between the residual stream and heads."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.attend import default_scale
-from headjax.attention.rotary import Rotary
 from headjax.core.tensors import Zeros, weight
 
 Weight = jax.Array | nnx.Param[Any]
@@ -52,32 +50,3 @@ class HeadOutput(nnx.Module):
             flat = contexts.reshape(-1, features) @ self.kernel.reshape(features, width)
             outputs = flat.reshape(*contexts.shape[:-1], width)
         return outputs if self.bias is None else outputs + self.bias.reshape(1, 1, -1)
-
-
-class HeadSizes:
-    """Sizes of formulations in which each head has queries, keys and values.
-
-    Attributes:
-        head_dim: size of each query and key.
-        value_dim: size of each value; None is `head_dim`.
-        scale: multiplies the dot products; None is 1 / sqrt(head_dim), times the factor that the rotary scaling asks
-            for.
-        rotary: turns queries and keys by their positions, or None.
-    """
-
-    head_dim: int
-    value_dim: int | None
-    scale: float | None
-    rotary: Rotary | None = None
-
-    @property
-    def values(self) -> int:
-        """Size of each value."""
-        return self.head_dim if self.value_dim is None else self.value_dim
-
-    @property
-    def logit_scale(self) -> float:
-        """Factor of the dot products."""
-        if self.scale is not None:
-            return self.scale
-        return default_scale(self.head_dim) * (1.0 if self.rotary is None else self.rotary.logit_factor)

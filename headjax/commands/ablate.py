@@ -11,8 +11,8 @@ from headjax.commands.options import option
 from headjax.commands.results import OnExamples, found
 from headjax.commands.score import SHOWN, extremes
 from headjax.core.errors import HeadjaxError
+from headjax.core.fields import unknown_name
 from headjax.core.progress import Progress
-from headjax.core.serialize import unknown_name
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 

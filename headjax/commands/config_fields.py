@@ -17,7 +17,7 @@ from headjax.core.described import (
     parse_docstring,
     value_in_words,
 )
-from headjax.core.serialize import class_of_kind, kinds_of, to_data
+from headjax.core.serialize import class_of, class_of_kind, is_group, kinds_of, to_data
 from headjax.report.tables import Table
 
 WIDTH = 100
@@ -81,7 +81,7 @@ def rows_of(cls: type, path: str = "config", value: Any = None, listed: dict[typ
     The fields of a class of groups are listed once, where it comes first, and everywhere for a value.
     """
     listed = {} if listed is None else listed
-    classes = [type(value)] if value is not None else [class_of_kind(name) for name in kinds_of(cls)] or [cls]
+    classes = [class_of(value)] if value is not None else [class_of_kind(name) for name in kinds_of(cls)] or [cls]
     merged: dict[str, tuple[ConfigField, list[str]]] = {}
     for each in classes:
         for field in config_fields(each):
@@ -93,7 +93,7 @@ def rows_of(cls: type, path: str = "config", value: Any = None, listed: dict[typ
         group = next(iter(groups_in(field.hint)), None)
         same = listed.setdefault(group, where) if group is not None and value is None else where
         rows.append(_row(field, () if len(kinds) == len(classes) else tuple(kinds), where, own, same))
-        if group is not None and same == where and (value is None or dataclasses.is_dataclass(own)):
+        if group is not None and same == where and (value is None or is_group(own)):
             groups.append((group, f"{where}[]" if get_origin(field.hint) is tuple else where, own))
     return rows + [row for below in dict.fromkeys(groups) for row in rows_of(*below, listed)]
 

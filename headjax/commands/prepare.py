@@ -138,7 +138,8 @@ def run(options: Options, progress: Progress) -> Found:
 def changed(form: Form, given: Sequence[str]) -> Form:
     """A form with other values of its fields."""
     from headjax.core.configuration import read_literal
-    from headjax.core.serialize import from_data, to_data, unknown_name
+    from headjax.core.fields import unknown_name
+    from headjax.core.serialize import from_data, to_data
     from headjax.data.forms import Form
 
     data = to_data(form)

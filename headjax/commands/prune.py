@@ -105,7 +105,7 @@ def run(options: Options, progress: Progress) -> Found:
 
 def _check(options: Options) -> None:
     """Refuse options that exclude each other, and options that need a task without a task."""
-    from headjax.core.serialize import unknown_name
+    from headjax.core.fields import unknown_name
     from headjax.heads.ordering import amount_of
     from headjax.heads.orders import ORDERS
 

@@ -70,7 +70,7 @@ def _multi_head_sites(
     for place, module in layers_at(model, find_layers(model, stacks, layers)).items():
         inner = in_float32(inside_gates(module))
         try:
-            multi_head_of(inner.config)
+            multi_head_of(inner.kind)
         except ConfigError as error:
             raise ConfigError(f"{place[0]}/{place[1]}: {error}") from None
         sites[place] = Site(as_multi_head(inner))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from headjax.attention import Attention, Collaborative, MultiHead
+from headjax.attention import CollaborativeAttention, Kind
 from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import Root, covariance_root
 from headjax.conversion.decomposition import CP, Solver, decompose
@@ -50,7 +50,7 @@ class ToCollaborative(Target):
     shared_dim: Size
     solver: Solver = Solver()
 
-    def check(self, attention: Attention, width: int, memory_width: int) -> None:
+    def check(self, attention: Kind, width: int, memory_width: int) -> None:
         source = multi_head_of(attention)
         require(source.rotary is None, "rotary", "turns queries and keys between W_Q and W_K, so they cannot be shared")
         require_rank("shared_dim", self.shared_dim, source.num_heads * source.head_dim, "num_heads * head_dim")
@@ -83,7 +83,7 @@ class ToCollaborative(Target):
         fields = shared_key_fields(source, content_bias=has_content_bias(site, approximation))
         params = shared_key_params(site, approximation)
         params |= {"query": factors.left, "key": factors.right, "mixing": factors.mixing}
-        return site.becoming(Collaborative(shared_dim=self.shared_dim, **fields), params)
+        return site.becoming(Kind(CollaborativeAttention, shared_dim=self.shared_dim, **fields), params)
 
 
 def same_shapes(sites: Sequence[Site]) -> list[list[int]]:
@@ -107,7 +107,7 @@ def scaled_query_key(site: Site) -> Products:
     return Products(site.params["query"] * carried_scale(site.multi_head), site.params["key"])
 
 
-def carried_scale(attention: MultiHead) -> float:
+def carried_scale(attention: Kind) -> float:
     """Return the layer's logit scale over 1 / sqrt(head_dim); 1 unless the layer has another scale (T5)."""
     return attention.logit_scale * attention.head_dim**0.5
 
@@ -134,7 +134,7 @@ def weighted(products: Products, weights: tuple[Root, Root] | None) -> Products:
     return Products(left, right)
 
 
-def shared_key_fields(attention: MultiHead, *, content_bias: bool) -> dict[str, Any]:
+def shared_key_fields(attention: Kind, *, content_bias: bool) -> dict[str, Any]:
     """Return the fields that collaborative attention takes over from a multi-head layer."""
     return {
         "num_heads": attention.num_heads,

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Attention, Grouped, MultiHead
+from headjax.attention import GroupedAttention, Kind
 from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import covariance_root
 from headjax.conversion.sharing import (
@@ -34,6 +34,7 @@ from headjax.conversion.turned_keys import fit_turning, turning_losses
 from headjax.conversion.turning import turns, turns_whole
 from headjax.core.errors import require
 from headjax.core.fields import Size
+from headjax.core.modules import declared
 from headjax.core.tensors import Params
 
 NORMS = ("query_norm", "key_norm")
@@ -68,16 +69,16 @@ class ToGrouped(Target):
     pooling: Literal["fitted", "mean"] = "fitted"
     grouping: Literal["best", "consecutive"] = "best"
 
-    def check(self, attention: Attention, width: int, memory_width: int) -> None:
+    def check(self, attention: Kind, width: int, memory_width: int) -> None:
         heads = (attention if _normalises(attention) else multi_head_of(attention)).num_heads
         divides = 1 <= self.kv_heads <= heads and heads % self.kv_heads == 0
         require(divides, "kv_heads", f"{self.kv_heads} does not divide the num_heads of {heads}")
 
     def prepare(self, module: AttentionModule) -> AttentionModule:
-        attention = module.config
-        if not (isinstance(attention, Grouped) and _normalises(attention)):
+        attention = module.kind
+        if not (attention.of is GroupedAttention and _normalises(attention)):
             return super().prepare(module)
-        alone = dataclasses.replace(attention, kv_heads=attention.num_heads, kv_index=None)
+        alone = attention.replace(kv_heads=attention.num_heads, kv_index=None)
         return module.like(alone, copied_keys(module))
 
     def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
@@ -92,7 +93,8 @@ class ToGrouped(Target):
         params = _fitted(site, groups) if fits else _averaged(_weights(site), groups)
         norms = {name: getattr(source, name, None) for name in NORMS}
         biased = source.projection_bias or (fits and site.moments is not None)
-        config = Grouped(
+        config = Kind(
+            GroupedAttention,
             num_heads=source.num_heads,
             head_ids=_moved(source, order),
             kv_heads=self.kv_heads,
@@ -105,8 +107,8 @@ class ToGrouped(Target):
             **norms,
         )
         params |= {name: site.params[name] for name in NORMS if name in site.params}
-        declared = config.tensors(params["query"].shape[0], params["key"].shape[0])
-        return site.becoming(config, {name: params[name] for name in declared})
+        weights = declared(config.module(params["query"].shape[0], params["key"].shape[0]))
+        return site.becoming(config, {name: params[name] for name in weights})
 
     def _groups(self, site: Site, seed: int) -> Partition:
         heads = site.attention.num_heads
@@ -187,12 +189,12 @@ def _pair_distances(matrices: jax.Array) -> np.ndarray:
     return np.asarray(found / jnp.maximum(jnp.square(matrices).sum(axis=(1, 2)).mean(), 1e-30), np.float64)
 
 
-def _source(site: Site) -> MultiHead | Grouped:
+def _source(site: Site) -> Kind:
     """Return the layer with a key and a value for every head."""
-    return site.attention if isinstance(site.attention, Grouped) else site.multi_head
+    return site.attention if site.attention.of is GroupedAttention else site.multi_head
 
 
-def _normalises(attention: Attention) -> bool:
+def _normalises(attention: Kind) -> bool:
     return any(getattr(attention, name, None) is not None for name in NORMS)
 
 
@@ -206,6 +208,6 @@ def _norms(weight: jax.Array) -> jax.Array:
     return jnp.sqrt(jnp.square(weight).sum(axis=(0, 2)))
 
 
-def _moved(source: MultiHead | Grouped, order: Sequence[int]) -> tuple[int, ...] | None:
+def _moved(source: Kind, order: Sequence[int]) -> tuple[int, ...] | None:
     ids = tuple(source.ids[head] for head in order)
     return None if ids == tuple(range(len(ids))) else ids

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import ClassVar, TypeGuard
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Attention, Compressed, Grouped, Latent, MultiHead
+from headjax.attention import CompressedAttention, GroupedAttention, Kind, LatentAttention
 from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import Moments, Root, covariance_root
 from headjax.conversion.products import gain, gram
@@ -38,9 +38,9 @@ class ToLatent(Target):
     covariance; their mean goes exactly into the biases of values and keys. The conversion is exact when the rank
     reaches that of all keys and values together. The logits keep their scale.
 
-    Where keys turn with their positions or are normalised, the layer becomes `Compressed`: keys are rebuilt from c,
-    then normalised, then turned, and grouped layers keep their groups. A key then counts by the mean of its logits over
-    the distances 0, 1, ..., 255 between query and key.
+    Where keys turn with their positions or are normalised, the layer becomes `CompressedAttention`: keys are rebuilt
+    from c, then normalised, then turned, and grouped layers keep their groups. A key then counts by the mean of its
+    logits over the distances 0, 1, ..., 255 between query and key.
 
     A conversion with calibration batches also tries a second criterion, the squared error of keys and values themselves
     (SVD-LLM's whitening), and takes the one whose model agrees better with the original on batches held out.
@@ -54,18 +54,18 @@ class ToLatent(Target):
 
     rank: Size
 
-    def check(self, attention: Attention, width: int, memory_width: int) -> None:
-        source = attention if isinstance(attention, Grouped) and must_rebuild(attention) else multi_head_of(attention)
-        heads = source.kv_heads if isinstance(source, Grouped) else source.num_heads
+    def check(self, attention: Kind, width: int, memory_width: int) -> None:
+        source = attention if attention.of is GroupedAttention and must_rebuild(attention) else multi_head_of(attention)
+        heads = source.kv_heads if source.of is GroupedAttention else source.num_heads
         size = heads * (source.head_dim + source.values)
-        which = "kv_heads" if isinstance(source, Grouped) else "num_heads"
+        which = "kv_heads" if source.of is GroupedAttention else "num_heads"
         require_rank("rank", self.rank, min(memory_width, size), f"min(width, {which} * (head_dim + value_dim))")
 
     def criteria(self) -> tuple[Target, ...]:
         return self, LatentOfKeys(rank=self.rank)
 
     def prepare(self, module: AttentionModule) -> AttentionModule:
-        return module if must_rebuild(module.config) else super().prepare(module)
+        return module if must_rebuild(module.kind) else super().prepare(module)
 
     def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
         return [self._rebuilt(site) if must_rebuild(site.attention) else self._layer(site) for site in sites]
@@ -77,7 +77,8 @@ class ToLatent(Target):
             weights = gram(jnp.swapaxes(_read(site), 0, 1)), _written(site)
         down, up_key, up_value = _factors(site, self.rank, weights)
         biased = source.projection_bias or site.moments is not None
-        config = Latent(
+        config = Kind(
+            LatentAttention,
             num_heads=source.num_heads,
             head_ids=source.head_ids,
             rank=self.rank,
@@ -95,11 +96,9 @@ class ToLatent(Target):
         return site.becoming(config, params)
 
     def _rebuilt(self, site: Site) -> AttentionModule:
-        """Return the layer as `Compressed`, with the formulation that it has inside."""
+        """Return the layer as `CompressedAttention`, with the formulation that it has inside."""
         source, params = site.attention, site.params
-        if not must_rebuild(source):
-            raise TypeError(f"expected keys that turn or are normalised, got {source}")
-        groups = source.groups if isinstance(source, Grouped) else tuple(range(source.num_heads))
+        groups = source.groups
         per_key = [
             jnp.asarray([head for head, group in enumerate(groups) if group == key])
             for key in range(params["key"].shape[1])
@@ -115,7 +114,7 @@ class ToLatent(Target):
             inner["query_bias"] = bias_or_zeros(site, "query")
             for name, rebuilt in (("key", up_key), ("value", up_value)):
                 inner[f"{name}_bias"] = bias_or_zeros(site, name) + _lost_mean(site, name, down, rebuilt)
-        config = Compressed(inner=dataclasses.replace(source, projection_bias=biased), rank=self.rank)
+        config = Kind(CompressedAttention, inner=source.replace(projection_bias=biased), rank=self.rank)
         return site.becoming(config, {"latent": down, "inner": inner})
 
 
@@ -127,23 +126,22 @@ class LatentOfKeys(ToLatent):
     by_logits: ClassVar[bool] = False
 
 
-def must_rebuild(attention: Attention) -> TypeGuard[MultiHead | Grouped]:
+def must_rebuild(attention: Kind) -> bool:
     """Return whether keys turn or are normalised, so that they have to be rebuilt before they meet a query."""
-    if isinstance(attention, Grouped):
-        return attention.rotary is not None or attention.query_norm is not None or attention.key_norm is not None
-    return isinstance(attention, MultiHead) and attention.rotary is not None
+    given = (attention.options.get(name) for name in ("rotary", "query_norm", "key_norm"))
+    return issubclass(attention.of, GroupedAttention) and any(each is not None for each in given)
 
 
-def _turned_grams(source: MultiHead | Grouped, site: Site) -> jax.Array:
+def _turned_grams(source: Kind, site: Site) -> jax.Array:
     """Return G_h `[heads, dim, dim]`: an error e of a key costs e^T G_h e in logits, as a mean over distances.
 
     G_h = mean over t of R(t) E[q_h q_h^T] R(t)^T with the rotation R(t) by t positions, and q_h normalised where
     queries are. An error before the normalisation of keys is divided by their root mean square.
     """
     query = _read(site)
-    if isinstance(source, Grouped) and source.query_norm is not None:
+    if source.of is GroupedAttention and source.query_norm is not None:
         query = query / _root_mean_square(query) * gain(site.module.query_norm)
-    if isinstance(source, Grouped) and source.key_norm is not None:
+    if source.of is GroupedAttention and source.key_norm is not None:
         key = site.params["key"]
         key = key if site.moments is None else jnp.tensordot(_key_root(site.moments).root, key, 1)
         size = jnp.take(_root_mean_square(key), jnp.asarray(source.groups), axis=1)

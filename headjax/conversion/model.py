@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
@@ -143,7 +142,7 @@ def convert_layer(module: AttentionModule, to: Target | str, seed: int = 0) -> A
     target = parse_target(to) if isinstance(to, str) else to
     if isinstance(target, Restructuring):
         raise ConfigError(f"{target.name}: replaces the layers of a model; convert every layer to it")
-    target.check(target.source(module.config), module.width, module.memory_width)
+    target.check(target.source(module.kind), module.width, module.memory_width)
     with one_blas_thread():
         (converted,) = target.convert([Site(target.start(module))], seed)
     return _put_back(module, converted)
@@ -205,14 +204,15 @@ def _put_back(module: AttentionModule, converted: AttentionModule) -> AttentionM
     new = jax.tree.map(lambda array: array.astype(dtype), converted)
     if not isinstance(module, GatedAttention) or isinstance(converted, GatedAttention):
         return new
-    order = jnp.asarray([module.config.ids.index(head) for head in converted.config.ids])
+    order = jnp.asarray([module.ids.index(head) for head in converted.ids])
     gate, bias = jnp.take(module.gate[...], order, axis=1), jnp.take(module.gate_bias[...], order, axis=0)
-    around = dataclasses.replace(module.config, inner=converted.config)
-    return module.like(around, {"inner": new.params, "gate": gate, "gate_bias": bias})
+    return module.like(
+        module.kind.replace(inner=converted.kind), {"inner": new.params, "gate": gate, "gate_bias": bias}
+    )
 
 
 def _error(place: HeadLayer, site: Site, converted: AttentionModule) -> LayerError:
-    order = [converted.config.ids.index(head) for head in site.attention.ids]
+    order = [converted.ids.index(head) for head in site.attention.ids]
     old, new = query_key(site.module), _reordered(query_key(converted), order)
     values = value_output(site.module), _reordered(value_output(converted), order)
     logit_error = None

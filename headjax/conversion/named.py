@@ -14,7 +14,7 @@ from headjax.conversion.latent import ToLatent
 from headjax.conversion.per_head import ToFixed, ToGated
 from headjax.conversion.target import Restructuring, Target
 from headjax.core.errors import ConfigError
-from headjax.core.serialize import unknown_name
+from headjax.core.fields import unknown_name
 
 TARGETS: dict[str, type[Target | Restructuring]] = {
     target.name: target for target in (ToCollaborative, ToDeep, ToFixed, ToGated, ToGrouped, ToLatent)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from headjax.attention import Attention, Gated, MultiHead, NoHeads
+from headjax.attention import GatedAttention, Kind, NoHeadsAttention
 from headjax.attention.module import AttentionModule
 from headjax.conversion.sharing import fit_query_key, fit_value_output
 from headjax.conversion.target import Site, Target, multi_head_of
@@ -18,6 +18,7 @@ from headjax.conversion.turning import turns, turns_whole
 from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.limits import check_memory
+from headjax.core.modules import declared
 from headjax.core.tensors import Constant, Params, flatten, nested
 from headjax.mesh.memory import memory_of
 
@@ -49,7 +50,7 @@ class ToFixed(Target):
         """New size of values."""
         return self.head_dim if self.value_dim is None else self.value_dim
 
-    def check(self, attention: Attention, width: int, memory_width: int) -> None:
+    def check(self, attention: Kind, width: int, memory_width: int) -> None:
         source = multi_head_of(attention)
         if turns(source) and self.head_dim < source.head_dim:
             require(turns_whole(source), "rotary", "turns some dimensions of the heads alone, which cannot be fewer")
@@ -81,8 +82,7 @@ class ToFixed(Target):
             params["key_bias"] = jnp.zeros(params["query_bias"].shape)
         if self.values < source.values:
             params |= fit_value_output(site, heads, self.values)
-        config = dataclasses.replace(
-            source,
+        config = source.replace(
             head_dim=self.head_dim,
             value_dim=self.value_dim,
             scale=source.logit_scale,
@@ -91,11 +91,12 @@ class ToFixed(Target):
             projection_bias=biased,
         )
         padded = _padded(params, self.head_dim, self.values)
-        declared, held = flatten(config.tensors(params["query"].shape[0], params["key"].shape[0])), flatten(padded)
-        made = {path: held[path] if path in held else jnp.zeros(one.shape) for path, one in declared.items()}
+        weights = flatten(declared(config.module(params["query"].shape[0], params["key"].shape[0])))
+        held = flatten(padded)
+        made = {path: held[path] if path in held else jnp.zeros(one.shape) for path, one in weights.items()}
         return site.becoming(config, nested(made))
 
-    def _shrinks(self, source: MultiHead) -> bool:
+    def _shrinks(self, source: Kind) -> bool:
         return self.head_dim < source.head_dim or self.values < source.values
 
 
@@ -129,19 +130,19 @@ class ToGated(Target):
 
     bias: float = 4.0
 
-    def check(self, attention: Attention, width: int, memory_width: int) -> None:
-        require(not isinstance(attention, Gated), "attention", "is gated already")
+    def check(self, attention: Kind, width: int, memory_width: int) -> None:
+        require(attention.of is not GatedAttention, "attention", "is gated already")
 
     def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
         return [self._layer(site) for site in sites]
 
     def _layer(self, site: Site) -> AttentionModule:
-        if isinstance(site.attention, NoHeads):
+        if site.attention.of is NoHeadsAttention:
             return site.module
         heads, params = site.attention.num_heads, site.params
         output = params["output"] | {"kernel": params["output"]["kernel"] / jax.nn.sigmoid(self.bias)}
         return site.becoming(
-            Gated(inner=site.attention, bias_init=Constant(self.bias)),
+            Kind(GatedAttention, inner=site.attention, bias_init=Constant(self.bias)),
             {
                 "inner": params | {"output": output},
                 "gate": jnp.zeros((site.module.width, heads)),

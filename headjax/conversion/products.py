@@ -138,13 +138,13 @@ def value_output(module: AttentionModule) -> Products:
 
 @functools.singledispatch
 def _query_key(module: AttentionModule) -> Products:
-    raise ConfigError(f"attention: {kind_of(module.config)} has no products of queries and keys")
+    raise ConfigError(f"attention: {kind_of(module.kind)} has no products of queries and keys")
 
 
 @functools.singledispatch
 def _values(module: AttentionModule) -> jax.Array:
     """Return W_V^h of every head, `[memory width, heads, value_dim]`."""
-    raise ConfigError(f"attention: {kind_of(module.config)} has no products of values and outputs")
+    raise ConfigError(f"attention: {kind_of(module.kind)} has no products of values and outputs")
 
 
 @_query_key.register
@@ -154,12 +154,12 @@ def _(module: GroupedAttention) -> Products:
         query = query * gain(module.query_norm)
     if module.key_norm is not None:
         key = key * gain(module.key_norm)
-    return Products(query * module.config.logit_scale, key[:, jnp.asarray(module.config.groups)])
+    return Products(query * module.logit_scale, key[:, jnp.asarray(module.groups)])
 
 
 @_values.register
 def _(module: GroupedAttention) -> jax.Array:
-    return module.value[:, jnp.asarray(module.config.groups)]
+    return module.value[:, jnp.asarray(module.groups)]
 
 
 def gain(norm: Normalisation) -> jax.Array:
@@ -169,11 +169,11 @@ def gain(norm: Normalisation) -> jax.Array:
 
 @_query_key.register
 def _(module: LatentAttention) -> Products:
-    config = module.config
-    if config.query_rank is not None or config.rotary is not None or config.latent_norm is not None:
+    kind = module.kind
+    if kind.query_rank is not None or kind.rotary is not None or kind.latent_norm is not None:
         raise ConfigError("attention: latent attention with norms, rotary parts or a query latent has no such products")
     key = jnp.einsum("mr,rhd->mhd", module.latent[...], module.key[...])
-    return Products(module.query[...] * config.logit_scale, key)
+    return Products(module.query[...] * module.logit_scale, key)
 
 
 @_values.register
@@ -185,7 +185,7 @@ def _(module: LatentAttention) -> jax.Array:
 def _(module: CollaborativeAttention) -> Products:
     left, key = module.query[:, None, :] * module.mixing[...][None], module.key[...]
     right = jnp.broadcast_to(key[:, None, :], (key.shape[0], *left.shape[1:]))
-    return Products(left / module.config.head_dim**0.5, right)
+    return Products(left / module.kind.head_dim**0.5, right)
 
 
 @_values.register

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from headjax.attention import Attention, Gated, GatedAttention, Grouped, MultiHead, NoHeads
+from headjax.attention import GatedAttention, GroupedAttention, Kind, MultiHeadAttention, NoHeadsAttention
 from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import Moments
 from headjax.conversion.products import in_float32
 from headjax.core.errors import ConfigError, require
-from headjax.core.fields import Checked
+from headjax.core.fields import Checked, options_of
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 from headjax.heads.surgery import attention_layers
@@ -55,10 +54,10 @@ class Site(NamedTuple):
     moments: Moments | None = None
 
     @property
-    def attention(self) -> Attention:
+    def attention(self) -> Kind:
         """Formulation of the layer."""
-        attention: Attention = self.module.config
-        return attention
+        kind: Kind = self.module.kind
+        return kind
 
     @property
     def params(self) -> Params:
@@ -66,15 +65,15 @@ class Site(NamedTuple):
         params: Params = self.module.params
         return params
 
-    def becoming(self, attention: Attention, params: Params) -> AttentionModule:
+    def becoming(self, attention: Kind, params: Params) -> AttentionModule:
         """Return a layer of another formulation, with these arrays, in the place of this one."""
         module: AttentionModule = self.module.like(attention, params)
         return module
 
     @property
-    def multi_head(self) -> MultiHead:
+    def multi_head(self) -> Kind:
         """The formulation as multi-head attention, for conversions that start from that."""
-        if not isinstance(self.attention, MultiHead):
+        if self.attention.of is not MultiHeadAttention:
             raise TypeError(f"expected multi-head attention, got {kind_of(self.attention)}")
         return self.attention
 
@@ -92,16 +91,16 @@ class Target(Checked, abc.ABC):
     of_multi_head: ClassVar[bool] = True
 
     @abc.abstractmethod
-    def check(self, attention: Attention, width: int, memory_width: int) -> None:
+    def check(self, attention: Kind, width: int, memory_width: int) -> None:
         """Raise a `ConfigError` that names the field when a layer cannot be converted."""
 
     def criteria(self) -> tuple[Target, ...]:
         """Return the conversions of which one with held-out batches takes the one that agrees best; else the first."""
         return (self,)
 
-    def source(self, attention: Attention) -> Attention:
+    def source(self, attention: Kind) -> Kind:
         """Return the formulation that the conversion starts from: the one inside of gates, where it leaves them on."""
-        return attention.inner if self.of_multi_head and isinstance(attention, Gated) else attention
+        return attention.inner if self.of_multi_head and attention.of is GatedAttention else attention
 
     def start(self, module: AttentionModule) -> AttentionModule:
         """Return a layer with float32 weights in the form that the conversion starts from, out of its gates."""
@@ -135,38 +134,36 @@ class Restructuring(Checked, abc.ABC):
 
 def as_multi_head(module: AttentionModule) -> AttentionModule:
     """Return the layer as multi-head attention: every query head of a grouped layer gets a copy of key and value."""
-    attention = module.config
-    return module.like(multi_head_of(attention), copied_keys(module)) if isinstance(attention, Grouped) else module
+    attention = module.kind
+    return module.like(multi_head_of(attention), copied_keys(module)) if attention.of is GroupedAttention else module
 
 
 def copied_keys(module: AttentionModule) -> Params:
     """Return the parameters of a grouped layer with a copy of its key and value for every query head."""
-    index, shared = jnp.asarray(module.config.groups), ("key", "key_bias", "value", "value_bias")
+    index, shared = jnp.asarray(module.groups), ("key", "key_bias", "value", "value_bias")
     return {
         name: jnp.take(array, index, axis=array.ndim - 2) if name in shared else array
         for name, array in module.params.items()
     }
 
 
-def multi_head_of(attention: Attention) -> MultiHead:
+def multi_head_of(attention: Kind) -> Kind:
     """Return the config of `as_multi_head`."""
-    if isinstance(attention, MultiHead):
+    if attention.of is MultiHeadAttention:
         whole = attention.frequencies is None
         require(whole, "frequencies", "heads that keep some rotary frequencies cannot be converted once more")
         return attention
-    if not isinstance(attention, Grouped):
+    if attention.of is not GroupedAttention:
         raise ConfigError(f"attention: {kind_of(attention)} cannot be converted; multi_head and grouped can")
     plain = attention.query_norm is None and attention.key_norm is None
     require(plain, "query_norm", "normalised queries or keys are not products of weights and cannot be converted")
-    return MultiHead(**shared_fields(attention))
+    return Kind(MultiHeadAttention, **shared_fields(attention))
 
 
-def shared_fields(attention: MultiHead | Grouped) -> dict[str, Any]:
+def shared_fields(attention: Kind) -> dict[str, Any]:
     """Return the fields that multi-head and grouped attention both have."""
-    names = {field.name for field in dataclasses.fields(MultiHead)} & {
-        each.name for each in dataclasses.fields(Grouped)
-    }
-    return {name: getattr(attention, name) for name in names}
+    names = options_of(MultiHeadAttention).keys() & options_of(GroupedAttention).keys()
+    return {name: attention.options[name] for name in names}
 
 
 def require_rank(field: str, rank: int, most: int, what: str) -> None:
@@ -185,9 +182,7 @@ HeadLayer = tuple[str, int]
 """A head stack and a layer in it."""
 
 
-def find_layers(
-    model: Model, stacks: Collection[str] | None, layers: Collection[int] | None
-) -> dict[HeadLayer, Attention]:
+def find_layers(model: Model, stacks: Collection[str] | None, layers: Collection[int] | None) -> dict[HeadLayer, Kind]:
     """Return the formulations of the chosen layers with heads; of layers that share their parameters only the first."""
     attentions = model.config.attentions()
     for stack in stacks or ():
@@ -202,7 +197,7 @@ def find_layers(
         (site.head_stack, site.layer): site.attention
         for site in model.config.sites(chosen_stacks)
         if site.first
-        and not isinstance(site.attention, NoHeads)
+        and site.attention.of is not NoHeadsAttention
         and (layers is None or not set(layers).isdisjoint(site.tied))
     }
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Attention, Grouped, MultiHead
+from headjax.attention import GroupedAttention, Kind, MultiHeadAttention
 from headjax.attention.rotary import Rotary
 from headjax.conversion.target import Site, bias_or_zeros, shared_fields
+from headjax.core.serialize import kind_of
 
 DISTANCES = 256
 """Number of distances between query and key, from 0 on, that turned keys are weighed for."""
@@ -96,29 +97,29 @@ def _sizes(matrix: np.ndarray) -> np.ndarray:
     return np.maximum(size, 1e-9 * max(float(size.max()), TINY))
 
 
-def turns(attention: Attention) -> TypeGuard[Grouped | MultiHead]:
+def turns(attention: Kind) -> bool:
     """Return whether a layer has keys that turn with their positions."""
-    return isinstance(attention, Grouped | MultiHead) and attention.rotary is not None
+    return issubclass(attention.of, GroupedAttention) and attention.rotary is not None
 
 
-def turns_whole(attention: Grouped | MultiHead) -> bool:
+def turns_whole(attention: Kind) -> bool:
     """Return whether all dimensions of the queries and keys turn."""
     return attention.rotary is not None and attention.rotary.dim in (None, attention.head_dim)
 
 
-def grouped_of(attention: Attention) -> Grouped:
+def grouped_of(attention: Kind) -> Kind:
     """Return a layer whose keys turn as grouped attention; multi-head attention has a key for every head."""
-    if isinstance(attention, Grouped):
+    if attention.of is GroupedAttention:
         return attention
-    if not isinstance(attention, MultiHead):
-        raise TypeError(f"expected keys that turn, got {attention}")
-    return Grouped(kv_heads=attention.num_heads, **shared_fields(attention))
+    if attention.of is not MultiHeadAttention:
+        raise TypeError(f"expected keys that turn, got {kind_of(attention)}")
+    return Kind(GroupedAttention, kv_heads=attention.num_heads, **shared_fields(attention))
 
 
-def rotary_of(source: Grouped) -> Rotary:
+def rotary_of(source: Kind) -> Rotary:
     """Return the rotation of a layer's queries and keys."""
     if source.rotary is None:
-        raise TypeError(f"expected keys that turn, got {source}")
+        raise TypeError(f"expected keys that turn, got {kind_of(source)}")
     return source.rotary
 
 

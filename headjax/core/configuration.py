@@ -8,7 +8,7 @@ import warnings
 from typing import Any
 
 from headjax.core.errors import ConfigError
-from headjax.core.serialize import unknown_name
+from headjax.core.fields import unknown_name
 
 
 def parse_arguments(argument: str, of: str = "config", /, **defaults: Any) -> types.SimpleNamespace:

@@ -11,8 +11,8 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-from headjax.core.fields import Bound
-from headjax.core.serialize import kind_of, kinds_of
+from headjax.core.fields import Bound, options_of
+from headjax.core.serialize import has_kind, is_group, kind_of, kinds_of
 
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises")
 """Titles of the parts of a docstring that follow its text."""
@@ -62,22 +62,13 @@ MISSING = dataclasses.MISSING
 
 
 def config_fields(cls: Any) -> list[ConfigField]:
-    """Return the fields of a config class that a config can set."""
-    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-    hints = typing.get_type_hints(cls, include_extras=True)
+    """Return the fields of a config class, or the options of a class of modules, that a config can set."""
     meanings: dict[str, str] = {}
     for each in reversed(cls.__mro__):
-        meanings |= parse_docstring(each.__dict__.get("__doc__")).sections.get("Attributes", {})
-    return [
-        ConfigField(
-            field.name,
-            hints[field.name],
-            field.default if field.default_factory is MISSING else field.default_factory(),
-            meanings.get(field.name, ""),
-        )
-        for field in fields
-        if field.init
-    ]
+        sections = parse_docstring(each.__dict__.get("__doc__")).sections
+        meanings |= sections.get("Attributes" if dataclasses.is_dataclass(cls) else "Args", {})
+    given = {} if inspect.isabstract(cls) and not dataclasses.is_dataclass(cls) else options_of(cls)
+    return [ConfigField(name, *option, meanings.get(name, "")) for name, option in given.items()]
 
 
 def groups_in(hint: Any) -> list[type]:
@@ -115,8 +106,8 @@ def in_words(hint: Any, group: Callable[[type], str], quote: str = "") -> str:
 
 def value_in_words(value: Any, quote: str = "") -> str:
     """Return a field's value as a line of text; of a group its kind."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return f"{quote}{kind_of(value)}{quote}" if hasattr(type(value), "_kind") else "its defaults"
+    if is_group(value):
+        return f"{quote}{kind_of(value)}{quote}" if has_kind(value) else "its defaults"
     named: dict[Any, str] = {None: "none", True: "true", False: "false", "": "empty", (): "empty"}
     if value is None or isinstance(value, bool | str | tuple):
         return named.get(value, f"{quote}{value}{quote}")

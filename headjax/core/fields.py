@@ -12,13 +12,14 @@ Static type checkers see `int` and `float`. A class with a `__post_init__` of it
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import inspect
 import itertools
 import math
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 from headjax.core.errors import require
@@ -115,14 +116,31 @@ def read_amount(text: str, such_as: str, allowed: Callable[[Amount], bool] | Non
 def check_fields(owner: Any) -> None:
     """Compare every field of a dataclass instance with its declared type and bounds."""
     cls: Any = type(owner)
-    for name, expected in _declared(cls):
-        check_value(expected, name, getattr(owner, name))
+    for name, option in options_of(cls).items():
+        check_value(option.type, name, getattr(owner, name))
+
+
+class Option(NamedTuple):
+    """Declared type of a field, with its bounds, and its default or `dataclasses.MISSING`."""
+
+    type: Any
+    default: Any
 
 
 @functools.cache
-def _declared(cls: Any) -> tuple[tuple[str, Any], ...]:
+def options_of(cls: Any) -> Mapping[str, Option]:
+    """Return the fields of a dataclass, or the keyword-only parameters of another class, by name."""
+    if not dataclasses.is_dataclass(cls):
+        hints = typing.get_type_hints(cls.__init__, include_extras=True)
+        given = inspect.signature(cls.__init__).parameters.values()
+        own = {each.name: each.default for each in given if each.kind is each.KEYWORD_ONLY}
+        missing = {name for name, default in own.items() if default is inspect.Parameter.empty}
+        own |= dict.fromkeys(missing, dataclasses.MISSING)
+        return {name: Option(hints.get(name, Any), default) for name, default in own.items()}
     hints = typing.get_type_hints(cls, include_extras=True)
-    return tuple((field.name, hints[field.name]) for field in dataclasses.fields(cls) if field.init)
+    fields = [field for field in dataclasses.fields(cls) if field.init]
+    made = {each.name: each.default_factory() for each in fields if each.default_factory is not dataclasses.MISSING}
+    return {each.name: Option(hints[each.name], made.get(each.name, each.default)) for each in fields}
 
 
 def check_value(expected: Any, field: str, value: Any) -> None:
@@ -143,7 +161,7 @@ def check_value(expected: Any, field: str, value: Any) -> None:
         items = itertools.repeat(arguments[0]) if arguments[-1] is Ellipsis else arguments
         for number, (item, entry) in enumerate(zip(items, value)):  # noqa: B905
             check_value(item, f"{field}[{number}]", entry)
-    elif expected in (int, float, bool, str) or dataclasses.is_dataclass(expected) or inspect.isabstract(expected):
+    elif isinstance(expected, type) and expected is not Any:
         _check_type(expected, field, value)
 
 
@@ -171,3 +189,12 @@ def shown(value: Any) -> str:
         if len(text) < 60:
             return text
     return f"{'an' if cls.__name__[:1] in tuple('aeiouAEIOU') else 'a'} {cls.__name__}"
+
+
+def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
+    """One line for an unknown name, with the nearest known one or all of them."""
+    names, text = sorted(known), name if isinstance(name, str) else shown(name)
+    name = text if len(text) <= 60 else f"{text[:60]}..."
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}"
+    return f"unknown {what} {name!r}; {hint}"

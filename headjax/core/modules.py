@@ -11,10 +11,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 from flax import nnx
 
 from headjax.core.fields import Checked
+from headjax.core.kind import Kind, own_copy
 from headjax.core.tensors import Params, Tensors, stack_weight
 
 
@@ -73,35 +73,28 @@ def _made(make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 def fresh(make: Callable[..., Any], *arguments: Any) -> Any:
     """Return `make(*arguments)`, much faster once it has been made before."""
-    module = declared_module(make, *arguments)
-    return in_order(copied(module), module)
-
-
-def in_order(module: Any, like: Any) -> Any:
-    """Return a module with its attributes, and those of the modules in it, in the order of another one's."""
-    own = dict(vars(module))
-    vars(module).clear()
-    for name, entry in vars(like).items():
-        vars(module)[name] = in_order(own[name], entry) if isinstance(entry, nnx.Module) else own[name]
-    return module
+    return own_copy(declared_module(make, *arguments))
 
 
 def weights_of(module: nnx.Module) -> dict[str, Any]:
     """Return a module's own weights and the modules in it by name, in the order in which they were declared."""
-    return {name: entry for name, entry in vars(module).items() if _kind(type(entry)) is not None}  # type: ignore[arg-type]
+    return {name: entry for name, entry in vars(module).items() if _kind(type(entry)) is not None}
 
 
 def settings(module: nnx.Module) -> Any:
     """Return what a module was made with, its weights and the modules in it aside: its config, if it has one."""
     own = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    return own.get("config", {name: value for name, value in own.items() if _kind(type(value)) is None})
+    described = own["kind"] if isinstance(own.get("kind"), Kind) else own.get("config")
+    return described or {name: value for name, value in own.items() if _kind(type(value)) is None}
 
 
-@functools.cache
-def _kind(attribute: Any) -> Any:
+def _which(attribute: Any) -> Any:
     """Return which of these an attribute's class is; Flax's own answer takes a microsecond for each attribute."""
     kinds = (nnx.Variable, nnx.List, nnx.Module)
     return next((kind for kind in kinds if issubclass(attribute, kind)), None)
+
+
+_kind: Callable[[Any], Any] = functools.cache(_which)
 
 
 def declared(module: nnx.Module) -> Tensors:
@@ -125,17 +118,12 @@ def arrays(module: nnx.Module) -> Params:
     return found
 
 
-def copied(module: Any) -> Any:
-    """Return a module with new variables, which hold the same arrays."""
-    return jax.tree.map(lambda leaf: leaf, module)
-
-
 def bind(module: Any, params: Mapping[str, Any]) -> Any:
     """Put arrays into a module that was made for them, and return it."""
     for name, value in params.items():
         entry = vars(module).get(name)
         if isinstance(value, list):
-            layers = [bind(copied(entry), one) for one in value]
+            layers = [bind(own_copy(entry), one) for one in value]
             setattr(module, name, nnx.List(layers))
         elif isinstance(entry, nnx.Module):
             bind(entry, value)

@@ -1,6 +1,7 @@
 """Frozen dataclasses to JSON and back; unknown, missing and wrongly typed fields are errors that name their path.
 
-A field typed as an abstract base class holds one of its registered kinds, distinguished in JSON by the key `kind`. A
+A field typed as an abstract base class holds one of its registered kinds, distinguished in JSON by the key `kind`; one
+typed as `Kind` holds the class and the options of a registered module, which are written in the same way. A
 tuple of dataclasses is written run by run (`{"repeat": 12, "item": {...}}`), so that a stack of equal layers reads as
 one.
 """
@@ -8,19 +9,19 @@ one.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import itertools
 import json
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 from ml_collections import config_dict
 
 from headjax.core.errors import ConfigError, in_line, require, within
-from headjax.core.fields import INTEGER_MAX, LISTED_MAX, shown
+from headjax.core.fields import INTEGER_MAX, LISTED_MAX, options_of, shown, unknown_name
+from headjax.core.kind import Kind
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ _KINDS: dict[str, type] = {}
 
 
 def kind(name: str) -> Callable[[type[T]], type[T]]:
-    """Class decorator: registers a dataclass under the name it carries in JSON."""
+    """Class decorator: registers a dataclass, or a class of modules, under the name it carries in JSON."""
 
     def register(cls: type[T]) -> type[T]:
         before = _KINDS.get(name, cls)
@@ -42,13 +43,14 @@ def kind(name: str) -> Callable[[type[T]], type[T]]:
 
 
 def kind_of(value: object) -> str:
-    """The registered name of a dataclass instance."""
-    return str(type(value)._kind)  # type: ignore[attr-defined]
+    """The registered name of a dataclass instance or of a `Kind`."""
+    return str(class_of(value)._kind)
 
 
 def kinds_of(base: type) -> list[str]:
-    """Names of the registered kinds that are subclasses of `base`, sorted."""
-    return sorted(name for name, cls in _KINDS.items() if issubclass(cls, base))
+    """Names of the registered kinds that are subclasses of `base`, or that a `Kind` can have, sorted."""
+    found = {name: cls if dataclasses.is_dataclass(cls) else Kind for name, cls in _KINDS.items()}
+    return sorted(name for name, cls in found.items() if issubclass(cls, base))
 
 
 def class_of_kind(name: str) -> Any:
@@ -56,16 +58,34 @@ def class_of_kind(name: str) -> Any:
     return _KINDS[name]
 
 
+def has_kind(value: object) -> bool:
+    """Whether a value is of a registered kind."""
+    return hasattr(class_of(value), "_kind")
+
+
+def class_of(value: object) -> Any:
+    """The class of a value, or the one that a `Kind` is of."""
+    return value.of if isinstance(value, Kind) else type(value)
+
+
+def make(cls: Any, values: Mapping[str, Any]) -> Any:
+    """An instance of a dataclass, or a `Kind` of another class, with these fields."""
+    made: Any = cls if dataclasses.is_dataclass(cls) else functools.partial(Kind, cls)
+    return made(**values)
+
+
+def is_group(value: object) -> bool:
+    """Whether a value has fields: a dataclass instance or a `Kind`."""
+    return isinstance(value, Kind) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
+
+
 def to_data(value: Any) -> Any:
     """The value as JSON data, every field written out, so that a later change of a default changes no saved model."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        data: dict[str, Any] = {"kind": kind_of(value)} if hasattr(type(value), "_kind") else {}
-        for field in dataclasses.fields(value):
-            if field.init:
-                data[field.name] = to_data(getattr(value, field.name))
-        return data
+    if is_group(value):
+        data: dict[str, Any] = {"kind": kind_of(value)} if has_kind(value) else {}
+        return data | {name: to_data(getattr(value, name)) for name in options_of(class_of(value))}
     if isinstance(value, tuple | list):
-        if any(dataclasses.is_dataclass(item) for item in value):
+        if any(map(is_group, value)):
             runs = ((item, len(list(group))) for item, group in itertools.groupby(value))
             return [{"repeat": count, "item": to_data(item)} for item, count in runs]
         return [to_data(item) for item in value]
@@ -86,11 +106,11 @@ def foreign_modules(value: Any) -> set[str]:
     """Return the names of the modules outside headjax that define kinds of a value."""
     if isinstance(value, tuple | list):
         return set().union(*map(foreign_modules, value))
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+    if not is_group(value):
         return set()
-    name = type(value).__module__
-    own = {name} if hasattr(type(value), "_kind") and name.partition(".")[0] != "headjax" else set()
-    return own.union(*(foreign_modules(getattr(value, field.name)) for field in dataclasses.fields(value)))
+    name = class_of(value).__module__
+    own = {name} if has_kind(value) and name.partition(".")[0] != "headjax" else set()
+    return own.union(*(foreign_modules(getattr(value, field)) for field in options_of(class_of(value))))
 
 
 def dumps(value: Any) -> str:
@@ -98,23 +118,11 @@ def dumps(value: Any) -> str:
     return json.dumps(to_data(value), indent=2) + "\n"
 
 
-def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
-    """One line for an unknown name, with the nearest known one or all of them."""
-    names, text = sorted(known), name if isinstance(name, str) else shown(name)
-    name = text if len(text) <= 60 else f"{text[:60]}..."
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}"
-    return f"unknown {what} {name!r}; {hint}"
-
-
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
 def _build(expected: Any, data: Any, path: str) -> Any:
     """Return the value of a declared type; single values are as given, and `Checked` compares them with their types."""
     origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if origin is Annotated:
+        return _build(arguments[0], data, path)
     if origin in (types.UnionType, typing.Union):
         return None if data is None else _build(arguments[0], data, path)  # a type or None
     if origin is tuple and isinstance(data, list | tuple):
@@ -122,7 +130,7 @@ def _build(expected: Any, data: Any, path: str) -> Any:
     if origin is tuple and arguments[-1] is Ellipsis:
         return _build(arguments[0], data, path)  # one for all: the class spreads it
     if isinstance(expected, type) and (dataclasses.is_dataclass(expected) or kinds_of(expected)):
-        return data if isinstance(data, expected) else _build_dataclass(expected, _group(data, path), path)
+        return data if isinstance(data, expected) else _build_group(expected, _group(data, path), path)
     return float(data) if expected is float and type(data) is int and abs(data) <= INTEGER_MAX else data
 
 
@@ -142,7 +150,7 @@ def _build_tuple(types_of: Sequence[Any], data: Sequence[Any], path: str) -> tup
     return tuple(items)
 
 
-def _build_dataclass(cls: type, data: dict[str, Any], path: str) -> Any:
+def _build_group(cls: type, data: dict[str, Any], path: str) -> Any:
     if "kind" in data:
         name, known = data.pop("kind"), kinds_of(cls)
         if not isinstance(name, str) or name not in known:
@@ -150,16 +158,15 @@ def _build_dataclass(cls: type, data: dict[str, Any], path: str) -> Any:
         cls = _KINDS[name]
     elif not dataclasses.is_dataclass(cls) or getattr(cls, "__abstractmethods__", None):
         raise ConfigError(f"{path}.kind: missing; known: {', '.join(kinds_of(cls))}")
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    fields = options_of(cls)
     for name in data:
         if name not in fields:
             raise ConfigError(f"{path}.{in_line(name)}: {unknown_name('field', name, fields)}")
     for name, field in fields.items():
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        require(name in data or not required, f"{path}.{name}", "missing")
-    values = {name: _build(_hints(cls)[name], entry, f"{path}.{name}") for name, entry in data.items()}
+        require(name in data or field.default is not dataclasses.MISSING, f"{path}.{name}", "missing")
+    values = {name: _build(fields[name].type, entry, f"{path}.{name}") for name, entry in data.items()}
     with within(path):
-        return cls(**values)
+        return make(cls, values)
 
 
 def _group(data: Any, path: str) -> dict[str, Any]:

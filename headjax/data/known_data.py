@@ -12,8 +12,8 @@ import numpy as np
 
 from headjax.core.class_names import find_class, reorder, tell_nothing
 from headjax.core.errors import DataError, require
-from headjax.core.fields import Count, Positive, Size
-from headjax.core.serialize import kind, unknown_name
+from headjax.core.fields import Count, Positive, Size, unknown_name
+from headjax.core.serialize import kind
 from headjax.data.augmentation import Augmentation
 from headjax.data.corpus import reference_topics
 from headjax.data.files import search, source_of

@@ -20,8 +20,8 @@ from headjax.core.class_names import (
     tell_nothing,
 )
 from headjax.core.errors import DataError, require
-from headjax.core.fields import Fraction, Positive, Size
-from headjax.core.serialize import kind, unknown_name
+from headjax.core.fields import Fraction, Positive, Size, unknown_name
+from headjax.core.serialize import kind
 from headjax.data.files import find_files
 from headjax.data.forms import Form, LabelledForm, SimilarityForm
 from headjax.data.forms.labelled import NO_CLASS, finite

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headjax.core.errors import DataError
-from headjax.core.serialize import unknown_name
+from headjax.core.fields import unknown_name
 from headjax.data.files import read_lines, source_of
 from headjax.data.rows import Row
 from headjax.storage.files import check_characters, first_line, opened, parse_json, read_text, reading

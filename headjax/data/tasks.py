@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headjax.core.class_names import class_numbers
 from headjax.core.errors import DataError
-from headjax.core.serialize import unknown_name
+from headjax.core.fields import unknown_name
 from headjax.data.forms import ImageForm, LabelledForm, LanguageForm, PretrainingForm, QuestionForm, TranslationForm
 from headjax.data.local_files import (
     local_cifar,

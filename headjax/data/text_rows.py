@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.core.serialize import unknown_name
+from headjax.core.fields import unknown_name
 from headjax.data.documents import Document
 from headjax.data.files import packed_or_plain, read_lines, source_of
 from headjax.data.image_rows import pixels

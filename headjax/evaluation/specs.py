@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from headjax.core.class_names import is_missing
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import DataError, HeadjaxError, require
-from headjax.core.serialize import unknown_name
+from headjax.core.fields import unknown_name
 from headjax.data.files import search, source_of
 from headjax.data.forms.questions import usual_stride
 from headjax.data.known_data import Glue, ImageFiles, Mnist

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.core.serialize import unknown_name
+from headjax.core.fields import unknown_name
 from headjax.core.short import brief
 from headjax.heads.head_id import HeadId
 from headjax.heads.significance import Comparison, t_test

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Attention, NoHeads
+from headjax.attention import Kind, NoHeadsAttention
 from headjax.attention.module import AttentionModule
 from headjax.core import history
 from headjax.core.errors import require
@@ -113,7 +113,7 @@ def split_layer(layer: TransformerLayer, parts: int) -> list[TransformerLayer]:
     split = []
     for i, rest in enumerate([between] * (parts - 1) + [own]):
         attentions = {slot: pieces[i] for slot, pieces in cut.items()}
-        fields = {slot: piece.config for slot, piece in attentions.items()}
+        fields = {slot: piece.kind for slot, piece in attentions.items()}
         new = dataclasses.replace(config, hidden=units[i].hidden, **fields)
         weights = {slot: arrays(piece) for slot, piece in attentions.items()} | {"feed_forward": arrays(units[i])}
         split.append(bind(fresh(TransformerLayer, new), rest | weights))
@@ -135,7 +135,7 @@ def level(norm: Normalisation) -> Normalisation:
 
 def split_attention(module: AttentionModule, parts: int) -> list[AttentionModule]:
     """Return `parts` equal groups of an attention's heads; their outputs sum to the whole's."""
-    size = module.config.num_heads // parts
+    size = module.num_heads // parts
     groups = [module.keep_heads(range(i * size, (i + 1) * size)) for i in range(parts)]
     return [bind(group, _share_bias(group.params, parts, "output/bias")) for group in groups]
 
@@ -152,7 +152,7 @@ def _share_bias(params: Params, parts: int, name: str) -> Params:
     return nested({path: array / parts if f"/{path}".endswith(f"/{name}") else array for path, array in flat.items()})
 
 
-def _slots(layer: Layer) -> list[tuple[str, Attention]]:
+def _slots(layer: Layer) -> list[tuple[str, Kind]]:
     both = ("attention", layer.attention), ("cross_attention", layer.cross_attention)
     return [(slot, attention) for slot, attention in both if attention is not None]
 
@@ -161,7 +161,7 @@ def _parts(where: str, layer: Layer, heads: int) -> int:
     """Return the number of layers that a layer splits into; its sub-layers must agree."""
     found: dict[str, int] = {}
     for slot, attention in _slots(layer):
-        splits = not isinstance(attention, NoHeads)
+        splits = attention.of is not NoHeadsAttention
         require(splits, f"{where}: {slot}", f"{kind_of(attention)} attention has no heads; it cannot be split")
         even = attention.num_heads % heads == 0
         require(

@@ -238,8 +238,8 @@ def _tunix(layer: Any) -> AttentionSite:
 
 def _own(layer: Any) -> AttentionSite:
     # Names of axes are those of the formulation: weights and low-rank matrices that a user sets need not name theirs.
-    config, query, key = layer.config, list[tuple[str, int]](), list[tuple[str, int]]()
-    ours = flatten(declared(config.module(layer.width, layer.memory_width)))
+    query, key = list[tuple[str, int]](), list[tuple[str, int]]()
+    ours = flatten(declared(layer.kind.module(layer.width, layer.memory_width)))
     weights = {name.replace("/", "."): weight for name, weight in flatten(declared(layer)).items()}
     for name in weights:
         plain = name.replace("base_module.", "").replace(".", "/")
@@ -249,10 +249,10 @@ def _own(layer: Any) -> AttentionSite:
                 held.append((name, axes.index(axis) - len(axes)))
     kernel = next(name for name in weights if f".{name}".endswith(("output.kernel", "base_module.kernel")))
     heads, size, _ = weights[kernel].shape[-3:]
-    kv_heads, output = len(set(config.groups)), kernel[: kernel.index("output") + len("output")]
+    kv_heads, output = len(set(layer.groups)), kernel[: kernel.index("output") + len("output")]
     query += [(path, -2) for path in _low_rank(layer, kernel, -2)]
     kinds: dict[str, Any] = {"output": output, "kernel": kernel, "query": tuple(query), "key": tuple(key)}
-    named: dict[str, Any] = {"ids": tuple(config.ids), "kv_index": tuple(config.groups), "shows_contexts": True}
+    named: dict[str, Any] = {"ids": layer.ids, "kv_index": layer.groups, "shows_contexts": True}
     return AttentionSite(heads=heads, kv_heads=kv_heads, head_dim=size, **named, **kinds)
 
 

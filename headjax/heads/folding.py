@@ -81,7 +81,7 @@ def _reading(layer: Layer, slot: str) -> dict[str, tuple[int, ...]]:
     def declare(width: int) -> Tensors:
         if slot == "feed_forward":
             return declared(dataclasses.replace(layer, width=width).make_feed_forward())
-        return getattr(layer, slot).tensors(width, width if slot == "attention" else layer.width)
+        return declared(getattr(layer, slot).module(width, width if slot == "attention" else layer.width))
 
     small, large = flatten(declare(layer.width)), flatten(declare(2 * layer.width))
     return {

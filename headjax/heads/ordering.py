@@ -11,8 +11,7 @@ import jax
 import numpy as np
 
 from headjax.core.errors import HeadjaxError, require
-from headjax.core.fields import Amount, read_amount
-from headjax.core.serialize import unknown_name
+from headjax.core.fields import Amount, read_amount, unknown_name
 from headjax.heads.ablation import Ablation
 from headjax.heads.head_id import HeadId, Values, all_heads, position
 from headjax.heads.scores import SCORES, Scores

@@ -9,9 +9,8 @@ from typing import Any
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError, require
-from headjax.core.fields import Checked, Count, NotNegative, Positive, Size
+from headjax.core.fields import Checked, Count, NotNegative, Positive, Size, unknown_name
 from headjax.core.progress import Update
-from headjax.core.serialize import unknown_name
 from headjax.heads.ablating import ablate
 from headjax.heads.groups import by_groups, key_value_groups, removals
 from headjax.heads.head_id import Values

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Collaborative
+from headjax.attention import CollaborativeAttention
 from headjax.attention.module import AttentionModule
 from headjax.core import history
 from headjax.heads.head_id import HeadId, position, tied_heads
@@ -27,8 +26,8 @@ def percent_steps(total: int, percentages: Iterable[int] = PERCENTAGES) -> list[
 def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
     """Return the model without these heads.
 
-    See `headjax.heads.removal.prune`. A layer that loses its last head becomes `NoHeads`, and shared query and key
-    dimensions (collaborative) that no other head reads are removed too.
+    See `headjax.heads.removal.prune`. A layer that loses its last head becomes `NoHeadsAttention`, and shared query and
+    key dimensions (collaborative) that no other head reads are removed too.
     """
     removed = {HeadId.parse(head) if isinstance(head, str) else head for head in heads}
     for head in removed:
@@ -54,11 +53,11 @@ def drop_unused(module: AttentionModule) -> AttentionModule:
     A converted layer at full rank gives every head separate dimensions, which are unused once the head is removed.
     Formulations that share no dimensions are returned unchanged.
     """
-    attention, params = module.config, module.params
-    if not isinstance(attention, Collaborative):
+    params = module.params
+    if not isinstance(module, CollaborativeAttention):
         return module
     used = np.flatnonzero(np.any(np.asarray(params["mixing"]) != 0.0, axis=0))
     used = used if len(used) else np.array([0])  # a layer needs one dimension
     names = {"query", "query_bias", "key", "key_bias", "mixing"} & params.keys()
     kept = {name: jnp.take(params[name], used, axis=-1) for name in names}
-    return module.like(dataclasses.replace(attention, shared_dim=len(used)), params | kept)
+    return module.like(module.kind.replace(shared_dim=len(used)), params | kept)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError, require
-from headjax.core.modules import arrays, copied
+from headjax.core.kind import own_copy
+from headjax.core.modules import arrays
 from headjax.core.programs import trim
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
@@ -197,7 +198,7 @@ class _Walk:
                 kept = np.full(module.hidden, self._feed_forward)
                 models.apart |= self._lost.get((at.stack, at.block[0]), 0) > 0
             else:
-                names = [HeadId(at.head_stack, at.block[0], head) for head in module.config.ids]
+                names = [HeadId(at.head_stack, at.block[0], head) for head in module.ids]
                 heads = np.array([name not in self._gone for name in names], bool)
                 kept = np.repeat(heads, module.output_matrices().shape[1])  # [heads * value_dim]
                 if not kept.all():
@@ -215,8 +216,7 @@ class _Walk:
         module = getattr(self.models.layer, slot)
         weight, bias = output_map(module)
         if len(kept) and weight is None:
-            kind = type(module.config).__name__
-            raise HeadjaxError(f"reconstruction: {title}: {kind} has no output projection to solve")
+            raise HeadjaxError(f"reconstruction: {title}: {type(module).__name__} has no output projection to solve")
         sums, scale = self.models.sums(slot)
         if not all(np.isfinite(array).all() for array in sums):
             raise HeadjaxError(f"reconstruction: {title}: sums over the calibration tokens are not finite")
@@ -258,7 +258,7 @@ def silenced(layer: TransformerLayer, slot: str, features: np.ndarray) -> Transf
 
 def with_change(layer: TransformerLayer, slot: str, change: Change) -> TransformerLayer:
     """Return a layer with another output map in a slot."""
-    changed: TransformerLayer = copied(layer)
+    changed: TransformerLayer = own_copy(layer)
     for variable, array in zip(output_map(getattr(changed, slot)), change, strict=True):
         if variable is not None:
             own = variable.get_raw_value()

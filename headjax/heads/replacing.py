@@ -103,7 +103,7 @@ class FlaxSignature(AttentionAdapter):
             raise HeadjaxError(f"{unknown}: a layer of headjax takes no such argument")
         rngs, drawn = self.rngs if rngs is None else rngs, None
         drops = not (self.deterministic if deterministic is None else deterministic)
-        if drops and self.inner.options.dropout_rate > 0.0:
+        if drops and self.inner.setting.dropout_rate > 0.0:
             if rngs is None:
                 raise HeadjaxError("rngs: needed for dropout, which deterministic=True turns off")
             drawn = rngs if isinstance(rngs, nnx.Rngs) else nnx.Rngs(dropout=rngs())

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.serialize import unknown_name
+from headjax.core.fields import unknown_name
 from headjax.core.short import brief
 from headjax.heads.head_id import HeadId, Values
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.fields import unknown_name
 from headjax.core.progress import Update
-from headjax.core.serialize import unknown_name
 from headjax.heads.missed import checked
 from headjax.heads.program import Applied, Loss, Losses, Program, each_example, prepare
 from headjax.heads.scores import NO_TARGET, Scores, means, require_finite

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 
-from headjax.attention.module import WrappingAttention
-from headjax.core.modules import arrays, bind, copied, fresh
+from headjax.core.kind import own_copy
+from headjax.core.modules import arrays, bind, fresh
 from headjax.core.tensors import Params, abstract
 from headjax.heads.head_id import HeadId, require_stack, tied_heads
 from headjax.models.config import HEAD_STACKS, ModelConfig
@@ -22,7 +22,7 @@ from headjax.models.walk import FEED_FORWARD
 
 
 class LayerModule(NamedTuple):
-    """Attention or feed-forward of a layer; layers that share their parameters have one, as the first of them.
+    """Kind or feed-forward of a layer; layers that share their parameters have one, as the first of them.
 
     Attributes:
         stack: head stack (`encoder`, `decoder`, `cross`) of an attention, stack of a feed-forward.
@@ -37,7 +37,7 @@ class LayerModule(NamedTuple):
     @property
     def config(self) -> Any:
         """Formulation of an attention."""
-        return self.module.config
+        return self.module.kind
 
     @property
     def params(self) -> Params:
@@ -46,7 +46,7 @@ class LayerModule(NamedTuple):
 
     def holding(self, params: Params) -> nnx.Module:
         """Return a module of the same kind that holds these arrays."""
-        module: nnx.Module = bind(copied(self.module), params)
+        module: nnx.Module = bind(own_copy(self.module), params)
         return module
 
 
@@ -125,8 +125,6 @@ class OutputMap(NamedTuple):
 
 def output_map(module: Any) -> OutputMap:
     """Return the last map of an attention or a feed-forward; setting its variables changes the module."""
-    while isinstance(module, WrappingAttention):
-        module = module.inner
     if isinstance(module, FeedForward):
         return OutputMap(module.down, module.down_bias)
     return OutputMap(module.output.kernel, module.output.bias)
@@ -152,7 +150,7 @@ def _mapped(
                 continue
             module: Any = change(found)
             if module is not found.module:
-                field = {"hidden": module.hidden} if slot == FEED_FORWARD else {slot: module.config}
+                field = {"hidden": module.hidden} if slot == FEED_FORWARD else {slot: module.kind}
                 for layer in tied:
                     own[layer], edited[name][layer] = arrays(module), dataclasses.replace(edited[name][layer], **field)
                     changed[name].add((layer, slot))

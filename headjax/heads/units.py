@@ -11,7 +11,8 @@ from flax import nnx
 
 from headjax.core import history
 from headjax.core.errors import HeadjaxError
-from headjax.core.modules import bind, copied, declared
+from headjax.core.kind import own_copy
+from headjax.core.modules import bind, declared
 from headjax.core.tensors import map_tensors
 from headjax.heads.surgery import LayerModule, config_after, map_feed_forward
 from headjax.models.config import ModelConfig
@@ -110,4 +111,4 @@ def resized(module: FeedForward, units: np.ndarray) -> FeedForward:
         taken = jnp.take(array, index, axis=axis)
         return jnp.where(present.reshape(shape), taken, jnp.zeros((), taken.dtype))
 
-    return cast(FeedForward, bind(copied(module), map_tensors(take, declared(module))))
+    return cast(FeedForward, bind(own_copy(module), map_tensors(take, declared(module))))

@@ -14,8 +14,9 @@ import numpy as np
 from headjax.core import tensors as declared
 from headjax.core.class_names import tell_nothing
 from headjax.core.errors import HeadjaxError
+from headjax.core.fields import unknown_name
 from headjax.core.progress import Progress, silent
-from headjax.core.serialize import kind_of, unknown_name
+from headjax.core.serialize import kind_of
 from headjax.core.tensors import flatten
 from headjax.hub.checking import EXPORTED, Exported, Padding, longest
 from headjax.hub.companions import write_companions

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from headjax.attention.formulation import Attention
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
+from headjax.core.kind import Kind
 from headjax.core.serialize import kind_of
 from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules, under
@@ -38,9 +38,9 @@ def any_size(num_heads: int, head_dim: int, width: int) -> HeadShape | None:
     return HeadShape(num_heads, head_dim, num_heads)
 
 
-def multi_head(shape: HeadShape, like: Attention) -> Attention:
+def multi_head(shape: HeadShape, like: Kind) -> Kind:
     """Return multi-head attention of this shape with all biases."""
-    return MultiHead(num_heads=shape.num_heads, head_dim=shape.head_dim)
+    return Kind(MultiHeadAttention, num_heads=shape.num_heads, head_dim=shape.head_dim)
 
 
 def _refuse_others(fields: Fields) -> None:
@@ -84,7 +84,7 @@ class Family:
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     head_shape: Callable[[int, int, int], HeadShape | None] = dividing
-    standard: Callable[[HeadShape, Attention], Attention] = multi_head
+    standard: Callable[[HeadShape, Kind], Kind] = multi_head
     tokenizer_class: str | None = None
 
     @property

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 
-from headjax.attention.formulation import Attention
 from headjax.attention.module import AttentionModule
-from headjax.attention.multi_head import Grouped, MultiHead
+from headjax.attention.multi_head import GroupedAttention, MultiHeadAttention
 from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
-from headjax.core.serialize import kind_of
+from headjax.core.fields import options_of
+from headjax.core.kind import Kind
+from headjax.core.modules import declared
+from headjax.core.serialize import class_of, has_kind, is_group, kind_of
 from headjax.core.tensors import flatten, nested
 from headjax.heads.surgery import LayerModule, config_after, map_attention
 from headjax.heads.units import pad_units
@@ -104,10 +106,9 @@ def _attempt(function: Callable[..., T], *arguments: Any) -> T | HeadjaxError:
 
 def _other_target(family: Family) -> str:
     """Return a hint at a conversion whose result a family can express; empty where it has none."""
-    heads = family.standard(HeadShape(2, 2, 1), MultiHead(num_heads=2, head_dim=2))
-    return f"; {family.model_type} can express grouped heads (headjax convert --to grouped)" * isinstance(
-        heads, Grouped
-    )
+    heads = family.standard(HeadShape(2, 2, 1), Kind(MultiHeadAttention, num_heads=2, head_dim=2))
+    hint = f"; {family.model_type} can express grouped heads (headjax convert --to grouped)"
+    return hint if heads.of is GroupedAttention else ""
 
 
 def _with_zero_biases(model: Model) -> Model:
@@ -115,13 +116,13 @@ def _with_zero_biases(model: Model) -> Model:
 
     def biased(found: LayerModule) -> AttentionModule:
         module: AttentionModule = found.module
-        own, params = module.config, module.params
-        if not isinstance(own, MultiHead | Grouped) or (own.projection_bias and own.output_bias):
+        own, params = module.kind, module.params
+        if not issubclass(own.of, GroupedAttention) or (own.projection_bias and own.output_bias):
             return module
-        own = dataclasses.replace(own, projection_bias=True, output_bias=True)
+        own = own.replace(projection_bias=True, output_bias=True)
         held, dtype = flatten(params), params["query"].dtype
-        declared = flatten(own.tensors(module.width, module.memory_width)).items()
-        return module.like(own, nested({name: held.get(name, jnp.zeros(one.shape, dtype)) for name, one in declared}))
+        weights = flatten(declared(own.module(module.width, module.memory_width))).items()
+        return module.like(own, nested({name: held.get(name, jnp.zeros(one.shape, dtype)) for name, one in weights}))
 
     return map_attention(model, biased)
 
@@ -146,16 +147,16 @@ def _checked(fields: dict[str, Any], config: ModelConfig, family: Family) -> dic
 
 def first_difference(one: Any, other: Any, ignored: Collection[str], path: str = "") -> str | None:
     """Return a phrase about the first field in which two configs differ; None if they compute the same."""
-    if isinstance(one, Attention) and isinstance(other, Attention):
+    if isinstance(one, Kind) and isinstance(other, Kind):
         one, other = _spelled_out(one), _spelled_out(other)
-    if type(one) is not type(other):
+    if class_of(one) is not class_of(other):
         return f"{path} is {_shown(one)} (it would be {_shown(other)})"
-    if dataclasses.is_dataclass(one):
-        for field in dataclasses.fields(one):
-            if field.name in ignored:
+    if is_group(one):
+        for name in options_of(class_of(one)):
+            if name in ignored:
                 continue
-            inner = f"{path}.{field.name}" if path else field.name
-            found = first_difference(getattr(one, field.name), getattr(other, field.name), ignored, inner)
+            inner = f"{path}.{name}" if path else name
+            found = first_difference(getattr(one, name), getattr(other, name), ignored, inner)
             if found is not None:
                 return found
         return None
@@ -166,17 +167,17 @@ def first_difference(one: Any, other: Any, ignored: Collection[str], path: str =
     return None if one == other else f"{path} is {_shown(one)} (it would be {_shown(other)})"
 
 
-def _spelled_out(attention: Attention) -> Attention:
+def _spelled_out(attention: Kind) -> Kind:
     """Return the attention with those defaults written out that follow from other fields."""
-    if isinstance(attention, MultiHead | Grouped):
-        attention = dataclasses.replace(attention, value_dim=attention.values, scale=attention.logit_scale)
-    if isinstance(attention, Grouped):
-        attention = dataclasses.replace(attention, kv_index=attention.groups)
-    return dataclasses.replace(attention, head_ids=attention.ids)
+    if issubclass(attention.of, GroupedAttention):
+        attention = attention.replace(value_dim=attention.values, scale=attention.logit_scale)
+    if attention.of is GroupedAttention:
+        attention = attention.replace(kv_index=attention.groups)
+    return attention.replace(head_ids=attention.ids) if "head_ids" in attention.options else attention
 
 
 def _shown(value: Any) -> str:
-    return kind_of(value) if hasattr(type(value), "_kind") else repr(value)
+    return kind_of(value) if has_kind(value) else repr(value)
 
 
 def _renumber(model: Model) -> Model:

@@ -7,20 +7,20 @@ heads (`pad_heads`).
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention.collaborative import CollaborativeAttention
 from headjax.attention.compressed import CompressedAttention
-from headjax.attention.formulation import Attention, Wrapping
 from headjax.attention.latent import LatentAttention
-from headjax.attention.module import AttentionModule, NoHeadsAttention
-from headjax.attention.multi_head import Grouped, GroupedAttention, MultiHead, MultiHeadAttention
+from headjax.attention.module import AttentionModule, NoHeadsAttention, WrappingAttention
+from headjax.attention.multi_head import GroupedAttention, MultiHeadAttention
+from headjax.core.kind import Kind
+from headjax.core.modules import declared
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, flatten, nested
 from headjax.heads.surgery import LayerModule, attention_layers, map_attention
@@ -33,7 +33,7 @@ from headjax.models.model import Model
 class PlainHeads(NamedTuple):
     """A layer as grouped heads."""
 
-    attention: Grouped | None
+    attention: Kind | None
     weights: dict[str, np.ndarray]
 
     @property
@@ -45,7 +45,7 @@ class PlainHeads(NamedTuple):
 @functools.singledispatch
 def as_grouped(module: AttentionModule) -> PlainHeads:
     """Return a layer as grouped heads, which compute the same function up to rounding."""
-    raise InexpressibleError(f"{kind_of(module.config)} attention cannot be written as multi-head attention")
+    raise InexpressibleError(f"{kind_of(module.kind)} attention cannot be written as multi-head attention")
 
 
 @as_grouped.register
@@ -55,18 +55,17 @@ def _(module: NoHeadsAttention) -> PlainHeads:
 
 @as_grouped.register
 def _(module: MultiHeadAttention) -> PlainHeads:
-    if module.config.frequencies is not None:
+    if module.kind.frequencies is not None:
         raise InexpressibleError(
             "heads that turn at frequencies of their own cannot be written as multi-head attention"
         )
     weights = _arrays(module)
-    return PlainHeads(_one_key_each(module.config, weights, module.config.logit_scale), weights)
+    return PlainHeads(_one_key_each(module.kind, weights, module.logit_scale), weights)
 
 
 @as_grouped.register
 def _(module: GroupedAttention) -> PlainHeads:
-    grouped: Any = module.config
-    return PlainHeads(grouped, _arrays(module))
+    return PlainHeads(module.kind, _arrays(module))
 
 
 @as_grouped.register
@@ -75,7 +74,7 @@ def _(module: CollaborativeAttention) -> PlainHeads:
 
     A head's content bias is one dimension more.
     """
-    attention, weights = module.config, _arrays(module)
+    attention, weights = module.kind, _arrays(module)
     query, key = weights["query"], weights["key"]
     query_bias = weights.get("query_bias", np.zeros(query.shape[1], query.dtype))
     key_bias = weights.get("key_bias", np.zeros(key.shape[1], key.dtype))
@@ -100,7 +99,7 @@ def _(module: CollaborativeAttention) -> PlainHeads:
 @as_grouped.register
 def _(module: LatentAttention) -> PlainHeads:
     """k_h = y (W_C W_UK^h), v_h = y (W_C W_UV^h) + b_V^h, q_h = x (W_Z W_Q^h) + b_Q^h."""
-    attention = module.config
+    attention = module.kind
     for field in ("latent_norm", "query_norm", "rotary"):
         if getattr(attention, field) is not None:
             raise InexpressibleError(f"latent attention with a {field} cannot be written as multi-head attention")
@@ -120,16 +119,17 @@ def _(module: CompressedAttention) -> PlainHeads:
     return PlainHeads(inner, weights | {name: _product(latent, weights[name]) for name in ("key", "value")})
 
 
-def _one_key_each(attention: Attention, weights: Mapping[str, np.ndarray], scale: float) -> Grouped:
+def _one_key_each(attention: Kind, weights: Mapping[str, np.ndarray], scale: float) -> Kind:
     """Return heads that share no key and no value."""
-    return Grouped(
+    return Kind(
+        GroupedAttention,
         num_heads=attention.num_heads,
         kv_heads=attention.num_heads,
         head_dim=weights["query"].shape[-1],
         value_dim=weights["value"].shape[-1],
         scale=scale,
         head_ids=attention.ids,
-        rotary=attention.rotary if isinstance(attention, MultiHead) else None,
+        rotary=attention.rotary if attention.of is MultiHeadAttention else None,
     )
 
 
@@ -162,7 +162,7 @@ def pad_heads(model: Model, family: Family) -> Model:
     for found in attention_layers(model):
         with _located(found.stack, found.layer):
             plain[found.stack, found.layer] = as_grouped(found.module)
-    targets: dict[Place, Attention] = {}
+    targets: dict[Place, Kind] = {}
     for group in family.head_groups:
         own = {place: heads for place, heads in plain.items() if place[0] in group}
         targets |= _targets(model, family, own, group)
@@ -188,7 +188,7 @@ def _located(stack: str, layer: int) -> Iterator[None]:
 
 def _targets(
     model: Model, family: Family, plain: Mapping[Place, PlainHeads], group: Sequence[str]
-) -> dict[Place, Attention]:
+) -> dict[Place, Kind]:
     """Return the family's attention of each layer of a group of head stacks, which have as many heads."""
     kinds = [attention for stack in group for attention in model.config.attentions().get(stack, ())]
     like = _inside(max(kinds, key=lambda attention: min(attention.num_heads, 1)))
@@ -202,18 +202,18 @@ def _targets(
             "where heads times size is the width"
         )
     target = family.standard(shape, like)
-    if isinstance(target, Grouped):
+    if target.of is GroupedAttention:
         shape = shape._replace(kv_heads=_kv_heads(shape.num_heads, heads))
         target = family.standard(shape, like)
     return {place: _turned(target, _alike(model, plain, place)) for place in plain}
 
 
-def _inside(attention: Attention) -> Attention:
+def _inside(attention: Kind) -> Kind:
     """Return the formulation inside one around it, which has its biases, its rotation and its norms."""
-    return _inside(attention.inner) if isinstance(attention, Wrapping) else attention
+    return _inside(attention.inner) if issubclass(attention.of, WrappingAttention) else attention
 
 
-def _alike(model: Model, plain: Mapping[Place, PlainHeads], place: Place) -> Grouped | None:
+def _alike(model: Model, plain: Mapping[Place, PlainHeads], place: Place) -> Kind | None:
     """Return heads that turn as those of a layer: its own, or if it lost them those of a layer with its window."""
     layers = model.config.stacks()[model.config.site(*place).stack].layers
     others = [other for other in plain if other[0] == place[0]]
@@ -221,20 +221,21 @@ def _alike(model: Model, plain: Mapping[Place, PlainHeads], place: Place) -> Gro
     return next((found for each in (place, *alike, *others) if (found := plain[each].attention) is not None), None)
 
 
-def _turned(target: Attention, like: Grouped | None) -> Attention:
+def _turned(target: Kind, like: Kind | None) -> Kind:
     """Return the target with the rotary positions of these heads; a factor of theirs is part of the logits' scale."""
-    if like is None or not isinstance(target, MultiHead | Grouped) or target.rotary == like.rotary:
+    if like is None or not issubclass(target.of, GroupedAttention) or target.rotary == like.rotary:
         return target
     old, new = (1.0 if rotary is None else rotary.logit_factor for rotary in (target.rotary, like.rotary))
     scale = None if target.scale is None else target.scale / old * new
-    return dataclasses.replace(target, rotary=like.rotary, scale=scale)
+    return target.replace(rotary=like.rotary, scale=scale)
 
 
-def _fill(plain: PlainHeads, target: Attention, width: int, dtype: np.dtype) -> Params:
+def _fill(plain: PlainHeads, target: Kind, width: int, dtype: np.dtype) -> Params:
     """Return the target's parameters with these heads in their places and zeros elsewhere."""
-    if not isinstance(target, MultiHead | Grouped):
-        raise InexpressibleError(f"cannot pad {type(target).__name__}")
-    filled = {name: np.zeros(tensor.shape, dtype) for name, tensor in flatten(target.tensors(width, width)).items()}
+    if not issubclass(target.of, GroupedAttention):
+        raise InexpressibleError(f"cannot pad {target.of.__name__}")
+    weights = flatten(declared(target.module(width, width)))
+    filled = {name: np.zeros(tensor.shape, dtype) for name, tensor in weights.items()}
     lost = [name for name, array in plain.weights.items() if name not in filled and np.any(array)]
     if lost:
         named = ", ".join(lost).replace("_", " ").replace("/", " ")
@@ -248,12 +249,10 @@ def _fill(plain: PlainHeads, target: Attention, width: int, dtype: np.dtype) -> 
     return nested(filled)
 
 
-def _place(
-    filled: dict[str, np.ndarray], heads: Grouped, weights: Mapping[str, np.ndarray], target: MultiHead | Grouped
-) -> None:
+def _place(filled: dict[str, np.ndarray], heads: Kind, weights: Mapping[str, np.ndarray], target: Kind) -> None:
     """Write the heads' weights into the arrays of the target, and the ratio of scales into the queries."""
     own = np.asarray(heads.ids)
-    read = own * getattr(target, "kv_heads", target.num_heads) // target.num_heads
+    read = np.asarray(target.groups)[own]
     for name in ("query", "key", "value"):
         source, there = (np.arange(len(own)), own) if name == "query" else (np.asarray(heads.groups), read)
         size = weights[name].shape[-1]
@@ -273,16 +272,16 @@ def _place(
             filled[name] = (filled[name] * factor).astype(filled[name].dtype)
 
 
-def _check_same(heads: Grouped, target: MultiHead | Grouped) -> None:
+def _check_same(heads: Kind, target: Kind) -> None:
     """Raise unless the heads are normalised as the target's, and as large if they turn: neither can be widened."""
-    norms = (target.query_norm, target.key_norm) if isinstance(target, Grouped) else (None, None)
+    norms = (target.query_norm, target.key_norm) if target.of is GroupedAttention else (None, None)
     if (heads.query_norm, heads.key_norm) != norms:
         raise InexpressibleError("its norms of queries and keys are not those of the other layers")
     if heads.head_dim != target.head_dim and (heads.rotary is not None or norms != (None, None)):
         raise InexpressibleError(f"heads of size {heads.head_dim} that turn cannot be widened to {target.head_dim}")
 
 
-def _kv_heads(num_heads: int, layers: Sequence[Grouped]) -> int:
+def _kv_heads(num_heads: int, layers: Sequence[Kind]) -> int:
     """Return the fewest KV heads that equal groups of consecutive heads can share."""
     for count in range(1, num_heads):
         if num_heads % count == 0 and all(_agrees(heads, num_heads, count) for heads in layers):
@@ -290,7 +289,7 @@ def _kv_heads(num_heads: int, layers: Sequence[Grouped]) -> int:
     return num_heads
 
 
-def _agrees(heads: Grouped, num_heads: int, count: int) -> bool:
+def _agrees(heads: Kind, num_heads: int, count: int) -> bool:
     """Return whether the heads of each of `count` groups read the same KV head."""
     read: dict[int, int] = {}
     pairs = zip(heads.ids, heads.groups, strict=True)

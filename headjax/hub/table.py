@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from headjax.core.errors import ConfigError, HeadjaxError
+from headjax.core.serialize import class_of, make
 from headjax.hub.fields import ACTIVATION_NAMES, REQUIRED, Fields
 
 
@@ -172,7 +173,7 @@ class Layers:
 
 @dataclasses.dataclass(frozen=True)
 class Record(Entry):
-    """A dataclass; see `record`."""
+    """A dataclass or a `Kind`; see `record`."""
 
     kind: type
     parts: Mapping[str, Entry]
@@ -184,7 +185,7 @@ class Record(Entry):
         for layers in self.layers:
             values |= layers.read(fields)
         try:
-            return self.kind(**values)
+            return make(self.kind, values)
         except ConfigError as error:
             ours, _, message = str(error).partition(": ")
             name = self.parts[ours].named() if ours in self.parts else None
@@ -193,9 +194,9 @@ class Record(Entry):
             raise ConfigError(f"{fields.file}: {error}") from None
 
     def write(self, value: Any, path: str) -> dict[str, Any]:
-        if type(value) is not self.kind:
+        if class_of(value) is not self.kind:
             raise InexpressibleError(
-                f"{path} is {type(value).__name__}, config.json can express {self.kind.__name__} alone"
+                f"{path} is {class_of(value).__name__}, config.json can express {self.kind.__name__} alone"
             )
         written = dict(self.more(value))
         for layers in self.layers:
@@ -206,7 +207,7 @@ class Record(Entry):
         return written
 
     def accepts(self, value: Any) -> bool:
-        if type(value) is not self.kind:
+        if class_of(value) is not self.kind:
             return False
         return all(part.accepts(getattr(value, name)) for name, part in self.parts.items())
 
@@ -224,7 +225,7 @@ def _entries(parts: Mapping[str, Any]) -> dict[str, Entry]:
 
 
 def record(kind: type, /, *layers: Layers, **parts: Any) -> Record:
-    """Return the entry of a dataclass, its fields given by entries or constants.
+    """Return the entry of a dataclass, or of a `Kind` of modules, its fields given by entries or constants.
 
     A value that the class refuses (`ConfigError("epsilon: must be ...")`) becomes an error of the field in the file.
     Where two parts write the same field, the first one's value is written.

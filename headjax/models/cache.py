@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from headjax.attention.attend import heads_first
 from headjax.attention.calling import require_room
-from headjax.attention.formulation import KeyValues
+from headjax.attention.operands import KeyValues
 
 
 class LayerCache(NamedTuple):

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.formulation import Attention
 from headjax.core.errors import DataError, require
 from headjax.core.fields import LISTED_MAX, Checked, Listed, Positive, Rate, Size
+from headjax.core.kind import Kind
 from headjax.core.modules import declared, declared_module
 from headjax.core.norms import LayerNorm, Norm
 from headjax.core.tensors import Initializer, Normal, Params, Tensors, initialize
@@ -60,7 +60,7 @@ class Site(NamedTuple):
     stack: str
     slot: str
     layer: int
-    attention: Attention
+    attention: Kind
     tied: tuple[int, ...]
 
     @property
@@ -170,7 +170,7 @@ class ModelConfig(Checked, abc.ABC):
 
     width: Size
     num_layers: Listed
-    attention: tuple[Attention, ...]
+    attention: tuple[Kind, ...]
     hidden: tuple[Size, ...]
     activation: ActivationName = "gelu"
     gated: bool = False
@@ -334,7 +334,7 @@ class ModelConfig(Checked, abc.ABC):
         """Return the model with the loss that evaluation reports, without training's label smoothing."""
         return self
 
-    def attentions(self) -> dict[str, tuple[Attention, ...]]:
+    def attentions(self) -> dict[str, tuple[Kind, ...]]:
         """The formulation of every layer, by head stack."""
         stacks = self.stacks()
         return {

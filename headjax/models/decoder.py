@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.fields import Count, Positive, Rate, Size
+from headjax.core.kind import Kind
 from headjax.core.serialize import kind
 from headjax.models.cache import DecodingState, Prompt
 from headjax.models.config import Batch, GenerativeConfig, Loss, Output
@@ -71,7 +72,11 @@ class DecoderConfig(GenerativeConfig):
     def gpt2(cls, **changes: Any) -> Self:
         """Return GPT-2 of 124 million parameters (Radford et al. 2019), with these changes."""
         sizes: dict[str, Any] = {"vocab_size": 50257, "max_length": 1024, "width": 768, "num_layers": 12}
-        layer = {"attention": MultiHead(num_heads=12, head_dim=64), "hidden": 3072, "activation": "gelu_tanh"}
+        layer = {
+            "attention": Kind(MultiHeadAttention, num_heads=12, head_dim=64),
+            "hidden": 3072,
+            "activation": "gelu_tanh",
+        }
         return cls(**sizes | layer | {"dropout": 0.1, "attention_dropout": 0.1} | changes)
 
     def validate(self) -> None:

@@ -8,9 +8,10 @@ from typing import Any, Self
 import jax
 from flax import nnx
 
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, Rate, Size
+from headjax.core.kind import Kind
 from headjax.core.norms import LayerNorm, Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal
@@ -79,14 +80,14 @@ class EncoderConfig(ModelConfig):
     @classmethod
     def bert_base(cls, **changes: Any) -> Self:
         """Return BERT-base, uncased (Devlin et al. 2019), with these changes."""
-        layer: dict[str, Any] = {"attention": MultiHead(num_heads=12, head_dim=64), "hidden": 3072}
+        layer: dict[str, Any] = {"attention": Kind(MultiHeadAttention, num_heads=12, head_dim=64), "hidden": 3072}
         return cls(**layer | changes)
 
     @classmethod
     def bert_large(cls, **changes: Any) -> Self:
         """Return BERT-large, uncased (Devlin et al. 2019), with these changes."""
         sizes: dict[str, Any] = {"width": 1024, "num_layers": 24, "hidden": 4096}
-        return cls(**sizes | {"attention": MultiHead(num_heads=16, head_dim=64)} | changes)
+        return cls(**sizes | {"attention": Kind(MultiHeadAttention, num_heads=16, head_dim=64)} | changes)
 
     @classmethod
     def albert_base(cls, **changes: Any) -> Self:

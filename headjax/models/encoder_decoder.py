@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.formulation import Attention
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
 from headjax.attention.operands import Mask
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, Positive, Rate, Size
+from headjax.core.kind import Kind
 from headjax.core.norms import RMSNorm
 from headjax.core.serialize import kind
 from headjax.core.tensors import FanIn, FanOut, Initializer, Xavier
@@ -90,8 +90,8 @@ class EncoderDecoderConfig(GenerativeConfig):
     token_initializer: Initializer | None = None
     embedding_norm: bool = False
     decoder_layers: Listed | None = None
-    decoder_attention: tuple[Attention, ...] | None = None
-    cross_attention: tuple[Attention, ...] | None = None
+    decoder_attention: tuple[Kind, ...] | None = None
+    cross_attention: tuple[Kind, ...] | None = None
     decoder_hidden: tuple[Size, ...] | None = None
     decoder_alpha: Positive = 1.0
     tied: bool = True
@@ -113,20 +113,21 @@ class EncoderDecoderConfig(GenerativeConfig):
     @classmethod
     def transformer_base(cls, **changes: Any) -> Self:
         """Return the base Transformer of Vaswani et al. (2017), with these changes."""
-        layer: dict[str, Any] = {"attention": MultiHead(num_heads=8, head_dim=64), "hidden": 2048, "activation": "relu"}
-        return cls(**_TRANSLATION | {"width": 512, "num_layers": 6} | layer | changes)
+        attention = Kind(MultiHeadAttention, num_heads=8, head_dim=64)
+        return cls(**_TRANSLATION | {"width": 512, "attention": attention, "hidden": 2048} | changes)
 
     @classmethod
     def transformer_big(cls, **changes: Any) -> Self:
         """Return the big Transformer of Vaswani et al. (2017), with these changes."""
-        layer = {"attention": MultiHead(num_heads=16, head_dim=64), "hidden": 4096, "activation": "relu"}
-        return cls(**_TRANSLATION | {"width": 1024, "num_layers": 6, "dropout": 0.3} | layer | changes)
+        attention = Kind(MultiHeadAttention, num_heads=16, head_dim=64)
+        sizes = {"width": 1024, "attention": attention, "hidden": 4096, "dropout": 0.3}
+        return cls(**_TRANSLATION | sizes | changes)
 
     @classmethod
     def t5_small(cls, **changes: Any) -> Self:
         """Return T5-small, version 1.0 (Raffel et al. 2020), with these changes."""
-        attention = MultiHead(num_heads=8, head_dim=64, scale=1.0, projection_bias=False, output_bias=False)
-        bias = RelativeBuckets(num_heads=8)
+        unbiased = {"scale": 1.0, "projection_bias": False, "output_bias": False}
+        attention, bias = Kind(MultiHeadAttention, num_heads=8, head_dim=64, **unbiased), RelativeBuckets(num_heads=8)
         sizes: dict[str, Any] = {"vocab_size": 32128, "width": 512, "num_layers": 6, "hidden": 2048}
         layer = {"attention": attention, "residual": "pre_norm", "norm": RMSNorm(1e-6), "activation": "relu"}
         more = {"feed_forward_bias": False, "position_bias": bias, "decoder_position_bias": bias, "scale_logits": True}
@@ -312,6 +313,8 @@ class EncoderDecoderConfig(GenerativeConfig):
 
 _TRANSLATION: dict[str, Any] = {
     "vocab_size": 37000,
+    "num_layers": 6,
+    "activation": "relu",
     "positions": "sinusoidal",
     "scale_embeddings": True,
     "token_initializer": FanOut(),

@@ -9,9 +9,9 @@ import jax
 from flax import nnx
 
 from headjax.attention.attend import Call
-from headjax.attention.formulation import Attention, KeyValues, structure
-from headjax.attention.operands import Dropout
+from headjax.attention.operands import Dropout, KeyValues
 from headjax.core.errors import DataError
+from headjax.core.kind import Kind
 from headjax.core.norms import LayerNorm, Norm
 from headjax.models.cache import LayerCache, append, is_empty, stored
 from headjax.models.feed_forward import ActivationName, FeedForward, fold
@@ -43,9 +43,9 @@ class Layer:
     """
 
     width: int
-    attention: Attention
+    attention: Kind
     hidden: int
-    cross_attention: Attention | None = None
+    cross_attention: Kind | None = None
     activation: ActivationName = "gelu"
     gated: bool = False
     feed_forward_bias: bool = True
@@ -81,14 +81,13 @@ class Layer:
     def flops(self, length: int) -> int:
         """Count the floating-point operations for one sequence, and one as long that cross-attention reads."""
         attentions = [one for one in (self.attention, self.cross_attention) if one is not None]
-        heads = sum(one.flops(self.width, self.width, length, length) for one in attentions)
+        heads: int = sum(one.module(self.width, self.width).flops(length, length) for one in attentions)
         return heads + self.feed_forward_flops(length)
 
     def structure(self) -> Layer:
         """Return the layer without its heads' original numbers; layers of equal structure form one group."""
-        return dataclasses.replace(
-            self, attention=structure(self.attention), cross_attention=structure(self.cross_attention)
-        )
+        crossed = None if self.cross_attention is None else self.cross_attention.structure()
+        return dataclasses.replace(self, attention=self.attention.structure(), cross_attention=crossed)
 
 
 class TransformerLayer(nnx.Module):

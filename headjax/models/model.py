@@ -14,7 +14,8 @@ from jax.sharding import Mesh
 
 from headjax.core import history
 from headjax.core.errors import DataError, HeadjaxError, ParameterError
-from headjax.core.modules import Aside, arrays, bind, copied, declared_module, in_order, settings, weights_of
+from headjax.core.kind import own_copy
+from headjax.core.modules import Aside, arrays, bind, declared_module, settings, weights_of
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 from headjax.mesh.explicit import spread_by_example
@@ -86,7 +87,7 @@ class Model(nnx.Module):
         self.beside = Aside(_Beside(tuple(history), tokenizer, dict(files or {})))
         for name, part in declared_module(type(config).parts, config).items():
             if name in params:
-                setattr(self, name, bind(in_order(copied(part), part), params[name]))
+                setattr(self, name, bind(own_copy(part), params[name]))
 
     @property
     def params(self) -> Params:
@@ -221,7 +222,7 @@ class Model(nnx.Module):
         model = Model(**{"params": own if same else self.params} | fields)
         for name, part in weights_of(self).items() if same else ():
             if name in stacks:  # as they are, with whatever has been put into them
-                setattr(model, name, copied(part))
+                setattr(model, name, own_copy(part))
         model.deterministic = self.deterministic
         return model
 

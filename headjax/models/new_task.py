@@ -19,9 +19,10 @@ def with_task(model: Model, task: TaskOutput, *, seed: int = 0) -> Model:
 
     A pooler is added where the task reads the pooled vector and the model does not pool.
 
-        >>> from headjax.attention import MultiHead
+        >>> from headjax.attention import Kind, MultiHeadAttention
         >>> from headjax.models import EncoderConfig
-        >>> small = EncoderConfig(attention=MultiHead(num_heads=2, head_dim=8), hidden=16, width=16, num_layers=1)
+        >>> heads = Kind(MultiHeadAttention, num_heads=2, head_dim=8)
+        >>> small = EncoderConfig(attention=heads, hidden=16, width=16, num_layers=1)
         >>> encoder = headjax.Model(small, rngs=nnx.Rngs(0))
         >>> headjax.with_task(encoder, headjax.Classification(classes=3)).config.task.classes
         3

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, cast
 import jax
 
 from headjax.attention.attend import Call
-from headjax.attention.formulation import Attention
 from headjax.attention.operands import Attended, Mask
+from headjax.core.kind import Kind
 from headjax.core.modules import arrays
 from headjax.core.tensors import Params
 from headjax.models.compute import Compute
@@ -38,9 +38,9 @@ class Probe(NamedTuple):
     memory_inputs: jax.Array | None = None
 
     @property
-    def attention(self) -> Attention:
+    def attention(self) -> Kind:
         """The formulation."""
-        return cast(Attention, self.module.config)
+        return cast(Kind, self.module.kind)
 
     @property
     def params(self) -> Params:

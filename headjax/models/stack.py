@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.formulation import Attention
+from headjax.core.kind import Kind
 from headjax.core.modules import Beside, bind, fresh, stacked_module
 from headjax.core.norms import Norm
 from headjax.core.tensors import Params
@@ -201,7 +201,7 @@ class Stack:
         """Return the group of a layer, by the layer's number."""
         return self.groups[bisect.bisect_right(self.groups, layer, key=lambda group: group.start) - 1]
 
-    def attentions(self, slot: str) -> tuple[Attention, ...]:
+    def attentions(self, slot: str) -> tuple[Kind, ...]:
         """Return the formulations in a slot (`attention` or `cross_attention`), by layer."""
         return tuple(getattr(layer, slot) for layer in self.layers)
 

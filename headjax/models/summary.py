@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from headjax.attention import Attention, Call, Dropout
+from headjax.attention import Call, Dropout
 from headjax.attention.attend import choosing_only
 from headjax.attention.kernels import KERNELS, target
 from headjax.core import tensors as declared
 from headjax.core.errors import ConfigError, KernelError
+from headjax.core.kind import Kind
+from headjax.core.modules import declared as declared_weights
 from headjax.core.serialize import kind_of, to_data
 from headjax.models.compute import Compute
 from headjax.models.config import ModelConfig
@@ -97,13 +99,14 @@ def _summarize_stack(config: ModelConfig, head_stack: str, length: int, compute:
     query, key = config.attention_lengths(head_stack, length)
 
     @functools.cache
-    def counted(attention: Attention) -> dict[str, Any]:
-        cached = 0 if head_stack == "encoder" else attention.cache_size(width, width)
+    def counted(attention: Kind) -> dict[str, Any]:
+        module = attention.module(width, width)
+        cached = 0 if head_stack == "encoder" else module.cache_size()
         return {
             "kind": kind_of(attention),
             "sizes": _sizes(to_data(attention)),
-            "parameters": declared.count(attention.tensors(width, width)),
-            "flops": attention.flops(width, width, query, key),
+            "parameters": declared.count(declared_weights(module)),
+            "flops": module.flops(query, key),
             "cache_bytes_per_token": cached * compute.type.itemsize,
         }
 
@@ -148,7 +151,7 @@ def check_kernels(model: ModelConfig, compute: Compute, *, training: bool) -> No
                     raise ConfigError(f"compute.attention: {compute.attention} cannot compute {at}: {refused}")
 
 
-def _refusal(attention: Attention, compute: Compute, dropout: float) -> str | None:
+def _refusal(attention: Kind, compute: Compute, dropout: float) -> str | None:
     """Return why a kernel cannot compute a layer of 128 tokens; None when it can."""
     shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, compute.type), attention.module(1, 1))
     x = jax.ShapeDtypeStruct((1, 128, 1), compute.type)

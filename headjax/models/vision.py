@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
 from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Listed, Size
+from headjax.core.kind import Kind
 from headjax.core.norms import LayerNorm, Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal, Zeros, weight
@@ -69,7 +70,7 @@ class VisionConfig(ModelConfig):
     @classmethod
     def vit_base(cls, **changes: Any) -> Self:
         """Return ViT-B/16 (Dosovitskiy et al. 2021), which DeiT-B is too, with these changes."""
-        layer: dict[str, Any] = {"attention": MultiHead(num_heads=12, head_dim=64), "hidden": 3072}
+        layer: dict[str, Any] = {"attention": Kind(MultiHeadAttention, num_heads=12, head_dim=64), "hidden": 3072}
         return cls(**layer | changes)
 
     def validate(self) -> None:

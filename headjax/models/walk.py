@@ -88,7 +88,7 @@ class LayerBlock(nnx.Module):
         call = self.config.reading(self.stack, state.batch, call, state.memory)
         call = call._replace(attention=call.attention._replace(bias=state.bias))
         columns = stack.columns(state.bias)
-        own = None if columns is None else columns[self.number, : self.layer.attention.config.num_heads]
+        own = None if columns is None else columns[self.number, : self.layer.attention.num_heads]
         layer = call.compute.cast(self.layer)
         run = call.compute.rematerialised(lambda layer, x: LayerGroup.one(layer, x, call, self.number, own))
         x, _ = run(layer, state.x)

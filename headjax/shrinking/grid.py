@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-from headjax.attention import Attention
+from headjax.attention import Kind
 from headjax.conversion.named import parse_target
 from headjax.conversion.target import Target
 from headjax.conversion.turning import turns
@@ -98,7 +98,7 @@ class Grid(Checked):
         return {name: [str(level) for level in of] for name, of in levels.items()}
 
 
-def head_groups(attention: Attention) -> list[tuple[int, ...]]:
+def head_groups(attention: Kind) -> list[tuple[int, ...]]:
     """Return the positions of the heads that go together: those that read one KV head."""
     groups: dict[int, list[int]] = {}
     for place, group in enumerate(attention.groups):
@@ -111,7 +111,7 @@ def heads_left(count: int, share: float) -> int:
     return 0 if share == 0.0 else min(max(round(share * count), 1), count)
 
 
-def target_of(level: Level, attention: Attention, width: int) -> Target | None:
+def target_of(level: Level, attention: Kind, width: int) -> Target | None:
     """Return the conversion of a level for a layer with the level's heads; None where the layer cannot have it."""
     text = _target_text(level, attention, width)
     target = None if text is None else parse_target(text)
@@ -124,7 +124,7 @@ def target_of(level: Level, attention: Attention, width: int) -> Target | None:
     return target
 
 
-def _target_text(level: Level, attention: Attention, width: int) -> str | None:
+def _target_text(level: Level, attention: Kind, width: int) -> str | None:
     """Return a conversion with the sizes of a layer; None where these are no smaller than the layer's."""
     size = getattr(attention, "head_dim", 0)
     value = getattr(attention, "values", size)

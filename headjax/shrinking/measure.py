@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from headjax.attention.formulation import Attention
 from headjax.conversion.calibration import collect
 from headjax.conversion.named import describe
 from headjax.conversion.target import Target
 from headjax.core.errors import HeadjaxError
+from headjax.core.kind import Kind
 from headjax.core.programs import forget, trim
 from headjax.core.progress import Update
 from headjax.heads.damage import Damage
@@ -265,7 +265,7 @@ class _Removing:
 
     def order(self) -> list[int]:
         """Return the positions of the heads, those that go first before the others."""
-        attention = cast(Attention, self._place.attention)
+        attention = cast(Kind, self._place.attention)
         output = self._weight.reshape(attention.num_heads, -1, self._weight.shape[-1])
         found = layer_removals(self._moments, output, head_groups(attention))
         return [position for group in found.order for position in group]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from headjax.attention import Attention
+from headjax.attention import Kind
 from headjax.conversion.calibration import Moments
 from headjax.conversion.model import convert
 from headjax.conversion.target import Target
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
     name: str
     at: SubLayer
-    attention: Attention | None = None
+    attention: Kind | None = None
     units: int = 0
 
     @property

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from headjax.core.errors import DataError, require
+from headjax.core.fields import unknown_name
 from headjax.core.limits import check_memory, host_memory
-from headjax.core.serialize import unknown_name
 from headjax.storage.paths import path_of
 from headjax.tokenizers.files import read_tokenizer
 from headjax.tokenizers.sentencepiece import train_sentencepiece

@@ -6,7 +6,6 @@ that it states its knobs, their types and their defaults in one place and an unk
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import re
 import sys
@@ -18,6 +17,7 @@ from ml_collections import ConfigDict
 
 from headjax.core.configuration import read_literal
 from headjax.core.errors import ConfigError, in_line
+from headjax.core.fields import options_of
 from headjax.core.serialize import class_of_kind, kinds_of
 from headjax.storage.paths import path_of
 
@@ -119,8 +119,7 @@ def _set(config: ConfigDict, groups: Sequence[str], name: str, text: str) -> Non
             if not isinstance(node, ConfigDict):
                 raise ConfigError(f"{in_line(where)}: is no group of fields")
         if name == "kind" and text in kinds_of(object):
-            known = {field.name for field in dataclasses.fields(class_of_kind(text)) if field.init}
-            for leftover in set(node) - known:
+            for leftover in set(node) - options_of(class_of_kind(text)).keys():
                 del node[leftover]
         with node.ignore_type():
             node[name] = text if isinstance(node.get(name), str) else read_literal(text)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import MultiHead
+from headjax.attention import Kind, MultiHeadAttention
 from headjax.core import serialize
 from headjax.core.norms import Norm, Normalisation
 from headjax.heads.head_id import HeadId
@@ -112,14 +112,16 @@ def induction_model(setting: Setting, seed: int) -> tuple[Model, frozenset[HeadI
             weights[name][place[0], :, place[1]] = array
         output[place] = 0.0
         output[place][:TOKENS, target] = gain * np.eye(TOKENS)
-    attention = MultiHead(num_heads=HEADS, head_dim=size, projection_bias=False, output_bias=False, scale=1.0)
+    attention = Kind(
+        MultiHeadAttention, num_heads=HEADS, head_dim=size, projection_bias=False, output_bias=False, scale=1.0
+    )
     config = DecoderConfig(
         vocab_size=TOKENS,
         max_length=LENGTH,
         width=WIDTH,
         num_layers=LAYERS,
-        attention=attention,
-        hidden=1,
+        attention=(attention,) * LAYERS,
+        hidden=(1,) * LAYERS,
         norm=NoNorm(),
     )
     embeddings = {"token": np.eye(TOKENS, WIDTH), "position": np.eye(LENGTH, WIDTH, k=POSITION.start)}

@@ -1,6 +1,5 @@
 """Small examples of every registered formulation, for the tests that hold for all of them."""
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -9,18 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import headjax
 from headjax.attention import (
     Attended,
-    Attention,
     AttentionModule,
     Call,
-    Collaborative,
-    Compressed,
-    Gated,
-    Grouped,
-    Latent,
-    MultiHead,
+    CollaborativeAttention,
+    CompressedAttention,
+    GatedAttention,
+    GroupedAttention,
+    Kind,
+    LatentAttention,
+    MultiHeadAttention,
 )
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
 from headjax.core.norms import RMSNorm
@@ -32,14 +30,17 @@ SUMS = WIDTH + 8 + 8 + 2 * 6 + 20
 """Terms on the longest way through one of these: projection, a latent, logits, softmax and context over the six keys of
 `random_inputs`, and the heads' outputs."""
 
-FORMULATIONS: dict[str, Attention] = {
-    "multi_head": MultiHead(num_heads=4, head_dim=4),
-    "fixed_head_size": MultiHead(num_heads=3, head_dim=6, value_dim=5, scale=0.3, projection_bias=False),
-    "rotary_halves": MultiHead(num_heads=4, head_dim=4, rotary=RotaryHalves(base=100.0)),
-    "rotary_interleaved": MultiHead(num_heads=3, head_dim=6, rotary=RotaryInterleaved(dim=4)),
-    "grouped": Grouped(num_heads=6, kv_heads=2, head_dim=4, value_dim=3, projection_bias=True, output_bias=True),
-    "multi_query": Grouped(num_heads=4, kv_heads=1, head_dim=4),
-    "ragged_grouped": Grouped(
+FORMULATIONS: dict[str, Kind] = {
+    "multi_head": Kind(MultiHeadAttention, num_heads=4, head_dim=4),
+    "fixed_head_size": Kind(MultiHeadAttention, num_heads=3, head_dim=6, value_dim=5, scale=0.3, projection_bias=False),
+    "rotary_halves": Kind(MultiHeadAttention, num_heads=4, head_dim=4, rotary=RotaryHalves(base=100.0)),
+    "rotary_interleaved": Kind(MultiHeadAttention, num_heads=3, head_dim=6, rotary=RotaryInterleaved(dim=4)),
+    "grouped": Kind(
+        GroupedAttention, num_heads=6, kv_heads=2, head_dim=4, value_dim=3, projection_bias=True, output_bias=True
+    ),
+    "multi_query": Kind(GroupedAttention, num_heads=4, kv_heads=1, head_dim=4),
+    "ragged_grouped": Kind(
+        GroupedAttention,
         num_heads=4,
         kv_heads=2,
         head_dim=4,
@@ -48,11 +49,20 @@ FORMULATIONS: dict[str, Attention] = {
         query_norm=RMSNorm(),
         key_norm=RMSNorm(),
     ),
-    "collaborative": Collaborative(
-        num_heads=4, shared_dim=8, value_dim=4, head_dim=4, projection_bias=True, content_bias=True
+    "collaborative": Kind(
+        CollaborativeAttention,
+        num_heads=4,
+        shared_dim=8,
+        value_dim=4,
+        head_dim=4,
+        projection_bias=True,
+        content_bias=True,
     ),
-    "latent": Latent(num_heads=3, rank=6, head_dim=4, value_dim=5, projection_bias=True, output_bias=True),
-    "latent_rotary": Latent(
+    "latent": Kind(
+        LatentAttention, num_heads=3, rank=6, head_dim=4, value_dim=5, projection_bias=True, output_bias=True
+    ),
+    "latent_rotary": Kind(
+        LatentAttention,
         num_heads=3,
         rank=6,
         head_dim=4,
@@ -62,8 +72,10 @@ FORMULATIONS: dict[str, Attention] = {
         latent_norm=RMSNorm(),
         query_norm=RMSNorm(),
     ),
-    "compressed": Compressed(
-        inner=Grouped(
+    "compressed": Kind(
+        CompressedAttention,
+        inner=Kind(
+            GroupedAttention,
             num_heads=4,
             kv_heads=2,
             head_dim=4,
@@ -73,25 +85,32 @@ FORMULATIONS: dict[str, Attention] = {
         ),
         rank=7,
     ),
-    "gated": Gated(inner=MultiHead(num_heads=3, head_dim=4)),
-    "gated_grouped": Gated(inner=Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves())),
+    "gated": Kind(GatedAttention, inner=Kind(MultiHeadAttention, num_heads=3, head_dim=4)),
+    "gated_grouped": Kind(
+        GatedAttention, inner=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves())
+    ),
 }
 
-KEPT = MultiHead(num_heads=3, head_dim=4, rotary=RotaryHalves(base=100.0, dim=8), frequencies=((0, 1), (1, 3), (0, 2)))
+KEPT = Kind(
+    MultiHeadAttention,
+    num_heads=3,
+    head_dim=4,
+    rotary=RotaryHalves(base=100.0, dim=8),
+    frequencies=((0, 1), (1, 3), (0, 2)),
+)
 """Its heads turn at frequencies of their own."""
 
 
-def random_params(attention: Attention, width: int = WIDTH, seed: int = 0) -> Params:
+def random_params(attention: Kind, width: int = WIDTH, seed: int = 0) -> Params:
     """Parameters drawn at random, large enough that attention is not flat."""
-    return tiny.random_params(attention.tensors(width, width), Normal(0.5), 0.3, seed)
+    return tiny.random_params(tiny.weights(attention, width, width), Normal(0.5), 0.3, seed)
 
 
 def module(name: str, **options: Any) -> AttentionModule:
     """The Flax module of one of these."""
     config = FORMULATIONS[name]
-    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.init}
-    made: type[AttentionModule] = getattr(headjax, f"{type(config).__name__}Attention")
-    return made(WIDTH, params=random_params(config), **options, **fields)
+    made: AttentionModule = config.of(WIDTH, params=random_params(config), **options, **config.options)
+    return made
 
 
 Arrays = tuple[Any, Any, Any]
@@ -99,15 +118,15 @@ Arrays = tuple[Any, Any, Any]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _attended(attention: Attention, kernel: str, params: Params, x: Any, memory: Any, places: Any, call: Arrays) -> Any:
+def _attended(attention: Kind, kernel: str, params: Params, x: Any, memory: Any, places: Any, call: Arrays) -> Any:
     mask, bias, positions = call
-    module = attention.bind(params, x.shape[-1], memory.shape[-1])
+    module = tiny.bound(attention, params, x.shape[-1], memory.shape[-1])
     given = Call(mask=mask, bias=bias, positions=positions, implementation=kernel)
     return module.attend(x, module.key_values(memory, places), given)
 
 
 def attended_by(
-    attention: Attention, params: Params, x: Any, call: Call = Call(), memory: Any = None, positions: Any = None
+    attention: Kind, params: Params, x: Any, call: Call = Call(), memory: Any = None, positions: Any = None
 ) -> Attended:
     """Contexts of queries from `x`, with keys and values from `memory` or from `x` itself; one program, no dropout."""
     memory = x if memory is None else memory
@@ -116,7 +135,7 @@ def attended_by(
 
 
 def outputs_of(
-    attention: Attention, params: Params, x: Any, call: Call = Call(), memory: Any = None, gates: Any = None
+    attention: Kind, params: Params, x: Any, call: Call = Call(), memory: Any = None, gates: Any = None
 ) -> jax.Array:
     """Outputs of the same, with gates `[batch, query, heads]` on the contexts."""
     context = attended_by(attention, params, x, call, memory).context
@@ -125,19 +144,19 @@ def outputs_of(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _combined(attention: Attention, params: Params, context: Any) -> jax.Array:
+def _combined(attention: Kind, params: Params, context: Any) -> jax.Array:
     width = params["output"]["kernel"].shape[-1] if "kernel" in params.get("output", {}) else WIDTH
-    return attention.bind(params, width, width).combine(context)
+    return tiny.bound(attention, params, width, width).combine(context)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
-def _kept(attention: Attention, params: Params, heads: tuple[int, ...]) -> Params:
-    return attention.bind(params, WIDTH, WIDTH).keep_heads(heads).params
+def _kept(attention: Kind, params: Params, heads: tuple[int, ...]) -> Params:
+    return tiny.bound(attention, params, WIDTH, WIDTH).keep_heads(heads).params
 
 
-def kept_heads(attention: Attention, params: Params, heads: Sequence[int]) -> tuple[Attention, Params]:
+def kept_heads(attention: Kind, params: Params, heads: Sequence[int]) -> tuple[Kind, Params]:
     """The formulation with these heads alone, and its parameters."""
-    return attention.bind(params, WIDTH, WIDTH).left(heads), _kept(attention, params, tuple(heads))
+    return tiny.bound(attention, params, WIDTH, WIDTH).left(heads), _kept(attention, params, tuple(heads))
 
 
 def random_inputs(batch: int = 2, length: int = 6, width: int = WIDTH, seed: int = 1) -> np.ndarray:

@@ -4,7 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Call, Mask, MultiHead, attend
+from headjax.attention import Call, Mask, MultiHeadAttention, attend
+from headjax.core.kind import Kind
+from tests import tiny
 from tests.attention.formulations import SUMS, WIDTH, attended_by, random_inputs, random_params
 from tests.closeness import assert_close
 
@@ -43,7 +45,7 @@ def test_attend_is_scaled_dot_product_attention(masking, key_heads):
 
 
 def test_multi_head_is_torchs_multihead_attention():
-    attention = MultiHead(num_heads=4, head_dim=4)
+    attention = Kind(MultiHeadAttention, num_heads=4, head_dim=4)
     params, x = random_params(attention), random_inputs()
     theirs = torch.nn.MultiheadAttention(WIDTH, 4, batch_first=True)
 
@@ -64,4 +66,4 @@ def test_multi_head_is_torchs_multihead_attention():
     y = jnp.asarray(x)
     attended = attended_by(attention, params, y, Call(mask=Mask(causal=True)))
     assert_close(attended.probabilities, weights, sums=SUMS)
-    assert_close(attention.bind(params, WIDTH, WIDTH).combine(attended.context), output, sums=SUMS)
+    assert_close(tiny.bound(attention, params, WIDTH, WIDTH).combine(attended.context), output, sums=SUMS)

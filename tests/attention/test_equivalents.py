@@ -8,19 +8,20 @@ import numpy as np
 import pytest
 
 from headjax.attention import (
-    Attention,
     Call,
-    Collaborative,
+    CollaborativeAttention,
     Concatenate,
-    Gated,
-    Grouped,
-    Latent,
+    GatedAttention,
+    GroupedAttention,
+    Kind,
+    LatentAttention,
     Mask,
-    MultiHead,
+    MultiHeadAttention,
     RotaryHalves,
 )
 from headjax.attention.collaborative import MIXINGS
 from headjax.core.tensors import Constant, Normal, Params, Zeros, initialize
+from tests import tiny
 from tests.attention.formulations import (
     FORMULATIONS,
     KEPT,
@@ -40,9 +41,9 @@ PLACES = np.array([[0, 1, 2, 3, 4, 5], [2, 3, 4, 5, 6, 7]])
 """Positions of each example's own, as padding on the left gives."""
 
 HEADS, DIM, VALUES = 3, 4, 5
-MULTI = MultiHead(num_heads=HEADS, head_dim=DIM, value_dim=VALUES)
+MULTI = Kind(MultiHeadAttention, num_heads=HEADS, head_dim=DIM, value_dim=VALUES)
 SIZES = {"num_heads": HEADS, "value_dim": VALUES, "head_dim": DIM}
-BLOCKS = Collaborative(shared_dim=HEADS * DIM, projection_bias=True, content_bias=True, **SIZES)
+BLOCKS = Kind(CollaborativeAttention, shared_dim=HEADS * DIM, projection_bias=True, content_bias=True, **SIZES)
 
 
 def as_float64(params: Params) -> dict[str, np.ndarray]:
@@ -52,9 +53,9 @@ def as_float64(params: Params) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     "attention",
     [
-        MultiHead(num_heads=4, head_dim=4),
-        MultiHead(num_heads=5, head_dim=8, value_dim=3, scale=0.21),
-        MultiHead(num_heads=1, head_dim=16, projection_bias=False, output_bias=False),
+        Kind(MultiHeadAttention, num_heads=4, head_dim=4),
+        Kind(MultiHeadAttention, num_heads=5, head_dim=8, value_dim=3, scale=0.21),
+        Kind(MultiHeadAttention, num_heads=1, head_dim=16, projection_bias=False, output_bias=False),
     ],
     ids=["standard", "fixed", "single"],
 )
@@ -80,7 +81,9 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def test_collaborative_logits_are_those_of_the_formula():
-    shared = Collaborative(shared_dim=6, projection_bias=True, content_bias=True, **SIZES | {"head_dim": 9})
+    shared = Kind(
+        CollaborativeAttention, shared_dim=6, projection_bias=True, content_bias=True, **SIZES | {"head_dim": 9}
+    )
     params = random_params(shared)
     p, x = as_float64(params), X.astype(np.float64)
     query, key = x @ p["query"] + p["query_bias"], x @ p["key"] + p["key_bias"]
@@ -91,7 +94,7 @@ def test_collaborative_logits_are_those_of_the_formula():
         assert_close(found[:, head], softmax(logits), sums=SUMS)
 
 
-Pair = tuple[Attention, Params]
+Pair = tuple[Kind, Params]
 
 
 def concatenated(params: Params) -> Params:
@@ -118,26 +121,28 @@ def content_for_query_bias() -> tuple[Pair, Pair]:
 
 def latent() -> tuple[Pair, Pair]:
     sizes = {"num_heads": HEADS, "head_dim": DIM, "value_dim": VALUES, "scale": 0.4}
-    source = Latent(rank=6, query_rank=7, projection_bias=True, **sizes)
+    source = Kind(LatentAttention, rank=6, query_rank=7, projection_bias=True, **sizes)
     params = random_params(source)
     wide = {
         "query": np.einsum("dr,rhk->dhk", params["query_latent"], params["query"]),
         "key": np.einsum("dr,rhk->dhk", params["latent"], params["key"]),
-        "key_bias": np.full((HEADS, DIM), 0.7, np.float32),  # vanishes in the softmax, which is why Latent has none
+        "key_bias": np.full((HEADS, DIM), 0.7, np.float32),  # vanishes in the softmax, so latent attention has none
         "value": np.einsum("dr,rhv->dhv", params["latent"], params["value"]),
     }
     wide |= {name: params[name] for name in ("query_bias", "value_bias") if name in params}
     wide["output"] = {"bias": np.zeros(WIDTH, np.float32)} | params["output"]
-    return (source, params), (MultiHead(**sizes), wide)
+    return (source, params), (Kind(MultiHeadAttention, **sizes), wide)
 
 
 def grouped(index: tuple[int, ...] | None) -> tuple[Pair, Pair]:
-    source = Grouped(num_heads=6, kv_heads=2, head_dim=4, projection_bias=True, output_bias=True, kv_index=index)
+    source = Kind(
+        GroupedAttention, num_heads=6, kv_heads=2, head_dim=4, projection_bias=True, output_bias=True, kv_index=index
+    )
     params = random_params(source)
     read = np.array(index or (0, 0, 0, 1, 1, 1))
     repeated = {name: np.asarray(params[name])[:, read] for name in ("key", "value")}
     repeated |= {name: np.asarray(params[name])[read] for name in ("key_bias", "value_bias")}
-    return (source, params), (MultiHead(num_heads=6, head_dim=4), params | repeated)
+    return (source, params), (Kind(MultiHeadAttention, num_heads=6, head_dim=4), params | repeated)
 
 
 def compressed() -> tuple[Pair, Pair]:
@@ -150,7 +155,14 @@ def compressed() -> tuple[Pair, Pair]:
 def own_frequencies() -> tuple[Pair, Pair]:
     """Heads that keep frequencies of their own are whole ones whose other dimensions are zero."""
     params = random_params(KEPT)
-    whole = MultiHead(num_heads=3, head_dim=8, value_dim=4, scale=KEPT.logit_scale, rotary=RotaryHalves(base=100.0))
+    whole = Kind(
+        MultiHeadAttention,
+        num_heads=3,
+        head_dim=8,
+        value_dim=4,
+        scale=KEPT.logit_scale,
+        rotary=RotaryHalves(base=100.0),
+    )
     places = np.asarray([[first, second, first + 4, second + 4] for first, second in KEPT.frequencies])
     spread = np.eye(8, dtype=np.float32)[places]
     names = ("query", "key", "query_bias", "key_bias")
@@ -181,8 +193,8 @@ def test_it_is_another_with_products_of_its_weights(name):
 @pytest.mark.parametrize("name", ["fixed_head_size", "ragged_grouped", "collaborative", "latent"])
 def test_gated_is_the_formulation_inside_where_the_bias_is_large(name):
     inner = FORMULATIONS[name]
-    gated = Gated(inner=inner, bias_init=Constant(30.0), kernel_init=Zeros())
-    own = {name: tensor for name, tensor in gated.tensors(WIDTH, WIDTH).items() if name != "inner"}
+    gated = Kind(GatedAttention, inner=inner, bias_init=Constant(30.0), kernel_init=Zeros())
+    own = {name: tensor for name, tensor in tiny.weights(gated, WIDTH, WIDTH).items() if name != "inner"}
     fresh = initialize(own, jax.random.key(0), Normal(0.5))
     params, call = random_params(inner), Call(mask=CAUSAL)
     actual = attended_by(gated, fresh | {"inner": params}, X, call).context
@@ -216,20 +228,22 @@ def test_key_biases_vanish_and_content_biases_do_not():
 
 
 def test_concatenated_blocks_start_as_multi_head_attention():
-    collaborative = Collaborative(num_heads=4, shared_dim=8, value_dim=4, head_dim=2, mixing_init=Concatenate())
-    params = initialize(collaborative.tensors(WIDTH, WIDTH), jax.random.key(0), Normal(0.5))
+    collaborative = Kind(
+        CollaborativeAttention, num_heads=4, shared_dim=8, value_dim=4, head_dim=2, mixing_init=Concatenate()
+    )
+    params = initialize(tiny.weights(collaborative, WIDTH, WIDTH), jax.random.key(0), Normal(0.5))
     heads = {name: params[name].reshape(WIDTH, 4, 2) for name in ("query", "key")}
     zeros = {name: np.zeros((4, 2), np.float32) for name in ("query_bias", "key_bias")}
     plain = {name: array for name, array in params.items() if name != "mixing"} | heads | zeros
     call = Call(mask=CAUSAL)
-    expected = attended_by(MultiHead(num_heads=4, head_dim=2, value_dim=4), plain, X, call).context
+    expected = attended_by(Kind(MultiHeadAttention, num_heads=4, head_dim=2, value_dim=4), plain, X, call).context
     assert_close(attended_by(collaborative, params, X, call).context, expected, sums=SUMS)
     # Eight dimensions divide among four heads, but not among the three that are left.
-    assert collaborative.with_heads([0, 1, 3]).structure().num_heads == 3
+    assert collaborative.module(WIDTH, WIDTH).left([0, 1, 3]).structure().num_heads == 3
 
 
 def test_the_papers_mixings_have_names():
-    declared = Collaborative(num_heads=16, shared_dim=256, value_dim=4, head_dim=4).tensors(WIDTH, WIDTH)["mixing"]
+    declared = tiny.weights(tiny.collaborative(16, shared_dim=256), WIDTH, WIDTH)["mixing"]
     drawn = {name: init(jax.random.key(0), declared, jnp.float32) for name, init in MIXINGS.items()}
     assert drawn["concatenate"].sum(axis=1).tolist() == [16.0] * 16
     assert drawn["concatenate"].max() == 1.0

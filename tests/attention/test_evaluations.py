@@ -5,8 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Call, Collaborative, Compressed, Grouped, Latent, Mask, MultiHead, RotaryHalves
+from headjax.attention import (
+    Call,
+    CollaborativeAttention,
+    CompressedAttention,
+    GroupedAttention,
+    Kind,
+    LatentAttention,
+    Mask,
+    MultiHeadAttention,
+    RotaryHalves,
+)
 from headjax.core.tensors import count, flatten, nested
+from tests import tiny
 from tests.attention.formulations import (
     FORMULATIONS,
     SUMS,
@@ -28,13 +39,13 @@ def test_absorbed_and_expanded_latents_agree_with_gradients(name, monkeypatch):
     params = random_params(latent)
 
     def loss(params):
-        module = latent.bind(params, WIDTH, WIDTH)
+        module = tiny.bound(latent, params, WIDTH, WIDTH)
         attended = module.attend(X, module.key_values(X, None), CAUSAL)
         return jnp.sum(jnp.sin(attended.context)), attended
 
     results = []
     for absorbs in (False, True):
-        monkeypatch.setattr(Latent, "absorbs", lambda *_, absorbs=absorbs: absorbs)
+        monkeypatch.setattr(LatentAttention, "absorbs", lambda *_, absorbs=absorbs: absorbs)
         results.append(jax.jit(jax.grad(loss, has_aux=True))(params))
     # Rounding a logit changes its probability by a share that grows with the logit.
     probabilities = np.asarray(results[0][1].probabilities)
@@ -44,9 +55,9 @@ def test_absorbed_and_expanded_latents_agree_with_gradients(name, monkeypatch):
 
 
 INNER = {
-    "grouped": Grouped(num_heads=6, kv_heads=2, head_dim=4, value_dim=3, projection_bias=True),
+    "grouped": Kind(GroupedAttention, num_heads=6, kv_heads=2, head_dim=4, value_dim=3, projection_bias=True),
     "unequal groups": FORMULATIONS["ragged_grouped"],
-    "own keys": MultiHead(num_heads=4, head_dim=4, value_dim=6, rotary=RotaryHalves(base=100.0)),
+    "own keys": Kind(MultiHeadAttention, num_heads=4, head_dim=4, value_dim=6, rotary=RotaryHalves(base=100.0)),
     "shared keys": FORMULATIONS["collaborative"],
 }
 
@@ -54,13 +65,13 @@ INNER = {
 @pytest.mark.parametrize("name", INNER)
 def test_one_query_attends_to_a_compressed_latent_as_to_rebuilt_values(name):
     """Where the latent is small, one query reads it; padding, biases and unequal groups included."""
-    compressed = Compressed(inner=INNER[name], rank=3)
+    compressed = Kind(CompressedAttention, inner=INNER[name], rank=3)
     present = np.arange(6)[None] < np.array([[6], [4]])
     call = Call(mask=Mask(keys=present), positions=np.full((2, 1), 5))
 
     @jax.jit
     def both(params, x):
-        module = compressed.bind(params, WIDTH, WIDTH)
+        module = tiny.bound(compressed, params, WIDTH, WIDTH)
         stored = module.key_values(x, None)
         rebuilt = module.inner.key_values(stored["latent"], stored["position"])
         ways = (module, stored), (module.inner, rebuilt)
@@ -70,13 +81,12 @@ def test_one_query_attends_to_a_compressed_latent_as_to_rebuilt_values(name):
 
 
 def test_decoding_with_compressed_attention_rebuilds_no_values():
-    compressed = Compressed(inner=INNER["grouped"], rank=5)
-    module = compressed.bind(random_params(compressed), WIDTH, WIDTH)
+    compressed = Kind(CompressedAttention, inner=INNER["grouped"], rank=5)
+    module = tiny.bound(compressed, random_params(compressed), WIDTH, WIDTH)
     stored = {"latent": jnp.zeros((1, 100, 5)), "position": jnp.zeros((1, 100), jnp.int32)}
     program = jax.jit(lambda x: module.attend(x, stored, Call()).context).lower(jnp.zeros((1, 1, WIDTH))).compile()
-    assert program.cost_analysis()["flops"] < compressed.inner.flops(WIDTH, 5, 1, 100)
-    step = compressed.step_flops(WIDTH, WIDTH, 100)
-    assert compressed.flops(WIDTH, WIDTH, 1, 100) - step == 2 * 99 * WIDTH * 5, "latents of earlier tokens are known"
+    assert program.cost_analysis()["flops"] < module.inner.flops(1, 100)
+    assert module.flops(1, 100) - module.step_flops(100) == 2 * 99 * WIDTH * 5, "latents of earlier tokens are known"
 
 
 ROTARY = {"rotary_dim": 2, "rotary": RotaryHalves()}
@@ -86,25 +96,25 @@ ROTARY = {"rotary_dim": 2, "rotary": RotaryHalves()}
     ("attention", "numbers"),
     [
         (FORMULATIONS["fixed_head_size"], 3 * (6 + 5)),
-        (Grouped(num_heads=8, kv_heads=1, head_dim=4), 8),
-        (Grouped(num_heads=8, kv_heads=2, head_dim=4), 16),
-        (Latent(num_heads=1, rank=6, head_dim=4, **ROTARY), 6 + 2),
-        (Latent(num_heads=8, rank=6, head_dim=4, **ROTARY), 6 + 2),
-        (Collaborative(num_heads=3, shared_dim=6, value_dim=5, head_dim=4), 6 + 3 * 5),
+        (Kind(GroupedAttention, num_heads=8, kv_heads=1, head_dim=4), 8),
+        (Kind(GroupedAttention, num_heads=8, kv_heads=2, head_dim=4), 16),
+        (Kind(LatentAttention, num_heads=1, rank=6, head_dim=4, **ROTARY), 6 + 2),
+        (Kind(LatentAttention, num_heads=8, rank=6, head_dim=4, **ROTARY), 6 + 2),
+        (Kind(CollaborativeAttention, num_heads=3, shared_dim=6, value_dim=5, head_dim=4), 6 + 3 * 5),
         (FORMULATIONS["collaborative"], 8 + 4 * 4 + 4),
         (FORMULATIONS["compressed"], 7 + 1),
     ],
-    ids=lambda given: type(given).__name__ if not isinstance(given, int) else str(given),
+    ids=lambda given: given.of.__name__ if isinstance(given, Kind) else str(given),
 )
 def test_the_cache_holds_so_many_numbers_per_token(attention, numbers):
-    assert attention.cache_size(WIDTH, WIDTH) == numbers
+    assert attention.module(WIDTH, WIDTH).cache_size() == numbers
 
 
 def test_caches_hold_positions_exactly_in_any_type():
     """bfloat16 counts to 256 alone."""
     compressed = FORMULATIONS["compressed"]
     rough = jax.tree.map(lambda array: np.asarray(array).astype(jnp.bfloat16), random_params(compressed))
-    module = compressed.bind(rough, WIDTH, WIDTH)
+    module = tiny.bound(compressed, rough, WIDTH, WIDTH)
     kept = jax.jit(module.key_values)(X.astype(jnp.bfloat16), np.arange(1000, 1006)[None])
     assert {entry: array.shape for entry, array in kept.items()} == {"latent": (2, 6, 7), "position": (2, 6)}
     np.testing.assert_array_equal(kept["position"], [range(1000, 1006)] * 2)
@@ -112,17 +122,19 @@ def test_caches_hold_positions_exactly_in_any_type():
 
 def test_sizes_are_those_that_the_papers_count():
     """The standard layer does not grow with its heads, that of a fixed head size does; shared ones have an M."""
-    standard = {count(MultiHead(num_heads=h, head_dim=16 // h).tensors(16, 16)) for h in (1, 2, 4, 8)}
+    standard = {count(tiny.weights(tiny.multi_head(h, 16 // h), 16, 16)) for h in (1, 2, 4, 8)}
     assert standard == {4 * 16 * 16 + 4 * 16}
-    fixed = [count(MultiHead(num_heads=h, head_dim=8, output_bias=False).tensors(16, 16)) for h in (1, 2, 4)]
+    fixed = [count(tiny.weights(tiny.multi_head(h, 8, output_bias=False), 16, 16)) for h in (1, 2, 4)]
     assert fixed == [fixed[0], 2 * fixed[0], 4 * fixed[0]]
-    lean = Collaborative(num_heads=4, shared_dim=6, value_dim=4, head_dim=4, value_bias=False, output_bias=False)
-    assert count(lean.tensors(WIDTH, WIDTH)) == 2 * WIDTH * 6 + 4 * 6 + 2 * WIDTH * WIDTH
+    lean = Kind(
+        CollaborativeAttention, num_heads=4, shared_dim=6, value_dim=4, head_dim=4, value_bias=False, output_bias=False
+    )
+    assert count(tiny.weights(lean, WIDTH, WIDTH)) == 2 * WIDTH * 6 + 4 * 6 + 2 * WIDTH * WIDTH
 
 
 def test_queries_may_attend_to_another_sequence_of_another_width():
     attention = FORMULATIONS["fixed_head_size"]
-    shapes = {name: tensor.shape for name, tensor in flatten(attention.tensors(WIDTH, 10)).items()}
+    shapes = {name: tensor.shape for name, tensor in flatten(tiny.weights(attention, WIDTH, 10)).items()}
     assert (shapes["query"], shapes["key"], shapes["value"]) == ((WIDTH, 3, 6), (10, 3, 6), (10, 3, 5))
     generator = np.random.default_rng(0)
     params = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from headjax.attention import Attention, Call, Mask, NoHeads
+from headjax.attention import Call, Kind, Mask, NoHeadsAttention
 from headjax.core import tensors as declared
 from headjax.core.serialize import from_data, kind_of, kinds_of, to_data
 from headjax.core.tensors import RULES, flatten
+from tests import tiny
 from tests.attention.formulations import (
     FORMULATIONS,
     KEPT,
@@ -35,7 +36,7 @@ every = pytest.mark.parametrize("name", EVERY)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def run(attention: Attention, params: Any, x: Any, present: Any, gates: Any, weights: Any) -> Any:
+def run(attention: Kind, params: Any, x: Any, present: Any, gates: Any, weights: Any) -> Any:
     """Outputs of causal self-attention with padding and gates; gradient of sum(weights * outputs) in x and gates.
 
     One program of each formulation, which most tests of it call.
@@ -49,39 +50,39 @@ def run(attention: Attention, params: Any, x: Any, present: Any, gates: Any, wei
     return outputs, *slopes
 
 
-def everything(attention: Attention) -> tuple[Any, Any]:
+def everything(attention: Kind) -> tuple[Any, Any]:
     """No padding and gates of one."""
     return np.ones((BATCH, LENGTH), bool), np.ones((BATCH, LENGTH, attention.num_heads), np.float32)
 
 
-def removals(attention: Attention, params: Any, keep: list[int]) -> Any:
+def removals(attention: Kind, params: Any, keep: list[int]) -> Any:
     """Formulation and parameters with these heads, of those with the second alone, at once so, and without heads."""
 
     @jax.jit
     def removed(params):
-        whole = attention.bind(params, WIDTH, WIDTH)
+        whole = tiny.bound(attention, params, WIDTH, WIDTH)
         pruned = whole.keep_heads(keep)
         last = pruned.keep_heads([1])
         found = (pruned, last, whole.keep_heads(keep[1:]), last.keep_heads([]))
-        configs.extend(module.config for module in found)
+        configs.extend(module.kind for module in found)
         return [module.params for module in found]
 
-    configs: list[Attention] = []
+    configs: list[Kind] = []
     kept = removed(params)
     return zip(configs, kept, strict=True)
 
 
 def test_every_registered_kind_has_an_example():
     shown = {kind_of(attention) for attention in FORMULATIONS.values()} | {"no_heads"}
-    assert set(kinds_of(Attention)) == shown
+    assert set(kinds_of(Kind)) == shown
 
 
 @every
 def test_is_saved_and_every_axis_has_a_sharding_rule(name):
     attention = EVERY[name]
-    for saved in (attention, attention.with_heads([1])):
-        assert from_data(Attention, to_data(saved)) == saved
-    axes = {axis for tensor in flatten(attention.tensors(WIDTH, WIDTH)).values() for axis in tensor.out_sharding}
+    for saved in (attention, attention.module(WIDTH, WIDTH).left([1])):
+        assert from_data(Kind, to_data(saved)) == saved
+    axes = {axis for tensor in flatten(tiny.weights(attention, WIDTH, WIDTH)).values() for axis in tensor.out_sharding}
     assert axes - {None} <= set(RULES)
 
 
@@ -97,8 +98,8 @@ def test_a_gate_of_zero_is_removal(name):
     (pruned, kept), (last, alone), (expected, directly), (none, bias) = removals(attention, params, keep)
     assert pruned.num_heads == 2
     assert pruned.ids == (attention.num_heads - 1, 0)
-    declared.check(pruned.tensors(WIDTH, WIDTH), kept)
-    assert declared.count(pruned.tensors(WIDTH, WIDTH)) < declared.count(attention.tensors(WIDTH, WIDTH))
+    declared.check(tiny.weights(pruned, WIDTH, WIDTH), kept)
+    assert declared.count(tiny.weights(pruned, WIDTH, WIDTH)) < declared.count(tiny.weights(attention, WIDTH, WIDTH))
     removed, *_ = run(pruned, kept, x, present, everything(pruned)[1], WEIGHTS)
     assert_close(removed, masked, sums=SUMS)
 
@@ -106,7 +107,7 @@ def test_a_gate_of_zero_is_removal(name):
     assert last == expected
     assert last.ids == (0,)
     jax.tree.map(np.testing.assert_array_equal, alone, directly)
-    assert isinstance(none, NoHeads)
+    assert none.of is NoHeadsAttention
     without, *_ = run(attention, params, x, present, np.zeros_like(gates), WEIGHTS)
     assert_close(np.broadcast_to(outputs_of(none, bias, x), without.shape), without, sums=SUMS)
 
@@ -133,17 +134,17 @@ def test_decoding_from_a_cache_is_the_full_pass(name):
 
     @jax.jit
     def remember(token, position):
-        return attention.bind(params, WIDTH, WIDTH).key_values(token, position)
+        return tiny.bound(attention, params, WIDTH, WIDTH).key_values(token, position)
 
     @jax.jit
     def decode(query, cache, t):
-        module = attention.bind(params, WIDTH, WIDTH)
+        module = tiny.bound(attention, params, WIDTH, WIDTH)
         mask = Mask(causal=True, query_offset=t)
         return module.combine(module.attend(query, cache, Call(mask=mask)).context)
 
     tokens = [remember(x[:, t : t + 1], np.full((1, 1), t)) for t in range(LENGTH)]
     cache = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *tokens)
-    assert sum(leaf[0, 0].size for leaf in cache.values()) == attention.cache_size(WIDTH, WIDTH)
+    assert sum(leaf[0, 0].size for leaf in cache.values()) == attention.module(WIDTH, WIDTH).cache_size()
     t = LENGTH - 2
     assert_close(decode(x[:, t : t + 1], cache, t)[:, 0], full[:, t], sums=SUMS)
 
@@ -153,7 +154,7 @@ def test_flops_agree_with_xla(name):
     attention = EVERY[name]
     width, queries, keys = 512, 48, 64
     large = enlarge(attention)
-    params = declared.abstract(large.tensors(width, width))
+    params = declared.abstract(tiny.weights(large, width, width))
     x = jax.ShapeDtypeStruct((1, queries, width), jnp.float32)
     y = jax.ShapeDtypeStruct((1, keys, width), jnp.float32)
 
@@ -163,10 +164,10 @@ def test_flops_agree_with_xla(name):
     counted = jax.jit(forward).lower(params, x, y).cost_analysis()
     if counted is None:
         pytest.skip(f"XLA counts no FLOPs on {jax.default_backend()}")
-    assert large.flops(width, width, queries, keys) == pytest.approx(counted["flops"], rel=0.02)
+    assert large.module(width, width).flops(queries, keys) == pytest.approx(counted["flops"], rel=0.02)
 
 
-def enlarge(attention: Attention) -> Attention:
+def enlarge(attention: Kind) -> Kind:
     """The formulation with every size 32 times larger, so that matrix products outweigh softmax and biases."""
     data = to_data(attention)
 
@@ -180,7 +181,7 @@ def enlarge(attention: Attention) -> Attention:
             for field, entry in data.items()
         }
 
-    return from_data(Attention, scaled(data))
+    return from_data(Kind, scaled(data))
 
 
 @every
@@ -211,13 +212,13 @@ def test_its_module_is_split_merged_jitted_differentiated_copied_and_pickled(nam
     attention, layer = FORMULATIONS[name], module(name)
     params, x = random_params(attention), random_inputs(BATCH, LENGTH)
     present, gates = everything(attention)
-    assert type(layer).formulation is type(attention)
-    assert list(flatten(layer.params)) == list(flatten(attention.tensors(WIDTH, WIDTH)))
+    assert type(layer) is attention.of
+    assert list(flatten(layer.params)) == list(flatten(tiny.weights(attention, WIDTH, WIDTH)))
     found, slopes = of_module(layer, x)
     assert_close(found, run(attention, params, x, present, gates, WEIGHTS)[0], sums=WIDTH)
     for twin in (nnx.merge(*nnx.split(layer)), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         np.testing.assert_array_equal(of_module(twin, x)[0], found)
-        assert twin.config == attention
+        assert twin.kind == attention
     state = nnx.to_pure_dict(nnx.state(layer, nnx.Param))
     assert flatten(state).keys() == flatten(layer.params).keys()
     sizes = [float(np.abs(slope).max()) for slope in jax.tree.leaves(slopes)]

@@ -16,6 +16,7 @@ from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.core.tensors import flatten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
+from tests import tiny
 from tests.attention.formulations import WIDTH, module, random_inputs
 from tests.closeness import assert_close
 
@@ -165,9 +166,9 @@ def test_axes_of_examples_are_those_of_flax_and_wrong_shapes_are_named():
 
 
 def test_sizes_are_derived_and_the_type_is_chosen_as_in_flax():
-    assert headjax.MultiHeadAttention(WIDTH, num_heads=4, rngs=nnx.Rngs(0)).config.head_dim == WIDTH // 4
+    assert headjax.MultiHeadAttention(WIDTH, num_heads=4, rngs=nnx.Rngs(0)).kind.head_dim == WIDTH // 4
     made = headjax.CollaborativeAttention(WIDTH, num_heads=4, shared_dim=8, value_dim=None, rngs=nnx.Rngs(0))
-    assert (made.config.head_dim, made.config.value_dim) == (WIDTH // 4, WIDTH // 4)
+    assert (made.kind.head_dim, made.kind.value_dim) == (WIDTH // 4, WIDTH // 4)
     exact = headjax.MultiHeadAttention(WIDTH, num_heads=4, rngs=nnx.Rngs(0))
     coarse = headjax.MultiHeadAttention(WIDTH, num_heads=4, dtype=jnp.bfloat16, params=exact.params)
     inputs = random_inputs()
@@ -190,7 +191,7 @@ def test_own_rules_name_the_axes_that_are_spread_and_no_others():
 def test_flax_derives_the_shardings_that_our_rules_give(name):
     layer = module(name)
     mesh = MeshConfig(data=2, fsdp=2, model=2).build()
-    ours = flatten(shardings(layer.config.tensors(WIDTH, WIDTH), mesh))
+    ours = flatten(shardings(tiny.weights(layer.kind, WIDTH, WIDTH), mesh))
     state = nnx.state(layer, nnx.Param)
     placed = nnx.to_pure_dict(nnx.get_named_sharding(state, mesh))
     for path, (sharding, array) in {
@@ -235,18 +236,18 @@ SEEDED = {"rngs": nnx.Rngs(0)}
 @pytest.mark.parametrize(
     ("kind", "fields", "field"),
     [
-        ("MultiHead", SEEDED | {"num_heads": 0, "head_dim": 4}, "num_heads"),
-        ("MultiHead", {"num_heads": 2, "head_dim": 4}, "rngs"),
-        ("MultiHead", SEEDED | {"num_heads": 2, "head_dim": 4, "dropout_rate": 1.0}, "dropout_rate"),
-        ("MultiHead", {"num_heads": 2, "head_dim": 4, "params": {"query": np.zeros((2, 2))}}, ".*query"),
-        ("Grouped", SEEDED | {"num_heads": 2}, "kv_heads"),
-        ("MultiHead", SEEDED | {"num_heads": WIDTH - 1}, "head_dim"),
-        ("MultiHead", SEEDED | {"heads": 2}, "heads"),
+        ("MultiHeadAttention", SEEDED | {"num_heads": 0, "head_dim": 4}, "num_heads"),
+        ("MultiHeadAttention", {"num_heads": 2, "head_dim": 4}, "rngs"),
+        ("MultiHeadAttention", SEEDED | {"num_heads": 2, "head_dim": 4, "dropout_rate": 1.0}, "dropout_rate"),
+        ("MultiHeadAttention", {"num_heads": 2, "head_dim": 4, "params": {"query": np.zeros((2, 2))}}, ".*query"),
+        ("GroupedAttention", SEEDED | {"num_heads": 2}, "kv_heads"),
+        ("MultiHeadAttention", SEEDED | {"num_heads": WIDTH - 1}, "head_dim"),
+        ("MultiHeadAttention", SEEDED | {"heads": 2}, "heads"),
     ],
 )
 def test_wrong_arguments_are_named(kind, fields, field):
     with pytest.raises(HeadjaxError, match=f"^{field}"):
-        getattr(headjax, f"{kind}Attention")(WIDTH, **fields)
+        getattr(headjax, kind)(WIDTH, **fields)
 
 
 def test_a_layer_becomes_one_of_another_formulation():

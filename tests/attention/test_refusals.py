@@ -1,18 +1,26 @@
 """Formulations that cannot be: each is refused with the field that is to change."""
 
-import dataclasses
-
 import pytest
 
-from headjax.attention import Concatenate, Grouped, Latent, MultiHead, RotaryHalves, RotaryInterleaved
+from headjax.attention import (
+    Concatenate,
+    GroupedAttention,
+    LatentAttention,
+    MultiHeadAttention,
+    RotaryHalves,
+    RotaryInterleaved,
+)
 from headjax.attention.rotary import YarnScaling
 from headjax.core.errors import ConfigError
+from headjax.core.fields import options_of
+from headjax.core.kind import Kind
 from headjax.core.norms import RMSNorm
+from headjax.core.serialize import class_of, make
 from tests.attention.formulations import FORMULATIONS, KEPT
 
-MULTI_HEAD = MultiHead(num_heads=2, head_dim=4)
-GROUPED = Grouped(num_heads=4, kv_heads=4, head_dim=4)
-LATENT = Latent(num_heads=2, rank=6, head_dim=4)
+MULTI_HEAD = Kind(MultiHeadAttention, num_heads=2, head_dim=4)
+GROUPED = Kind(GroupedAttention, num_heads=4, kv_heads=4, head_dim=4)
+LATENT = Kind(LatentAttention, num_heads=2, rank=6, head_dim=4)
 COLLABORATIVE = FORMULATIONS["collaborative"]
 
 
@@ -41,5 +49,5 @@ COLLABORATIVE = FORMULATIONS["collaborative"]
 )
 def test_what_cannot_be_is_refused_with_its_field(attention, fields, field):
     with pytest.raises(ConfigError) as error:
-        dataclasses.replace(attention, **fields)
+        make(class_of(attention), {name: getattr(attention, name) for name in options_of(class_of(attention))} | fields)
     assert str(error.value).startswith(field), error.value

@@ -1,7 +1,6 @@
 """Rotary positions: logits see differences of positions and nothing else."""
 
 import cmath
-import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headjax.attention import Call, Mask, MultiHead
+from headjax.attention import Call, Mask, MultiHeadAttention
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves, RotaryInterleaved, YarnScaling
+from headjax.core.kind import Kind
 from tests.attention.formulations import FORMULATIONS, SUMS, attended_by, random_inputs, random_params
 from tests.closeness import assert_close
 
@@ -87,6 +87,6 @@ def test_yarn_keeps_fast_rates_divides_slow_ones_and_sharpens_logits():
     exact = YarnScaling(factor=4.0, original_length=512, whole_pairs=False)
     ramp = np.clip((np.arange(dim // 2) - begin) / (end - begin), 0.0, 1.0)
     assert_close(np.asarray(exact(jnp.asarray(rates, jnp.float32), base)) / rates, 1 - 0.75 * ramp, sums=4)
-    attention = MultiHead(num_heads=1, head_dim=dim, rotary=RotaryHalves(scaling=scaling))
+    attention = Kind(MultiHeadAttention, num_heads=1, head_dim=dim, rotary=RotaryHalves(scaling=scaling))
     assert attention.logit_scale == pytest.approx((0.1 * np.log(4.0) + 1) ** 2 / 4.0)
-    assert dataclasses.replace(attention, scale=0.5).logit_scale == 0.5
+    assert attention.replace(scale=0.5).logit_scale == 0.5

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from headjax.attention import Grouped, MultiHead
+from headjax.attention import GroupedAttention, Kind, MultiHeadAttention
 from headjax.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification
@@ -23,7 +23,7 @@ def write_language_folder(folder, max_length):
         max_length=max_length,
         width=16,
         num_layers=2,
-        attention=MultiHead(num_heads=2, head_dim=8),
+        attention=Kind(MultiHeadAttention, num_heads=2, head_dim=8),
         hidden=16,
     )
     params = jax.tree.map(lambda array: 8.0 * array, config.initialize(jax.random.key(0)))
@@ -71,7 +71,7 @@ def write_inputs(folder):
     }.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-    grouped = tiny.layer(Grouped(num_heads=4, kv_heads=2, head_dim=4))
+    grouped = tiny.layer(Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4))
     translation = EncoderDecoderConfig.transformer_base(
         vocab_size=257, width=tiny.WIDTH, num_layers=2, attention=tiny.multi_head(4), hidden=24, activation="gelu"
     )

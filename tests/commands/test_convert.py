@@ -1,7 +1,7 @@
 """`headjax convert`: what it costs, what is converted, and what an imported model becomes."""
 
-from headjax.attention import MultiHead
 from headjax.conversion import convert as convert_model
+from headjax.core.kind import Kind
 from headjax.models.model import load
 from tests.closeness import assert_trees_equal
 
@@ -21,4 +21,4 @@ def test_some_layers_are_converted(run, tmp_path):
     data = run(f"convert model OUT/some {TASK} --to collaborative:shared_dim=8 --layers 1 --calibrate 16").data
     assert [error["layer"] for error in data["error_per_layer"]] == [1]
     assert data["selection"]["examples"] == 16
-    assert isinstance(load(tmp_path / "some").config.attentions()["decoder"][0], MultiHead)
+    assert isinstance(load(tmp_path / "some").config.attentions()["decoder"][0], Kind)

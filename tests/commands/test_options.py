@@ -74,13 +74,10 @@ def test_the_help_shows_defaults(capsys):
 
 
 MODULE = """
-import dataclasses
-from headjax.attention import MultiHead
-from headjax.core.serialize import kind
+from headjax.attention import MultiHeadAttention, formulation
 
-@kind("my_heads")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MyHeads(MultiHead):
+@formulation("my_heads")
+class MyHeads(MultiHeadAttention):
     pass
 """
 
@@ -120,9 +117,8 @@ def test_a_module_of_the_users(folder, tmp_path, monkeypatch, capsys, forget):
 
     model = headjax.load(folder / "model")
     own = sys.modules["my_module"].MyHeads
-    attention = model.config.attention[0]
-    fields = {field.name: getattr(attention, field.name) for field in dataclasses.fields(attention)}
-    model.replace(config=dataclasses.replace(model.config, attention=own(**fields))).save(tmp_path / "mine")
+    attention = headjax.Kind(own, **model.config.attention[0].options)
+    model.replace(config=dataclasses.replace(model.config, attention=attention)).save(tmp_path / "mine")
     forget()
     monkeypatch.setattr(sys, "path", [place for place in sys.path if not place.startswith(str(tmp_path))])
 

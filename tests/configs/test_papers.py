@@ -13,6 +13,7 @@ from headjax.models.summary import summarize
 from headjax.training.config import train_config
 from headjax.training.config_file import load_config_file
 from headjax.training.optimizer import LinearDecay
+from tests import tiny
 
 PAPERS = Path(__file__).parents[2] / "configs" / "papers"
 FILES = [path for path in sorted(PAPERS.glob("*.py")) if path.stem != "common"]
@@ -101,9 +102,9 @@ def test_one_head_more_or_less():
     ):
         config = model(spec)
         attention = config.attentions()[stack][0]
-        fewer = attention.with_heads(range(1, attention.num_heads))
         width = config.width
-        assert count(attention.tensors(width, width)) - count(fewer.tensors(width, width)) == parameters
+        fewer = attention.module(width, width).left(range(1, attention.num_heads))
+        assert count(tiny.weights(attention, width, width)) - count(tiny.weights(fewer, width, width)) == parameters
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

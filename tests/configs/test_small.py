@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headjax.attention.collaborative import Collaborative, Concatenate
-from headjax.attention.multi_head import Grouped, MultiHead
+from headjax.attention import CollaborativeAttention, Concatenate, GroupedAttention, MultiHeadAttention
 from headjax.cli import main
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import count, flatten
@@ -15,6 +14,7 @@ from headjax.data.tasks import GLUE
 from headjax.models.tasks import Classification, Regression
 from headjax.training.config import load_config, train_config
 from headjax.training.config_file import load_config_file
+from tests import tiny
 
 SMALL = Path(__file__).parents[2] / "configs" / "small"
 
@@ -53,18 +53,18 @@ def test_decoders_have_the_shapes_of_today(shape, parameters, data_dir, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "formulation", "weights"),
     [
-        ("", MultiHead, 4 * 128 * 128),
-        ("heads=16,head_dim=32", MultiHead, 4 * 128 * 512),
-        ("head_dim=8,value_dim=32", MultiHead, 2 * 128 * (32 + 128)),
-        ("kv_heads=2", Grouped, 3 * 128 * 128),
-        ("shared_dim=32", Collaborative, 2 * 128 * (32 + 128) + 4 * 32),
+        ("", MultiHeadAttention, 4 * 128 * 128),
+        ("heads=16,head_dim=32", MultiHeadAttention, 4 * 128 * 512),
+        ("head_dim=8,value_dim=32", MultiHeadAttention, 2 * 128 * (32 + 128)),
+        ("kv_heads=2", GroupedAttention, 3 * 128 * 128),
+        ("shared_dim=32", CollaborativeAttention, 2 * 128 * (32 + 128) + 4 * 32),
     ],
 )
 def test_shapes_of_heads(arguments, formulation, weights):
     config = train_config(load_config_file(f"{SMALL / 'head_shapes.py'}:{arguments}"))
     attention = config.model.attention[0]
-    assert type(attention) is formulation
-    tensors = flatten(attention.tensors(128, 128))
+    assert attention.of is formulation
+    tensors = flatten(tiny.weights(attention, 128, 128))
     assert count({name: tensor for name, tensor in tensors.items() if not name.endswith("bias")}) == weights
     if arguments.startswith("shared_dim"):  # starts as four heads of size 8
         assert (attention.head_dim, attention.value_dim, attention.mixing_init) == (8, 32, Concatenate())

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Call, Grouped, Mask, MultiHead
+from headjax.attention import Call, GroupedAttention, Kind, Mask, MultiHeadAttention
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGated, ToGrouped, ToLatent
 from headjax.conversion.decomposition import Solver
@@ -40,7 +40,7 @@ LOSSY: dict[str, Target] = {
 }
 
 
-def encoder(attention: MultiHead | None = None, name: str = "bert", **fields):
+def encoder(attention: Kind | None = None, name: str = "bert", **fields):
     return tiny.model(config(name, **{"attention": attention or tiny.multi_head(), "num_layers": 2} | fields))
 
 
@@ -71,10 +71,11 @@ def attentions(model):
 
 NORMS = {"query_norm": RMSNorm(), "key_norm": RMSNorm()}
 TURNING = {
-    "llama": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(base=100.0)),
-    "qwen2": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), projection_bias=True),
-    "qwen3": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), **NORMS),
-    "gemma3": Grouped(
+    "llama": Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(base=100.0)),
+    "qwen2": Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), projection_bias=True),
+    "qwen3": Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), **NORMS),
+    "gemma3": Kind(
+        GroupedAttention,
         num_heads=4,
         kv_heads=2,
         head_dim=4,
@@ -82,16 +83,18 @@ TURNING = {
         query_norm=OffsetRMSNorm(),
         key_norm=OffsetRMSNorm(),
     ),
-    "ragged": Grouped(num_heads=3, kv_heads=2, head_dim=4, kv_index=(1, 0, 0), rotary=RotaryInterleaved(), **NORMS),
-    "multi_head": MultiHead(num_heads=3, head_dim=4, value_dim=3, scale=0.3, rotary=RotaryInterleaved()),
+    "ragged": Kind(
+        GroupedAttention, num_heads=3, kv_heads=2, head_dim=4, kv_index=(1, 0, 0), rotary=RotaryInterleaved(), **NORMS
+    ),
+    "multi_head": Kind(MultiHeadAttention, num_heads=3, head_dim=4, value_dim=3, scale=0.3, rotary=RotaryInterleaved()),
 }
 """Layers whose keys turn."""
 
 
 def converted_layer(attention, params, to):
     """Return a layer's new formulation and its arrays."""
-    module = convert_layer(attention.bind(params, WIDTH, WIDTH), to)
-    return module.config, module.params
+    module = convert_layer(tiny.bound(attention, params, WIDTH, WIDTH), to)
+    return module.kind, module.params
 
 
 def output(attention, params, inputs=None):

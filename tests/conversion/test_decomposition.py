@@ -1,7 +1,5 @@
 """CP decompositions: exact where an exact one exists, monotone, deterministic; biases and scales are carried."""
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 
@@ -94,7 +92,7 @@ def test_the_query_bias_and_the_original_scale_stay_exact_at_half_the_size() -> 
     assert np.abs(hidden(converted, PADDED) - expected).max() < bound
 
     def at_half(found):
-        return found.module.like(dataclasses.replace(found.config, head_dim=found.config.head_dim // 2), found.params)
+        return found.module.like(found.config.replace(head_dim=found.config.head_dim // 2), found.params)
 
     halved = map_attention(converted, at_half)
     assert np.abs(hidden(halved, PADDED) - expected).max() > 3.0 * bound, "another scale is seen"

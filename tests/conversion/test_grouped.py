@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Grouped, RotaryHalves
+from headjax.attention import GroupedAttention, RotaryHalves
 from headjax.conversion import ToGrouped, convert
 from tests import tiny
 from tests.attention.formulations import random_params
@@ -64,7 +64,7 @@ def test_normalised_keys_are_pooled_before_their_norm(pooling: str) -> None:
         "value": params["value"].at[:, 1].set(params["value"][:, 0]),
     }
     found, weights = converted_layer(QWEN3, alike, ToGrouped(kv_heads=1, pooling=pooling))
-    assert isinstance(found, Grouped)
+    assert found.of is GroupedAttention
     assert (found.kv_heads, found.key_norm, found.query_norm) == (1, QWEN3.key_norm, QWEN3.query_norm)
     assert_close(output(found, weights), output(QWEN3, alike), sums=4 * tiny.SUMS)
     whole = converted_layer(QWEN3, params, ToGrouped(kv_heads=4, pooling=pooling))

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Compressed, MultiHead
+from headjax.attention import CompressedAttention, MultiHeadAttention
 from headjax.attention.rotary import RotaryInterleaved
 from headjax.conversion import convert
 from headjax.conversion.calibration import Moments
@@ -14,13 +14,14 @@ from headjax.conversion.latent import ToLatent, _turned_grams, low_rank
 from headjax.conversion.target import Site, Target
 from headjax.conversion.turning import DISTANCES
 from headjax.core.errors import ConfigError
+from headjax.core.kind import Kind
 from tests import tiny
 from tests.attention.formulations import WIDTH, random_inputs, random_params
 from tests.closeness import assert_close
 from tests.conversion.cases import TURNING, converted_layer
 from tests.hub.directories import LLAMA, model_of
 
-PART = MultiHead(num_heads=2, head_dim=6, value_dim=3, rotary=RotaryInterleaved(dim=4))
+PART = Kind(MultiHeadAttention, num_heads=2, head_dim=6, value_dim=3, rotary=RotaryInterleaved(dim=4))
 
 
 @pytest.mark.whole
@@ -28,7 +29,7 @@ PART = MultiHead(num_heads=2, head_dim=6, value_dim=3, rotary=RotaryInterleaved(
 def test_a_key_s_error_costs_its_logits_over_all_distances(source) -> None:
     """Of queries drawn from the site's distribution, turned one position at a time."""
     params = random_params(source)
-    grams = np.asarray(_turned_grams(source, Site(source.bind(params, WIDTH, WIDTH))), np.float64)
+    grams = np.asarray(_turned_grams(source, Site(tiny.bound(source, params, WIDTH, WIDTH))), np.float64)
     error = np.random.default_rng(3).standard_normal(source.head_dim)
     for head in range(source.num_heads):
         total = 0.0
@@ -49,10 +50,10 @@ def test_weighing_keys_by_their_logits_beats_plain_factors_and_the_error_falls(n
     inputs = jnp.asarray(random_inputs(batch=1, length=64))
 
     def logits(attention, weights):
-        grouped = attention.inner if isinstance(attention, Compressed) else attention
-        module = attention.bind(weights, WIDTH, WIDTH)
+        grouped = attention.inner if attention.of is CompressedAttention else attention
+        module = tiny.bound(attention, weights, WIDTH, WIDTH)
         kept = module.key_values(inputs, None)
-        kept = module.rebuilt(kept) if isinstance(attention, Compressed) else kept
+        kept = module.inner.key_values(*kept.values()) if attention.of is CompressedAttention else kept
         query = jnp.einsum("bqw,whd->bqhd", inputs, params["query"])
         if grouped.query_norm is not None:
             query = grouped.query_norm.bind(params["query_norm"], grouped.head_dim)(query)
@@ -68,7 +69,7 @@ def test_weighing_keys_by_their_logits_beats_plain_factors_and_the_error_falls(n
     left, right = low_rank(both, 8)
     key, value = (half.reshape(8, 2, 4) for half in jnp.split(right, 2, axis=1))
     plain = {"latent": left, "inner": params | {"key": key, "value": value}}
-    assert errors[1] < 0.9 * error(Compressed(inner=source, rank=8), plain)
+    assert errors[1] < 0.9 * error(Kind(CompressedAttention, inner=source, rank=8), plain)
 
 
 @pytest.mark.whole
@@ -84,7 +85,9 @@ def test_calibration_keeps_the_mean_key_and_lowers_the_error_of_outputs() -> Non
     assert difference(convert(model, target, batches=batches)) < 0.8 * difference(convert(model, target))
 
 
-@pytest.mark.parametrize("source", [TURNING["llama"], MultiHead(num_heads=2, head_dim=4)], ids=["turned", "plain"])
+@pytest.mark.parametrize(
+    "source", [TURNING["llama"], Kind(MultiHeadAttention, num_heads=2, head_dim=4)], ids=["turned", "plain"]
+)
 def test_the_second_criterion_is_the_error_of_keys_and_values(source) -> None:
     """Keys and values count alike, whatever their size."""
     params, generator = random_params(source), np.random.default_rng(1)
@@ -96,7 +99,7 @@ def test_the_second_criterion_is_the_error_of_keys_and_values(source) -> None:
     root = np.linalg.cholesky(covariance).T
 
     def cost(target: Target) -> float:
-        (found,) = target.convert([Site(source.bind(params, WIDTH, WIDTH), moments)], seed=0)
+        (found,) = target.convert([Site(tiny.bound(source, params, WIDTH, WIDTH), moments)], seed=0)
         inner, total = found.params.get("inner", found.params), 0.0
         for name in ("key", "value"):
             lost = params[name] - np.einsum("mr,rhd->mhd", found.params["latent"], inner[name])

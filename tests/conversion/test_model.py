@@ -3,11 +3,18 @@
 import numpy as np
 import pytest
 
-from headjax.attention import Collaborative, Grouped, Latent, MultiHead, NoHeads, RotaryHalves
+from headjax.attention import (
+    CollaborativeAttention,
+    GroupedAttention,
+    LatentAttention,
+    NoHeadsAttention,
+    RotaryHalves,
+)
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent, convert, parse_target
 from headjax.conversion.named import describe
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
+from headjax.core.kind import Kind
 from headjax.heads.pruning import prune
 from tests import tiny
 from tests.closeness import assert_close, tolerance
@@ -61,7 +68,7 @@ def test_pruning_and_converting_compose(model, target: str) -> None:
     removed = ["encoder/0/1", "encoder/0/3", *(f"encoder/1/{head}" for head in range(4))]
     pruned = prune(model, removed)
     first, _ = convert(pruned, LOSSY[target])
-    assert isinstance(attentions(first)[1], NoHeads)
+    assert attentions(first)[1].of is NoHeadsAttention
     assert sorted(attentions(first)[0].ids) == [0, 2]
     second = prune(convert(model, LOSSY[target]).model, removed)
     assert sorted(attentions(second)[0].ids) == [0, 2]
@@ -105,21 +112,21 @@ def test_text_and_targets_say_the_same(target: Target) -> None:
 
 def test_only_the_chosen_layers_change_and_each_can_have_its_own_target(model) -> None:
     one = convert(model, "latent:rank=8", layers=[1]).model
-    assert [type(attention) for attention in attentions(one)] == [MultiHead, Latent]
+    assert [attention.of for attention in attentions(one)] == [GroupedAttention, LatentAttention]
     each = convert(model, {("encoder", 0): "latent:rank=4", ("encoder", 1): ToGrouped(kv_heads=2)}).model
-    assert [type(attention) for attention in attentions(each)] == [Latent, Grouped]
+    assert [attention.of for attention in attentions(each)] == [LatentAttention, GroupedAttention]
 
 
 def test_layers_that_share_parameters_change_together() -> None:
     shared = encoder(name="albert")
     converted, errors = convert(shared, EXACT["collaborative"], batches=[PADDED])
-    assert [type(attention) for attention in attentions(converted)] == [Collaborative, Collaborative]
+    assert [attention.of for attention in attentions(converted)] == [CollaborativeAttention] * 2
     assert len(errors) == 1
     assert_close(hidden(converted, PADDED), hidden(shared, PADDED), sums=tiny.SUMS)
 
 
 def test_grouped_layers_are_converted_from_one_key_per_head() -> None:
-    source = tiny.model(tiny.decoder_config(tiny.layer(Grouped(num_heads=4, kv_heads=2, head_dim=4))))
+    source = tiny.model(tiny.decoder_config(tiny.layer(Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4))))
     converted, _ = convert(source, ToLatent(rank=16))
     assert_close(hidden(converted, PADDED), hidden(source, PADDED), sums=tiny.SUMS)
 

@@ -6,9 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Collaborative, Gated, MultiHead, RotaryHalves
+from headjax.attention import CollaborativeAttention, GatedAttention, MultiHeadAttention, RotaryHalves
 from headjax.conversion import ToCollaborative, ToFixed, ToGrouped, convert
 from headjax.core.errors import ConfigError
+from headjax.core.kind import Kind
 from tests import tiny
 from tests.attention.formulations import WIDTH, outputs_of, random_inputs, random_params
 from tests.closeness import assert_close
@@ -25,7 +26,7 @@ def test_smaller_heads_come_back_from_larger_ones(model, outputs) -> None:
 def test_gates_stay_around_what_is_converted_inside_them(model, outputs) -> None:
     gated = convert(model, "gated").model
     inside = convert(gated, ToCollaborative(shared_dim=16)).model
-    assert all(isinstance(a, Gated) and isinstance(a.inner, Collaborative) for a in attentions(inside))
+    assert all(a.of is GatedAttention and a.inner.of is CollaborativeAttention for a in attentions(inside))
     assert_close(hidden(inside, PADDED), outputs, sums=tiny.SUMS)
 
 
@@ -38,7 +39,7 @@ def test_heads_beyond_memory_are_refused_by_the_name_of_the_field(model, sizes, 
         convert(model, ToFixed(**sizes))
 
 
-TURNING = MultiHead(num_heads=3, head_dim=6, rotary=RotaryHalves(base=100.0), value_dim=4)
+TURNING = Kind(MultiHeadAttention, num_heads=3, head_dim=6, rotary=RotaryHalves(base=100.0), value_dim=4)
 
 
 def test_smaller_heads_that_turn_keep_the_frequencies_of_their_logits() -> None:

@@ -6,12 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Compressed, Grouped, MultiHead
+from headjax.attention import CompressedAttention, GroupedAttention, MultiHeadAttention
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
 from headjax.conversion import ToGrouped, convert
 from headjax.conversion.target import Site
 from headjax.conversion.turned_keys import shared_key, turning_losses
 from headjax.conversion.turning import LEAST_SEEN, turning_keys
+from headjax.core.kind import Kind
 from headjax.heads.pruning import prune
 from headjax.models.generation import generate
 from headjax.models.sampling import Greedy
@@ -53,7 +54,7 @@ def cancelling(seed: int) -> dict[str, jnp.ndarray]:
     return params | {"output": {"kernel": jnp.ones((4, 8, WIDTH))}}
 
 
-SLOW = Grouped(num_heads=4, kv_heads=4, head_dim=8, rotary=RotaryHalves(base=1e6))
+SLOW = Kind(GroupedAttention, num_heads=4, kv_heads=4, head_dim=8, rotary=RotaryHalves(base=1e6))
 
 
 def logit_error(params, rows, factors) -> float:
@@ -67,7 +68,7 @@ def logit_error(params, rows, factors) -> float:
 
 def test_no_small_change_of_a_shared_key_makes_the_error_smaller() -> None:
     params, generator = cancelling(0), np.random.default_rng(0)
-    rows, factors = shared_key(turning_keys(Site(SLOW.bind(params, WIDTH, WIDTH))))
+    rows, factors = shared_key(turning_keys(Site(tiny.bound(SLOW, params, WIDTH, WIDTH))))
     best = logit_error(params, rows, factors)
     assert best < 0.9 * logit_error(params, 0.0 * rows, factors)
     for _ in range(5):
@@ -81,14 +82,16 @@ def test_a_key_that_all_tokens_have_counts_at_fast_frequencies_alone() -> None:
     source = dataclasses.replace(TURNING["qwen2"], rotary=RotaryHalves(base=1e9))
     params = random_params(source)
     params["key"] = jnp.zeros_like(params["key"])
-    size = np.real(np.trace(turning_keys(Site(source.bind(params, WIDTH, WIDTH))).by_frequency(), axis1=1, axis2=2))
+    size = np.real(
+        np.trace(turning_keys(Site(tiny.bound(source, params, WIDTH, WIDTH))).by_frequency(), axis1=1, axis2=2)
+    )
     assert size[1] < 2 * LEAST_SEEN * size[0]
 
 
 def test_groups_are_those_whose_keys_cost_least_to_share() -> None:
     """The cost of a pair is what its best shared component leaves at every frequency."""
     source = TURNING["multi_head"]
-    site = Site(source.bind(random_params(source), WIDTH, WIDTH))
+    site = Site(tiny.bound(source, random_params(source), WIDTH, WIDTH))
     weighted, losses = turning_keys(site).by_frequency(), turning_losses(site)
     pair = np.array([0, 2])
     expected = np.linalg.eigvalsh(weighted[:, pair[:, None], pair])[:, 0].sum()
@@ -97,14 +100,14 @@ def test_groups_are_those_whose_keys_cost_least_to_share() -> None:
     np.testing.assert_allclose(np.diagonal(losses), 0.0, atol=1e-12)
 
 
-PART = MultiHead(num_heads=2, head_dim=6, value_dim=3, rotary=RotaryInterleaved(dim=4))
+PART = Kind(MultiHeadAttention, num_heads=2, head_dim=6, value_dim=3, rotary=RotaryInterleaved(dim=4))
 
 
 @pytest.mark.parametrize("source", [*TURNING.values(), PART], ids=[*TURNING, "part"])
 def test_a_layer_comes_back_at_full_size(source) -> None:
     params = random_params(source)
     found, weights = converted_layer(source, params, f"latent:rank={WIDTH}")
-    assert isinstance(found, Compressed)
+    assert found.of is CompressedAttention
     assert_close(output(found, weights), output(source, params), sums=4 * tiny.SUMS)
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headjax.attention import Attention, MultiHead, NoHeads
+from headjax.attention import Kind, MultiHeadAttention, NoHeadsAttention
 from headjax.core.errors import ConfigError
-from headjax.core.fields import Checked
+from headjax.core.fields import Checked, options_of, unknown_name
 from headjax.core.norms import LayerNorm, RMSNorm
-from headjax.core.serialize import dumps, from_data, kind_of, kinds_of, to_data, unknown_name
+from headjax.core.serialize import dumps, from_data, kind_of, kinds_of, to_data
 from headjax.core.tensors import Constant, FanIn, Initializer, Normal, TruncatedNormal, Xavier, Zeros
 from headjax.models import DecoderConfig, ModelConfig
 from tests import tiny
@@ -52,7 +52,8 @@ norms = st.builds(LayerNorm, rates) | st.builds(RMSNorm, rates)
 def multi_heads(draw):
     heads = draw(st.integers(1, 6))
     ids = draw(st.none() | st.permutations(range(heads)).map(tuple))
-    return MultiHead(
+    return Kind(
+        MultiHeadAttention,
         num_heads=heads,
         head_ids=ids,
         head_dim=draw(sizes),
@@ -64,7 +65,7 @@ def multi_heads(draw):
 
 attentions = st.one_of(
     multi_heads(),
-    st.just(NoHeads(output_bias=False)),
+    st.just(Kind(NoHeadsAttention, output_bias=False)),
     st.builds(tiny.collaborative, st.integers(1, 6), mixing_init=initializers, content_bias=st.booleans()),
 )
 
@@ -128,7 +129,7 @@ def test_equal_neighbours_are_written_once():
 def test_every_field_is_written_so_that_defaults_may_change():
     written = to_data(tiny.multi_head())
     assert written["kind"] == "multi_head" == kind_of(tiny.multi_head())
-    assert written.keys() - {"kind"} == {field.name for field in dataclasses.fields(MultiHead)}
+    assert written.keys() - {"kind"} == options_of(MultiHeadAttention).keys()
 
 
 def test_absent_fields_take_their_defaults_and_layers_may_be_listed_plainly():
@@ -172,8 +173,8 @@ def test_what_cannot_become_a_config_is_one_line_that_names_the_field(path, valu
 
 
 def test_the_nearest_of_the_known_names_is_offered():
-    assert unknown_name("kind", "multihead", kinds_of(Attention)).endswith("did you mean 'multi_head'?")
-    assert unknown_name("kind", "layer_norm", kinds_of(Attention)).endswith(", ".join(kinds_of(Attention)))
+    assert unknown_name("kind", "multihead", kinds_of(Kind)).endswith("did you mean 'multi_head'?")
+    assert unknown_name("kind", "layer_norm", kinds_of(Kind)).endswith(", ".join(kinds_of(Kind)))
 
 
 @pytest.mark.parametrize(

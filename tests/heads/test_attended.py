@@ -1,7 +1,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Attended, Mask, NoHeads
+from headjax.attention import Attended, Mask, NoHeadsAttention
+from headjax.core.kind import Kind
 from headjax.heads.attended import ROLES, _role_counts, head_roles
 from headjax.heads.head_id import HeadId
 from headjax.heads.surgery import map_attention
@@ -53,7 +54,14 @@ def test_the_first_key_is_that_of_the_first_token():
 
 def test_a_head_made_to_look_at_itself_has_that_role():
     """Keys equal to queries, scaled up: with nearly orthogonal tokens the diagonal wins."""
-    config = tiny.decoder_config(tiny.layer(tiny.multi_head(2, 16)), tiny.layer(NoHeads()))
+    config = tiny.decoder_config(
+        tiny.layer(tiny.multi_head(2, 16)),
+        tiny.layer(
+            Kind(
+                NoHeadsAttention,
+            )
+        ),
+    )
 
     def look_at_self(found):
         params = found.params

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import NoHeads
+from headjax.attention import Kind, NoHeadsAttention
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
 from headjax.core.modules import bind, declared
@@ -47,9 +47,9 @@ def test_attention_is_the_sum_of_its_heads(name):
     attention = FORMULATIONS[name]
     params, inputs = random_params(attention), jnp.asarray(random_inputs())
     whole = np.asarray(attention_output(attention, params, inputs))
-    parts = split_attention(attention.bind(params, WIDTH, WIDTH), attention.num_heads)
-    assert [part.config.ids for part in parts] == [(head,) for head in attention.ids]
-    summed = sum(attention_output(part.config.structure(), part.params, inputs) for part in parts)
+    parts = split_attention(tiny.bound(attention, params, WIDTH, WIDTH), attention.num_heads)
+    assert [part.ids for part in parts] == [(head,) for head in attention.ids]
+    summed = sum(attention_output(part.kind.structure(), part.params, inputs) for part in parts)
     assert_close(summed, whole, sums=tiny.SUMS)
 
 
@@ -137,7 +137,7 @@ def test_a_run_starts_fresh_or_from_trained_weights(model, tmp_path):
         (bert(hidden=30), 1, "encoder/0: hidden: 30 does not split evenly into 4 layers"),
         (bert(attention=tiny.multi_head(1)), 1, "heads: the layers have 1 head already, there is nothing to split"),
         (bert(), 3, "heads: encoder/0: attention has 4 heads, which do not split into layers of 3"),
-        (bert(attention=NoHeads()), 1, "encoder/0: attention: no_heads attention has no heads"),
+        (bert(attention=Kind(NoHeadsAttention)), 1, "encoder/0: attention: no_heads attention has no heads"),
         (config("albert"), 1, "encoder: its layers are one layer"),
         (
             translation(**ALIKE | {"cross_attention": tiny.multi_head(2)}),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Grouped, Latent
+from headjax.attention import GroupedAttention, Kind, LatentAttention
 from headjax.core.norms import RMSNorm
 from headjax.core.tensors import flatten
 from headjax.heads.folding import fold_shortcuts
@@ -22,8 +22,8 @@ SCALED = {"residual": "scaled_post_norm", "positions": "sinusoidal", "embedding_
 FORMULATIONS = (
     tiny.multi_head(),
     tiny.collaborative(),
-    Grouped(num_heads=4, kv_heads=2, head_dim=4),
-    Latent(num_heads=2, head_dim=4, rank=6),
+    Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4),
+    Kind(LatentAttention, num_heads=2, head_dim=4, rank=6),
 )
 
 

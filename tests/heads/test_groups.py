@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
-from headjax.attention import Grouped
-from headjax.attention.compressed import Compressed
+from headjax.attention import GroupedAttention, Kind
+from headjax.attention.compressed import CompressedAttention
 from headjax.core.errors import HeadjaxError
 from headjax.heads.groups import by_groups, key_value_groups, part, removals, uniform_steps
 from headjax.heads.head_id import HeadId, all_heads
@@ -17,7 +17,7 @@ from tests.models.test_encoder_decoder import translation
 
 
 def grouped(num_heads=4, kv_heads=2, **fields):
-    return tiny.layer(Grouped(num_heads=num_heads, kv_heads=kv_heads, head_dim=4, **fields))
+    return tiny.layer(Kind(GroupedAttention, num_heads=num_heads, kv_heads=kv_heads, head_dim=4, **fields))
 
 
 CONFIG = tiny.decoder_config(grouped(), grouped())
@@ -39,7 +39,7 @@ def test_groups_are_the_heads_of_one_key():
     uneven = tiny.decoder_config(tiny.layer(), grouped(3, 2, kv_index=(0, 1, 0)))
     assert [len(group) for group in key_value_groups(uneven)] == [1, 1, 1, 1, 2, 1]
     assert key_value_groups(uneven, ["cross"]) == ()
-    inside = Compressed(inner=Grouped(num_heads=4, kv_heads=2, head_dim=4), rank=4)
+    inside = Kind(CompressedAttention, inner=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4), rank=4)
     assert inside.groups == (0, 0, 1, 1)
 
 
@@ -79,8 +79,8 @@ def test_layers_that_share_their_parameters_lose_a_head_together():
 def test_one_head_of_every_group_of_every_layer():
     assert uniform_steps(CONFIG, ORDER) == (heads("0/1", "0/3", "1/0", "1/3"),)
     left = prune(tiny.model(CONFIG), uniform_steps(CONFIG, ORDER)[0]).config
-    layers = [dataclasses.replace(attention, head_ids=None) for attention in left.attention]
-    assert layers == [Grouped(num_heads=2, kv_heads=2, head_dim=4)] * 2
+    layers = [attention.replace(head_ids=None) for attention in left.attention]
+    assert layers == [Kind(GroupedAttention, num_heads=2, kv_heads=2, head_dim=4)] * 2
 
 
 def test_one_group_of_every_layer():
@@ -88,7 +88,7 @@ def test_one_group_of_every_layer():
     assert set(step) == set(heads("0/2", "0/3", "1/2", "1/3"))
     model = prune(tiny.model(CONFIG), step)
     for attention in model.config.attention:
-        assert dataclasses.replace(attention, head_ids=None) == Grouped(num_heads=2, kv_heads=1, head_dim=4)
+        assert attention.replace(head_ids=None) == Kind(GroupedAttention, num_heads=2, kv_heads=1, head_dim=4)
     assert model.num_parameters == tiny.model(CONFIG).num_parameters - 2 * 4 * 16 * (2 + 1 + 1 + 2)
 
 

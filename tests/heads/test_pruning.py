@@ -6,10 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.attention import Collaborative, NoHeads
+from headjax.attention import CollaborativeAttention, NoHeadsAttention
 from headjax.attention.collaborative import Concatenate
 from headjax.core import tensors
 from headjax.core.errors import HeadjaxError
+from headjax.core.kind import Kind
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.program import gated
 from headjax.heads.pruning import percent_steps, prune
@@ -41,7 +42,7 @@ def test_removing_heads_is_masking_them(model, removed):
 
 def test_layers_left_empty_compute_their_output_bias(model):
     pruned = prune(model, all_heads(model.config))
-    assert all(isinstance(attention, NoHeads) for attention in pruned.config.attentions()["decoder"])
+    assert all(attention.of is NoHeadsAttention for attention in pruned.config.attentions()["decoder"])
     assert_close(logits(pruned), logits(model, all_heads(model.config)), sums=tiny.SUMS)
     outputs = np.asarray(pruned(BATCH, probe=combined).probes["decoder"][0])
     assert_close(outputs, np.broadcast_to(outputs[:1, :1], outputs.shape), sums=tiny.SUMS)
@@ -80,7 +81,9 @@ SIZES["mixing_init"] = Concatenate()
 @pytest.fixture(scope="module")
 def shared():
     """Every head has four shared dimensions of its own; head 1 also reads one of head 0's."""
-    fresh = tiny.model(tiny.decoder_config(tiny.layer(Collaborative(shared_dim=16, **SIZES)), tiny.layer()))
+    fresh = tiny.model(
+        tiny.decoder_config(tiny.layer(Kind(CollaborativeAttention, shared_dim=16, **SIZES)), tiny.layer())
+    )
 
     def own(found):
         blocks = np.repeat(np.eye(4), 4, axis=1) * np.arange(1.0, 17.0)[None, :]

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Gated, Grouped
+from headjax.attention import GatedAttention, GroupedAttention, Kind
 from headjax.core.tensors import head_axis
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
@@ -99,8 +99,8 @@ CASES = {
     "post_norm": language_model(residual="post_norm"),
     "scaled_post_norm": language_model(residual="scaled_post_norm"),
     "constant_post_norm": language_model(residual="constant_post_norm", alpha=1.7),
-    "grouped": language_model(attention=Grouped(num_heads=4, kv_heads=2, head_dim=4)),
-    "gated": language_model(attention=Gated(inner=tiny.multi_head(4))),
+    "grouped": language_model(attention=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4)),
+    "gated": language_model(attention=Kind(GatedAttention, inner=tiny.multi_head(4))),
     "collaborative": language_model(attention=tiny.collaborative(4)),
     "t5": t5,
 }

@@ -71,7 +71,7 @@ def test_a_twin_goes_first_without_labels(model):
 
     def twin(found):
         names = [name for name in found.params if not name.startswith("output")]
-        axes = {name: head_axis(found.config.tensors(16, 16)[name]) for name in names}
+        axes = {name: head_axis(tiny.weights(found.config, 16, 16)[name]) for name in names}
         index = np.array([0, 1, 0, 3])
         return found.holding({name: jnp.take(found.params[name], index, axis=axes[name]) for name in names})
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.attention import Grouped, NoHeads
+from headjax.attention import GroupedAttention, Kind, NoHeadsAttention
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.heads import ordering
 from headjax.heads.ablating import ablate
@@ -30,7 +30,9 @@ from headjax.models.outputs import IGNORED
 from tests import tiny
 from tests.models.test_encoder import config as encoder
 
-CONFIG = tiny.decoder_config(tiny.layer(), tiny.layer(tiny.multi_head(2, head_ids=(0, 3))), tiny.layer(NoHeads()))
+CONFIG = tiny.decoder_config(
+    tiny.layer(), tiny.layer(tiny.multi_head(2, head_ids=(0, 3))), tiny.layer(Kind(NoHeadsAttention))
+)
 MODEL = tiny.model(CONFIG)
 HEADS = all_heads(CONFIG)
 TWO = tiny.model(tiny.decoder_config())
@@ -51,7 +53,7 @@ def ablation(mode: str = "all-but-one") -> Ablation:
 
 
 def grouped(num_heads: int = 4, kv_heads: int = 2, **fields):
-    return tiny.layer(Grouped(num_heads=num_heads, kv_heads=kv_heads, head_dim=4, **fields))
+    return tiny.layer(Kind(GroupedAttention, num_heads=num_heads, kv_heads=kv_heads, head_dim=4, **fields))
 
 
 def uniform(*layers):

@@ -1,4 +1,3 @@
-import dataclasses
 import functools
 
 import jax
@@ -31,7 +30,7 @@ def test_only_the_chosen_layers_are_visited_and_runs_are_formed_anew(model):
     def rescale(found):
         visited.append((found.stack, found.layer))
         params = found.params | {"query": found.params["query"] / 4.0}
-        return found.module.like(dataclasses.replace(found.config, scale=2.0), params)
+        return found.module.like(found.config.replace(scale=2.0), params)
 
     changed = map_attention(model, rescale, stacks=["decoder"], layers=[1])
     assert visited == [("decoder", 1)]

@@ -7,9 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from headjax.attention import Collaborative, Gated, Latent
+from headjax.attention import CollaborativeAttention, GatedAttention, LatentAttention
 from headjax.cli import main
 from headjax.core.errors import CheckpointError, HeadjaxError
+from headjax.core.kind import Kind
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import example_batch, max_difference
@@ -171,8 +172,11 @@ def test_onnx_of_every_architecture(name, tmp_path):
 
 
 NAMELESS = {
-    "gated, latent": (Gated(inner=tiny.multi_head(3)), Latent(num_heads=2, rank=3, head_dim=2)),
-    "collaborative": [Collaborative(num_heads=4, shared_dim=5, content_bias=True, **SIZES)] * 2,
+    "gated, latent": (
+        Kind(GatedAttention, inner=tiny.multi_head(3)),
+        Kind(LatentAttention, num_heads=2, rank=3, head_dim=2),
+    ),
+    "collaborative": [Kind(CollaborativeAttention, num_heads=4, shared_dim=5, content_bias=True, **SIZES)] * 2,
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import headjax
-from headjax.attention import MultiHead
+from headjax.attention import MultiHeadAttention
 from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.norms import LayerNorm
 from headjax.heads.pruning import prune
@@ -41,7 +41,7 @@ TINY = Family(
         Layers(
             size("depth"),
             {
-                "attention": record(MultiHead, num_heads=HEADS, head_dim=share(WIDTH, HEADS)),
+                "attention": record(MultiHeadAttention, num_heads=HEADS, head_dim=share(WIDTH, HEADS)),
                 "hidden": size("hidden"),
             },
         ),

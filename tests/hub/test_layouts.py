@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from headjax.attention import Collaborative, Gated, Grouped, Latent, MultiHead, RotaryInterleaved
+from headjax.attention import (
+    CollaborativeAttention,
+    GatedAttention,
+    GroupedAttention,
+    Kind,
+    LatentAttention,
+    MultiHeadAttention,
+    RotaryInterleaved,
+)
 from headjax.attention.collaborative import Concatenate
 from headjax.conversion import convert
 from headjax.core.errors import DataError
@@ -75,14 +83,14 @@ def test_a_pruned_model_is_written_in_its_family(name, tmp_path):
             assert [each.window for each in own.layers] == [each.window for each in whole.config.stacks()[stack].layers]
 
 
-GROUPED = Grouped(num_heads=4, kv_heads=2, head_dim=2, projection_bias=True)
-HEADS = MultiHead(num_heads=4, head_dim=2)
-PAIR = MultiHead(num_heads=2, head_dim=2)
+GROUPED = Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=2, projection_bias=True)
+HEADS = Kind(MultiHeadAttention, num_heads=4, head_dim=2)
+PAIR = Kind(MultiHeadAttention, num_heads=2, head_dim=2)
 
 
 def of_blocks():
     """A full-rank collaborative layer, each head reading its own block of the shared dimensions, is multi-head."""
-    attention = Collaborative(num_heads=4, shared_dim=8, mixing_init=Concatenate(), **SIZES)
+    attention = Kind(CollaborativeAttention, num_heads=4, shared_dim=8, mixing_init=Concatenate(), **SIZES)
     model = replaced(BERT, attention, attention)
     blocks = np.kron(np.eye(4, dtype=np.float32), np.ones((1, 2), np.float32))
     params = model.params
@@ -93,18 +101,20 @@ def of_blocks():
 def scaled(name, *scales):
     """Queries of another scale, which goes into their norm: before it, it would be undone."""
     like = model_of(CONFIGS[name]).config.attention
-    own = [dataclasses.replace(each, scale=scale) for each, scale in zip(like, scales, strict=True)]
+    own = [each.replace(scale=scale) for each, scale in zip(like, scales, strict=True)]
     return replaced(CONFIGS[name], *own, stack="decoder")
 
 
 FORMULATIONS = {
-    "smaller heads of another scale": MultiHead(num_heads=4, head_dim=1, value_dim=2),
+    "smaller heads of another scale": Kind(MultiHeadAttention, num_heads=4, head_dim=1, value_dim=2),
     "grouped": GROUPED,
-    "unequal groups": dataclasses.replace(GROUPED, num_heads=3, kv_index=(0, 1, 1), head_ids=(0, 2, 3)),
-    "latent": Latent(num_heads=4, rank=3, head_dim=2),
-    "latent queries": Latent(num_heads=4, rank=3, head_dim=2, query_rank=5, projection_bias=True, output_bias=True),
-    "collaborative": Collaborative(num_heads=4, shared_dim=2, projection_bias=True, **SIZES),
-    "collaborative content": Collaborative(num_heads=4, shared_dim=1, content_bias=True, **SIZES),
+    "unequal groups": GROUPED.replace(num_heads=3, kv_index=(0, 1, 1), head_ids=(0, 2, 3)),
+    "latent": Kind(LatentAttention, num_heads=4, rank=3, head_dim=2),
+    "latent queries": Kind(
+        LatentAttention, num_heads=4, rank=3, head_dim=2, query_rank=5, projection_bias=True, output_bias=True
+    ),
+    "collaborative": Kind(CollaborativeAttention, num_heads=4, shared_dim=2, projection_bias=True, **SIZES),
+    "collaborative content": Kind(CollaborativeAttention, num_heads=4, shared_dim=1, content_bias=True, **SIZES),
 }
 AS_HEADS = {
     **{name: ("bert", lambda own=own: replaced(BERT, own, PAIR)) for name, own in FORMULATIONS.items()},
@@ -125,7 +135,15 @@ def test_formulations_that_are_multi_head_attention(name, tmp_path):
 @pytest.mark.parametrize("biased", [False, True])
 def test_heads_of_any_size_fit_a_t5(biased, tmp_path):
     """Its heads have a size of their own, but no biases."""
-    shared = Collaborative(num_heads=4, shared_dim=6, content_bias=biased, value_bias=False, output_bias=False, **SIZES)
+    shared = Kind(
+        CollaborativeAttention,
+        num_heads=4,
+        shared_dim=6,
+        content_bias=biased,
+        value_bias=False,
+        output_bias=False,
+        **SIZES,
+    )
     model = replaced(T5, shared, shared)
     if biased:
         assert "query bias" in refused_export(model, tmp_path, "padded", family="t5")
@@ -150,7 +168,7 @@ def test_biases_that_a_conversion_adds_keep_the_family(name, expected, tmp_path)
     """Calibrated heads may have biases, but not in the output, of which `attention_bias` says the same."""
     to_huggingface(model_of(CONFIGS[name]), tmp_path / "first", family=name)
     imported = from_huggingface(tmp_path / "first")
-    own = [dataclasses.replace(each, projection_bias=True) for each in imported.config.attention]
+    own = [each.replace(projection_bias=True) for each in imported.config.attention]
     model = replaced(CONFIGS[name], *own, stack="decoder").replace(history=imported.history)
     exported = to_huggingface(model, tmp_path / "out")
     assert (exported.family, exported.layout, bool(exported.notes)) == (expected, "native", expected != name)
@@ -169,7 +187,7 @@ def sliding():
 
 def biased_t5():
     like = model_of(T5).config.attention[0]
-    return replaced(T5, dataclasses.replace(like, projection_bias=True), like)
+    return replaced(T5, like.replace(projection_bias=True), like)
 
 
 def columns():
@@ -188,12 +206,17 @@ REFUSED = [
         lambda: tiny.model(dataclasses.replace(model_of(BERT).config, pooler="relu")),
         ("pooler",),
     ),
-    ("bert", "auto", without(Gated(inner=HEADS)), ("gated_heads", "onnx")),
+    ("bert", "auto", without(Kind(GatedAttention, inner=HEADS)), ("gated_heads", "onnx")),
     ("llama", "auto", lambda: convert(model_of(LLAMA), "gated").model, ("gated_heads", "onnx", "--to grouped")),
-    ("bert", "auto", without(Latent(num_heads=4, rank=3, head_dim=2, latent_norm=RMSNorm())), ("latent_norm",)),
-    ("bert", "auto", without(dataclasses.replace(HEADS, rotary=RotaryInterleaved())), ("rotary_interleaved",)),
-    ("bert", "auto", without(Collaborative(num_heads=4, shared_dim=5, **SIZES)), ("4 heads of size 5",)),
-    ("bert", "padded", without(MultiHead(num_heads=4, head_dim=4)), ("4 heads of size 4", "onnx")),
+    (
+        "bert",
+        "auto",
+        without(Kind(LatentAttention, num_heads=4, rank=3, head_dim=2, latent_norm=RMSNorm())),
+        ("latent_norm",),
+    ),
+    ("bert", "auto", without(HEADS.replace(rotary=RotaryInterleaved())), ("rotary_interleaved",)),
+    ("bert", "auto", without(Kind(CollaborativeAttention, num_heads=4, shared_dim=5, **SIZES)), ("4 heads of size 5",)),
+    ("bert", "padded", without(Kind(MultiHeadAttention, num_heads=4, head_dim=4)), ("4 heads of size 4", "onnx")),
 ]
 
 

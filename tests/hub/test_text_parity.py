@@ -1,6 +1,5 @@
 """Exports as a user of `transformers` reads them: the same tokens and the same text, of any family and conversion."""
 
-import dataclasses
 import importlib.util
 import json
 
@@ -16,6 +15,7 @@ from headjax.tokenizers.files import write_tokenizer
 from headjax.tokenizers.learned import train_bpe
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_of
+from tests import tiny
 from tests.hub.directories import CONFIGS, model_of
 from tests.hub.peer import TEXTS, assert_text, assert_tokens
 
@@ -87,8 +87,8 @@ def with_biases(model, batches):
     """The model with biases of queries, keys and values, which calibrated conversions may add."""
 
     def add(found):
-        biased = dataclasses.replace(found.config, projection_bias=True)
-        shapes = {name: tensor.shape for name, tensor in biased.tensors(8, 8).items() if name.endswith("_bias")}
+        biased = found.config.replace(projection_bias=True)
+        shapes = {name: tensor.shape for name, tensor in tiny.weights(biased, 8, 8).items() if name.endswith("_bias")}
         biases = {name: jnp.full(shape, 0.1) for name, shape in shapes.items()}
         return found.module.like(biased, biases | found.params)
 

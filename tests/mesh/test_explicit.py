@@ -17,6 +17,7 @@ from headjax.mesh.rules import shardings
 from tests import tiny
 from tests.attention.formulations import WIDTH, module, random_inputs
 from tests.closeness import assert_close
+from tests.selected import further
 from tests.sites import houses
 from tests.sites.houses import HOUSES, loss
 from tests.sites.test_scans import Params
@@ -43,19 +44,22 @@ def examples_on(mesh: Mesh, tree: Any) -> Any:
 
 def placed(layer: AttentionModule, mesh: Mesh) -> AttentionModule:
     """The layer with its weights where the rules place them."""
-    places = shardings(layer.config.tensors(WIDTH, WIDTH), mesh)
-    return layer.like(layer.config, jax.device_put(layer.params, places))
+    places = shardings(tiny.weights(layer.kind, WIDTH, WIDTH), mesh)
+    return layer.like(layer.kind, jax.device_put(layer.params, places))
 
 
 LAYERS = ("multi_head", "grouped", "collaborative", "latent_rotary", "compressed", "gated_grouped")
 
 
-@pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("name", ["data", "fsdp", "model"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((name, "explicit") for name in MESHES), ("model", "automatic"), further("data", "automatic"),
+     further("fsdp", "automatic")],
+)  # fmt: skip
 @pytest.mark.parametrize("layer", LAYERS)
 def test_layers_compute_and_train_on_a_mesh(layer, name, kind):
     alone, inputs = module(layer), random_inputs(batch=8)
-    if name == "model" and alone.config.num_heads % 2:
+    if name == "model" and alone.num_heads % 2:
         pytest.skip("its heads do not divide")
     mask = np.tril(np.ones((6, 6), bool))
 
@@ -114,10 +118,10 @@ def test_dropout_on_explicit_axes_draws_what_it_draws_alone():
 
 def test_heads_that_do_not_divide_are_named_or_whole_on_every_device():
     layer, mesh = module("multi_head"), mesh_of("model")
-    places = shardings(layer.config.tensors(WIDTH, WIDTH), mesh)
+    places = shardings(tiny.weights(layer.kind, WIDTH, WIDTH), mesh)
     with pytest.raises(headjax.HeadjaxError, match=r"^query: heads of size 3 .* mesh axis model=2"):
         shardings(layer.left([0, 1, 2]).tensors(WIDTH, WIDTH), mesh)
-    spread = layer.like(layer.config, jax.device_put(layer.params, places))
+    spread = layer.like(layer.kind, jax.device_put(layer.params, places))
     with jax.set_mesh(mesh):
         with pytest.warns(UserWarning, match=r"heads: 3 .* mesh axis model=2"):
             kept = spread.keep_heads([0, 1, 3])
@@ -188,8 +192,8 @@ def studied(model: Any, batches: list[Any], heads: list[Any]) -> list[np.ndarray
     return [*values, ablated, *(np.array([head.head for head in order]) for order in orders)]
 
 
-STUDIED = [(name, "explicit") for name in ("flax", "scanned", "own", "split", "says_where")]
-STUDIED += [(name, "automatic") for name in ("scanned", "own")]
+STUDIED = [*((name, "explicit") for name in ("flax", "own", "says_where")), ("scanned", "automatic")]
+STUDIED += [further("scanned", "explicit"), further("split", "explicit"), further("own", "automatic")]
 
 
 @pytest.mark.parametrize("name, kind", STUDIED)
@@ -229,8 +233,10 @@ def test_heads_of_a_tree_of_arrays_are_studied_on_a_mesh(kind):
         assert_close(one, other, sums=100 * houses.SUMS)
 
 
-@pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("name", ["data", "model"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("data", "explicit"), ("model", "automatic"), further("data", "automatic"), further("model", "explicit")],
+)
 def test_own_models_compute_are_scored_and_reconstructed_on_a_mesh(name, kind):
     model, mesh = tiny.model(tiny.decoder_config()), mesh_of(name, kind)
     batches = [tiny.tokens(batch=8, seed=seed) for seed in range(2)]

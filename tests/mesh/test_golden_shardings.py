@@ -16,6 +16,7 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
 from headjax.training.config_file import load_config_file
 from headjax.training.optimizer import decayed
+from tests import tiny
 from tests.attention.formulations import FORMULATIONS, WIDTH
 
 LISTINGS = Path(__file__).with_name("shardings")
@@ -27,7 +28,7 @@ NAMES = [*sorted(path.stem for path in PAPERS.glob("*.py") if path.stem != "comm
 def tensors_of(name):
     """What a paper's model declares, or an attention layer of every formulation."""
     if name == "formulations":
-        return {each: attention.tensors(WIDTH, WIDTH) for each, attention in FORMULATIONS.items()}
+        return {each: tiny.weights(attention, WIDTH, WIDTH) for each, attention in FORMULATIONS.items()}
     config = load_config_file(f"{PAPERS / name}.py:{ARGUMENTS.get(name, '')}")
     return ModelSource.of(config.to_dict()).architecture().tensors()
 

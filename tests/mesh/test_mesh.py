@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
-from headjax.attention import MultiHead
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import flatten, weight
 from headjax.mesh.mesh import MeshConfig, check_batch_size
 from headjax.mesh.rules import ShardingConfig, moment_shardings, moment_spec, partition_spec, shardings
+from tests import tiny
 
 
 def test_one_axis_takes_the_remaining_devices():
@@ -106,12 +106,12 @@ def specs(tensors, mesh):
 
 def test_axes_of_size_one_shard_nothing():
     mesh = MeshConfig(data=8).build()
-    assert set(specs(MultiHead(num_heads=3, head_dim=5).tensors(7, 7), mesh).values()) == {()}
+    assert set(specs(tiny.weights(tiny.multi_head(3, 5), 7, 7), mesh).values()) == {()}
 
 
 def test_an_axis_that_the_mesh_lacks_replicates():
     mesh = Mesh(np.array(jax.devices()), ("data",))
-    tensors = MultiHead(num_heads=2, head_dim=3).tensors(4, 4)
+    tensors = tiny.weights(tiny.multi_head(2, 3), 4, 4)
     assert set(specs(tensors, mesh).values()) == {()}
     own = {"embed": "data", "heads": "tensor"}
     assert partition_spec("p", weight((8, 2, 3), ("embed", "heads", "head_dim")), mesh, own) == PartitionSpec("data")

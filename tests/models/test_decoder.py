@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import NoHeads, RotaryHalves
+from headjax.attention import Kind, NoHeadsAttention, RotaryHalves
 from headjax.core.tensors import flatten
 from headjax.evaluation.task import evaluate
 from headjax.heads.scoring import score_heads
@@ -21,7 +21,7 @@ BATCH, LENGTH = 2, 10
 UNPLACED = {"positions": "none", "max_length": None}
 
 MIXED = tiny.decoder_config(
-    *(tiny.layer(), tiny.layer(), tiny.layer(tiny.collaborative(2)), tiny.layer(NoHeads())),
+    *(tiny.layer(), tiny.layer(), tiny.layer(tiny.collaborative(2)), tiny.layer(Kind(NoHeadsAttention))),
     **dict.fromkeys(("dropout", "attention_dropout", "feed_forward_dropout"), 0.1),
     tied=False,
     output_bias=True,

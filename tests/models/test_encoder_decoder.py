@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.attention import Grouped
+from headjax.attention import GroupedAttention, Kind
 from headjax.core import tensors
 from headjax.core.tensors import Normal
 from headjax.evaluation.task import evaluate
@@ -16,7 +16,7 @@ from tests.closeness import assert_close
 GENERATOR = np.random.default_rng(1)
 LABELS = GENERATOR.integers(1, tiny.VOCABULARY, (2, 8))
 BATCH = tiny.tokens() | {"attention_mask": np.array([[1] * 10, [1] * 7 + [0] * 3]), "labels": LABELS}
-GROUPED = Grouped(num_heads=4, kv_heads=2, head_dim=4)
+GROUPED = Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4)
 SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2, "initializer": Normal(0.3)}
 
 

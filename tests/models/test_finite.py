@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from headjax.attention import NoHeads
+from headjax.attention import NoHeadsAttention
 from headjax.attention.kernels import KERNELS
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import flatten
@@ -113,16 +113,17 @@ def assert_survives(config: Any, compute: Compute, *batches: Any) -> None:
             assert float(found["losses"][SILENT]) == 0.0
 
 
-def cases(first: Any, *values: Any) -> list[Any]:
-    """Every combination of values, of which those in `first` run with the quick tests."""
+def cases(first: Any, *values: Any, further: Any = pytest.mark.whole) -> list[Any]:
+    """Every combination of values, of which those in `first` run with the quick tests; a mark of the others."""
     every = itertools.product(*values)
-    return [pytest.param(*case, marks=() if case in first else pytest.mark.whole) for case in every]
+    return [pytest.param(*case, marks=() if case in first else further) for case in every]
 
 
-FIRST = {("einsum", "float32"), ("collaborative_pallas", "bfloat16")}
+ATTACK = pytest.mark.attack
+FIRST = {("einsum", "float32"), ("xla", "bfloat16"), ("collaborative_pallas", "bfloat16")}
 
 
-@pytest.mark.parametrize(("kernel", "dtype"), cases(FIRST, HERE, DTYPES))
+@pytest.mark.parametrize(("kernel", "dtype"), cases(FIRST, HERE, DTYPES, further=ATTACK))
 def test_a_decoder_of_every_formulation(kernel, dtype):
     attentions = computed_by(kernel, dtype)
     if dtype in KERNELS[kernel].dtypes:
@@ -131,7 +132,7 @@ def test_a_decoder_of_every_formulation(kernel, dtype):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("model", [encoder, decoder, encoder_decoder])
+@pytest.mark.parametrize("model", cases({(decoder,)}, [encoder, decoder, encoder_decoder], further=ATTACK))
 def test_a_model_of_every_formulation(model):
     """The next token's loss has no position in a batch of one token."""
     assert_survives(model(FORMULATIONS.values()), Compute(), BATCH, NO_TARGETS, ONE_TOKEN)
@@ -155,7 +156,7 @@ def test_every_architecture_with_few_layers(name):
 def test_models_without_heads(name):
     model = tiny.model(SMALL[name]())
     bare = prune(model, all_heads(model.config))
-    assert all(isinstance(layer, NoHeads) for layers in bare.config.attentions().values() for layer in layers)
+    assert all(layer.of is NoHeadsAttention for layers in bare.config.attentions().values() for layer in layers)
     assert_survives(bare.config, Compute(dtype="bfloat16"))
     if name != "encoder":
         assert_generates(bare, Compute())
@@ -173,8 +174,10 @@ def assert_generates(model: Any, compute: Compute) -> None:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("made", [decoder, encoder_decoder])
+@pytest.mark.parametrize(
+    ("made", "dtype"),
+    cases({(decoder, "bfloat16")}, [decoder, encoder_decoder], DTYPES, further=ATTACK),
+)
 def test_a_model_of_every_formulation_generates_from_nothing(made, dtype):
     assert_generates(tiny.model(made(FORMULATIONS.values())), Compute(dtype=dtype))
 

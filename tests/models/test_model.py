@@ -10,9 +10,9 @@ from flax import nnx
 from jax.sharding import Mesh
 
 import headjax
-from headjax.attention import Collaborative, MultiHead, NoHeads
+from headjax.attention import CollaborativeAttention, MultiHeadAttention, NoHeadsAttention
 from headjax.core.errors import CheckpointError, ConfigError, DamagedError, HeadjaxError, ParameterError
-from headjax.core.modules import copied
+from headjax.core.kind import Kind, own_copy
 from headjax.core.serialize import kind_of
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
@@ -29,9 +29,11 @@ from tests.hub.directories import BERT, LLAMA, T5, model_of
 
 def small_config(hidden=8):
     attentions = (
-        MultiHead(num_heads=2, head_dim=3, head_ids=(1, 5)),
-        Collaborative(num_heads=2, shared_dim=4, value_dim=2, head_dim=3),
-        NoHeads(),
+        Kind(MultiHeadAttention, num_heads=2, head_dim=3, head_ids=(1, 5)),
+        Kind(CollaborativeAttention, num_heads=2, shared_dim=4, value_dim=2, head_dim=3),
+        Kind(
+            NoHeadsAttention,
+        ),
     )
     return DecoderConfig(
         width=4, num_layers=3, attention=attentions, hidden=hidden, residual="post_norm", vocab_size=6, max_length=5
@@ -231,7 +233,7 @@ def test_a_model_can_be_drawn_from_rngs():
 
 def test_a_model_of_other_parts_says_which_one_its_config_does_not_describe(tmp_path):
     model = tiny.model(tiny.decoder_config(tiny.layer(tiny.multi_head(4)), tiny.layer(tiny.multi_head(4))))
-    edited = copied(model)
+    edited = own_copy(model)
     made = nnx.vmap(lambda rngs: headjax.GroupedAttention(tiny.WIDTH, num_heads=4, kv_heads=2, rngs=rngs))
     edited.decoder.layers_0_1.attention = nnx.split_rngs(splits=2)(made)(nnx.Rngs(0))
     assert np.abs(edited(tiny.tokens()).logits - model(tiny.tokens()).logits).max() > 1e-3

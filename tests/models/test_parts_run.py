@@ -69,7 +69,7 @@ def test_an_assigned_attention_of_another_class_is_the_attention_that_runs(tmp_p
     def stacked(rngs: nnx.Rngs) -> nnx.Module:
         return headjax.GroupedAttention(tiny.WIDTH, num_heads=4, kv_heads=2, head_dim=4, rngs=rngs)
 
-    model, layer = decoder(), tiny.layer(headjax.GroupedAttention.formulation(num_heads=4, kv_heads=2, head_dim=4))
+    model, layer = decoder(), tiny.layer(headjax.Kind(headjax.GroupedAttention, num_heads=4, kv_heads=2, head_dim=4))
     getattr(model.decoder, GROUP).attention = stacked(nnx.Rngs(3))
     expected = tiny.model(tiny.decoder_config(layer, layer))
     same_everywhere(model, expected.replace(params=arrays(model)))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import NoHeads
+from headjax.attention import Kind, NoHeadsAttention
 from headjax.core.modules import declared
 from headjax.core.tensors import abstract, flatten
 from headjax.models import Compute, Model, Pass
@@ -18,7 +18,7 @@ from tests.closeness import assert_close, assert_trees_close, assert_trees_equal
 from tests.models.test_encoder import config as encoder_config
 
 MULTI, COLLABORATIVE = tiny.layer(), tiny.layer(tiny.collaborative())
-MIXED = tiny.decoder_config(MULTI, MULTI, COLLABORATIVE, tiny.layer(NoHeads()), MULTI)
+MIXED = tiny.decoder_config(MULTI, MULTI, COLLABORATIVE, tiny.layer(Kind(NoHeadsAttention)), MULTI)
 
 
 def stack_of(*layers: dict[str, Any]) -> Stack:
@@ -95,4 +95,4 @@ def test_a_deeper_group_is_no_longer_program_and_more_operations():
     assert equations(6, scan=False) > 1.5 * equations(3, scan=False)
     stack = MIXED.stacks()["decoder"]
     assert stack.flops(8) == sum(layer.flops(8) for layer in stack.layers)
-    assert stack_of(MULTI).flops(8) > stack_of(tiny.layer(NoHeads())).flops(8) > 0
+    assert stack_of(MULTI).flops(8) > stack_of(tiny.layer(Kind(NoHeadsAttention))).flops(8) > 0

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from benchmarks.speed import DecodingCost, Rates, decoding_cost, peak_rates
-from headjax.attention import NoHeads
+from headjax.attention import Kind, NoHeadsAttention
 from headjax.conversion import convert
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
@@ -17,7 +17,7 @@ from tests import tiny
 from tests.hub.directories import LLAMA, model_of
 from tests.models.test_encoder import config
 
-MIXED = tiny.decoder_config(tiny.layer(), tiny.layer(tiny.collaborative()), tiny.layer(NoHeads()))
+MIXED = tiny.decoder_config(tiny.layer(), tiny.layer(tiny.collaborative()), tiny.layer(Kind(NoHeadsAttention)))
 
 
 def test_a_mixed_decoder():

@@ -1,7 +1,7 @@
 """Faults of a disk put into file operations of a command by `tests/slow/faults.c`, preloaded.
 
-Run in a process of its own, which computes the command again and again with its compiled programs at hand:
-`python -m tests.slow.faults COMMAND FAULT TRIES FOLDER` prints what `attack` returns.
+Run in a process of its own, which computes the commands again and again with their compiled programs at hand:
+`python -m tests.slow.faults TRIES FOLDER COMMAND ...` prints what `attack` returns for each.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from headjax.cli import main
-from tests.slow import writers
+from tests.slow import victims, writers
 from tests.slow.writers import WRITERS, Writer
 
 LIBRARY = "HEADJAX_TEST_FAULTS"
@@ -37,49 +37,53 @@ FAULTS = {"full": (errno.ENOSPC, False), "read-only": (errno.EROFS, True)}
 """The error's number, and whether renaming and deleting fail as well."""
 
 
+Found = tuple[int, int, list[str]]
+"""What `attack` finds of one fault."""
+
+
 def missing() -> str | None:
     """Why no fault can be put into a process here; None where it can."""
     return None if sys.platform.startswith("linux") and shutil.which("cc") else "needs Linux and a C compiler"
 
 
-def run_attack(name: str, fault: str, tries: int, folder: Path) -> tuple[int, int, list[str]]:
-    """Attack a command in a process of its own, see `attack`."""
+def run_attack(names: Sequence[str], tries: int, folder: Path) -> dict[str, dict[str, Found]]:
+    """Attack commands with every fault in a process of their own, see `attack`."""
     library = str(folder / "faults.so")
     source = str(Path(__file__).with_suffix(".c"))
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
-    words = [sys.executable, "-m", "tests.slow.faults", name, fault, str(tries), str(folder)]
+    words = [sys.executable, "-m", "tests.slow.faults", str(tries), str(folder), *names]
     environment, root = os.environ | {"LD_PRELOAD": library, LIBRARY: library}, Path(__file__).parents[2]
     done = subprocess.run(words, check=True, env=environment, cwd=root, stdout=subprocess.PIPE, timeout=3000)
-    moments, tried, failures = json.loads(done.stdout.splitlines()[-1])
-    return moments, tried, failures
+    found: dict[str, dict[str, Found]] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
-def attack(name: str, fault: str, tries: int, folder: Path) -> tuple[int, int, list[str]]:
-    """Let a fault into a command at some of its file operations, drawn by its name; at all of them for 0 tries.
+def attack(name: str, tries: int, inputs: Path, folder: Path) -> dict[str, Found]:
+    """Let each fault into a command at some of its file operations, drawn by its name; at all of them for 0 tries.
 
     Returns:
-        the number of operations that the fault can hit, of those at which it was let in, and the broken promises.
+        by fault the number of operations that it can hit, of those at which it was let in, and the broken promises.
     """
-    inputs, out, saved, writer = folder / "in", folder / "out", folder / "before", WRITERS[name]
-    writers.write_inputs(inputs)
-    saved.mkdir()
+    out, saved, writer = folder / "out", folder / "before", WRITERS[name]
+    saved.mkdir(parents=True)
     if writer.before:
         assert run(writer.command(inputs, saved, before=True)).code == 0
-    old = writer.read(saved)
-    ended, _, moments = attempt(writer, inputs, saved, out, fault, NEVER)
-    assert ended.code == 0, ended
-    new = writer.read(out)
-    count = min(tries or moments, moments)
-    tried, failures = 0, []
-    for moment in sorted(random.Random(f"{name} {fault}").sample(range(1, moments + 1), count)):
-        ended, failed, _ = attempt(writer, inputs, saved, out, fault, moment)
-        if failed:
-            tried += 1
-            problems = broken(writer, ended, inputs, out, old, new, FAULTS[fault][1])
-            failures += [f"operation {moment}: {problem}" for problem in problems]
-        elif ended.code:  # this time the command had fewer operations
-            failures.append(f"{moment}: without the fault: {ended}")
-    return moments, tried, failures
+    old, found = writer.read(saved), {}
+    for fault, (_, keeps) in FAULTS.items():
+        ended, _, moments = attempt(writer, inputs, saved, out, fault, NEVER)
+        assert ended.code == 0, ended
+        new, tried, failures = writer.read(out), 0, []
+        count = min(tries or moments, moments)
+        for moment in sorted(random.Random(f"{name} {fault}").sample(range(1, moments + 1), count)):
+            ended, failed, _ = attempt(writer, inputs, saved, out, fault, moment)
+            if failed:
+                tried += 1
+                problems = broken(writer, ended, inputs, out, old, new, keeps)
+                failures += [f"operation {moment}: {problem}" for problem in problems]
+            elif ended.code:  # this time the command had fewer operations
+                failures.append(f"{moment}: without the fault: {ended}")
+        found[fault] = (moments, tried, failures)
+    return found
 
 
 class Ended(NamedTuple):
@@ -119,11 +123,11 @@ def broken(writer: Writer, ended: Ended, inputs: Path, out: Path, old: Any, new:
         yield f"cannot be read after {ended.said}{traceback.format_exc()}"
     words = writer.command(inputs, out)
     again = run(words)
-    if again.code:  # threads of this process may still have been writing what failed
-        without = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-        command = [sys.executable, "-m", "headjax.cli", *words]
-        done = subprocess.run(command, check=False, env=without, capture_output=True, text=True)
-        again = Ended(done.returncode, done.stderr)
+    if again.code:  # what this process could not delete it takes for its own
+        log = out.parent / "log"
+        process = victims.start(words, log, {})
+        process.join()
+        again = Ended(process.exitcode or 0, log.read_text())
     if again.code or writer.read(out) != new:
         yield f"the next run after {ended.said}: {again}"
     left = [str(path) for path in out.rglob(".*") if "@" in path.name]
@@ -154,5 +158,6 @@ def run(words: list[str]) -> Ended:
 
 
 if __name__ == "__main__":
-    command, fault_name, number, place = sys.argv[1:]
-    print(json.dumps(attack(command, fault_name, int(number), Path(place))))
+    number, place, *commands = sys.argv[1:]
+    writers.write_inputs(Path(place) / "in")
+    print(json.dumps({each: attack(each, int(number), Path(place) / "in", Path(place) / each) for each in commands}))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headjax.attention import Gated, Grouped, MultiHead
+from headjax.attention import GatedAttention, GroupedAttention, Kind, MultiHeadAttention
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
 from headjax.initialization import Admin
@@ -93,14 +93,16 @@ def test_another_kind_drops_the_fields_it_does_not_have_and_text_stays_text(run)
     overrides = ("model.attention.kind=grouped", "model.attention.kv_heads=1", "optimizer.schedule.kind=constant_rate")
     found = run(*overrides, "data.path='2024'")
     assert found == run("data.path='2024'", *reversed(overrides))
-    assert found.model.attention == (Grouped(num_heads=2, kv_heads=1, head_dim=8),) * 2
+    assert found.model.attention == (Kind(GroupedAttention, num_heads=2, kv_heads=1, head_dim=8),) * 2
     assert found.optimizer.schedule == ConstantRate(peak=0.01)
     assert found.data.path == "2024"
     assert run("model.attention.kind=multi_head") == run()
     # A group inside another one, and a group that the file leaves out.
     inner = ("kind=multi_head", "num_heads=1", "head_dim=4")
     wrapped = run("model.attention.kind=gated_heads", *(f"model.attention.inner.{each}" for each in inner))
-    assert wrapped.model.attention == (Gated(inner=MultiHead(num_heads=1, head_dim=4)),) * 2
+    assert (
+        wrapped.model.attention == (Kind(GatedAttention, inner=Kind(MultiHeadAttention, num_heads=1, head_dim=4)),) * 2
+    )
     assert run("initialization.exclude_padding=True", "initialization.kind=admin").initialization == Admin(
         exclude_padding=True
     )

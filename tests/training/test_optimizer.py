@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Collaborative, Gated, MultiHead
+from headjax.attention import CollaborativeAttention, GatedAttention, MultiHeadAttention
+from headjax.core.kind import Kind
 from headjax.core.tensors import Constant, Ones, Zeros, flatten
 from headjax.initialization import Admin
 from headjax.training.optimizer import AdamW, ConstantRate, Cosine, InverseSquareRoot, LinearDecay, decayed
@@ -74,8 +75,8 @@ def test_multipliers_of_shortcuts_are_not_decayed():
 def test_how_a_weight_starts_does_not_switch_its_decay(start):
     sizes = {"num_heads": 2, "value_dim": 4, "head_dim": 4}
     for attention, weights in (
-        (Collaborative(shared_dim=4, mixing_init=start, **sizes), ["mixing"]),
-        (Gated(inner=MultiHead(num_heads=2, head_dim=4), kernel_init=start), ["gate"]),
+        (Kind(CollaborativeAttention, shared_dim=4, mixing_init=start, **sizes), ["mixing"]),
+        (Kind(GatedAttention, inner=Kind(MultiHeadAttention, num_heads=2, head_dim=4), kernel_init=start), ["gate"]),
     ):
-        flags = decayed(attention.tensors(8, 8))
+        flags = decayed(tiny.weights(attention, 8, 8))
         assert all(flags[name] for name in weights)

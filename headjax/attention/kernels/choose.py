@@ -13,7 +13,7 @@ import jax
 
 from headjax.attention.operands import Attended, Operands
 from headjax.core.errors import KernelError
-from headjax.core.serialize import unknown_name
+from headjax.core.fields import unknown_name
 
 BLOCK = 128
 """Number of lanes of a TPU vector register; lengths of blocks are multiples of it."""

@@ -12,8 +12,8 @@ import numpy as np
 
 from headjax.core.class_names import ClassIndex, is_missing
 from headjax.core.errors import DataError
-from headjax.core.fields import Size
-from headjax.core.serialize import kind, unknown_name
+from headjax.core.fields import Size, unknown_name
+from headjax.core.serialize import kind
 from headjax.data.examples import Record, Source, encode_packed, encode_sequences
 from headjax.data.forms.form import MISSING, Encoded, Seed, SequenceForm, text, text_counts, tokenizer_of
 from headjax.data.rows import Row, Split

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import CAUSAL
@@ -32,7 +32,7 @@ _NORM = LayerNorm(1e-5)
 
 def _layers(side: str) -> Layers:
     heads = size(f"{side}_attention_heads")
-    attention = record(MultiHead, num_heads=heads, head_dim=share(_WIDTH, heads))
+    attention = record(MultiHeadAttention, num_heads=heads, head_dim=share(_WIDTH, heads))
     count, hidden = size(f"{side}_layers"), size(f"{side}_ffn_dim")
     if side == "encoder":
         return Layers(count, {"attention": attention, "hidden": hidden})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import classifier, labelled
@@ -48,7 +48,8 @@ _FAMILY = functools.partial(Family, supported=_UNSUPPORTED, head_groups=(("encod
 
 def _layers(count: Field, width: Field, heads: Field, hidden: Field) -> Layers:
     return Layers(
-        count, {"attention": record(MultiHead, num_heads=heads, head_dim=share(width, heads)), "hidden": hidden}
+        count,
+        {"attention": record(MultiHeadAttention, num_heads=heads, head_dim=share(width, heads)), "hidden": hidden},
     )
 
 

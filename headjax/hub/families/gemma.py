@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.attention.formulation import Attention
-from headjax.attention.multi_head import Grouped
+from headjax.attention.multi_head import GroupedAttention
 from headjax.attention.rotary import Rotary, RotaryHalves
+from headjax.core.kind import Kind
 from headjax.core.norms import OffsetRMSNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import (
@@ -96,7 +95,7 @@ def _gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 _TURNING = "rotary"
 _ATTENTION = record(
-    Grouped,
+    GroupedAttention,
     num_heads=size("num_attention_heads", 8),
     kv_heads=size("num_key_value_heads", 4),
     head_dim=size("head_dim", 256),
@@ -119,11 +118,11 @@ def _sharper(rotary: Rotary | None) -> float:
     return 1.0 if rotary is None else rotary.logit_factor
 
 
-def _standard(shape: HeadShape, like: Attention) -> Attention:
+def _standard(shape: HeadShape, like: Kind) -> Kind:
     """Return Gemma's heads of this shape; a scale that `query_pre_attn_scalar` cannot express goes into the weights."""
-    plain: Any = grouped(shape, like)
-    source = like if isinstance(like, Grouped) else plain
-    return dataclasses.replace(plain, scale=_scalar(source) ** -0.5 * _sharper(plain.rotary))
+    plain = grouped(shape, like)
+    source = like if like.of is GroupedAttention else plain
+    return plain.replace(scale=_scalar(source) ** -0.5 * _sharper(plain.rotary))
 
 
 _NORMS: Rules = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import CAUSAL
@@ -28,7 +28,7 @@ _NORM = record(LayerNorm, epsilon=number("layer_norm_epsilon", 1e-5))
 _TIED = flag("tie_word_embeddings", True)
 
 _LAYER = {
-    "attention": record(MultiHead, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS)),
+    "attention": record(MultiHeadAttention, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS)),
     "hidden": size("n_inner", lambda fields: 4 * _WIDTH.read(fields)),
 }
 _CONFIG = record(

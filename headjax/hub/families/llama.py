@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headjax.attention.formulation import Attention
-from headjax.attention.multi_head import Grouped, MultiHead
+from headjax.attention.multi_head import GroupedAttention
+from headjax.core.kind import Kind
 from headjax.core.norms import RMSNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import CAUSAL, POSITIONS, rotary, window, windows_from, windows_to
@@ -47,7 +47,7 @@ def _config(
 ) -> Record:
     """Return the table of a decoder."""
     attention = record(
-        Grouped,
+        GroupedAttention,
         num_heads=_HEADS,
         kv_heads=size("num_key_value_heads", _HEADS),
         head_dim=head_dim or size("head_dim", lambda fields: _WIDTH.read(fields) // _HEADS.read(fields)),
@@ -98,18 +98,16 @@ _NORMS: Rules = (
 )
 
 
-def grouped(shape: HeadShape, like: Attention) -> Attention:
+def grouped(shape: HeadShape, like: Kind) -> Kind:
     """Return grouped heads with the biases, rotary positions and norms that `like` has."""
-    biased = isinstance(like, Grouped | MultiHead)
-    return Grouped(
+    names = ("projection_bias", "output_bias", "rotary", "query_norm", "key_norm")
+    alike = {name: like.options[name] for name in names if name in like.options}
+    return Kind(
+        GroupedAttention,
         num_heads=shape.num_heads,
         kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
-        projection_bias=biased and like.projection_bias,  # type: ignore[attr-defined]
-        output_bias=biased and like.output_bias,  # type: ignore[attr-defined]
-        rotary=like.rotary if isinstance(like, Grouped | MultiHead) else None,
-        query_norm=like.query_norm if isinstance(like, Grouped) else None,
-        key_norm=like.key_norm if isinstance(like, Grouped) else None,
+        **(alike if issubclass(like.of, GroupedAttention) else {}),
     )
 
 

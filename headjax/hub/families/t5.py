@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headjax.attention.formulation import Attention
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
+from headjax.core.kind import Kind
 from headjax.core.norms import RMSNorm
 from headjax.core.tensors import FanIn
 from headjax.hub.families.entries import CAUSAL
@@ -67,7 +67,7 @@ _HEADS, _PADDING = size("num_heads", 8), integer("pad_token_id", 0)
 _DROPOUT = number("dropout_rate", 0.1)
 _NORM = record(RMSNorm, epsilon=number("layer_norm_epsilon", 1e-6))
 _UNBIASED = {"scale": 1.0, "projection_bias": False, "output_bias": False}
-_ATTENTION = record(MultiHead, num_heads=_HEADS, head_dim=size("d_kv", 64), **_UNBIASED)
+_ATTENTION = record(MultiHeadAttention, num_heads=_HEADS, head_dim=size("d_kv", 64), **_UNBIASED)
 _COUNT = size("num_layers", 6)
 _BIAS = record(
     RelativeBuckets,
@@ -128,9 +128,14 @@ def _side(side: str, feed_forward: str) -> Rules:
     )
 
 
-def _unbiased(shape: HeadShape, like: Attention) -> Attention:
-    return MultiHead(
-        num_heads=shape.num_heads, head_dim=shape.head_dim, scale=1.0, projection_bias=False, output_bias=False
+def _unbiased(shape: HeadShape, like: Kind) -> Kind:
+    return Kind(
+        MultiHeadAttention,
+        num_heads=shape.num_heads,
+        head_dim=shape.head_dim,
+        scale=1.0,
+        projection_bias=False,
+        output_bias=False,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import classifier, labelled
@@ -53,7 +53,7 @@ def _pooled(fields: Fields) -> bool:
 
 def _config(distilled: bool) -> Record:
     attention = record(
-        MultiHead, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS), projection_bias=flag("qkv_bias", True)
+        MultiHeadAttention, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS), projection_bias=flag("qkv_bias", True)
     )
     layer = {"attention": attention, "hidden": size("intermediate_size", 3072)}
     return record(

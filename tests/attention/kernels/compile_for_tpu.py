@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from headjax.attention import Collaborative, Mask, attend
+from headjax.attention import CollaborativeAttention, Mask, attend
 from headjax.attention.kernels import target
 from headjax.core.errors import ConfigError
+from headjax.core.kind import Kind
 from headjax.core.tensors import map_tensors
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute, Model, Pass
@@ -18,7 +19,9 @@ from headjax.models.summary import check_kernels
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 
-WITHOUT_BIAS = {"collaborative_without_bias": Collaborative(num_heads=4, shared_dim=8, value_dim=4, head_dim=4)}
+WITHOUT_BIAS = {
+    "collaborative_without_bias": Kind(CollaborativeAttention, num_heads=4, shared_dim=8, value_dim=4, head_dim=4)
+}
 """Splash adds no bias to the logits."""
 
 DEVICES = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices

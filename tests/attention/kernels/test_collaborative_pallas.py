@@ -1,6 +1,5 @@
 """Our collaborative kernel, interpreted, against the reference; test_compile.py compiles it for a TPU."""
 
-import dataclasses
 import functools
 
 import jax
@@ -96,7 +95,7 @@ def test_a_query_that_sees_no_key_is_finite():
 
 
 def test_the_formulation_reaches_it_by_name():
-    attention = dataclasses.replace(FORMULATIONS["collaborative"], projection_bias=False)
+    attention = FORMULATIONS["collaborative"].replace(projection_bias=False)
     params, x = random_params(attention), jnp.asarray(random_inputs())
 
     @functools.partial(jax.jit, static_argnums=0)

@@ -1,0 +1,105 @@
+"""What a config holds of a module: its class and its options, as a record that is compared, hashed and written."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from flax import nnx
+
+from headjax.core.errors import ConfigError, require
+from headjax.core.fields import check_value, options_of, unknown_name
+
+
+class Kind:
+    """A class of modules and the options of one: a frozen, hashable record without arrays.
+
+    The options are the keyword-only parameters of the class's `__init__`, and attributes of the record, as are the
+    properties of the class that follow from options alone.
+
+        >>> kind = headjax.Kind(headjax.GroupedAttention, num_heads=8, kv_heads=2, head_dim=64)
+        >>> kind.kv_heads, kind.values, kind.replace(kv_heads=4).groups
+        (2, 64, (0, 0, 1, 1, 2, 2, 3, 3))
+
+    Attributes:
+        of: the class.
+        options: every option by its name, defaults written out.
+
+    Raises:
+        ConfigError: an option is unknown, missing, or has a value that cannot be used.
+    """
+
+    of: Any
+    options: Mapping[str, Any]
+
+    def __init__(self, of: Any, /, **options: Any) -> None:
+        known, values = options_of(of), dict[str, Any]()
+        for name in options:
+            if name not in known:
+                raise ConfigError(f"{name}: {unknown_name(f'field of {of.__name__}', name, known)}")
+        for name, option in known.items():
+            values[name] = options.get(name, option.default)
+            require(values[name] is not dataclasses.MISSING, name, f"missing; {of.__name__} needs it")
+            check_value(option.type, name, values[name])
+        vars(self).update(of=of, options=values, _hash=hash((of, tuple(values.items()))))
+        _declared(self, 1, 1)  # whose `__init__` compares options with each other
+
+    def __getattr__(self, name: str) -> Any:
+        options = vars(self).get("options", {})
+        if name in options:
+            return options[name]
+        if options and isinstance(getattr(self.of, name, None), property):
+            return getattr(_declared(self, 1, 1), name)
+        raise AttributeError(f"{type(self).__name__} has no option {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise dataclasses.FrozenInstanceError(f"{name}: a record does not change; use replace({name}=...)")
+
+    def __hash__(self) -> int:
+        return int(vars(self)["_hash"])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Kind) and self.of is other.of and self.options == other.options
+
+    def __repr__(self) -> str:
+        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return f"Kind({self.of.__name__}{options})"
+
+    def __reduce__(self) -> Any:
+        return functools.partial(Kind, self.of, **self.options), ()
+
+    def replace(self, **changes: Any) -> Kind:
+        """Return the record with other values of some options."""
+        return Kind(self.of, **{**self.options, **changes})
+
+    def structure(self) -> Kind:
+        """Return the record without the heads' original numbers: modules of equal structure compute alike."""
+        inside = {name: value.structure() for name, value in self.options.items() if isinstance(value, Kind)}
+        return self.replace(**dict.fromkeys({"head_ids"} & self.options.keys()), **inside)
+
+    def module(self, width: int, memory_width: int) -> Any:
+        """Return a module with declared weights, for vectors of `width` that attend to vectors of `memory_width`."""
+        return own_copy(_declared(self, width, memory_width))
+
+
+@functools.lru_cache(maxsize=1024)
+def _declared(kind: Kind, *sizes: int) -> Any:
+    """Return the module of a record with declared weights, which is shared: to be read, not changed."""
+    return kind.of(*sizes, kind=kind)
+
+
+def own_copy(module: Any) -> Any:
+    """Return a module with new variables, which hold the same arrays, its attributes in the same order."""
+    return _in_order(jax.tree.map(lambda leaf: leaf, module), module)
+
+
+def _in_order(module: Any, like: Any) -> Any:
+    """Return a module with its attributes, and those of the modules in it, in the order of another one's."""
+    own = dict(vars(module))
+    vars(module).clear()
+    for name, entry in vars(like).items():
+        vars(module)[name] = _in_order(own[name], entry) if isinstance(entry, nnx.Module) else own[name]
+    return module
