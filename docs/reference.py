@@ -112,8 +112,9 @@ def config_classes() -> dict[type, list[type]]:
 
 
 def base_of(cls: type) -> type:
-    """Return the class that a config's fields name: the last one above it that is a config itself."""
-    return [each for each in cls.__mro__ if issubclass(each, Checked) and each is not Checked][-1]
+    """Return the class that a config's fields name: the last config above it that has kinds, or itself."""
+    above = [each for each in cls.__mro__ if issubclass(each, Checked) and each is not Checked and kinds_of(each)]
+    return [cls, *above][-1]
 
 
 def config_page() -> str:

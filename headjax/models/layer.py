@@ -139,8 +139,10 @@ class _LayerRun:
 
     def join(self, slot: str, x: jax.Array, f: SubLayer) -> jax.Array:
         """Return the stream after the sub-layer in a slot."""
-        joining = Joining(slot, getattr(self._layer, f"{slot}_residual"), x, f, self._call.query_mask)
-        return joining.joined() if self._call.join is None else self._call.join(joining)
+        residual = getattr(self._layer, f"{slot}_residual")
+        if self._call.join is None:
+            return residual.join(x, f(residual.enter(x)))
+        return self._call.join(Joining(slot, residual, x, f, self._call.query_mask))
 
     def self_attention(self, inputs: jax.Array) -> jax.Array:
         attention, call, window = self._layer.attention, self._call, self._config.window

@@ -230,7 +230,7 @@ def test_a_question_is_answered_by_its_best_window(reader, squad):
 
 
 def test_only_for_models_with_spans(reader, squad):
-    plain = reader.replace(config=dataclasses.replace(reader.config, output=NoTask()))
+    plain = reader.replace(config=dataclasses.replace(reader.config, task=NoTask()))
     with pytest.raises(HeadjaxError, match=r"^task: .* a span; .* no_task"):
         load_task(squad, plain)
     with pytest.raises(HeadjaxError, match=r"missing: .*squad"):
