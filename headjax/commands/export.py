@@ -23,7 +23,8 @@ class Options(CommandOptions):
     out: str = argument("HF_DIR", "folder of the Hugging Face files", writes="new")
     layout: str = option(
         "auto",
-        "auto, native (the model's own shapes), padded (zeros for removed heads), onnx",
+        "auto, native (the model's own shapes), remote (the same, with their code), padded (zeros for removed heads), "
+        "onnx",
         "LAYOUT",
     )
     family: str | None = option(None, "model_type (default: the one that the model came from, or that fits)", "TYPE")
@@ -41,6 +42,9 @@ class Found(Result):
     layout: str = found("", "layout")
     tensors: int = found("", "tensors", numbers.count)
     bytes: int = found("of the weights", "size", numbers.size)
+    bytes_before: int | None = found(
+        "of the weights when they were imported; null for others", "size when imported", numbers.size
+    )
     max_difference: float | None = found(
         "of outputs; null unless checked", "largest difference of outputs", numbers.significant
     )
@@ -56,7 +60,8 @@ class Found(Result):
     directory: str = found("", said="directory")
 
     def tables(self) -> Sequence[Table]:
-        return [self.summary()]
+        saved = 0.0 if self.bytes_before is None else 1.0 - self.bytes / self.bytes_before
+        return [self.summary(("smaller by", f"{saved:.0%}" if saved > 0.0 else ""))]
 
     def message(self) -> str:
         return "; ".join((*self.notes, super().message()))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headjax.hub.companions import CARRIED
+from headjax.hub.families import CODE
 from headjax.hub.family import Family
 from headjax.hub.importing import from_huggingface
 from headjax.hub.safetensors_files import SINGLE
@@ -16,7 +17,7 @@ from headjax.models.model import Model
 from headjax.models.vision import VisionConfig
 
 ONNX = "model.onnx"
-EXPORTED = frozenset({"config.json", SINGLE, ONNX, f"{ONNX}.data", "inputs.json", *CARRIED})
+EXPORTED = frozenset({"config.json", SINGLE, ONNX, f"{ONNX}.data", "inputs.json", *CODE, *CARRIED})
 """Names of the files and folders that an export may have."""
 
 LENGTH = 16
@@ -41,6 +42,7 @@ class Exported(NamedTuple):
     bytes: int
     max_difference: float | None = None
     padding: Padding | None = None
+    bytes_before: int | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from headjax.core.errors import ConfigError
 from headjax.models.model import Model
 from headjax.storage.files import check_links
-from headjax.tokenizers.files import FILES, MODEL_FILE, read_tokenizer, write_tokenizer
+from headjax.tokenizers.files import CONFIG_FILE, FILES, MODEL_FILE, read_tokenizer, write_tokenizer
 from headjax.tokenizers.tokenizer import TARGET_FILE
 
 TOKENIZER = frozenset({*FILES, TARGET_FILE, "spiece.model", "sentencepiece.bpe.model"}) - {MODEL_FILE}
@@ -54,6 +54,14 @@ def write_companions(model: Model, folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
     longest = getattr(model.config, "max_length", None)
     write_tokenizer(model.tokenizer, folder, longest, segments=getattr(model.config, "segments", 0) > 1)
+
+
+def declaring_tokenizer(model: Model) -> Model:
+    """Return the model without tokenizer files that name no class, which then follows from a family's `model_type`."""
+    settings = json.loads(model.files.get(CONFIG_FILE, b"{}"))
+    if isinstance(settings, dict) and settings.get("tokenizer_class"):
+        return model
+    return model.replace(files={name: data for name, data in model.files.items() if name not in TOKENIZER})
 
 
 def _check_pipeline(folder: Path, files: dict[str, bytes]) -> None:

@@ -19,9 +19,10 @@ from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import flatten
 from headjax.hub.checking import EXPORTED, Exported, Padding, longest
-from headjax.hub.companions import write_companions
+from headjax.hub.companions import declaring_tokenizer, write_companions
 from headjax.hub.families import FAMILIES
 from headjax.hub.families.entries import label_names
+from headjax.hub.families.remote import MODELING
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.layouts import LAYOUTS, choose
@@ -63,9 +64,12 @@ def to_huggingface(
     Args:
         model: the model.
         directory: the directory to write; an earlier export there is replaced.
-        layout: `native` (the shapes the model has), `padded` (zeros in place of removed heads), or `auto`, the first of
-            these that can express the model. `onnx` writes `model.onnx` instead, see `to_onnx`.
-        family: the family or its `model_type`; None is the family the model was imported from, or the first that fits.
+        layout: `native` (the shapes the model has, in a class of `transformers`), `remote` (the same beside PyTorch
+            code that computes them, which is read with `trust_remote_code=True`), `padded` (zeros in place of removed
+            heads), or `auto`, the first of these that can express the model. `onnx` writes `model.onnx` instead, see
+            `to_onnx`.
+        family: the family or its `model_type`, which `remote` does not have; None is the family the model was imported
+            from, or the first that fits.
         progress: shows what is written.
 
     Raises:
@@ -78,9 +82,14 @@ def to_huggingface(
     model = _without_similarity(model)
     if layout == "onnx":
         return to_onnx(model, directory)
+    if family is not None and layout == "remote":
+        raise HeadjaxError("family: the layout remote has none")
     imported = _imported(model)
-    chosen, name, written = choose(model, _families(model, family, imported), layout)
-    past = imported["config"] if imported and imported["family"] == chosen.model_type else {}
+    chosen, name, written = choose(model, _families(model, family, imported), layout, own=family is None)
+    model = declaring_tokenizer(model) if name == "remote" else model
+    past = imported["config"] if imported else {}
+    if imported and imported["family"] != chosen.model_type:
+        past = {name: past[name] for name in chosen.carried if name in past}
     past = {name: value for name, value in past.items() if name not in chosen.aliases}
     classes = chosen.class_names(written.model.config)
     class_name = next((entry for entry in past.get("architectures") or () if entry in classes), classes[0])
@@ -94,18 +103,29 @@ def to_huggingface(
     def write(folder: Path) -> None:
         write_safetensors(folder / SINGLE, entries, _tensors(bound, params, progress))
         (folder / "config.json").write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        for file, text in chosen.files().items():
+            (folder / file).write_text(text, encoding="utf-8")
         write_companions(model, folder)
 
     write_directory(path_of(directory), write, Layout(SINGLE, EXPORTED))
     size = sum(entry.size * entry.dtype.itemsize for entry in entries.values())
-    cost = padding_cost(model, written.model) if name == "padded" else None
-    return Exported(chosen.model_type, name, len(entries), size, padding=cost, notes=_notes(model, chosen, imported))
+    return Exported(
+        chosen.model_type,
+        name,
+        len(entries),
+        size,
+        padding=padding_cost(model, written.model) if name == "padded" else None,
+        bytes_before=imported.get("bytes") if imported else None,
+        notes=_notes(model, chosen, imported),
+    )
 
 
 def _notes(model: Model, family: Family, imported: Mapping[str, Any] | None) -> tuple[str, ...]:
     origin = imported["family"] if imported else None
     if origin == family.model_type:
         return ()
+    if family.files():
+        return (f"no class of transformers has these sizes; {MODELING} has, with trust_remote_code=True",)
     notes = (
         [f"a {origin} config.json cannot express this model; it is written as {family.model_type}"] if origin else []
     )
@@ -122,7 +142,7 @@ def imported_from(model: Model) -> str | None:
 
 def layout_of_export(model: Model) -> tuple[str, str]:
     """Return the family and the layout that `to_huggingface` would take."""
-    family, layout, _ = choose(model, _families(model, None, _imported(model)), "auto")
+    family, layout, _ = choose(model, _families(model, None, _imported(model)), "auto", own=True)
     return family.model_type, layout
 
 
@@ -148,10 +168,10 @@ def _families(model: Model, asked: str | Family | None, imported: Mapping[str, A
         found = [family for family in FAMILIES if family.model_type == asked] if isinstance(asked, str) else [asked]
         if not found:
             raise HeadjaxError(f"family: {unknown_name('family', str(asked), [f.model_type for f in FAMILIES])}")
-        if not isinstance(model.config, found[0].config_type):
+        if not isinstance(model.config, found[0].kinds):
             raise InexpressibleError(f"family: {found[0].model_type} is not a family of {kind_of(model.config)} models")
         return found
-    fitting = [family for family in FAMILIES if isinstance(model.config, family.config_type)]
+    fitting = [family for family in FAMILIES if isinstance(model.config, family.kinds)]
     if not fitting:
         raise InexpressibleError(f"no family has {kind_of(model.config)} models")
     origin = imported["family"] if imported else None

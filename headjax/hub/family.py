@@ -86,11 +86,16 @@ class Family:
     head_shape: Callable[[int, int, int], HeadShape | None] = dividing
     standard: Callable[[HeadShape, Kind], Kind] = multi_head
     tokenizer_class: str | None = None
+    carried: tuple[str, ...] = ()
 
     @property
-    def config_type(self) -> type[ModelConfig]:
-        """Class of the architecture."""
-        return self.config.kind
+    def kinds(self) -> tuple[type, ...]:
+        """Classes of the architecture."""
+        return (self.config.kind,)
+
+    def files(self) -> Mapping[str, str]:
+        """Return the texts of files that are written beside the weights."""
+        return {}
 
     def read(self, fields: Fields) -> ModelConfig:
         """Return the architecture that a `config.json` describes."""

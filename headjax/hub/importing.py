@@ -19,7 +19,7 @@ from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, Tensors, all_finite, flatten, map_tensors
 from headjax.hub.companions import read_companions
-from headjax.hub.families import FAMILIES
+from headjax.hub.families import FAMILIES, REMOTE
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, bind
@@ -70,7 +70,7 @@ def from_huggingface(
     folder = path_of(directory)
     files = SafetensorsFiles(folder)
     fields = Fields.load(folder, files.entries)
-    family = _named_family(fields, FAMILIES if family is None else (family,))
+    family = _named_family(fields, (*FAMILIES, *REMOTE) if family is None else (family,))
     config, companions = read_config(family, fields), read_companions(folder)
     bound = match(family, config, files)
     pieces = _by_array(bound)
@@ -83,6 +83,7 @@ def from_huggingface(
         family=family.model_type,
         source=str(directory),
         tensors=len(bound),
+        bytes=sum(array.nbytes for array in flatten(params).values()),
         config=dict(fields.data),
     )
     return Model(config, params, (entry,), read_tokenizer(folder), companions)

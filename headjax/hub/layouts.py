@@ -1,4 +1,4 @@
-"""The two layouts of an export: each expresses a model exactly or refuses it."""
+"""The layouts of an export: each expresses a model exactly or refuses it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 
+from headjax.attention.latent import LatentAttention
 from headjax.attention.module import AttentionModule
 from headjax.attention.multi_head import GroupedAttention, MultiHeadAttention
 from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
@@ -18,6 +19,7 @@ from headjax.core.serialize import class_of, has_kind, is_group, kind_of
 from headjax.core.tensors import flatten, nested
 from headjax.heads.surgery import LayerModule, config_after, map_attention
 from headjax.heads.units import pad_units
+from headjax.hub.families import REMOTE
 from headjax.hub.family import Family, HeadShape
 from headjax.hub.fields import Fields
 from headjax.hub.importing import read_config
@@ -66,6 +68,11 @@ def native(model: Model, family: Family) -> Written:
     return Written(model, fields)
 
 
+def remote(model: Model, family: Family) -> Written:
+    """Write the shapes that the model has, and the code that computes them."""
+    return Written(model, _write(model.config, family))
+
+
 def padded(model: Model, family: Family) -> Written:
     """Write zeros in place of missing heads, dimensions and units: loads everywhere, not smaller, not faster."""
     return native(pad_units(pad_heads(model, family)), family)
@@ -73,24 +80,31 @@ def padded(model: Model, family: Family) -> Written:
 
 Layout = Callable[[Model, Family], Written]
 
-LAYOUTS: Mapping[str, Layout] = {"native": native, "padded": padded}
+LAYOUTS: Mapping[str, Layout] = {"native": native, "remote": remote, "padded": padded}
 """The layouts by name; `auto` takes the first of them that can express the model."""
 
 
-def choose(model: Model, families: Collection[Family], layout: str) -> tuple[Family, str, Written]:
-    """Return the first family that can express the model in a layout, with the layout and the model as written."""
-    names = list(LAYOUTS) if layout == "auto" else [layout]
+def choose(model: Model, families: Collection[Family], layout: str, *, own: bool) -> tuple[Family, str, Written]:
+    """Return the first family that can express the model in a layout, with the layout and the model as written.
+
+    `own` is whether the families of `REMOTE` are among them, which have no other layout than that of their own code.
+    """
+    with_code = [family for family in REMOTE if own and isinstance(model.config, family.kinds)]
+    candidates = {name: with_code if name == "remote" else families for name in LAYOUTS}
+    names = [name for name in LAYOUTS if candidates[name]] if layout == "auto" else [layout]
     refused = []
     for name in names:
         reasons = []
-        for family in families:
+        for family in candidates[name]:
             found = _attempt(LAYOUTS[name], model, family)
             if isinstance(found, Written):
                 return family, name, found
             reasons.append(found)
-        refused.append(f"layout {name}: {reasons[0]}")
+        refused.append(
+            f"layout {name}: {reasons[0] if reasons else f'no code computes {kind_of(model.config)} models'}"
+        )
     for name in LAYOUTS if layout != "auto" else ():
-        if name != layout and any(isinstance(_attempt(LAYOUTS[name], model, each), Written) for each in families):
+        if name != layout and any(isinstance(_attempt(LAYOUTS[name], model, f), Written) for f in candidates[name]):
             raise InexpressibleError(f"{refused[0]}; layout {name} can")
     said = "; ".join(refused)
     raise InexpressibleError(f"{said}; only layout onnx can{_other_target(next(iter(families)))}")
@@ -169,7 +183,7 @@ def first_difference(one: Any, other: Any, ignored: Collection[str], path: str =
 
 def _spelled_out(attention: Kind) -> Kind:
     """Return the attention with those defaults written out that follow from other fields."""
-    if issubclass(attention.of, GroupedAttention):
+    if issubclass(attention.of, GroupedAttention | LatentAttention):
         attention = attention.replace(value_dim=attention.values, scale=attention.logit_scale)
     if attention.of is GroupedAttention:
         attention = attention.replace(kv_index=attention.groups)

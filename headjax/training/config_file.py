@@ -121,12 +121,8 @@ def _set(config: ConfigDict, groups: Sequence[str], name: str, text: str) -> Non
         if name == "kind" and text in kinds_of(object):
             for leftover in set(node) - options_of(class_of_kind(text)).keys():
                 del node[leftover]
-        value = text if isinstance(node.get(name), str) else read_literal(text)
-        try:
-            with node.ignore_type():
-                node[name] = value
-        except OverflowError:  # an int, where the file has a float
-            raise ConfigError(f"{where}.{name}: too large a number") from None
+        with node.ignore_type():
+            node[name] = text if isinstance(node.get(name), str) else read_literal(text)
 
 
 def _one_line(error: BaseException) -> str:

@@ -8,6 +8,7 @@ import headjax
 from headjax.core.errors import ConfigError
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
+from headjax.hub.families import CODE
 from headjax.initialization.source import ModelSource
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification
@@ -42,7 +43,7 @@ def theirs(tmp_path):
 
 
 def contents(folder):
-    names = ("config.json", "model.safetensors")
+    names = ("config.json", "model.safetensors", *CODE)
     return {
         file.relative_to(folder).as_posix(): file.read_bytes()
         for file in folder.rglob("*")

@@ -104,7 +104,7 @@ def test_the_tokenizer_gives_what_the_model_reads(name, expected, tmp_path):
 def test_zeros_in_place_of_removed_heads_have_a_cost(tmp_path):
     llama = model_of(LLAMA)
     smaller = prune(llama, ["decoder/0/0", "decoder/0/1"])
-    exported = to_huggingface(smaller, tmp_path / "padded")
+    exported = to_huggingface(smaller, tmp_path / "padded", "padded")
     # Two query heads and one key and value head of size 4, float32 (width 8); the sizes are the original's.
     assert exported.layout == "padded"
     assert exported.padding == padding_cost(smaller, llama)

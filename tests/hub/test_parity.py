@@ -300,7 +300,7 @@ def test_a_pruned_model_loads_there(case, layout, tmp_path):
     removed += [] if theirs.config.model_type == "albert" else [f"{stack}/1/2", f"{stack}/1/3"]
     removed += ["decoder/0/0", "cross/0/1"] if theirs.config.is_encoder_decoder else []
     smaller = prune(model, EVEN[type(theirs).__name__] if layout == "native" else removed)
-    assert to_huggingface(smaller, tmp_path / "ours").layout == layout
+    assert to_huggingface(smaller, tmp_path / "ours", layout).layout == layout
     again = loaded(type(theirs), tmp_path / "ours")
     assert again.config.num_attention_heads == (2 if layout == "native" else 4)
     assert_same(smaller(inputs), outputs(again, inputs), inputs)

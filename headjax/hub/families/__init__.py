@@ -7,9 +7,12 @@ from headjax.hub.families.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ROBER
 from headjax.hub.families.gemma import GEMMA3_TEXT
 from headjax.hub.families.gpt2 import GPT2
 from headjax.hub.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3
+from headjax.hub.families.remote import CODE, REMOTE
 from headjax.hub.families.t5 import MT5, T5
 from headjax.hub.families.vit import DEIT, VIT
 from headjax.hub.family import Family
+
+__all__ = ["CODE", "FAMILIES", "REMOTE"]
 
 FAMILIES: tuple[Family, ...] = (
     BERT,

@@ -31,15 +31,16 @@ def label_names(fields: Fields) -> tuple[str, ...]:
     return () if tell_nothing(names) else names
 
 
-def _write(labels: Sequence[str]) -> dict[str, Any]:
+def written_labels(labels: Sequence[str]) -> dict[str, Any]:
+    """Return the fields that name these labels."""
     return {
         "id2label": {str(i): label for i, label in enumerate(labels)},
         "label2id": {label: i for i, label in enumerate(labels)},
     }
 
 
-_COUNT = Custom(num_labels, lambda count: _write([f"LABEL_{i}" for i in range(count)]), name="id2label")
-_NAMES = Custom(label_names, lambda names: _write(names) if names else {}, name="id2label")
+_COUNT = Custom(num_labels, lambda count: written_labels([f"LABEL_{i}" for i in range(count)]), name="id2label")
+_NAMES = Custom(label_names, lambda names: written_labels(names) if names else {}, name="id2label")
 _PROBLEM = text(
     "problem_type", lambda fields: "regression" if num_labels(fields) == 1 else "single_label_classification"
 )

