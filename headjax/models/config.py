@@ -157,7 +157,8 @@ class ModelConfig(Checked, abc.ABC):
         residual: how sub-layers join the stream, see `Residual`; `pre_norm` and `sandwich_norm` add a final norm.
         norm: normalisation of the stream.
         alpha: multiplies the shortcut of `constant_post_norm`.
-        dropout: rate on embeddings and on each sub-layer's output.
+        dropout: rate on each sub-layer's output.
+        embedding_dropout: rate on the embeddings; None is `dropout`.
         attention_dropout: rate on attention probabilities.
         feed_forward_dropout: rate on the inner feed-forward activations.
         stochastic_depth: rate at which an example skips a sub-layer of the last layer in training; rates grow evenly
@@ -179,6 +180,7 @@ class ModelConfig(Checked, abc.ABC):
     norm: Norm = LayerNorm()
     alpha: Positive = 1.0
     dropout: Rate = 0.0
+    embedding_dropout: Rate | None = None
     attention_dropout: Rate = 0.0
     feed_forward_dropout: Rate = 0.0
     stochastic_depth: Rate = 0.0
@@ -202,6 +204,11 @@ class ModelConfig(Checked, abc.ABC):
 
     def validate(self) -> None:
         """Raise `ConfigError` naming the field that cannot be used."""
+
+    @property
+    def embeddings_rate(self) -> float:
+        """Rate of dropout on the embeddings."""
+        return self.dropout if self.embedding_dropout is None else self.embedding_dropout
 
     @property
     def _layer_fields(self) -> dict[str, dict[str, str]]:

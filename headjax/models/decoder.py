@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from headjax.attention.multi_head import MultiHeadAttention
-from headjax.core.fields import Count, Positive, Rate, Size
+from headjax.core.fields import Count, Positive, Size
 from headjax.core.kind import Kind
 from headjax.core.serialize import kind
 from headjax.models.cache import DecodingState, Prompt
@@ -45,7 +45,6 @@ class DecoderConfig(GenerativeConfig):
         max_length: longest sequence, in tokens; None is any.
         position_offset: added to every learned position.
         embedding_norm: whether the embeddings are normalised; post-norm stacks need it to begin at variance one.
-        embedding_dropout: rate on the embeddings; None is `dropout`.
         scale_embeddings: whether they are multiplied by the root of the width (Gemma).
         tied: whether the logits' weights are the token embeddings (Press and Wolf 2017).
         output_bias: whether the logits have one bias per token.
@@ -61,7 +60,6 @@ class DecoderConfig(GenerativeConfig):
     position_offset: Count = 0
     residual: ResidualKind = "pre_norm"
     embedding_norm: bool = False
-    embedding_dropout: Rate | None = None
     scale_embeddings: bool = False
     tied: bool = True
     output_bias: bool = False
@@ -94,7 +92,7 @@ class DecoderConfig(GenerativeConfig):
             self.position_table,
             scaled=self.scale_embeddings,
             norm=self.norm if self.embedding_norm else None,
-            dropout=self.dropout if self.embedding_dropout is None else self.embedding_dropout,
+            dropout=self.embeddings_rate,
         )
         logits = {"tied": self.tied, "bias": self.output_bias}
         return {

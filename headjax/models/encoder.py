@@ -120,7 +120,7 @@ class EncoderConfig(ModelConfig):
             segments=self.segments,
             size=self.embedding_size,
             norm=self.norm if self.embedding_norm else None,
-            dropout=self.dropout,
+            dropout=self.embeddings_rate,
         )
         pooler = {} if self.pooler is None else {"pooler": Pooler(self.width, self.pooler, self.pooler_dropout)}
         return {

@@ -167,7 +167,7 @@ class EncoderDecoderConfig(GenerativeConfig):
                 self.position_table,
                 scaled=self.scale_embeddings,
                 norm=self.norm if self.embedding_norm else None,
-                dropout=self.dropout,
+                dropout=self.embeddings_rate,
                 initializer=self.token_initializer,
             )
 

@@ -94,7 +94,7 @@ class VisionConfig(ModelConfig):
                 self.patch_size,
                 self.channels,
                 distillation_token=self.distillation_token,
-                dropout=self.dropout,
+                dropout=self.embeddings_rate,
             ),
             "encoder": TransformerStack(self.stacks()["encoder"]),
             **pooler,
