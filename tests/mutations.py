@@ -43,7 +43,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 """A small model of every recipe that needs no files."""
 
 RUN = {
-    "data": {"kind": "language"},
+    "data": {"task": "python"},
     "batch_size": 8,
     "steps": 2,
     "optimizer": {"kind": "adamw", "schedule": {"kind": "cosine", "peak": 0.01, "warmup_steps": 1}},

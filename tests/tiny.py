@@ -105,7 +105,7 @@ RUN: dict[str, Any] = {
         "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 8},
         "feed_forward": {"kind": "dense", "hidden": 16},
     },
-    "data": {"kind": "language", "path": "", "length": 16, "tokenizer": "bytes"},
+    "data": {"task": "python", "length": 16, "tokenizer": "bytes"},
     "batch_size": 8, "steps": 2, "tensorboard": False,
     "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 0.001}},
 }  # fmt: skip

@@ -16,8 +16,8 @@ from ml_collections import ConfigDict
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
 from headjax.core.fields import unknown_name
-from headjax.data.known_data import VOCABULARY
-from headjax.data.tasks import GLUE
+from headjax.data.registry import GLUE
+from headjax.data.rehearsal import VOCABULARY
 
 Fields = dict[str, Any]
 
@@ -57,13 +57,13 @@ def experiment(
     Args:
         knobs: result of `arguments`.
         model: recipe of the model.
-        task: `task`, its name, `length` or `size`, and maybe `augmentation`.
+        task: `task`, its name, `length` or `form`, and maybe `augmentation`.
         every: steps between checkpoints and between evaluations.
         **fields: further fields of the run.
     """
     run = {
         "model": model,
-        "data": {"kind": "task", "path": knobs.data, **task},
+        "data": {**task, "task": f"{task['task']}:{knobs.data}" if knobs.data else task["task"]},
         "seed": knobs.seed,
         # These runs are for TPUs, where the other generator's hashes can cost as much as the matrix products.
         "prng": "rbg",
@@ -77,7 +77,7 @@ def experiment(
     if not knobs.smoke:
         return ConfigDict(run)
     kept: Fields = {name: task[name] for name in ("task", "augmentation") if name in task}
-    return ConfigDict(_small(run) | {"data": {"kind": "rehearsal"} | kept, "tensorboard": False})
+    return ConfigDict(_small(run) | {"data": {"rehearsal": 32} | kept, "tensorboard": False})
 
 
 def _small(node: Any, name: str = "") -> Any:

@@ -109,13 +109,10 @@ def _data(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
     if text == "multi30k":
         captions = f"{folder}/mt/multi30k"
         return {"kind": "translation", "vocab_size": PIECES}, {
-            "kind": "parallel_text",
-            "train": f"{captions}/train",
+            "task": f"translation:{captions}/train:en-de",
             "validation": f"{captions}/test_2016_flickr",
-            "source": "en",
-            "target": "de",
             "vocab_size": PIECES,
-            "max_length": 64,
+            "length": 64,
             "buckets": (16, 24, 32),
         }
     model = {
@@ -125,4 +122,4 @@ def _data(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
         "positions": {"kind": "no_positions"},
         "embedding_norm": {"kind": "layer_norm"},
     }
-    return model, {"kind": "language", "path": f"{folder}/{LANGUAGE[text]}", "length": 32, "tokenizer": "bytes"}
+    return model, {"task": f"text:{folder}/{LANGUAGE[text]}", "length": 32, "tokenizer": "bytes"}

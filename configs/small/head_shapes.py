@@ -56,8 +56,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "residual": {"kind": "pre_norm"},
             },
             "data": {
-                "kind": "language",
-                "path": f"{folder}/wiki.train.raw.gz",
+                "task": f"text:{folder}/wiki.train.raw.gz",
                 "validation": f"{folder}/wiki.valid.raw",
                 "length": knobs.length,
                 "tokenizer": "bytes",

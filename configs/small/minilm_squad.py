@@ -24,12 +24,11 @@ def get_config(arg: str = "") -> ConfigDict:
         {
             "model": {"kind": "directory", "path": knobs.start, "task": {"kind": "span"}},
             "data": {
-                "kind": "question_answering",
-                "train": f"{folder}/squadshifts_new_wiki_v1.0.json",
+                "task": f"questions:{folder}/squadshifts_new_wiki_v1.0.json",
                 "validation": f"{folder}/dev-v1.1.from-explorer.json",
-                "validation_limit": knobs.test,
-                "max_length": 256,
-                "stride": 64,
+                "limit": knobs.test,
+                "length": 256,
+                "form": {"stride": 64},
                 "buckets": (128, 176, 224),
             },
             "batch_size": knobs.batch_size,

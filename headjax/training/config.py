@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from headjax.core.errors import require, within
 from headjax.core.fields import Checked, Count, Positive, Size, Steps
 from headjax.core.serialize import from_data
-from headjax.data.task import DataConfig
+from headjax.data.config import DataConfig
 from headjax.initialization import Initialization, architecture
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.random_bits import Prng

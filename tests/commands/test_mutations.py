@@ -46,7 +46,7 @@ def get_config(arg=""):
     knobs = parse_arguments(arg, width=16, rate=0.001, attention="multi_head", smoke=False)
     config = ConfigDict({tiny.RUN!r})
     config.model.width, config.model.attention.kind = knobs.width, knobs.attention
-    config.optimizer.schedule.peak, config.data.path = knobs.rate, "short.txt"
+    config.optimizer.schedule.peak, config.data.task = knobs.rate, "short.txt"
     return config
 """
 

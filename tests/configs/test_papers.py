@@ -7,8 +7,7 @@ import pytest
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import from_data
 from headjax.core.tensors import count
-from headjax.data import PreparedData, Rehearsal
-from headjax.data.tasks import TASKS
+from headjax.data.registry import TASKS
 from headjax.models.recipe import Recipe
 from headjax.models.summary import summarize
 from headjax.training.config import train_config
@@ -111,11 +110,11 @@ def test_one_head_more_or_less():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_config_is_a_training_run(path):
     config = train_config(load_config_file(f"{path}:data=some/folder"))
-    assert isinstance(config.data, PreparedData)
-    assert config.data.path == "some/folder"
-    form = TASKS[config.data.task].form
-    if config.data.size:
-        assert form.size == config.data.size
+    name, _, folder = config.data.task.partition(":")
+    assert folder == "some/folder"
+    form = TASKS[name].form
+    if config.data.form:
+        assert config.data.form == {"size": form.size}
     else:
         assert config.data.length in (form.length, 128)
 
@@ -149,7 +148,7 @@ def test_every_rehearsal_is_the_same_run_in_small(path):
     arguments = SMOKE.get(path.stem, "")
     full = load_config_file(f"{path}:{arguments}")
     small = train_config(load_config_file(f"{path}:{arguments},smoke"))
-    assert isinstance(small.data, Rehearsal)
+    assert small.data.rehearsal
     assert small.data.task == full.data.task
     large, config = from_data(Recipe, full.model.to_dict()).build(), small.model.build()
     assert count(config.tensors()) < 300_000
@@ -185,7 +184,7 @@ def test_fine_tuning_starts_from_a_directory_with_an_output_for_its_task():
     file = f"{PAPERS / 'collaborative_bert'}.py"
     run = load_config_file(f"{file}:task=stsb,start=some/model,data=folder,seed=3").to_dict()
     assert run["model"] == {"kind": "directory", "path": "some/model", "task": {"kind": "regression"}}
-    assert run["data"] == {"kind": "task", "path": "folder", "task": "stsb", "length": 128}
+    assert run["data"] == {"task": "stsb:folder", "length": 128}
     assert (run["evaluate_every"], run["checkpoint_every"], run["seed"]) == (1000, 1000, 3)
     again = load_config_file(f"{file}:task=rte,start=some/model,again").to_dict()
     assert again["model"] == {"kind": "directory", "path": "some/model"}

@@ -9,8 +9,7 @@ from headjax.attention import CollaborativeAttention, Concatenate, GroupedAttent
 from headjax.cli import main
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import count, flatten
-from headjax.data.known_data import Glue
-from headjax.data.tasks import GLUE
+from headjax.data.registry import GLUE
 from headjax.models.recipe import Directory
 from headjax.models.residuals import PostNorm, PreNorm, ScaledPostNorm
 from headjax.models.tasks import Classification, Regression
@@ -24,7 +23,7 @@ SMALL = Path(__file__).parents[2] / "configs" / "small"
 @pytest.mark.parametrize("name", GLUE)
 def test_minilm_has_an_output_for_every_task(name):
     config = train_config(load_config_file(f"{SMALL / 'minilm.py'}:task={name},start=somewhere,steps=7"))
-    assert isinstance(config.data, Glue)
+    assert config.data.task == name
     assert isinstance(config.model, Directory)
     assert config.model.path == "somewhere"
     output = config.model.task
@@ -37,7 +36,7 @@ def test_minilm_has_an_output_for_every_task(name):
 def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
     config = train_config(load_config_file(f"{SMALL / 'language_model.py'}:corpus={corpus},width=64,steps=9"))
-    assert Path(config.data.path).is_file()
+    assert Path(config.data.named.path).is_file()
     model = config.model.build()
     assert model.width == 64
     assert model.embeddings.vocab_size == config.data.vocab_size
@@ -47,7 +46,7 @@ def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
 def test_decoders_have_the_shapes_of_today(shape, parameters, data_dir, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
     config = train_config(load_config_file(f"{SMALL / 'decoder.py'}:shape={shape},steps=9"))
-    assert Path(config.data.path).is_file()
+    assert Path(config.data.named.path).is_file()
     model = config.model.build()
     attention = model.decoder.layers[0].attention
     assert (attention.num_heads, attention.kv_heads) == (8, 4)
@@ -77,7 +76,7 @@ def test_shapes_of_heads(arguments, formulation, weights):
 
 def test_the_code_model_is_the_one_that_headjax_carries():
     config = train_config(load_config_file(f"{SMALL / 'code.py'}:steps=9"))
-    assert (config.steps, config.data.embedded, config.data.length) == (9, "code", 256)
+    assert (config.steps, config.data.task, config.data.length) == (9, "python_code", 256)
     assert count(config.model.build().tensors()) == 1_088_256
 
 

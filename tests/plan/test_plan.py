@@ -25,7 +25,7 @@ MODEL = tiny.RUN["model"] | {
     "vocab_size": 256, "width": 32, "num_layers": 3, "attention": {"kind": "multi_head", "num_heads": 4, "head_dim": 8},
     "feed_forward": {"kind": "dense", "hidden": 64}, "output": {"kind": "untied"},
 }  # fmt: skip
-DATA = {"kind": "task", "task": "anything", "length": 16}
+DATA = {"task": "anything", "length": 16}
 CONFIG = tiny.config_file(model=MODEL, data=DATA, batch_size=32)
 
 
@@ -64,7 +64,7 @@ def test_a_model_too_large_for_the_slice_is_planned_to_say_by_how_much(eight_dev
 
 def test_the_length_comes_from_the_data_the_recipe_or_the_caller():
     assert plan_config(data()).length == 16
-    assert plan_config(data(data={"kind": "task"})).length == 16
+    assert plan_config(data(data={"task": "anything"})).length == 16
     assert plan_config(data(), length=8).length == 8
     with pytest.raises(ConfigError, match=r"^config\.optimizer: missing$"):
         plan_config({name: entry for name, entry in data().items() if name != "optimizer"})

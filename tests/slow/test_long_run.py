@@ -48,7 +48,7 @@ print(json.dumps(samples))
 """
 
 CONFIG = tiny.config_file(
-    model={"kind": "directory", "path": "model"}, data={"kind": "language", "path": "text.txt", "length": 16},
+    model={"kind": "directory", "path": "model"}, data={"task": "text.txt", "length": 16},
     steps=1, log_every=10, checkpoint_every=500, evaluate_every=1000, keep_checkpoints=2, keep="best", tensorboard=True,
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.data.labelled_text import TextClassification
+from headjax.data import DataConfig
 from headjax.mesh.mesh import MeshConfig
 from headjax.training.batches import Feed, validation, validation_batches
 from tests import tiny
@@ -54,9 +54,8 @@ def test_validation_is_padded_no_more_than_training(tmp_path):
     sentences = [" ".join(generator.choice(TEXT[:12], generator.integers(2, 14))) for _ in range(30)]
     rows = write_lines(tmp_path / "rows.tsv", "sentence\tlabel", *(f"{text}\t{len(text) % 2}" for text in sentences))
     vocabulary = str(write_vocabulary(tmp_path))
-    data = TextClassification(
-        path=str(rows), validation=str(rows), max_length=16, buckets=(8,), vocabulary=vocabulary
-    ).load()
+    config = DataConfig(task=str(rows), validation=str(rows), length=16, buckets=(8,), tokenizer=vocabulary)
+    data = config.load()
     batches = list(validation_batches(data, 4))
     short = int((data.validation.lengths <= 8).sum())
     assert 0 < short < 30

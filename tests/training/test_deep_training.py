@@ -100,7 +100,7 @@ def test_the_command_says_that_a_loss_above_the_limit_is_divergence_and_exits_wi
     (tmp_path / "text").mkdir()
     for number in range(20):
         (tmp_path / "text" / f"{number}.txt").write_text(f"to be or not to be, that is question {number}\n" * 40)
-    source = {"kind": "language", "path": str(tmp_path / "text"), "length": 8, "tokenizer": "bytes"}
+    source = {"task": f"text:{tmp_path / 'text'}", "length": 8, "tokenizer": "bytes"}
     model, data = MODEL | {"vocab_size": 257}, source | {"validation_fraction": 0.3}
     text = tiny.config_file(model=model, data=data, diverged_above=1.0, optimizer=constant(RATE))
     (tmp_path / "diverging.py").write_text(text)
