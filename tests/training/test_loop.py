@@ -18,6 +18,7 @@ from headjax.training.recording import ProfiledSteps, read_metrics
 from headjax.training.workdir import check_workdir
 from tests import tiny
 from tests.closeness import assert_trees_close, assert_trees_equal, close_to
+from tests.selected import further
 from tests.training.runs import STEPS, after, config, constant, run, terminate, walk
 
 pytestmark = pytest.mark.whole
@@ -52,7 +53,7 @@ def test_training_learns_and_leaves_a_model_directory(uninterrupted):
     assert load(result.path).history[-1]["action"] == "train"
 
 
-@pytest.mark.parametrize(("step", "place"), [(2, "tmp_path"), (3, "tmp_path"), (5, "tmp_path"), (3, "bucket")])
+@pytest.mark.parametrize(("step", "place"), [(2, "tmp_path"), (3, "tmp_path"), further(5, "tmp_path"), (3, "bucket")])
 def test_a_run_stopped_by_sigterm_goes_on_bit_for_bit(step, place, uninterrupted, data, request):
     (whole, whole_workdir), folder = uninterrupted, f"{request.getfixturevalue(place)}/run"
     before, workdir = signal.getsignal(signal.SIGTERM), path_of(folder)
@@ -91,7 +92,7 @@ ANOTHER_WAY = {"remat": "full", "scan": False, "attention": "einsum"}
 @pytest.mark.parametrize(
     ("begun", "continued"),
     [
-        ({"mesh": {"data": 8}}, None),
+        further({"mesh": {"data": 8}}, None),  # the run that goes on as EIGHT begins so
         ({"mesh": EIGHT}, None),
         ({"mesh": {"data": 1, "fsdp": 8}}, None),
         ({"mesh": {"slices": 2, "fsdp": 2, "model": 2}}, None),
