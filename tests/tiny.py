@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from headjax.attention import CollaborativeAttention, Kind, MultiHeadAttention
+from headjax.attention import CollaborativeAttention, GroupedAttention, Kind, MultiHeadAttention, NoHeadsAttention
 from headjax.core.modules import bind, declared
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Constant, Normal, Params, Zeros, map_tensors
@@ -43,10 +43,20 @@ def multi_head(num_heads: int = 4, head_dim: int = 4, **fields: Any) -> Kind:
     return Kind(MultiHeadAttention, num_heads=num_heads, head_dim=head_dim, **fields)
 
 
+def grouped(num_heads: int = 4, kv_heads: int = 2, head_dim: int = 4, **fields: Any) -> Kind:
+    """A small grouped formulation."""
+    return Kind(GroupedAttention, num_heads=num_heads, kv_heads=kv_heads, head_dim=head_dim, **fields)
+
+
 def collaborative(num_heads: int = 4, **fields: Any) -> Kind:
     """A small collaborative formulation with every bias."""
     fields = {"shared_dim": 8, "value_dim": 4, "head_dim": 4, "content_bias": True, "projection_bias": True} | fields
     return Kind(CollaborativeAttention, num_heads=num_heads, **fields)
+
+
+def no_heads(**fields: Any) -> Kind:
+    """Attention without heads."""
+    return Kind(NoHeadsAttention, **fields)
 
 
 def layer(attention: Kind | None = None, **fields: Any) -> Layer:

@@ -3,8 +3,6 @@
 import jax
 import numpy as np
 
-from headjax.attention import GroupedAttention, MultiHeadAttention
-from headjax.core.kind import Kind
 from headjax.models.decoder import LanguageModel
 from headjax.models.encoder import Bert
 from headjax.models.encoder_decoder import Translation
@@ -28,7 +26,7 @@ def write_language_folder(folder, max_length):
         max_length=max_length,
         width=16,
         num_layers=2,
-        attention=Kind(MultiHeadAttention, num_heads=2, head_dim=8),
+        attention=tiny.multi_head(2, 8),
         feed_forward=Dense(16),
     ).build()
     params = jax.tree.map(lambda array: 8.0 * array, config.initialize(jax.random.key(0)))
@@ -76,7 +74,7 @@ def write_inputs(folder):
     }.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-    grouped = tiny.layer(Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4))
+    grouped = tiny.layer(tiny.grouped(4, 2, 4))
     translation = Translation(
         vocab_size=257, width=tiny.WIDTH, num_layers=2, attention=tiny.multi_head(4), feed_forward=Dense(24)
     )

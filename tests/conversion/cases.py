@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Call, GroupedAttention, Mask, MultiHeadAttention
+from headjax.attention import Call, Mask
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGated, ToGrouped, ToLatent
 from headjax.conversion.decomposition import Solver
@@ -63,7 +63,7 @@ def translation():
 
 
 def t5():
-    attention = Kind(MultiHeadAttention, num_heads=4, head_dim=4, scale=1.0, projection_bias=False, output_bias=False)
+    attention = tiny.multi_head(4, 4, scale=1.0, projection_bias=False, output_bias=False)
     feed_forward = GatedDense(24, "gelu_tanh", bias=False)
     recipe = T5(attention=attention, feed_forward=feed_forward, buckets=8, initializer=Normal(0.3), **SIZES)
     return tiny.model(dataclasses.replace(recipe, max_distance=12).build())
@@ -90,22 +90,14 @@ def attentions(model):
 
 NORMS = {"query_norm": RMSNorm(), "key_norm": RMSNorm()}
 TURNING = {
-    "llama": Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(base=100.0)),
-    "qwen2": Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), projection_bias=True),
-    "qwen3": Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), **NORMS),
-    "gemma3": Kind(
-        GroupedAttention,
-        num_heads=4,
-        kv_heads=2,
-        head_dim=4,
-        rotary=RotaryHalves(scaling=YarnScaling(2.0, 16)),
-        query_norm=OffsetRMSNorm(),
-        key_norm=OffsetRMSNorm(),
+    "llama": tiny.grouped(4, 2, 4, rotary=RotaryHalves(base=100.0)),
+    "qwen2": tiny.grouped(4, 2, 4, rotary=RotaryHalves(), projection_bias=True),
+    "qwen3": tiny.grouped(4, 2, 4, rotary=RotaryHalves(), **NORMS),
+    "gemma3": tiny.grouped(
+        4, 2, 4, rotary=RotaryHalves(scaling=YarnScaling(2.0, 16)), query_norm=OffsetRMSNorm(), key_norm=OffsetRMSNorm()
     ),
-    "ragged": Kind(
-        GroupedAttention, num_heads=3, kv_heads=2, head_dim=4, kv_index=(1, 0, 0), rotary=RotaryInterleaved(), **NORMS
-    ),
-    "multi_head": Kind(MultiHeadAttention, num_heads=3, head_dim=4, value_dim=3, scale=0.3, rotary=RotaryInterleaved()),
+    "ragged": tiny.grouped(3, 2, 4, kv_index=(1, 0, 0), rotary=RotaryInterleaved(), **NORMS),
+    "multi_head": tiny.multi_head(3, 4, value_dim=3, scale=0.3, rotary=RotaryInterleaved()),
 }
 """Layers whose keys turn."""
 

@@ -8,11 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import MultiHeadAttention, NoHeadsAttention
 from headjax.attention.operands import Dropout
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
-from headjax.core.kind import Kind
 from headjax.core.norms import LayerNorm, OffsetRMSNorm, RMSNorm
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Normal, initialize
@@ -125,7 +123,7 @@ def test_one_layer_alone_and_a_pruned_one(model):
 
 
 def test_encoder_and_decoder_with_relative_positions_tell_heads_apart():
-    attention = Kind(MultiHeadAttention, num_heads=4, head_dim=4, scale=1.0, projection_bias=False, output_bias=False)
+    attention = tiny.multi_head(4, 4, scale=1.0, projection_bias=False, output_bias=False)
     recipe = T5(attention=attention, feed_forward=GatedDense(24, "gelu_tanh", bias=False), **SIZES)
     config = Deep(of=recipe).build()
     assert [len(stack.layers) for stack in config.stacks().values()] == [8, 8]
@@ -151,11 +149,7 @@ def test_the_recipe_starts_fresh_or_from_trained_weights(model, tmp_path):
         (bert(attention=tiny.multi_head(1)), 1, "heads: the layers have 1 head already, there is nothing to split"),
         (bert(), 3, "heads: encoder/0: attention has 4 heads, which do not split into layers of 3"),
         (
-            bert(
-                attention=Kind(
-                    NoHeadsAttention,
-                )
-            ),
+            bert(attention=tiny.no_heads()),
             1,
             "encoder/0: attention: no_heads attention has no heads",
         ),

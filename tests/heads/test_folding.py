@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import GroupedAttention, LatentAttention
+from headjax.attention import LatentAttention
 from headjax.core.kind import Kind
 from headjax.core.norms import LayerNorm, RMSNorm
 from headjax.core.tensors import flatten
@@ -49,7 +49,7 @@ def kinds(stack):
 FORMULATIONS = (
     layer(),
     layer(tiny.collaborative()),
-    layer(Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4), feed_forward=GatedDense(8)),
+    layer(tiny.grouped(4, 2, 4), feed_forward=GatedDense(8)),
     dataclasses.replace(
         layer(Kind(LatentAttention, num_heads=2, head_dim=4, rank=6)), residual=ScaledPostNorm(RMSNorm())
     ),

@@ -2,7 +2,6 @@ import dataclasses
 
 import pytest
 
-from headjax.attention import GroupedAttention
 from headjax.attention.compressed import CompressedAttention
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import Kind
@@ -19,7 +18,7 @@ from tests.hub.directories import BERT, model_of
 
 
 def grouped(num_heads=4, kv_heads=2, **fields):
-    return tiny.layer(Kind(GroupedAttention, num_heads=num_heads, kv_heads=kv_heads, head_dim=4, **fields))
+    return tiny.layer(tiny.grouped(num_heads, kv_heads, 4, **fields))
 
 
 CONFIG = tiny.decoder_config(grouped(), grouped())
@@ -37,7 +36,7 @@ def test_groups_are_the_heads_of_one_key():
     uneven = tiny.decoder_config(tiny.layer(), grouped(3, 2, kv_index=(0, 1, 0)))
     assert [len(group) for group in key_value_groups(uneven)] == [1, 1, 1, 1, 2, 1]
     assert key_value_groups(uneven, ["cross"]) == ()
-    inside = Kind(CompressedAttention, inner=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4), rank=4)
+    inside = Kind(CompressedAttention, inner=tiny.grouped(4, 2, 4), rank=4)
     assert inside.groups == (0, 0, 1, 1)
 
 
@@ -80,7 +79,7 @@ def test_one_head_of_every_group_of_every_layer():
     assert uniform_steps(CONFIG, ORDER) == (heads("0/1", "0/3", "1/0", "1/3"),)
     left = prune(tiny.model(CONFIG), uniform_steps(CONFIG, ORDER)[0]).config
     layers = [layer.attention.replace(head_ids=None) for layer in left.decoder.layers]
-    assert layers == [Kind(GroupedAttention, num_heads=2, kv_heads=2, head_dim=4)] * 2
+    assert layers == [tiny.grouped(2, 2, 4)] * 2
 
 
 def test_one_group_of_every_layer():
@@ -88,7 +87,7 @@ def test_one_group_of_every_layer():
     assert set(step) == set(heads("0/2", "0/3", "1/2", "1/3"))
     model = prune(tiny.model(CONFIG), step)
     for layer in model.config.decoder.layers:
-        assert layer.attention.replace(head_ids=None) == Kind(GroupedAttention, num_heads=2, kv_heads=1, head_dim=4)
+        assert layer.attention.replace(head_ids=None) == tiny.grouped(2, 1, 4)
     assert model.num_parameters == tiny.model(CONFIG).num_parameters - 2 * 4 * 16 * (2 + 1 + 1 + 2)
 
 

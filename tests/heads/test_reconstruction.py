@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import GatedAttention, GroupedAttention
+from headjax.attention import GatedAttention
 from headjax.core.kind import Kind
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import head_axis
@@ -102,7 +102,7 @@ CASES = {
     "post_norm": language_model(residual=PostNorm()),
     "scaled_post_norm": language_model(residual=ScaledPostNorm()),
     "constant_post_norm": language_model(residual=ConstantPostNorm(alpha=1.7)),
-    "grouped": language_model(attention=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4)),
+    "grouped": language_model(attention=tiny.grouped(4, 2, 4)),
     "gated": language_model(attention=Kind(GatedAttention, inner=tiny.multi_head(4))),
     "collaborative": language_model(attention=tiny.collaborative(4)),
     "t5": t5,

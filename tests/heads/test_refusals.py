@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.attention import GroupedAttention, NoHeadsAttention
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
-from headjax.core.kind import Kind
 from headjax.core.norms import LayerNorm
 from headjax.heads import ordering
 from headjax.heads.ablating import ablate
@@ -37,11 +35,7 @@ from tests import tiny
 CONFIG = tiny.decoder_config(
     tiny.layer(),
     tiny.layer(tiny.multi_head(2, head_ids=(0, 3))),
-    tiny.layer(
-        Kind(
-            NoHeadsAttention,
-        )
-    ),
+    tiny.layer(tiny.no_heads()),
 )
 MODEL = tiny.model(CONFIG)
 HEADS = all_heads(CONFIG)
@@ -62,7 +56,7 @@ def ablation(mode: str = "all-but-one") -> Ablation:
 
 
 def grouped(num_heads: int = 4, kv_heads: int = 2, **fields):
-    return tiny.layer(Kind(GroupedAttention, num_heads=num_heads, kv_heads=kv_heads, head_dim=4, **fields))
+    return tiny.layer(tiny.grouped(num_heads, kv_heads, 4, **fields))
 
 
 def uniform(*layers):

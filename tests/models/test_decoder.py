@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import NoHeadsAttention, RotaryHalves
-from headjax.core.kind import Kind
+from headjax.attention import RotaryHalves
 from headjax.core.tensors import flatten
 from headjax.evaluation.task import evaluate
 from headjax.heads.scoring import score_heads
@@ -29,11 +28,7 @@ MIXED = tiny.decoder_config(
     MULTI,
     MULTI,
     tiny.layer(tiny.collaborative(2)),
-    tiny.layer(
-        Kind(
-            NoHeadsAttention,
-        )
-    ),
+    tiny.layer(tiny.no_heads()),
     output=Untied(bias=True),
     embeddings=Embeddings(vocab_size=tiny.VOCABULARY, positions=Learned(tiny.MAX_LENGTH), dropout=0.1),
 )

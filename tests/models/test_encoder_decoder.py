@@ -4,9 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.attention import GroupedAttention
 from headjax.core import tensors
-from headjax.core.kind import Kind
 from headjax.core.tensors import Normal
 from headjax.evaluation.task import evaluate
 from headjax.models import EncoderDecoderModel
@@ -19,7 +17,7 @@ from tests.closeness import assert_close
 GENERATOR = np.random.default_rng(1)
 LABELS = GENERATOR.integers(1, tiny.VOCABULARY, (2, 8))
 BATCH = tiny.tokens() | {"attention_mask": np.array([[1] * 10, [1] * 7 + [0] * 3]), "labels": LABELS}
-GROUPED = Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4)
+GROUPED = tiny.grouped(4, 2, 4)
 
 
 def translation(**fields) -> EncoderDecoderModel:

@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 import headjax
-from headjax.attention import CollaborativeAttention, MultiHeadAttention, NoHeadsAttention
+from headjax.attention import CollaborativeAttention
 from headjax.core.errors import CheckpointError, ConfigError, DamagedError, HeadjaxError, ParameterError
 from headjax.core.kind import Kind
 from headjax.core.modules import copied
@@ -33,11 +33,9 @@ from tests.hub.directories import BERT, LLAMA, T5, model_of
 
 def small_config(hidden=8):
     attentions = (
-        Kind(MultiHeadAttention, num_heads=2, head_dim=3, head_ids=(1, 5)),
+        tiny.multi_head(2, 3, head_ids=(1, 5)),
         Kind(CollaborativeAttention, num_heads=2, shared_dim=4, value_dim=2, head_dim=3),
-        Kind(
-            NoHeadsAttention,
-        ),
+        tiny.no_heads(),
     )
     layers = tuple(Layer(attention=attention, feed_forward=Dense(hidden)) for attention in attentions)
     return DecoderModel(

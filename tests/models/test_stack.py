@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import NoHeadsAttention
-from headjax.core.kind import Kind
 from headjax.core.tensors import Normal, abstract, flatten, initialize
 from headjax.models import Compute, Options
 from headjax.models.layer import Layer
@@ -17,17 +15,7 @@ from tests import tiny
 from tests.closeness import assert_close, assert_trees_close, assert_trees_equal
 
 MULTI, COLLABORATIVE = tiny.layer(), tiny.layer(tiny.collaborative())
-MIXED = tiny.decoder_config(
-    MULTI,
-    MULTI,
-    COLLABORATIVE,
-    tiny.layer(
-        Kind(
-            NoHeadsAttention,
-        )
-    ),
-    MULTI,
-)
+MIXED = tiny.decoder_config(MULTI, MULTI, COLLABORATIVE, tiny.layer(tiny.no_heads()), MULTI)
 
 
 def names(*layers: Layer) -> list[str]:
@@ -102,16 +90,4 @@ def test_a_deeper_group_is_no_longer_program_and_more_operations():
     assert equations(6, scan=False) > 1.5 * equations(3, scan=False)
     stack = MIXED.decoder
     assert stack.flops(16, 8) == sum(Stack(layers=(layer,)).flops(16, 8) for layer in stack.layers)
-    assert (
-        Stack(layers=(MULTI,)).flops(16, 8)
-        > Stack(
-            layers=(
-                tiny.layer(
-                    Kind(
-                        NoHeadsAttention,
-                    )
-                ),
-            )
-        ).flops(16, 8)
-        > 0
-    )
+    assert Stack(layers=(MULTI,)).flops(16, 8) > Stack(layers=(tiny.layer(tiny.no_heads()),)).flops(16, 8) > 0

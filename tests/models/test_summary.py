@@ -4,11 +4,9 @@ import jax
 import pytest
 
 from benchmarks.speed import DecodingCost, Rates, decoding_cost, peak_rates
-from headjax.attention import MultiHeadAttention, NoHeadsAttention
 from headjax.conversion import convert
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
-from headjax.core.kind import Kind
 from headjax.core.tensors import abstract, count
 from headjax.heads.pruning import prune
 from headjax.models import Compute, Options
@@ -23,15 +21,7 @@ from tests import tiny
 from tests.hub.directories import LLAMA, model_of
 from tests.models.test_encoder import config
 
-MIXED = tiny.decoder_config(
-    tiny.layer(),
-    tiny.layer(tiny.collaborative()),
-    tiny.layer(
-        Kind(
-            NoHeadsAttention,
-        )
-    ),
-)
+MIXED = tiny.decoder_config(tiny.layer(), tiny.layer(tiny.collaborative()), tiny.layer(tiny.no_heads()))
 
 
 def test_a_mixed_decoder():
@@ -84,11 +74,7 @@ def test_dropout_counts_in_training_only():
 
 
 LENGTH, BATCH = 128, 2
-LAYERS = {
-    "attention": Kind(MultiHeadAttention, num_heads=12, head_dim=64),
-    "feed_forward": Dense(3072),
-    "num_layers": 2,
-}
+LAYERS = {"attention": tiny.multi_head(12, 64), "feed_forward": Dense(3072), "num_layers": 2}
 TOKENS = {"input_ids": (BATCH, LENGTH)}
 STACKS = {
     "pretraining": (Bert(task=Pretraining(), **LAYERS), TOKENS),
