@@ -40,7 +40,7 @@ def start() -> Model:
     config: Any = grouped.config
     embeddings = dict(grouped.params["embeddings"])
     layers = tuple(
-        dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, rotary=RotaryHalves()))
+        dataclasses.replace(layer, attention=layer.attention.replace(rotary=RotaryHalves()))
         for layer in config.decoder.layers
     )
     # The mean position adds the same to every logit.

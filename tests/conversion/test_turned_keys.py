@@ -116,7 +116,7 @@ def test_a_decoder_generates_the_same(family) -> None:
     model = model_of(LLAMA if family == "llama" else CONFIGS["qwen3"])
     width = model.config.width
     converted = convert(model, f"latent:rank={width}").model
-    assert converted.config.attentions()["decoder"][0].cache_size(width, width) == width + 1
+    assert converted.config.attentions()["decoder"][0].module(width, width).cache_size() == width + 1
     prompts = {"input_ids": np.array([[3, 5, 7, 2], [0, 0, 0, 4]]), "attention_mask": np.array([[1] * 4, [0, 0, 0, 1]])}
     expected = generate(model, prompts, max_new_tokens=6, sampler=Greedy()).tokens
     np.testing.assert_array_equal(generate(converted, prompts, max_new_tokens=6).tokens, expected)

@@ -56,4 +56,5 @@ def test_lengths_and_outputs(model):
     for part, task in ((config(task=smooth), smooth), (config(task=smooth).for_evaluation(), plain)):
         assert_close(part.loss(output, BATCH).total, task.loss(output, BATCH).total, sums=1)
     assert summarize(model.config, 1).length == 11
-    assert summarize(model.config, 1).layers[0].flops == model.config.encoder.layers[0].attention.flops(16, 16, 11, 11)
+    attention = model.config.encoder.layers[0].attention.module(16, 16)
+    assert summarize(model.config, 1).layers[0].flops == attention.flops(11, 11)
