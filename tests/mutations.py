@@ -26,7 +26,8 @@ from headjax.core.tensors import count
 from headjax.models.config import Options
 from headjax.models.memory import check_state
 from headjax.models.summary import check_kernels, summarize
-from headjax.training.config import TrainConfig, load_config, train_config
+from headjax.training.config import TrainConfig, train_config
+from headjax.training.config_file import load_config
 from tests.attention.formulations import FORMULATIONS
 
 SIZES = {"num_layers": 2, "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 4}}

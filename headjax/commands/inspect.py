@@ -108,7 +108,7 @@ def _from_file(options: Options) -> ModelConfig:
     from headjax.core.serialize import from_data
     from headjax.initialization import Initialization, architecture
     from headjax.models.recipe import Recipe
-    from headjax.training.config import load_config
+    from headjax.training.config_file import load_config
 
     config = load_config(options.config, options.overrides).to_dict()
     if "model" not in config:

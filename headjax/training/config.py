@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from ml_collections import ConfigDict
@@ -19,7 +18,6 @@ from headjax.mesh.rules import ShardingConfig
 from headjax.models.compute import Compute
 from headjax.models.config import ModelConfig
 from headjax.models.recipe import Recipe, Start
-from headjax.training import config_file
 from headjax.training.optimizer import Optimizer
 
 EXECUTION_FIELDS = frozenset(
@@ -116,22 +114,6 @@ class TrainConfig(Checked):
             return start
         require(start.params is None, "initialization", "is for fresh models, and this one has trained parameters")
         return start._replace(config=self.architecture())
-
-
-def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """Load a training run's config file, see `headjax.training.config_file.load_config_file`.
-
-        >>> headjax.load_config("configs/quickstart.py:steps=10", ["--config.batch_size=4"]).batch_size
-        4
-
-    Args:
-        spec: `FILE[:ARGS]`.
-        overrides: `--config.FIELD=VALUE` each; they may set groups that the file leaves out.
-
-    Raises:
-        ConfigError: a missing file, an error inside it, or an override that cannot be read.
-    """
-    return config_file.load_config_file(spec, overrides)
 
 
 def train_config(config: ConfigDict | dict[str, Any]) -> TrainConfig:

@@ -22,13 +22,21 @@ from headjax.core.serialize import class_of_kind, kinds_of
 from headjax.storage.paths import path_of
 
 
-def load_config_file(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """Load `FILE[:ARGS]` and apply overrides such as `--config.optimizer.schedule.peak=0.001`.
+def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
+    """Load a training run's config file `FILE[:ARGS]`, and apply overrides.
 
-    An override may also set a field or a group that the file leaves out. Names and values are checked when the config
-    is built (`headjax.core.serialize.from_data`). An override of a `kind` replaces the group: the fields that the new
-    kind has keep the file's values, the others go, and the group's other overrides are applied afterwards, wherever
-    they stand.
+        >>> headjax.load_config("configs/quickstart.py:steps=10", ["--config.batch_size=4"]).batch_size
+        4
+
+    Args:
+        spec: `FILE[:ARGS]`.
+        overrides: `--config.FIELD=VALUE` each; they may set fields and groups that the file leaves out. One of a `kind`
+            replaces the group: the fields that the new kind has keep the file's values, the others go, and the group's
+            other overrides are applied afterwards, wherever they stand.
+
+    Raises:
+        ConfigError: a missing file, an error inside it, or an override that cannot be read. Names and values are
+            checked when the config is built, see `train_config`.
     """
     path, argument = split_spec(spec)
     config = _call(_module(path), path, argument)

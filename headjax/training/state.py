@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import json
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -22,17 +20,13 @@ from headjax.core.tensors import Params
 from headjax.data.examples import Source
 from headjax.data.stream import train_iterator
 from headjax.initialization import Setting
-from headjax.mesh.distributed import is_first, place_copies, process_share, put_batch
+from headjax.mesh.distributed import place_copies, process_share, put_batch
 from headjax.mesh.mesh import replicated
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
 from headjax.models.config import ModelConfig
 from headjax.models.inputs import check_batch
 from headjax.models.recipe import Start
-from headjax.storage.files import parse_json, write_file
 from headjax.training.config import TrainConfig
-
-INITIALIZATION = "initialization.json"
-"""A workdir's file with the numbers that the initialisation measured."""
 
 
 class TrainState(NamedTuple):
@@ -43,23 +37,31 @@ class TrainState(NamedTuple):
     optimizer: Any
 
 
-def state_shardings(
+def abstract_state(
     model: ModelConfig,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     sharding: ShardingConfig = ShardingConfig(),
 ) -> TrainState:
-    """Return a `NamedSharding` for every array of the state."""
-    params = shardings(model.tensors(), mesh, sharding=sharding)
-    empty = replicated(mesh)
+    """Return the shapes, types and shardings of the state, onto which a checkpoint is restored."""
+    tensors, whole = model.tensors(), replicated(mesh)
+    shapes = jax.eval_shape(functools.partial(_first, optimizer), declared.abstract(tensors))
     moments = optax.tree.map_params(
         optimizer,
         lambda _, place: place,
-        jax.eval_shape(optimizer.init, declared.abstract(model.tensors())),
-        moment_shardings(model.tensors(), mesh, sharding),
-        transform_non_params=lambda _: empty,
+        shapes.optimizer,
+        moment_shardings(tensors, mesh, sharding),
+        transform_non_params=lambda _: whole,
     )
-    return TrainState(empty, params, moments)
+    places = TrainState(whole, shardings(tensors, mesh, sharding=sharding), moments)
+    return jax.tree.map(
+        lambda shape, place: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place), shapes, places
+    )
+
+
+def state_shardings(*described: Any) -> TrainState:
+    """Return a `NamedSharding` for every array of the state that `abstract_state` describes."""
+    return jax.tree.map(lambda each: each.sharding, abstract_state(*described))
 
 
 def initial_state(
@@ -101,38 +103,17 @@ def _fresh(
     return jax.jit(fresh, out_shardings=places)
 
 
-def abstract_state(
-    model: ModelConfig,
-    optimizer: optax.GradientTransformation,
-    mesh: Mesh,
-    sharding: ShardingConfig = ShardingConfig(),
-) -> TrainState:
-    """Return the shapes, types and shardings of the state, onto which a checkpoint is restored."""
-    params = declared.abstract(model.tensors())
-    shapes = TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, jax.eval_shape(optimizer.init, params))
-    return jax.tree.map(
-        lambda shape, place: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place),
-        shapes,
-        state_shardings(model, optimizer, mesh, sharding),
-    )
-
-
 def starting_state(
-    config: TrainConfig,
-    start: Start,
-    optimizer: optax.GradientTransformation,
-    mesh: Mesh,
-    source: Source,
-    workdir: Path,
-) -> TrainState:
+    config: TrainConfig, start: Start, optimizer: optax.GradientTransformation, mesh: Mesh, source: Source
+) -> tuple[TrainState, list[dict[str, Any]]]:
     """Return the state before a run's first step: given parameters, or fresh ones by the config's initialisation.
 
-    An initialisation that measures does so on the batches that training then begins with. Its measurements are written
-    to the workdir, for the model's history.
+    An initialisation that measures does so on the batches that training then begins with. The second is its entry in
+    the model's history, none without one.
     """
     model, step = start.config, config.initialization
     if step is None or start.params is not None:
-        return initial_state(model, optimizer, mesh, config.seed, start.params, config.sharding)
+        return initial_state(model, optimizer, mesh, config.seed, start.params, config.sharding), []
     places = state_shardings(model, optimizer, mesh, config.sharding).params
     key = jax.random.key(config.seed)
 
@@ -147,13 +128,5 @@ def starting_state(
         batches = [put_batch(check_batch(model, next(iterator)), mesh) for _ in range(step.num_batches)]
     setting = Setting(batches, jax.random.fold_in(key, 0), mesh, config.compute)
     params, measured = step.measure(model, params, setting)
-    if is_first():
-        entry = history.entry("initialize", **to_data(step), **measured)
-        write_file(workdir / INITIALIZATION, (json.dumps(entry, indent=2) + "\n").encode())
-    return initial_state(model, optimizer, mesh, config.seed, params, config.sharding)
-
-
-def read_initialization(workdir: Path) -> list[dict[str, Any]]:
-    """Return the history entry of the run's initialisation in a list, which is empty without one."""
-    path = workdir / INITIALIZATION
-    return [parse_json(path.read_bytes(), str(path))] if path.exists() else []
+    entry = history.entry("initialize", **to_data(step), **measured)
+    return initial_state(model, optimizer, mesh, config.seed, params, config.sharding), [entry]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -55,7 +56,8 @@ class StepMetrics(NamedTuple):
     tokens: jax.Array
 
 
-class TrainStep(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class TrainStep:
     """A jitted training step, which donates the state it is given and draws dropout from (seed, step) alone."""
 
     program: Any
@@ -69,10 +71,6 @@ class TrainStep(NamedTuple):
     def lower(self, state: Any, batch: Any) -> Any:
         """Return the step lowered for arrays of these shapes; compiled, it takes the seed after state and batch."""
         return self.program.lower(state, batch, self.seed)
-
-
-NumberedStep = Callable[[int, TrainState, Batch], tuple[TrainState, StepMetrics]]
-"""A step that takes its number, counted from 1, so that some can be watched more closely."""
 
 
 def train_step(
@@ -146,61 +144,53 @@ def gradient(
 ) -> Gradient:
     """Return the gradient of `sum_i weights_i * mean(losses_i)` over a batch.
 
-    In several parts, one after another, activations are those of one part. A mean is over the whole batch's targets,
-    sum_i total_i / sum_i weight_i. So nothing depends on the number of parts, up to rounding, and up to dropout, which
-    each part draws with a separate key. Every further term of the objective then costs a backward pass and a sum as
-    large as the parameters. Where the current mesh has copies of the model alone, each adds up its own gradient, and
-    they are reduced once, after the last part; each copy then draws with a separate key.
+    In several parts, one after another, activations are those of one part; the objective then has one term. The mean is
+    over the whole batch's targets, so nothing depends on the number of parts, up to rounding, and up to dropout, which
+    each part draws with a separate key. Where the current mesh has copies of the model alone, each adds up its own
+    gradient, and they are reduced once, after the last part; each copy then draws with a separate key.
     """
     if parts == 1:
 
         def value(params: Params) -> tuple[jax.Array, jax.Array]:
             terms = losses_of(params, key, batch)
-            return _weighted(weights, [losses.mean() for losses in terms]), terms[0].weight.sum()
+            means = [weight * losses.mean() for weight, losses in zip(weights, terms, strict=True)]
+            return functools.reduce(jnp.add, means), terms[0].weight.sum()
 
         (loss, targets), slope = jax.value_and_grad(value, has_aux=True)(params)
         return Gradient(loss, targets, slope)
     mesh = jax.sharding.get_abstract_mesh()
     copies = not mesh.empty and 1 < mesh.size == parts_along(mesh, COPY_AXES)
-    sums = (_summed_by_copies if copies else _summed)(losses_of, len(weights), params, key, batch, parts)
-    means = [jax.tree.map(lambda array, term=term: array / jnp.maximum(term.targets, 1.0), term) for term in sums]
-    mixed = jax.tree.map(lambda *terms: _weighted(weights, terms), *means)
-    return mixed._replace(targets=sums[0].targets)
+    sums = (_summed_by_copies if copies else _summed)(losses_of, params, key, batch, parts)
+    (weight,) = weights
+    mean = jax.tree.map(lambda array: weight * (array / jnp.maximum(sums.targets, 1.0)), sums)
+    return mean._replace(targets=sums.targets)
 
 
-def _weighted(weights: Sequence[float], terms: Sequence[jax.Array]) -> jax.Array:
-    return functools.reduce(jnp.add, [weight * term for weight, term in zip(weights, terms, strict=True)])
+def _summed(losses_of: LossesOf, params: Params, key: jax.Array, batch: Batch, parts: int) -> Gradient:
+    """Return the sum of a batch's losses and its gradient, computed in parts."""
 
+    def total(params: Params, key: jax.Array, part: Batch) -> tuple[jax.Array, jax.Array]:
+        (losses,) = losses_of(params, key, part)
+        return losses.total.sum(), losses.weight.sum()
 
-def _summed(
-    losses_of: LossesOf, terms: int, params: Params, key: jax.Array, batch: Batch, parts: int
-) -> tuple[Gradient, ...]:
-    """Return the sum of a batch's losses and its gradient for each of an objective's terms, computed in parts."""
-
-    def totals(params: Params, key: jax.Array, part: Batch) -> tuple[list[jax.Array], list[jax.Array]]:
-        found = losses_of(params, key, part)
-        return [losses.total.sum() for losses in found], [losses.weight.sum() for losses in found]
-
-    def add(sums: tuple[Gradient, ...], part: tuple[jax.Array, Batch]) -> tuple[tuple[Gradient, ...], None]:
+    def add(sums: Gradient, part: tuple[jax.Array, Batch]) -> tuple[Gradient, None]:
         index, examples = part
-        own = jax.random.fold_in(key, index)
-        found, pull, targets = jax.vjp(lambda params: totals(params, own, examples), params, has_aux=True)
-        slopes = [pull(list(one_term))[0] for one_term in jnp.eye(terms)]
-        return jax.tree.map(jnp.add, sums, tuple(map(Gradient, found, targets, slopes))), None
+        (loss, targets), slope = jax.value_and_grad(total, has_aux=True)(
+            params, jax.random.fold_in(key, index), examples
+        )
+        return jax.tree.map(jnp.add, sums, Gradient(loss, targets, slope)), None
 
     nothing = Gradient(jnp.zeros(()), jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
     cut = jax.tree.map(lambda array: _cut(array, parts), batch)
-    return jax.lax.scan(add, (nothing,) * terms, (jnp.arange(parts), cut))[0]
+    return jax.lax.scan(add, nothing, (jnp.arange(parts), cut))[0]
 
 
-def _summed_by_copies(
-    losses_of: LossesOf, terms: int, params: Params, key: jax.Array, batch: Batch, parts: int
-) -> tuple[Gradient, ...]:
+def _summed_by_copies(losses_of: LossesOf, params: Params, key: jax.Array, batch: Batch, parts: int) -> Gradient:
     """Return the same, each copy of the model on its own examples; their sums are reduced at the end."""
 
-    def of_a_copy(params: Params, key: jax.Array, batch: Batch) -> tuple[Gradient, ...]:
+    def of_a_copy(params: Params, key: jax.Array, batch: Batch) -> Gradient:
         own = jax.random.fold_in(key, jax.lax.axis_index(axes))
-        return jax.lax.psum(_summed(losses_of, terms, params, own, batch, parts), axes)
+        return jax.lax.psum(_summed(losses_of, params, own, batch, parts), axes)
 
     axes = axes_of(jax.sharding.get_abstract_mesh(), BATCH_AXES)
     whole, spread = PartitionSpec(), PartitionSpec(axes)

@@ -31,7 +31,8 @@ from headjax.models.model import Model
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
-from headjax.training.config import load_config, train_config
+from headjax.training.config import train_config
+from headjax.training.config_file import load_config
 from tests import tiny
 from tests.commands.language_folder import write_language_folder
 

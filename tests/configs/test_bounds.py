@@ -20,8 +20,9 @@ from headjax.heads.learned_gates import HardConcrete, Subset
 from headjax.heads.orders import OrderConfig
 from headjax.initialization import Admin
 from headjax.models.sampling import Sample
-from headjax.training.config import load_config, train_config
-from headjax.training.objectives import Distillation
+from headjax.training.config import train_config
+from headjax.training.config_file import load_config
+from headjax.training.distillation import Distillation
 from headjax.training.optimizer import AdamW, Cosine, InverseSquareRoot, RAdam
 from tests.attention.formulations import FORMULATIONS
 from tests.mutations import RECIPES, RUN, complaints, nested, run_all

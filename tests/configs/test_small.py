@@ -13,8 +13,8 @@ from headjax.data.registry import GLUE
 from headjax.models.recipe import Directory
 from headjax.models.residuals import PostNorm, PreNorm, ScaledPostNorm
 from headjax.models.tasks import Classification, Regression
-from headjax.training.config import load_config, train_config
-from headjax.training.config_file import load_config_file
+from headjax.training.config import train_config
+from headjax.training.config_file import load_config
 from tests import tiny
 
 SMALL = Path(__file__).parents[2] / "configs" / "small"
@@ -22,7 +22,7 @@ SMALL = Path(__file__).parents[2] / "configs" / "small"
 
 @pytest.mark.parametrize("name", GLUE)
 def test_minilm_has_an_output_for_every_task(name):
-    config = train_config(load_config_file(f"{SMALL / 'minilm.py'}:task={name},start=somewhere,steps=7"))
+    config = train_config(load_config(f"{SMALL / 'minilm.py'}:task={name},start=somewhere,steps=7"))
     assert config.data.task == name
     assert isinstance(config.model, Directory)
     assert config.model.path == "somewhere"
@@ -35,7 +35,7 @@ def test_minilm_has_an_output_for_every_task(name):
 @pytest.mark.parametrize("corpus", ["lm1b", "wikitext2"])
 def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
-    config = train_config(load_config_file(f"{SMALL / 'language_model.py'}:corpus={corpus},width=64,steps=9"))
+    config = train_config(load_config(f"{SMALL / 'language_model.py'}:corpus={corpus},width=64,steps=9"))
     assert Path(config.data.named.path).is_file()
     model = config.model.build()
     assert model.width == 64
@@ -45,7 +45,7 @@ def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
 @pytest.mark.parametrize(("shape", "parameters"), [("llama", 5_770_496), ("qwen3", 5_770_880)])
 def test_decoders_have_the_shapes_of_today(shape, parameters, data_dir, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
-    config = train_config(load_config_file(f"{SMALL / 'decoder.py'}:shape={shape},steps=9"))
+    config = train_config(load_config(f"{SMALL / 'decoder.py'}:shape={shape},steps=9"))
     assert Path(config.data.named.path).is_file()
     model = config.model.build()
     attention = model.decoder.layers[0].attention
@@ -65,7 +65,7 @@ def test_decoders_have_the_shapes_of_today(shape, parameters, data_dir, monkeypa
     ],
 )
 def test_shapes_of_heads(arguments, formulation, weights):
-    config = train_config(load_config_file(f"{SMALL / 'head_shapes.py'}:{arguments}"))
+    config = train_config(load_config(f"{SMALL / 'head_shapes.py'}:{arguments}"))
     attention = config.model.build().decoder.layers[0].attention
     assert attention.of is formulation
     tensors = flatten(tiny.weights(attention, 128, 128))
@@ -75,7 +75,7 @@ def test_shapes_of_heads(arguments, formulation, weights):
 
 
 def test_the_code_model_is_the_one_that_headjax_carries():
-    config = train_config(load_config_file(f"{SMALL / 'code.py'}:steps=9"))
+    config = train_config(load_config(f"{SMALL / 'code.py'}:steps=9"))
     assert (config.steps, config.data.task, config.data.length) == (9, "python_code", 256)
     assert count(config.model.build().tensors()) == 1_088_256
 
@@ -94,9 +94,9 @@ RESIDUALS = {
 @pytest.mark.parametrize("text", ["wikitext2", "multi30k"])
 @pytest.mark.parametrize("variant", RESIDUALS)
 def test_variants_have_equal_heads_and_nearly_equal_parameters(variant, text):
-    config = train_config(load_config_file(f"{FILE}:variant={variant},text={text},seed=2"))
+    config = train_config(load_config(f"{FILE}:variant={variant},text={text},seed=2"))
     model = config.start().config
-    shallow = train_config(load_config_file(f"{FILE}:variant=post_norm,text={text}")).start().config
+    shallow = train_config(load_config(f"{FILE}:variant=post_norm,text={text}")).start().config
     for attentions in model.attentions().values():
         assert sum(attention.num_heads for attention in attentions) == HEADS * LAYERS
         assert len(attentions) == (HEADS * LAYERS if variant.startswith("deep") else LAYERS)
@@ -130,7 +130,7 @@ def test_inspecting_the_config_counts_what_admin_adds(tmp_path):
 )
 def test_arguments_that_a_file_does_not_know_or_that_do_not_fit_are_named(file, field):
     with pytest.raises(ConfigError, match=rf"{field}: "):
-        load_config_file(f"{SMALL / file}")
+        load_config(f"{SMALL / file}")
 
 
 CONFIGS = Path(__file__).parents[2] / "configs"

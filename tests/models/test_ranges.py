@@ -14,7 +14,7 @@ from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.generation import generate
 from headjax.models.tasks import Classification, MaskedLanguageModel, Regression, TokenClassification
 from headjax.tokenizers.tokenizer import Tokenizer
-from headjax.training.loop import check_vocabulary
+from headjax.training.run import check_vocabulary
 from tests.hub.directories import T5, model_of
 from tests.models.test_encoder import config
 from tests.tiny import VOCABULARY, decoder_config, model

@@ -15,7 +15,7 @@ from headjax.core.tensors import abstract, count
 from headjax.models.config import Options
 from headjax.plan.plan import _needed, check_plan, plan, plan_config
 from headjax.plan.tpu import GIB
-from headjax.training.config_file import load_config_file
+from headjax.training.config_file import load_config
 from tests import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +81,7 @@ def test_the_planned_model_is_the_one_that_the_initialisation_configures(eight_d
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_paper_config_says_which_batch_it_takes(name):
-    planned = plan_config(load_config_file(str(ROOT / "configs" / "papers" / f"{name}.py")).to_dict())
+    planned = plan_config(load_config(str(ROOT / "configs" / "papers" / f"{name}.py")).to_dict())
     model = planned.model.build()
     batch = model.example_batch(2, planned.length)
 

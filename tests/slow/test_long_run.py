@@ -24,7 +24,8 @@ SLOWER = 1.5
 TRAINED = """
 import contextlib, json, os, sys, time
 import jax
-from headjax.training.config import load_config, train_config
+from headjax.training.config import train_config
+from headjax.training.config_file import load_config
 from headjax.training.loop import train
 
 programs, samples, page = [0], [], os.sysconf("SC_PAGE_SIZE")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import jax
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from headjax.core.errors import DataError
 from headjax.data import DataConfig
 from headjax.mesh.mesh import MeshConfig
-from headjax.training.batches import Feed, validation, validation_batches
+from headjax.training.run import Feed, prepare, validation_batches
 from tests import tiny
 from tests.data.vocabulary import TEXT, write_lines, write_vocabulary
 from tests.training.runs import config, walk
@@ -32,7 +30,7 @@ def data():
 
 def test_a_feed_goes_on_at_a_position(mesh, data, tmp_path):
     feed = Feed(CONFIG, MODEL, data, mesh)
-    drawn = [np.asarray(batch["input_ids"]) for batch in itertools.islice(feed, 3)]
+    drawn = [np.asarray(next(feed)["input_ids"]) for _ in range(3)]
     position = feed.position
     drawn += [np.asarray(next(feed)["input_ids"])]
     assert not np.array_equal(drawn[0], drawn[3])
@@ -44,9 +42,9 @@ def test_a_feed_goes_on_at_a_position(mesh, data, tmp_path):
         other.go_to(position, tmp_path)
 
 
-def test_validation_needs_examples(mesh, data):
+def test_validation_needs_examples(data, tmp_path):
     with pytest.raises(DataError, match=r"^config\.data: "):
-        validation(CONFIG, MODEL, mesh, data._replace(validation=[]))
+        prepare(config(), tmp_path, data._replace(validation=[]))
 
 
 def test_validation_is_padded_no_more_than_training(tmp_path):

@@ -15,8 +15,7 @@ from headjax.models.encoder import Bert
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, Regression, Span
 from headjax.training.checkpoints import Checkpoints
-from headjax.training.distillation import distill
-from headjax.training.objectives import TEACHER, Distillation, answers_of, distillation_objective
+from headjax.training.distillation import TEACHER, Distillation, answers_of, distill, distillation_objective
 from headjax.training.optimizer import AdamW, ConstantRate
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_equal, close_to

@@ -9,7 +9,7 @@ import pytest
 
 from headjax.models.model import load
 from headjax.training.config import train_config
-from headjax.training.config_file import load_config_file
+from headjax.training.config_file import load_config
 from headjax.training.loop import train
 
 PAPERS = Path(__file__).parents[2] / "configs" / "papers"
@@ -26,7 +26,7 @@ def first_device(monkeypatch):
 
 def rehearse(spec, workdir, *overrides):
     name, _, arguments = spec.partition(":")
-    return train(train_config(load_config_file(f"{PAPERS / name}.py:{arguments},smoke", overrides)), workdir)
+    return train(train_config(load_config(f"{PAPERS / name}.py:{arguments},smoke", overrides)), workdir)
 
 
 def test_the_second_stage_of_bert_starts_from_the_first(tmp_path):

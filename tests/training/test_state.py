@@ -12,7 +12,7 @@ from headjax.core.serialize import to_data
 from headjax.core.tensors import flatten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig
-from headjax.training.state import abstract_state, initial_state, read_initialization, starting_state
+from headjax.training.state import abstract_state, initial_state, starting_state
 from tests import tiny
 from tests.closeness import assert_trees_equal
 from tests.training.runs import POST_NORM, config, walk
@@ -54,13 +54,12 @@ def test_parameters_of_a_short_type_are_trained_in_float32(dtype):
 
 
 @pytest.mark.parametrize("kind", [None, "deep_norm", "admin"])
-def test_a_measured_initialisation_leaves_its_numbers_in_the_workdir(kind, tmp_path):
+def test_a_measured_initialisation_leaves_its_numbers_in_the_history(kind):
     settings = config(model=POST_NORM, initialization=kind and {"kind": kind})
     mesh = MeshConfig(data=1).build(jax.devices()[:1])
     start = settings.start()
-    state = starting_state(settings, start, optax.sgd(0.1), mesh, walk().train, tmp_path)
+    state, found = starting_state(settings, start, optax.sgd(0.1), mesh, walk().train)
     assert int(state.step) == 0
     assert flatten(state.params).keys() == flatten(start.config.tensors()).keys()
-    found = read_initialization(tmp_path)
     assert [entry["action"] for entry in found] == ["initialize"] * (kind is not None)
     assert all(to_data(settings.initialization).items() <= entry.items() for entry in found)
