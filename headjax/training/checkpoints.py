@@ -11,7 +11,7 @@ from headjax.core.errors import CheckpointError
 from headjax.storage.failures import writing
 from headjax.storage.files import first_line
 from headjax.storage.paths import absolute, is_plain
-from headjax.training.state import TrainState
+from headjax.training.step import TrainState
 
 FOLDER = "checkpoints"
 """Folder of a workdir that holds its checkpoints."""
@@ -91,8 +91,8 @@ class Checkpoints:
             with writing(self.path / str(step)):
                 self._manager.delete(step)
 
-    def restore(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        """Return a checkpoint's state, on the target's shardings, and its position in the data."""
+    def restore(self, step: int | None, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        """Return a checkpoint's state, on the target's shardings, and its position. All processes call it together."""
         args = self._ocp.args
         places = self._ocp.checkpoint_utils.construct_restore_args(target)
         wanted = args.Composite(state=args.PyTreeRestore(target, restore_args=places), position=args.JsonRestore())
@@ -104,7 +104,3 @@ class Checkpoints:
                 f"{path}: cannot be restored ({first_line(error)}); without it the run goes on from the one before"
             ) from None
         return restored["state"], restored["position"]
-
-    def restore_newest(self, target: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
-        """Return state and position of the newest checkpoint; None without any. All processes call it together."""
-        return None if self.latest is None else self.restore(self.latest, target)

@@ -32,8 +32,7 @@ from headjax.models.tasks import Regression, SentenceSimilarity, Span
 from headjax.models.tasks.text import cosines
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.optimizer import AdamW, LinearDecay, Optimizer
-from headjax.training.state import abstract_state, initial_state
-from headjax.training.step import Objective, TrainStep, train_step
+from headjax.training.step import Objective, Trainer
 
 CHECKPOINT_EVERY = 100
 """Steps between the checkpoints from which a stopped distillation continues."""
@@ -128,12 +127,11 @@ def distill(
     if teacher is None:
         settings = dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0)
     config, losses, done = student.config, Losses("distillation", settings.steps), 0
-    step, optimizer = _step(config, settings, mesh, compute)
-    restored = None if checkpoints is None else checkpoints.restore_newest(abstract_state(config, optimizer, mesh))
-    if restored is None:
-        state = initial_state(config, optimizer, mesh, settings.seed, student.params)
+    trainer = _trainer(config, settings, mesh, compute)
+    if checkpoints is None or checkpoints.latest is None:
+        state = trainer.first_state(student.params)
     else:
-        state, position = restored
+        state, position = checkpoints.restore(checkpoints.latest, trainer.abstract_state())
         losses.fetched += position["losses"]
         done = int(state.step)
     feed = _feed(batches, done, student, teacher, settings, mesh, compute)
@@ -141,7 +139,7 @@ def distill(
         batch = next(feed, None)
         if batch is None:
             raise DataError(f"batches: they end after {number - 1} of {settings.steps} steps")
-        state, measured = step(state, batch)
+        state, measured = trainer(state, batch)
         losses.add(measured.loss)
         if checkpoints is not None and number % CHECKPOINT_EVERY == 0 and number < settings.steps:
             checkpoints.save(number, state, {"losses": losses.fetch().tolist()})
@@ -154,11 +152,10 @@ def distill(
 
 
 @functools.lru_cache(maxsize=8)
-def _step(student: ModelConfig, settings: Distillation, mesh: Mesh, compute: Compute) -> tuple[TrainStep, Any]:
-    """Return the step and its optimizer, the same ones for equal arguments."""
+def _trainer(student: ModelConfig, settings: Distillation, mesh: Mesh, compute: Compute) -> Trainer:
+    """Return the same trainer for equal arguments."""
     optimizer = settings.optimizer.build(student.tensors(), settings.steps)
-    objective = distillation_objective(student, settings)
-    return train_step(student, optimizer, mesh, compute=compute, seed=settings.seed, objective=objective), optimizer
+    return Trainer(student, optimizer, mesh, compute, settings.seed, distillation_objective(student, settings))
 
 
 def _feed(

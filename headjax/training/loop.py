@@ -23,8 +23,7 @@ from headjax.training.checkpoints import Checkpoints
 from headjax.training.config import TrainConfig
 from headjax.training.recording import TENSORBOARD, Metrics, Profiler
 from headjax.training.run import Feed, Training, prepare
-from headjax.training.state import TrainState, starting_state
-from headjax.training.step import StepMetrics, train_step
+from headjax.training.step import StepMetrics, TrainState
 from headjax.training.stopping import stop_requests
 from headjax.training.workdir import BestModel, claim_workdir, hold_workdir
 
@@ -99,11 +98,11 @@ def train(
 
 def _train(run: Training, start: Start, workdir: Path, progress: Progress, profiled: range) -> TrainResult:
     """Train in a workdir whose lock is held, see `train`."""
-    config = run.config
-    feed = Feed(config, run.model, run.data, run.mesh)
+    config, trainer, feed = run.config, run.trainer, Feed(run)
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
-        with progress("making the first state" if checkpoints.latest is None else "restoring the checkpoint", 0, ""):
-            state, past = _first_state(run, start, feed, checkpoints, workdir)
+        begins = checkpoints.latest is None
+        with progress("making the first state" if begins else "restoring the checkpoint", 0, ""):
+            state, past = run.first_state(start) if begins else _restored(run, feed, checkpoints, workdir)
         first = int(state.step)
         with (
             stop_requests() as stop,
@@ -115,58 +114,29 @@ def _train(run: Training, start: Start, workdir: Path, progress: Progress, profi
             # The run before may have ended between a checkpoint and the evaluation of the same step.
             if 0 < first < config.steps and evaluates(config, first):
                 keeper.evaluate(first, state.params)
-            state = _steps(run, state, feed, keeper, profiler, progress)
+            # The host continues while the device computes; it waits only where the keeper reads a value.
+            for number in range(first + 1, config.steps + 1) if keeper.diverged is None else ():
+                batch = next(feed)
+                with progress("compiling the train step", 0, "") if number == first + 1 else contextlib.nullcontext():
+                    state, measured = profiler.around(number, trainer, state, batch)
+                if keeper.after(number, state, measured):
+                    break
             final: Mapping[str, float] = {}
             if keeper.diverged is None and int(state.step) >= config.steps:
                 final = keeper.evaluate(config.steps, state.params)
         if keeper.diverged is not None and checkpoints.latest is not None:
-            state, _ = checkpoints.restore(checkpoints.latest, run.target())
+            state, _ = checkpoints.restore(checkpoints.latest, trainer.abstract_state())
     with progress("saving the model", 0, ""):
         return _result(run, keeper, workdir, state, final)
 
 
-def _first_state(
-    run: Training, start: Start, feed: Feed, checkpoints: Checkpoints, workdir: Path
+def _restored(
+    run: Training, feed: Feed, checkpoints: Checkpoints, workdir: Path
 ) -> tuple[TrainState, tuple[Mapping[str, Any], ...]]:
-    """Return the last checkpoint's state, and move the feed to its position; without any, a fresh state.
-
-    The second is the history of the model before the run, its initialisation included.
-    """
-    restored = checkpoints.restore_newest(run.target())
-    if restored is None:
-        state, initialized = starting_state(run.config, start, run.optimizer, run.mesh, run.data.train)
-        return state, (*start.history, *initialized)
-    state, position = restored
+    """Return the newest checkpoint's state and history, and move the feed to its position."""
+    state, position = checkpoints.restore(checkpoints.latest, run.trainer.abstract_state())
     feed.go_to(position, workdir)
     return state, tuple(position["history"])
-
-
-def _steps(
-    run: Training, state: TrainState, feed: Feed, keeper: Keeper, profiler: Profiler, progress: Progress
-) -> TrainState:
-    """Return the state after the remaining steps, or after that at which the keeper ends the run.
-
-    The host continues while the device computes; it waits only where the keeper reads a value.
-    """
-    config = run.config
-    step = train_step(
-        run.model,
-        run.optimizer,
-        run.mesh,
-        compute=config.compute,
-        seed=config.seed,
-        accumulate=config.accumulate,
-        sharding=config.sharding,
-        prng=config.prng,
-    )
-    first = int(state.step) + 1
-    for number in range(first, config.steps + 1) if keeper.diverged is None else ():
-        batch = next(feed)
-        with progress("compiling the train step", 0, "") if number == first else contextlib.nullcontext():
-            state, measured = profiler.around(number, step, state, batch)
-        if keeper.after(number, state, measured):
-            break
-    return state
 
 
 @dataclasses.dataclass
@@ -184,7 +154,7 @@ class Keeper:
     diverged: str | None = None
 
     def __post_init__(self) -> None:
-        self._stop_wanted = Vote(self.run.mesh)
+        self._stop_wanted = Vote(self.run.trainer.mesh)
 
     def after(self, number: int, state: TrainState, measured: StepMetrics) -> bool:
         """Keep a step that has been started, which the device may still compute; return whether the run ends here."""

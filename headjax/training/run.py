@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import optax
-from jax.sharding import Mesh
 
 from headjax.core import history
 from headjax.core.errors import ConfigError, DataError, within
 from headjax.core.progress import Update
+from headjax.core.serialize import to_data
 from headjax.core.tensors import Params
 from headjax.data.stream import LengthBuckets, evaluation_batches, train_iterator
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import Measure
 from headjax.evaluation.task import measure_batch, measure_of, reduce_batches
+from headjax.initialization import Setting
 from headjax.mesh.distributed import on_this_process, process_share, put_batch, put_whole_batch
 from headjax.mesh.memory import memory_of
 from headjax.mesh.mesh import check_batch_size
@@ -32,21 +34,76 @@ from headjax.models.summary import check_kernels
 from headjax.models.tasks.classification import class_names, with_class_names
 from headjax.training.config import TrainConfig
 from headjax.training.optimizer import Optimizer
-from headjax.training.state import TrainState, abstract_state
+from headjax.training.step import Trainer, TrainState
 from headjax.training.workdir import check_workdir
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """The fixed parts of a training run; `measured` is the model with what its data's measure reads of it."""
+
+    config: TrainConfig
+    trainer: Trainer
+    data: TaskData
+    files: Mapping[str, bytes]
+    measure: Measure | None
+    measured: ModelConfig
+
+    def first_state(self, start: Start) -> tuple[TrainState, tuple[Mapping[str, Any], ...]]:
+        """Return the state before the first step, and the history of its model: of given or fresh parameters.
+
+        An initialisation that measures does so on the batches that training then begins with.
+        """
+        trainer, initialization = self.trainer, self.config.initialization
+        if initialization is None or start.params is not None:
+            return trainer.first_state(start.params), tuple(start.history)
+        model, mesh, key = trainer.model, trainer.mesh, jax.random.key(self.config.seed)
+
+        def draw(key: jax.Array) -> Params:
+            with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+                return initialization.draw(model, key)
+
+        params = jax.jit(draw, out_shardings=trainer.places().params)(key)
+        feed = Feed(self) if initialization.num_batches else ()
+        batches = list(itertools.islice(feed, initialization.num_batches))
+        setting = Setting(batches, jax.random.fold_in(key, 0), mesh, self.config.compute)
+        params, measured = initialization.measure(model, params, setting)
+        entry = history.entry("initialize", **to_data(initialization), **measured)
+        return trainer.first_state(params), (*start.history, entry)
+
+    def evaluate(self, params: Params, progress: Update) -> Mapping[str, float]:
+        """Return metrics on the validation split: by the data's own measure, else loss and perplexity."""
+        mesh, found = self.trainer.mesh, []
+        for batch in validation_batches(self.data, self.config.batch_size):
+            placed = put_whole_batch(check_batch(self.trainer.model, batch), mesh)
+            bound = self.measured.bind(params)
+            found.append(measure_batch(bound, self.measure, self.config.compute, placed, mesh=mesh))
+            progress(len(found), {})
+        return reduce_batches(self.measure, found).metrics
+
+    def trained(
+        self, past: tuple[Mapping[str, Any], ...], params: Params, steps: int, metrics: Mapping[str, float]
+    ) -> Model:
+        """Return the model after a number of steps, with the run in its history."""
+        entry = history.entry("train", steps=steps, data=dict(self.data.info), metrics=dict(metrics))
+        params = on_this_process(params, self.trainer.mesh)
+        return Model(self.trainer.model, params, (*past, entry), self.data.tokenizer, self.files)
 
 
 class Feed:
     """Training batches without end, spread over the mesh. Every checkpoint holds its position."""
 
-    def __init__(self, config: TrainConfig, model: ModelConfig, data: TaskData, mesh: Mesh) -> None:
-        self._model, self._mesh = model, mesh
+    def __init__(self, run: Training) -> None:
+        config, data, self._trainer = run.config, run.data, run.trainer
+        share = process_share(run.trainer.mesh)
         self._data = data.info.get("data")
-        share = process_share(mesh)
         self._iterator = train_iterator(data.train, config.batch_size, config.seed, share=share, threads=data.threads)
 
+    def __iter__(self) -> Feed:
+        return self
+
     def __next__(self) -> dict[str, jax.Array]:
-        return put_batch(check_batch(self._model, next(self._iterator)), self._mesh)
+        return put_batch(check_batch(self._trainer.model, next(self._iterator)), self._trainer.mesh)
 
     @property
     def position(self) -> dict[str, Any]:
@@ -58,42 +115,6 @@ class Feed:
         if position["data"] != self._data:
             raise DataError(f"config.data: the text is not the one that {workdir} was trained on so far")
         self._iterator.set_state(position["iterator"])
-
-
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """The fixed parts of a training run; `measured` is the model with what its data's measure reads of it."""
-
-    config: TrainConfig
-    model: ModelConfig
-    mesh: Mesh
-    data: TaskData
-    optimizer: optax.GradientTransformation
-    files: Mapping[str, bytes]
-    measure: Measure | None
-    measured: ModelConfig
-
-    def target(self) -> TrainState:
-        """Return shapes, types and places of the state, onto which checkpoints are restored."""
-        return abstract_state(self.model, self.optimizer, self.mesh, self.config.sharding)
-
-    def evaluate(self, params: Params, progress: Update) -> Mapping[str, float]:
-        """Return metrics on the validation split: by the data's own measure, else loss and perplexity."""
-        found: list[Any] = []
-        for batch in validation_batches(self.data, self.config.batch_size):
-            placed = put_whole_batch(check_batch(self.model, batch), self.mesh)
-            bound = self.measured.bind(params)
-            found.append(measure_batch(bound, self.measure, self.config.compute, placed, mesh=self.mesh))
-            progress(len(found), {})
-        return reduce_batches(self.measure, found).metrics
-
-    def trained(
-        self, past: tuple[Mapping[str, Any], ...], params: Params, steps: int, metrics: Mapping[str, float]
-    ) -> Model:
-        """Return the model after a number of steps, with the run in its history."""
-        entry = history.entry("train", steps=steps, data=dict(self.data.info), metrics=dict(metrics))
-        params = on_this_process(params, self.mesh)
-        return Model(self.model, params, (*past, entry), self.data.tokenizer, self.files)
 
 
 def validation_batches(data: TaskData, batch_size: int) -> Iterable[Batch]:
@@ -121,10 +142,19 @@ def prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple[
     check_vocabulary(model, data)
     length, size = data.validation[0], config.batch_size
     memory.check_batch("config.batch_size", size, length, model.width, there, config.accumulate)
-    optimizer, measure = _optimizer(config.optimizer, model, config.steps), measure_of(data)
+    measure = measure_of(data)
+    trainer = Trainer(
+        model,
+        _optimizer(config.optimizer, model, config.steps),
+        mesh,
+        config.compute,
+        config.seed,
+        accumulate=config.accumulate,
+        sharding=config.sharding,
+        prng=config.prng,
+    )
     measured = model if measure is None else measure.fit(model)
-    run = Training(config, model, mesh, data, optimizer, start.files, measure, measured)
-    return run, start._replace(config=model)
+    return Training(config, trainer, data, start.files, measure, measured), start
 
 
 @functools.lru_cache(maxsize=2)

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
 from headjax.data import DataConfig
-from headjax.mesh.mesh import MeshConfig
 from headjax.training.run import Feed, prepare, validation_batches
-from tests import tiny
 from tests.data.vocabulary import TEXT, write_lines, write_vocabulary
 from tests.training.runs import config, walk
-
-CONFIG = config(batch_size=4)
-MODEL = tiny.decoder_config()
-
-
-@pytest.fixture
-def mesh():
-    return MeshConfig(data=1).build(jax.devices()[:1])
 
 
 @pytest.fixture
@@ -28,16 +17,19 @@ def data():
     return walk()
 
 
-def test_a_feed_goes_on_at_a_position(mesh, data, tmp_path):
-    feed = Feed(CONFIG, MODEL, data, mesh)
+def test_a_feed_goes_on_at_a_position(data, tmp_path):
+    def feed_of(data):
+        return Feed(prepare(config(), tmp_path, data)[0])
+
+    feed = feed_of(data)
     drawn = [np.asarray(next(feed)["input_ids"]) for _ in range(3)]
     position = feed.position
     drawn += [np.asarray(next(feed)["input_ids"])]
     assert not np.array_equal(drawn[0], drawn[3])
-    again = Feed(CONFIG, MODEL, data, mesh)
+    again = feed_of(data)
     again.go_to(position, tmp_path)
     np.testing.assert_array_equal(next(again)["input_ids"], drawn[3])
-    other = Feed(CONFIG, MODEL, data._replace(info={"data": "letters"}), mesh)
+    other = feed_of(data._replace(info={"data": "letters"}))
     with pytest.raises(DataError, match=r"^config\.data: "):
         other.go_to(position, tmp_path)
 

@@ -15,7 +15,7 @@ from headjax.models.model import load
 from headjax.models.residuals import ScaledPostNorm
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.recording import read_metrics
-from headjax.training.state import abstract_state
+from headjax.training.step import Trainer
 from tests import tiny
 from tests.closeness import assert_trees_equal
 from tests.training.runs import MODEL, POST_NORM, after, config, constant, run, terminate, walk
@@ -91,7 +91,7 @@ def test_a_run_that_diverges_stops_says_so_and_keeps_its_last_good_checkpoint(da
     optimizer = settings.optimizer.build(model.tensors(), settings.steps)
     with Checkpoints(tmp_path, settings.keep_checkpoints) as checkpoints:
         assert checkpoints.latest == 2
-        state, _ = checkpoints.restore(2, abstract_state(model, optimizer, mesh))
+        state, _ = checkpoints.restore(2, Trainer(model, optimizer, mesh).abstract_state())
     assert all(np.isfinite(array).all() for array in flatten(state.params).values())
     assert_trees_equal(state.params, result.model.params)
 
