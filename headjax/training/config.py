@@ -20,22 +20,10 @@ from headjax.models.config import ModelConfig
 from headjax.models.recipe import Recipe, Start
 from headjax.training.optimizer import Optimizer
 
-EXECUTION_FIELDS = frozenset(
-    {
-        "mesh",
-        "sharding",
-        "compute.attention",
-        "compute.remat",
-        "compute.scan",
-        "accumulate",
-        "log_every",
-        "evaluate_every",
-        "checkpoint_every",
-        "keep_checkpoints",
-        "tensorboard",
-        "diverged_above",
-    }
-)
+EXECUTION_FIELDS = {
+    "mesh", "sharding", "compute.attention", "compute.remat", "compute.scan", "accumulate", "log_every",
+    "evaluate_every", "checkpoint_every", "keep_checkpoints", "tensorboard", "diverged_above",
+}  # fmt: skip
 """Fields that may differ when a run is continued: none of them changes the results, up to rounding and, for
 `accumulate` (and for `mesh` where it is above 1 or `prng` is `rbg`), up to which activations dropout drops."""
 

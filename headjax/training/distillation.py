@@ -38,7 +38,7 @@ CHECKPOINT_EVERY = 100
 """Steps between the checkpoints from which a stopped distillation continues."""
 
 TEACHER = "teacher"
-"""Name of the teacher's `Answers` in a student's batch."""
+"""Name of the teacher's `Output` in a student's batch."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,9 +181,8 @@ def _feed(
         return
     _check_outputs(student, teacher, first, settings)
     params = jax.device_put(teacher.params, shardings(teacher.config.tensors(), mesh))
-    task = getattr(student.config, "output", None)
     for batch in placed:
-        yield {**batch, TEACHER: _answer(teacher.config, task, settings, mesh, compute, params, batch)}
+        yield {**batch, TEACHER: _answer(teacher.config, mesh, compute, params, batch)}
 
 
 def _check_outputs(student: Model, teacher: Model, batch: Batch, settings: Distillation) -> None:
@@ -199,36 +198,16 @@ def _check_outputs(student: Model, teacher: Model, batch: Batch, settings: Disti
             raise HeadjaxError(f"teacher: its {name} are {theirs or 'none'}, the student's {mine or 'none'}")
 
 
-class Answers(NamedTuple):
-    """A teacher's outputs on a batch, as far as a student is compared with them."""
-
-    predictions: tuple[jax.Array, ...]
-    hidden: jax.Array | None
-
-
-@functools.partial(jax.jit, static_argnames=("teacher", "task", "settings", "mesh", "compute"))
-def _answer(
-    teacher: ModelConfig,
-    task: Any,
-    settings: Distillation,
-    mesh: Mesh,
-    compute: Compute,
-    params: Params,
-    batch: Batch,
-) -> Answers:
+@functools.partial(jax.jit, static_argnames=("teacher", "mesh", "compute"))
+def _answer(teacher: ModelConfig, mesh: Mesh, compute: Compute, params: Params, batch: Batch) -> Output:
+    """Return a teacher's output on a batch."""
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        answers = answers_of(task, teacher.apply(params, batch, Options(compute=compute)), batch, settings)
-    return jax.lax.with_sharding_constraint(answers, batch_sharding(mesh))
-
-
-def answers_of(task: Any, output: Output, batch: Batch, settings: Distillation) -> Answers:
-    """Return the part of a teacher's output that the objective compares."""
-    predictions = _predictions(task, output, batch) if settings.logits else ()
-    return Answers(predictions, output.hidden if settings.hidden else None)
+        output = teacher.apply(params, batch, Options(compute=compute))
+    return jax.lax.with_sharding_constraint(output, batch_sharding(mesh))
 
 
 def distillation_objective(student: ModelConfig, settings: Distillation) -> Objective:
-    """Return the objective of `Distillation`, for batches that hold the teacher's `Answers` as `teacher`.
+    """Return the objective of `Distillation`, for batches that hold the teacher's `Output` as `teacher`.
 
     A term of weight 0 is not computed; without a term of the teacher's, no answers are needed.
     """
@@ -249,7 +228,7 @@ def distillation_objective(student: ModelConfig, settings: Distillation) -> Obje
 def _divergence(student: ModelConfig, temperature: float, given: Output, batch: Batch, own: Loss) -> Loss:
     """Return T^2 KL(teacher || student) of every prediction, or squared differences of predicted numbers."""
     task = getattr(student, "output", None)
-    pairs = list(zip(_predictions(task, given, batch), batch[TEACHER].predictions, strict=True))
+    pairs = list(zip(_predictions(task, given, batch), _predictions(task, batch[TEACHER], batch), strict=True))
     if isinstance(task, Regression | SentenceSimilarity):
         each = [jnp.square(mine - theirs).reshape(mine.shape[0], -1).mean(axis=-1) for mine, theirs in pairs]
     else:

@@ -15,9 +15,10 @@ from headjax.core.programs import make_room
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params
 from headjax.data.task import TaskData
-from headjax.mesh.distributed import Vote, is_first, wait_for_all
+from headjax.mesh.distributed import Vote, is_first, on_first, wait_for_all
 from headjax.models.model import Model
 from headjax.models.recipe import Start
+from headjax.storage.lock import hold
 from headjax.storage.paths import check_folder, path_of
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.config import TrainConfig
@@ -25,7 +26,7 @@ from headjax.training.recording import TENSORBOARD, Metrics, Profiler
 from headjax.training.run import Feed, Training, prepare
 from headjax.training.step import StepMetrics, TrainState
 from headjax.training.stopping import stop_requests
-from headjax.training.workdir import BestModel, claim_workdir, hold_workdir
+from headjax.training.workdir import BestModel, claim_workdir
 
 
 class TrainResult(NamedTuple):
@@ -90,7 +91,8 @@ def train(
     shown = progress if is_first() else silent
     with shown("reading the model and the data", 0, ""):
         run, start = prepare(config, workdir, data)
-    with hold_workdir(workdir):
+    with contextlib.ExitStack() as held:
+        on_first(lambda: held.enter_context(hold(workdir)))
         held_steps = claim_workdir(workdir, config)
         result = _train(run, start, workdir, shown, profiled)
     return result._replace(extended_from=held_steps if held_steps < config.steps else None)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import secrets
@@ -22,7 +21,6 @@ from headjax.mesh.distributed import everyones, is_first, on_first, wait_for_all
 from headjax.models.model import LAYOUT, Model, load
 from headjax.storage.directories import check_target
 from headjax.storage.files import parse_json, write_file
-from headjax.storage.lock import hold
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig
 
 CONFIG = "train_config.json"
@@ -106,14 +104,6 @@ def _computed(data: Any) -> dict[str, Any]:
             yield from fields(entry, f"{path}.{name}")
 
     return dict(fields(data, "config"))
-
-
-@contextlib.contextmanager
-def hold_workdir(workdir: Path) -> Iterator[None]:
-    """Hold the lock of a workdir, which the first process takes for all. All processes call this together."""
-    with contextlib.ExitStack() as held:
-        on_first(lambda: held.enter_context(hold(workdir)))
-        yield
 
 
 def claim_workdir(workdir: Path, config: TrainConfig) -> int:

@@ -15,7 +15,7 @@ from headjax.models.encoder import Bert
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, Regression, Span
 from headjax.training.checkpoints import Checkpoints
-from headjax.training.distillation import TEACHER, Distillation, answers_of, distill, distillation_objective
+from headjax.training.distillation import TEACHER, Distillation, distill, distillation_objective
 from headjax.training.optimizer import AdamW, ConstantRate
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_equal, close_to
@@ -123,8 +123,7 @@ def outputs(generator, logits, **extra):
 def terms(config, given, taught, batch, settings):
     """The terms of the objective and its value."""
     objective = distillation_objective(config, settings)
-    answers = answers_of(config.output, taught, batch, settings)
-    losses = objective.losses(given, batch | {TEACHER: answers})
+    losses = objective.losses(given, batch | {TEACHER: taught})
     return losses, sum(w * each.mean() for w, each in zip(objective.weights, losses, strict=True))
 
 
