@@ -6,11 +6,12 @@ that it states its knobs, their types and their defaults in one place and an unk
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -38,23 +39,18 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
         ConfigError: a missing file, an error inside it, or an override that cannot be read. Names and values are
             checked when the config is built, see `train_config`.
     """
-    path, argument = split_spec(spec)
-    config = _call(_module(path), path, argument)
+    scheme = re.match("[a-z0-9]+://", spec)  # the file may lie in a bucket
+    start = scheme.end() if scheme else 0
+    path, _, argument = spec[start:].partition(":")
+    config = _made(spec[:start] + path, argument)
     # A kind says which fields its group has: kinds come first, those of outer groups before those of inner ones.
     for groups, name, text in sorted(map(_parsed, overrides), key=lambda each: (each[1] != "kind", len(each[0]))):
         _set(config, groups, name, text)
     return config
 
 
-def split_spec(spec: str) -> tuple[str, str]:
-    """Return the file and the arguments of `FILE[:ARGS]`; the file may lie in a bucket."""
-    scheme = re.match("[a-z0-9]+://", spec)
-    start = scheme.end() if scheme else 0
-    path, _, argument = spec[start:].partition(":")
-    return spec[:start] + path, argument
-
-
-def _module(path: str) -> types.ModuleType:
+def _made(path: str, argument: str) -> ConfigDict:
+    """Return what a config file's `get_config` makes of an argument."""
     file = path_of(path)
     try:
         if not file.is_file():
@@ -68,13 +64,14 @@ def _module(path: str) -> types.ModuleType:
     module.__file__ = path
     if isinstance(file, Path):
         _find_modules_in(file.parent)
-    try:
+    with _named(path):
         exec(compile(source, path, "exec"), vars(module))
-    except Exception as error:
-        raise ConfigError(f"{path}: {type(error).__name__}: {_one_line(error)}") from error
-    if not callable(getattr(module, "get_config", None)):
-        raise ConfigError(f"{path}: defines no get_config(arg)")
-    return module
+        if not callable(getattr(module, "get_config", None)):
+            raise ConfigError("defines no get_config(arg)")
+        config = module.get_config(argument)
+        if not isinstance(config, ConfigDict):
+            raise ConfigError(f"get_config must return a ConfigDict, got {type(config).__name__}")
+    return config
 
 
 def _find_modules_in(folder: Path) -> None:
@@ -89,22 +86,19 @@ def import_modules(names: Sequence[str]) -> None:
     for name in names:
         file = Path(name)
         _find_modules_in(file.parent)
-        try:
+        with _named(f"--import: {name}"):
             importlib.import_module(file.stem if file.suffix == ".py" else name)
-        except Exception as error:
-            raise ConfigError(f"--import: {name}: {type(error).__name__}: {_one_line(error)}") from error
 
 
-def _call(module: types.ModuleType, path: str, argument: str) -> ConfigDict:
+@contextlib.contextmanager
+def _named(place: str) -> Iterator[None]:
+    """Turn any error of the user's code into one line that begins with its place."""
     try:
-        config = module.get_config(argument)
+        yield
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{place}: {error}") from None
     except Exception as error:
-        raise ConfigError(f"{path}: {type(error).__name__}: {_one_line(error)}") from error
-    if not isinstance(config, ConfigDict):
-        raise ConfigError(f"{path}: get_config must return a ConfigDict, got {type(config).__name__}")
-    return config
+        raise ConfigError(f"{place}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
 def _parsed(override: str) -> tuple[list[str], str, str]:
@@ -131,7 +125,3 @@ def _set(config: ConfigDict, groups: Sequence[str], name: str, text: str) -> Non
                 del node[leftover]
         with node.ignore_type():
             node[name] = text if isinstance(node.get(name), str) else read_literal(text)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

@@ -194,6 +194,9 @@ class Profiler:
         return self
 
     def __exit__(self, *raised: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
         if self._mirror is not None:
             jax.profiler.stop_trace()
             self._mirror.close()
@@ -209,5 +212,5 @@ class Profiler:
             made = step(*given)
         if self._mirror is not None and number >= self._steps[-1]:
             jax.block_until_ready(made)
-            self.__exit__()
+            self._end()
         return made
