@@ -19,7 +19,7 @@ from headjax.models.recipe import with_task
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, Regression, SentenceSimilarity
 from headjax.tokenizers.learned import byte_tokenizer
-from headjax.training import loop
+from headjax.training.step import Trainer
 from tests import tiny
 from tests.commands.language_folder import write_classifier
 from tests.data.vocabulary import write_lines
@@ -230,20 +230,15 @@ def test_train_writes_a_model_that_inspect_reads(words, capsys):
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_has_its_own_exit_code(signal_number, words, capsys, monkeypatch):
     """So that `headjax train ... && headjax evaluate ...` stops; the same command goes on and ends with 0."""
-    step = loop.train_step
+    step = Trainer.__call__
 
-    def interrupted(*arguments, **options):
-        jitted = step(*arguments, **options)
-
-        def stepped(*arguments):
-            os.kill(os.getpid(), signal_number)
-            return jitted(*arguments)
-
-        return stepped
+    def interrupted(*arguments):
+        os.kill(os.getpid(), signal_number)
+        return step(*arguments)
 
     words = [*words, "--config.steps=4", "--json", "-"]
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "train_step", interrupted)
+        patch.setattr(Trainer, "__call__", interrupted)
         assert main(words) == INTERRUPTED == 130
     printed = capsys.readouterr()
     assert "interrupted after step 1; the same command continues from there" in printed.err

@@ -248,7 +248,7 @@ def test_a_second_run_in_a_workdir_is_refused(data, tmp_path):
 
 
 def test_what_cannot_begin_is_refused_before_anything_is_compiled_or_written(data, bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr("headjax.training.loop.train_step", None)
+    monkeypatch.setattr("headjax.training.step._program", None)
     with pytest.raises(ConfigError, match=r"^config\.batch_size: "):
         run(tmp_path / "run", data, batch_size=6, mesh={"data": 8})
     assert not (tmp_path / "run").exists()
