@@ -7,7 +7,6 @@ new command, a new `@kind` or a new task appears with the next build.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import inspect
 import io
@@ -104,14 +103,13 @@ def config_classes() -> dict[type, list[type]]:
             continue
         found[base] = [class_of_kind(name) for name in kinds_of(base)] or [base]
         for each in found[base]:
-            hints = typing.get_type_hints(each, include_extras=True) if dataclasses.is_dataclass(each) else {}
-            queue += [part for hint in hints.values() for part in groups_in(hint)]
+            queue += [part for field in config_fields(each) for part in groups_in(field.hint)]
     return found
 
 
 def base_of(cls: type) -> type:
     """Return the class that a config's fields name: the last one above it that is a config itself."""
-    return [each for each in cls.__mro__ if issubclass(each, Checked) and each is not Checked][-1]
+    return ([cls] + [each for each in cls.__mro__ if issubclass(each, Checked) and each is not Checked])[-1]
 
 
 def config_page() -> str:
