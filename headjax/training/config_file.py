@@ -123,5 +123,7 @@ def _set(config: ConfigDict, groups: Sequence[str], name: str, text: str) -> Non
         if name == "kind" and text in kinds_of(object):
             for leftover in set(node) - options_of(class_of_kind(text)).keys():
                 del node[leftover]
-        with node.ignore_type():
-            node[name] = text if isinstance(node.get(name), str) else read_literal(text)
+        before = node.get(name)
+        if name in node:
+            del node[name]  # or ml-collections would cast the value to the type of the one before
+        node[name] = text if isinstance(before, str) else read_literal(text)

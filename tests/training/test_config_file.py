@@ -50,6 +50,7 @@ def test_overrides_set_fields_named_or_left_at_their_default(file):
     overrides = ["--config.model.width=3", "--config.rate=2", "--config.model.name=7", "--config.model.depth=5"]
     config = load_config(file, [*overrides, "--config.smoke=True"])
     assert config.to_dict() == {"model": {"width": 3, "name": "7", "depth": 5}, "rate": 2.0, "smoke": True}
+    assert load_config(file, [f"--config.rate={10**400}"]).rate == 10**400  # which the run's config refuses
 
 
 @pytest.mark.parametrize("argument", ["widht=3", "width=x", "width", "smoke=maybe"])
