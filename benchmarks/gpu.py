@@ -24,8 +24,7 @@ from headjax.models.tasks import MaskedLanguageModel
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, ConstantRate
-from headjax.training.state import initial_state
-from headjax.training.step import train_step
+from headjax.training.step import Trainer
 
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
 """Dense bfloat16 FLOPs a second of a card whose name contains the key."""
@@ -112,11 +111,11 @@ def _config(size: Size) -> ModelConfig:
 def _ours(size: Size, kernel: str) -> Callable[[], Any]:
     mesh, config = MeshConfig(data=1).build(jax.devices()[:1]), _config(size)
     optimizer = AdamW(schedule=ConstantRate(peak=1e-4), clip_norm=0.0).build(config.tensors(), 100)
-    step = train_step(config, optimizer, mesh, compute=Compute(dtype="bfloat16", attention=kernel), seed=0)
-    held, placed = {"state": initial_state(config, optimizer, mesh, 0)}, put_batch(_batch(size), mesh)
+    trainer = Trainer(config, optimizer, mesh, Compute(dtype="bfloat16", attention=kernel))
+    held, placed = {"state": trainer.first_state()}, put_batch(_batch(size), mesh)
 
     def once() -> Any:
-        held["state"], metrics = step(held["state"], placed)
+        held["state"], metrics = trainer(held["state"], placed)
         return held["state"], metrics
 
     return once

@@ -29,8 +29,7 @@ from headjax.models.compute import Compute
 from headjax.models.decoder import DecoderConfig
 from headjax.models.model import Model
 from headjax.training.optimizer import AdamW, LinearDecay
-from headjax.training.state import abstract_state
-from headjax.training.step import train_step
+from headjax.training.step import Trainer
 
 NEW = 16
 """Tokens that a prompt is continued by; a decode step is one of them."""
@@ -113,15 +112,15 @@ def training(shape: Shape) -> Operation:
     """One step of AdamW."""
     config, mesh = language_model(shape), MeshConfig(data=1).build(jax.devices()[:1])
     optimizer = AdamW(schedule=LinearDecay(peak=1e-4, warmup_steps=10)).build(config.tensors(), 100)
-    step = train_step(config, optimizer, mesh, compute=Compute(), seed=0)
+    trainer = Trainer(config, optimizer, mesh)
     batch = put_batch(tokens(shape), mesh)
-    state = abstract_state(config, optimizer, mesh)
-    compiled = step.lower(state, batch).compile()
+    state = trainer.abstract_state()
+    compiled = trainer.lower(state, batch).compile()
     start = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state)._replace(params=drawn(config).params)
     held = {"state": jax.device_put(start, jax.tree.map(lambda leaf: leaf.sharding, state))}
 
     def call() -> Any:
-        held["state"], metrics = compiled(held["state"], batch, step.seed)
+        held["state"], metrics = compiled(held["state"], batch, trainer.number)
         return held["state"], metrics
 
     return Operation(call, training_flops(config, shape), held_bytes(compiled))

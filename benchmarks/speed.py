@@ -53,11 +53,13 @@ def decoding_cost(config: ModelConfig, length: int, batch: int = 1, compute: Com
     width, tensors = config.width, config.tensors()
     flops, numbers = 0, count({name: entry for name, entry in tensors.items() if name != "encoder"})
     for layer in config.stacks()["decoder"].layers:
-        flops += batch * (layer.attention.step_flops(width, width, length) + layer.feed_forward_flops(1))
-        numbers += batch * length * layer.attention.cache_size(width, width)
-        if (crossed := layer.cross_attention) is not None:
-            flops += batch * (crossed.flops(width, width, 1, length) - crossed.flops(width, width, 0, length))
-            numbers += batch * length * crossed.cache_size(width, width)
+        attention = layer.attention.module(width, width)
+        flops += batch * (attention.step_flops(length) + layer.feed_forward_flops(1))
+        numbers += batch * length * attention.cache_size()
+        if layer.cross_attention is not None:
+            crossed = layer.cross_attention.module(width, width)
+            flops += batch * (crossed.flops(1, length) - crossed.flops(0, length))
+            numbers += batch * length * crossed.cache_size()
     generative: Any = config
     flops += 2 * batch * width * generative.vocab_size
     return DecodingCost(flops, numbers * compute.type.itemsize)

@@ -14,15 +14,13 @@ from headjax.core.tensors import Params
 from headjax.core.timing import Timing, time_in_turns
 from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import MaskedLanguageModel, TaskOutput
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, ConstantRate
-from headjax.training.state import initial_state
-from headjax.training.step import train_step
+from headjax.training.step import Trainer
 
 BATCH, LENGTH, REPEATS = 8, 128, 5
 
@@ -65,11 +63,11 @@ def our_step(config: ModelConfig, batch: Batch, params: Params | None = None) ->
     """
     mesh = MeshConfig(data=1).build(jax.devices()[:1])
     optimizer = AdamW(schedule=ConstantRate(peak=1e-4), clip_norm=0.0).build(config.tensors(), 100)
-    step = train_step(config, optimizer, mesh, compute=Compute(), seed=0)
-    held, placed = {"state": initial_state(config, optimizer, mesh, 0, params)}, put_batch(batch, mesh)
+    trainer = Trainer(config, optimizer, mesh)
+    held, placed = {"state": trainer.first_state(params)}, put_batch(batch, mesh)
 
     def once() -> Any:
-        held["state"], metrics = step(held["state"], placed)
+        held["state"], metrics = trainer(held["state"], placed)
         return held["state"], metrics
 
     return once

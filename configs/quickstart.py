@@ -51,9 +51,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 **FORMULATIONS[knobs.formulation],
             },
             "data": {
-                "kind": "language",
-                "path": knobs.path,
-                "embedded": "code",
+                "task": f"text:{knobs.path}" if knobs.path else "python_code",
                 "length": 256,
                 "vocab_size": 2048,
             },

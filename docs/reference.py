@@ -7,7 +7,6 @@ new command, a new `@kind` or a new task appears with the next build.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import inspect
 import io
@@ -29,11 +28,9 @@ from headjax.core.fields import Checked
 from headjax.core.serialize import class_of_kind, kinds_of
 from headjax.data import metrics as formulas
 from headjax.data.forms.questions import QuestionForm, QuestionWindows
-from headjax.data.task_spec import TaskSpec
-from headjax.data.tasks import TASKS
+from headjax.data.registry import TASKS, TaskSpec
 from headjax.evaluation.measures import Measure
-from headjax.evaluation.specs import NAMED
-from headjax.evaluation.task import MEASURES, Task
+from headjax.evaluation.task import MEASURES
 from headjax.training.config import TrainConfig
 
 # Text.
@@ -106,15 +103,13 @@ def config_classes() -> dict[type, list[type]]:
             continue
         found[base] = [class_of_kind(name) for name in kinds_of(base)] or [base]
         for each in found[base]:
-            hints = typing.get_type_hints(each, include_extras=True) if dataclasses.is_dataclass(each) else {}
-            queue += [part for hint in hints.values() for part in groups_in(hint)]
+            queue += [part for field in config_fields(each) for part in groups_in(field.hint)]
     return found
 
 
 def base_of(cls: type) -> type:
-    """Return the class that a config's fields name: the last config above it that has kinds, or itself."""
-    above = [each for each in cls.__mro__ if issubclass(each, Checked) and each is not Checked and kinds_of(each)]
-    return [cls, *above][-1]
+    """Return the class that a config's fields name: the last one above it that is a config itself."""
+    return ([cls] + [each for each in cls.__mro__ if issubclass(each, Checked) and each is not Checked])[-1]
 
 
 def config_page() -> str:
@@ -202,7 +197,6 @@ def tasks_page() -> str:
     rows = [
         (
             one.name,
-            ", ".join(name for name, taken in (("--task", one.evaluate), ("prepare", one.prepare)) if taken),
             escape(one.needs),
             escape(", ".join(one.columns)),
             ", ".join(one.metrics),
@@ -213,7 +207,7 @@ def tasks_page() -> str:
         "[Tasks, classes and examples](../tasks.md) explains how files become tasks and labels classes.",
         "NAME:FOLDER says where a task's files are; without it they are looked for under the folder HEADJAX_DATA.",
     )
-    header = ("Task", "Taken by", "Files", "Fields", "Metrics")
+    header = ("Task", "Files", "Fields", "Metrics")
     return "\n\n".join(("# Every task", *notes, table(header, rows))) + "\n"
 
 
@@ -222,17 +216,13 @@ class KnownTask(NamedTuple):
 
     Attributes:
         name: its name.
-        evaluate: whether `--task` takes it.
-        prepare: whether `headjax prepare` takes it.
         needs: the files that it is read from.
-        columns: the columns or fields of a row.
+        columns: the fields of a row.
         metrics: names of its metrics, the headline first.
         source: the formula of the headline, or the measure that defines it.
     """
 
     name: str
-    evaluate: bool
-    prepare: bool
     needs: str
     columns: tuple[str, ...]
     metrics: tuple[str, ...]
@@ -240,24 +230,17 @@ class KnownTask(NamedTuple):
 
 
 def known_tasks() -> list[KnownTask]:
-    """Return every task that `--task` or `headjax prepare` takes by name, in the order of their names."""
-    return [_known(name, TASKS.get(name), NAMED.get(name)) for name in sorted({*NAMED, *TASKS})]
+    """Return every task that has a name, in the order of their names."""
+    return [_known(TASKS[name]) for name in sorted(TASKS)]
 
 
-def _known(name: str, spec: TaskSpec | None, loader: Callable[..., Task] | None) -> KnownTask:
-    measure = None if spec is None else _measure(spec)
+def _known(spec: TaskSpec) -> KnownTask:
+    measure = _measure(spec)
     headline = "" if measure is None else measure.headline
     metrics = tuple(getattr(measure, "chosen", ())) or ((headline,) if headline else ())
     formula = getattr(formulas, headline, None) or (None if measure is None else type(measure))
-    return KnownTask(
-        name=name,
-        evaluate=loader is not None,
-        prepare=spec is not None,
-        needs=_first_line(loader).removeprefix("Read ").rstrip(".") if spec is None else _needs(spec),
-        columns=() if spec is None else tuple(spec.form.wanted),
-        metrics=metrics,
-        source="" if formula is None else _first_line(formula),
-    )
+    source = "" if formula is None else _first_line(formula)
+    return KnownTask(spec.name, _needs(spec), tuple(spec.form.wanted), metrics, source)
 
 
 def _first_line(documented: object) -> str:
@@ -279,7 +262,7 @@ def _needs(spec: TaskSpec) -> str:
         found = [f"{spec.folders[0]}: {' or '.join(layouts)}"]
     for source in spec.sources:
         found.append(f"TFDS {source.name} ({source.splits.get('train', '-')} / {source.splits['validation']})")
-    return "; ".join(found) or "a table or TFRecords of its columns"
+    return "; ".join(found) or "a table of its columns"
 
 
 SHARED: Mapping[type, str] = {OnExamples: "examples", Changed: "changed model", Run: "run"}

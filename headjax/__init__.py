@@ -52,7 +52,7 @@ _LAZY = {
     "gated": "headjax.heads.program",
     "learn_gates": "headjax.heads.learning",
     "load": "headjax.models.model",
-    "load_config": "headjax.training.config",
+    "load_config": "headjax.training.config_file",
     "load_task": "headjax.evaluation.specs",
     "map_attention": "headjax.heads.surgery",
     "measure_task": "headjax.evaluation.task",

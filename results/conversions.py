@@ -16,7 +16,7 @@ import headjax
 from headjax.evaluation.paired import RESAMPLES, paired_test
 from headjax.evaluation.task import measure_task
 from headjax.models.model import Model
-from headjax.training.objectives import Distillation
+from headjax.training.distillation import Distillation
 from results.examples import Opened, opened, parser
 
 

@@ -27,7 +27,8 @@ from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import measure_task
 from headjax.evaluation.translation import translate
 from headjax.models.model import Model
-from headjax.training.config import TrainConfig, load_config, train_config
+from headjax.training.config import TrainConfig, train_config
+from headjax.training.config_file import load_config
 from headjax.training.loop import train
 from headjax.training.workdir import check_workdir
 

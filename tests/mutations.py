@@ -26,7 +26,8 @@ from headjax.core.tensors import count
 from headjax.models import Model, Pass
 from headjax.models.memory import check_state
 from headjax.models.summary import check_kernels, summarize
-from headjax.training.config import TrainConfig, load_config, train_config
+from headjax.training.config import TrainConfig, train_config
+from headjax.training.config_file import load_config
 from tests.attention.formulations import FORMULATIONS
 
 SIZES = {"num_layers": 2, "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 4}}
@@ -41,7 +42,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 """A small model of every family."""
 
 RUN = {
-    "data": {"kind": "language"},
+    "data": {"task": "python"},
     "batch_size": 8,
     "steps": 2,
     "optimizer": {"kind": "adamw", "schedule": {"kind": "cosine", "peak": 0.01, "warmup_steps": 1}},

@@ -96,7 +96,7 @@ def test_what_cannot_fit_is_refused_before_it_is_built(override, field, config, 
     monkeypatch.setenv("HEADJAX_MEMORY", "100M")
     (tmp_path / "text.txt").write_text("\n\n".join(f"Paragraph {i} says {i * i}." for i in range(2000)))
     train = ("train", "--config", config, "--workdir", str(tmp_path / "run"))
-    data = f"--config.data.path={tmp_path / 'text.txt'}"
+    data = f"--config.data.task={tmp_path / 'text.txt'}"
     assert error_of(capsys, *train, data, f"--config.{override}").startswith(field)
     assert not (tmp_path / "run").exists()
 

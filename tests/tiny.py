@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from headjax.attention import CollaborativeAttention, Kind, MultiHeadAttention
+from headjax.attention import CollaborativeAttention, GroupedAttention, Kind, MultiHeadAttention
 from headjax.core.modules import bind, declared
 from headjax.core.tensors import Constant, Normal, Params, Zeros, map_tensors
 from headjax.models import DecoderConfig, EncoderConfig, Model
@@ -32,6 +32,11 @@ softmax and the mean over the targets. A gradient goes the way twice, there and 
 def multi_head(num_heads: int = 4, head_dim: int = 4, **fields: Any) -> Kind:
     """A small multi-head formulation."""
     return Kind(MultiHeadAttention, num_heads=num_heads, head_dim=head_dim, **fields)
+
+
+def grouped(num_heads: int = 4, kv_heads: int = 2, head_dim: int = 4, **fields: Any) -> Kind:
+    """A small grouped formulation."""
+    return Kind(GroupedAttention, num_heads=num_heads, kv_heads=kv_heads, head_dim=head_dim, **fields)
 
 
 def collaborative(num_heads: int = 4, **fields: Any) -> Kind:
@@ -92,7 +97,7 @@ RUN: dict[str, Any] = {
         "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 8},
         "hidden": 16,
     },
-    "data": {"kind": "language", "path": "", "length": 16, "tokenizer": "bytes"},
+    "data": {"task": "python", "length": 16, "tokenizer": "bytes"},
     "batch_size": 8, "steps": 2, "tensorboard": False,
     "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 0.001}},
 }  # fmt: skip

@@ -51,7 +51,7 @@ def get_config(arg: str = "") -> ConfigDict:
             "stochastic_depth": 0.1,
             "task": {"kind": "classification", "classes": knobs.classes, "dropout": 0.0, "label_smoothing": 0.1},
         },
-        data={"task": "imagenet", "size": 224, "augmentation": AUGMENTATION},
+        data={"task": "imagenet", "form": {"size": 224}, "augmentation": AUGMENTATION},
         batch_size=1024,
         steps=300 * STEPS_PER_EPOCH,
         optimizer=adam(

@@ -16,8 +16,8 @@ from ml_collections import ConfigDict
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
 from headjax.core.fields import unknown_name
-from headjax.data.known_data import VOCABULARY
-from headjax.data.tasks import GLUE
+from headjax.data.registry import GLUE
+from headjax.data.rehearsal import VOCABULARY
 
 Fields = dict[str, Any]
 
@@ -54,12 +54,12 @@ def experiment(knobs: types.SimpleNamespace, *, data: Fields, every: int = 5000,
 
     Args:
         knobs: result of `arguments`.
-        data: `task`, its name, `length` or `size`, and maybe `augmentation`.
+        data: `task`, its name, `length` or `form`, and maybe `augmentation`.
         every: steps between checkpoints and between evaluations.
         **fields: further fields of the run, `model` or `start` among them.
     """
     run = {
-        "data": {"kind": "task", "path": knobs.data, **data},
+        "data": {**data, "task": f"{data['task']}:{knobs.data}" if knobs.data else data["task"]},
         "seed": knobs.seed,
         # These runs are for TPUs, where the other generator's hashes can cost as much as the matrix products.
         "prng": "rbg",
@@ -73,7 +73,7 @@ def experiment(knobs: types.SimpleNamespace, *, data: Fields, every: int = 5000,
     if not knobs.smoke:
         return ConfigDict(run)
     kept: Fields = {name: data[name] for name in ("task", "augmentation") if name in data}
-    return ConfigDict(_small(run) | {"data": {"kind": "rehearsal"} | kept, "tensorboard": False})
+    return ConfigDict(_small(run) | {"data": {"rehearsal": 32} | kept, "tensorboard": False})
 
 
 def _small(node: Any, name: str = "") -> Any:

@@ -34,7 +34,7 @@ def get_config(arg: str = "") -> ConfigDict:
     return ConfigDict(
         {
             **({"start": knobs.start} if knobs.start else {"model": fresh}),
-            "data": {"kind": "language", "embedded": "code", "length": knobs.length, "vocab_size": 2048},
+            "data": {"task": "python_code", "length": knobs.length, "vocab_size": 2048},
             "batch_size": knobs.batch_size,
             "steps": knobs.steps,
             "optimizer": {

@@ -64,8 +64,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "dropout": knobs.dropout,
             },
             "data": {
-                "kind": "language",
-                "path": f"{folder}/wiki.train.raw.gz",
+                "task": f"text:{folder}/wiki.train.raw.gz",
                 "validation": f"{folder}/wiki.valid.raw",
                 "length": knobs.length,
                 "vocab_size": 4096,

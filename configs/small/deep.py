@@ -118,13 +118,10 @@ def _data(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
             "label_smoothing": 0.1,
         }
         return translation, {
-            "kind": "parallel_text",
-            "train": f"{captions}/train",
+            "task": f"translation:{captions}/train:en-de",
             "validation": f"{captions}/test_2016_flickr",
-            "source": "en",
-            "target": "de",
             "vocab_size": PIECES,
-            "max_length": 64,
+            "length": 64,
             "buckets": (16, 24, 32),
         }
     model = {
@@ -134,4 +131,4 @@ def _data(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
         "positions": "none",
         "embedding_norm": True,
     }
-    return model, {"kind": "language", "path": f"{folder}/{LANGUAGE[text]}", "length": 32, "tokenizer": "bytes"}
+    return model, {"task": f"text:{folder}/{LANGUAGE[text]}", "length": 32, "tokenizer": "bytes"}

@@ -55,8 +55,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "hidden": knobs.hidden or 4 * knobs.width,
             },
             "data": {
-                "kind": "language",
-                "path": f"{folder}/wiki.train.raw.gz",
+                "task": f"text:{folder}/wiki.train.raw.gz",
                 "validation": f"{folder}/wiki.valid.raw",
                 "length": knobs.length,
                 "tokenizer": "bytes",

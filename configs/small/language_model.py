@@ -44,8 +44,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "dropout": 0.1,
             },
             "data": {
-                "kind": "language",
-                "path": f"{os.environ.get('HEADJAX_DATA', 'data')}/{CORPORA[knobs.corpus]}",
+                "task": f"text:{os.environ.get('HEADJAX_DATA', 'data')}/{CORPORA[knobs.corpus]}",
                 "length": 128,
                 "vocab_size": 2000,
             },

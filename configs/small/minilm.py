@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
 from headjax.core.fields import unknown_name
-from headjax.data.tasks import GLUE
+from headjax.data.registry import GLUE
 
 
 def get_config(arg: str = "") -> ConfigDict:
@@ -31,7 +31,7 @@ def get_config(arg: str = "") -> ConfigDict:
         {
             "start": knobs.start,
             "task": output,
-            "data": {"kind": "glue", "name": knobs.task, "max_length": 128, "buckets": (16, 32, 64)},
+            "data": {"task": knobs.task, "length": 128, "buckets": (16, 32, 64)},
             "batch_size": knobs.batch_size,
             "steps": knobs.steps,
             "optimizer": {

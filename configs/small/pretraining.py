@@ -36,7 +36,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "hidden": 4 * knobs.width,
                 "task": {"kind": "pretraining"},
             },
-            "data": {"kind": "task", "path": knobs.data},
+            "data": {"task": f"bert_pretraining:{knobs.data}"},
             "batch_size": knobs.batch_size,
             "steps": knobs.steps,
             "optimizer": {

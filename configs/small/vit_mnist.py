@@ -30,7 +30,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "task": {"kind": "classification", "classes": 10},
                 "initializer": {"kind": "xavier"},
             },
-            "data": {"kind": "mnist"},
+            "data": {"task": "mnist"},
             "batch_size": knobs.batch_size,
             "steps": knobs.steps,
             "optimizer": {

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,40 +23,69 @@ from headjax.mesh.mesh import current_mesh
 _choosing: contextvars.ContextVar[bool] = contextvars.ContextVar("choosing", default=False)
 
 
+class Call(NamedTuple):
+    """Options of one attention call: everything but parameters and inputs.
+
+    Attributes:
+        mask: keys that each query may see.
+        bias: added to the scaled logits, broadcastable to `[batch, heads, query, key]` (relative positions).
+        dropout: dropout of the probabilities.
+        positions: `[batch or 1, query]` positions of the queries, for rotary embeddings.
+        probabilities: whether the caller may read the probabilities, which not every kernel holds.
+        implementation: name of the attention kernel.
+        queries: `[batch, query]` bool, False at padding, for statistics; None without padding.
+        observe: function through which the probabilities pass on their way to the values.
+    """
+
+    mask: Mask | None = None
+    bias: jax.Array | None = None
+    dropout: Dropout = Dropout()
+    positions: jax.Array | None = None
+    probabilities: bool = False
+    implementation: str = "auto"
+    queries: jax.Array | None = None
+    observe: Callable[[jax.Array], jax.Array] | None = None
+
+    def within(self, window: int) -> Call:
+        """Return the call with this window in its mask."""
+        return self._replace(mask=dataclasses.replace(self.mask or Mask(), window=window))
+
+    def __call__(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, *, scale: float, mixing: jax.Array | None = None
+    ) -> Attended:
+        """Compute `attend` with these options."""
+        bias = _four_axes(self.bias, key.shape[1])
+        operands = Operands(query, key, value, scale, self.mask, bias, self.dropout, mixing, self.observe)
+        machine, mesh = current_target(), current_mesh()
+        for name, array in {"key": key, "value": value}.items():
+            if not array.shape[2] or operands.heads % array.shape[2]:
+                raise KernelError(f"{name} heads: {array.shape[2]} does not divide the {operands.heads} query heads")
+        alone = machine if mesh is None else machine._replace(devices=1)
+        name = choose(self.implementation, operands, alone, self.probabilities or self.observe is not None)
+        if _choosing.get():
+            return Attended(jnp.zeros((*query.shape[:2], operands.heads, value.shape[3]), value.dtype), None)
+        if mixing is not None and name != OURS:
+            operands = operands._replace(query=query * mixing[None, None], mixing=None)
+        compute: Callable[..., Attended] = einsum_attention if name == REFERENCE else KERNELS[name].load()
+        if name == OURS:  # Pallas interprets it on a CPU
+            compute = functools.partial(compute, interpret=machine.platform == "cpu")
+        if mesh is not None and not KERNELS[name].partitioned:
+            compute = spread(compute, mesh)
+        return compute(operands)
+
+
 def attend(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    *,
-    scale: float,
-    mask: Mask | None = None,
-    bias: jax.Array | None = None,
-    dropout: Dropout = Dropout(),
-    mixing: jax.Array | None = None,
-    probabilities: bool = False,
-    implementation: str = "auto",
-    observe: Callable[[jax.Array], jax.Array] | None = None,
+    query: jax.Array, key: jax.Array, value: jax.Array, *, scale: float, mixing: jax.Array | None = None, **options: Any
 ) -> Attended:
     """Compute scaled dot-product attention (Vaswani et al. 2017).
 
         A_h = softmax(scale * Q_h K_h^T + bias_h),   context_h = A_h V_h
 
     Keys and values may have fewer heads than queries (grouped, multi-query, shared): head h of `heads` reads head
-    h * key_heads // heads.
+    h * key_heads // heads. With `mixing [heads, dim]` all heads share one query, Q_h = Q diag(mixing_h). The options
+    are those of `Call`.
     """
-    operands = Operands(query, key, value, scale, mask, _four_axes(bias, key.shape[1]), dropout, mixing, observe)
-    machine, mesh = current_target(), current_mesh()
-    _check_groups(operands)
-    alone = machine if mesh is None else machine._replace(devices=1)
-    name = choose(implementation, operands, alone, probabilities or observe is not None)
-    if _choosing.get():
-        return _zeros(operands)
-    if mixing is not None and name != OURS:
-        operands = operands._replace(query=query * mixing[None, None], mixing=None)
-    compute = _loaded(name, machine.platform)
-    if mesh is not None and not KERNELS[name].partitioned:
-        compute = spread(compute, mesh)
-    return compute(operands)
+    return Call(**options)(query, key, value, scale=scale, mixing=mixing)
 
 
 def _four_axes(bias: jax.Array | None, keys: int) -> jax.Array | None:
@@ -64,27 +93,6 @@ def _four_axes(bias: jax.Array | None, keys: int) -> jax.Array | None:
     if bias is None or (bias.ndim == 4 and bias.shape[3] == keys):
         return bias
     return jnp.broadcast_to(bias, (*(1,) * (4 - bias.ndim), *bias.shape[:-1], keys))
-
-
-def _zeros(operands: Operands) -> Attended:
-    """Return contexts of zeros `[batch, query, heads, value_dim]`."""
-    value = operands.value
-    return Attended(jnp.zeros((*operands.query.shape[:2], operands.heads, value.shape[3]), value.dtype), None)
-
-
-def _check_groups(operands: Operands) -> None:
-    for name, array in {"key": operands.key, "value": operands.value}.items():
-        heads = array.shape[2]
-        if heads < 1 or operands.heads % heads:
-            raise KernelError(f"{name} heads: {heads} does not divide the {operands.heads} query heads")
-
-
-def _loaded(implementation: str, platform: str) -> Callable[[Operands], Attended]:
-    """Return the function of a kernel; Pallas interprets those of its own on a CPU."""
-    if implementation == REFERENCE:
-        return einsum_attention
-    compute = KERNELS[implementation].load()
-    return functools.partial(compute, interpret=platform == "cpu") if implementation == OURS else compute
 
 
 def einsum_attention(operands: Operands) -> Attended:
@@ -128,68 +136,13 @@ def weighted_values(weights: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def heads_first() -> bool:
-    """Whether to multiply matrices `[batch, heads, length, dim]`, which takes 5 to 10% less time on CPUs.
-
-    On TPUs and GPUs the arrays keep their order, since the compilers there choose layouts themselves.
-    """
+    """Whether to multiply `[batch, heads, length, dim]`, 5 to 10% faster on CPUs; other compilers choose layouts."""
     return current_target().platform == "cpu"
 
 
 def default_scale(head_dim: int) -> float:
     """Return 1 / sqrt(head_dim)."""
     return 1.0 / math.sqrt(head_dim)
-
-
-class Call(NamedTuple):
-    """Options of one attention call: everything but parameters and inputs.
-
-    Attributes:
-        mask: keys that each query may see.
-        bias: added to the scaled logits, broadcastable to `[batch, heads, query, key]` (relative positions).
-        dropout: dropout of the probabilities.
-        positions: `[batch or 1, query]` positions of the queries, for rotary embeddings.
-        probabilities: whether the caller may read the probabilities, see `attend`.
-        implementation: name of the attention kernel.
-        queries: `[batch, query]` bool, False at padding, for statistics; None without padding.
-        observe: function through which the probabilities pass on their way to the values.
-    """
-
-    mask: Mask | None = None
-    bias: jax.Array | None = None
-    dropout: Dropout = Dropout()
-    positions: jax.Array | None = None
-    probabilities: bool = False
-    implementation: str = "auto"
-    queries: jax.Array | None = None
-    observe: Callable[[jax.Array], jax.Array] | None = None
-
-    def within(self, window: int) -> Call:
-        """Return the call with this window in its mask."""
-        return self._replace(mask=dataclasses.replace(self.mask or Mask(), window=window))
-
-    def __call__(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        *,
-        scale: float,
-        mixing: jax.Array | None = None,
-    ) -> Attended:
-        """Compute `headjax.attention.attend` with these options."""
-        return attend(
-            query,
-            key,
-            value,
-            scale=scale,
-            mask=self.mask,
-            bias=self.bias,
-            dropout=self.dropout,
-            mixing=mixing,
-            probabilities=self.probabilities,
-            implementation=self.implementation,
-            observe=self.observe,
-        )
 
 
 @contextlib.contextmanager

@@ -31,25 +31,16 @@ class AttentionCache(NamedTuple):
 
 
 class ModuleCall(NamedTuple):
-    """The arrays of a call of `AttentionModule`, whose arguments they are.
+    """The arrays of a call of `AttentionModule`, whose arguments they are."""
 
-    Attributes:
-        inputs: `[batch, query, width]`.
-        attended_to: `[batch, key, memory_width]`; None is the inputs.
-        mask: conditions, the cache's and `is_causal` among them.
-        allowed: a mask that is an array.
-        bias, positions, cache: as there.
-        dropout: PRNG key, None where nothing is dropped.
-    """
-
-    inputs: jax.Array
-    attended_to: jax.Array | None
-    mask: Mask | None
-    allowed: jax.Array | None
+    inputs: jax.Array  # [batch, query, width]
+    attended_to: jax.Array | None  # [batch, key, memory_width]; None is the inputs
+    mask: Mask | None  # conditions, the cache's and `is_causal` among them
+    allowed: jax.Array | None  # a mask that is an array
     bias: jax.Array | None
     positions: jax.Array | None
     cache: AttentionCache | None
-    dropout: jax.Array | None
+    dropout: jax.Array | None  # PRNG key; None where nothing is dropped
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -57,16 +48,10 @@ class ModuleCall(NamedTuple):
         return self.inputs.shape[:-2]
 
     @property
-    def queries(self) -> int:
-        """Number of queries."""
-        return self.inputs.shape[-2]
-
-    @property
     def keys(self) -> int:
         """Number of keys: the capacity of the cache, where there is one."""
         if self.cache is not None:
-            axis = len(self.batch)
-            return next((array.shape[axis] for array in self.cache.entries.values()), self.queries)
+            return next(iter(self.cache.entries.values())).shape[len(self.batch)]
         return (self.inputs if self.attended_to is None else self.attended_to).shape[-2]
 
 
@@ -78,8 +63,8 @@ def conditions(mask: Mask | None, is_causal: bool, cache: AttentionCache | None)
     return dataclasses.replace(mask or Mask(), causal=True) if is_causal else mask
 
 
-def check_call(call: ModuleCall, width: int, memory_width: int, heads: int) -> None:
-    """Raise `ArgumentError` for an array whose shape does not fit, or a cache that is known to have no room."""
+def check_call(call: ModuleCall, width: int, memory_width: int, heads: int) -> ModuleCall:
+    """Raise `ArgumentError` for inputs of other sizes and a full cache; a call of no heads attends to nothing."""
     shape, batch = call.inputs.shape, call.batch
     if len(shape) < 2 or shape[-1] != width:
         raise ArgumentError(f"inputs: shape {list(shape)}; expected [..., query, {width}]")
@@ -87,16 +72,10 @@ def check_call(call: ModuleCall, width: int, memory_width: int, heads: int) -> N
     if other is not None and (other[:-2] != batch or other[-1] != memory_width):
         raise ArgumentError(f"attended_to: shape {list(other)}; expected {[*batch, 'key', memory_width]}")
     if heads == 0:
-        return  # whatever the keys, nothing is attended to, and a cache holds nothing
-    queries, keys = call.queries, call.keys
-    logits, per_length = (*batch, heads, queries, keys), {"query": (*batch, queries), "key": (*batch, keys)}
-    _require_fit("mask", call.allowed, logits)
-    _require_fit("bias", call.bias, logits)
-    _require_fit("positions", call.positions, per_length["query"])
-    for name, length in LENGTHS.items():
-        _require_fit(f"mask.{name}", getattr(call.mask, name, None), per_length[length])
+        return call._replace(mask=None, allowed=None, bias=None, positions=None)
     if call.cache is not None:
-        require_room(call.cache.used, queries, keys)
+        require_room(call.cache.used, shape[-2], call.keys)
+    return call
 
 
 def require_room(used: jax.Array | int, new: int, capacity: int) -> None:
@@ -106,40 +85,36 @@ def require_room(used: jax.Array | int, new: int, capacity: int) -> None:
         raise ArgumentError(f"cache: holds {known} tokens of at most {capacity}, and {new} more do not fit")
 
 
-def _require_fit(name: str, array: jax.Array | None, shape: tuple[int, ...]) -> None:
-    if array is None:
-        return
-    own = (1,) * (len(shape) - array.ndim) + array.shape
-    if len(own) != len(shape) or any(size not in (1, wanted) for size, wanted in zip(own, shape, strict=True)):
-        raise ArgumentError(f"{name}: shape {list(array.shape)} does not broadcast to {list(shape)}")
+def one_batch_axis(call: ModuleCall, heads: int) -> ModuleCall:
+    """Return the call with arrays `[batch or 1, ...]`, its masks as conditions and a bias, and with positions.
 
-
-def one_batch_axis(call: ModuleCall) -> ModuleCall:
-    """Return the call with arrays `[batch or 1, ...]`, its masks as conditions and a bias, and with positions."""
-    batch, cache, mask, bias = call.batch, call.cache, call.mask, call.bias
-    if call.allowed is not None:
-        hidden = float(np.finfo(np.float32).min)
-        bias = jnp.where(call.allowed.astype(bool), 0.0 if bias is None else bias, hidden)
-    if mask is not None:
-        fields: dict[str, Any] = {name: _flat(getattr(mask, name), batch, 1) for name in LENGTHS}
-        mask = dataclasses.replace(mask, **fields)
-    positions = _flat(call.positions, batch, 1)
+    Raises `ArgumentError` for an array that does not broadcast to its meaning.
+    """
+    batch, cache, mask, queries = call.batch, call.cache, call.mask, call.inputs.shape[-2]
+    positions = _flat("positions", call.positions, batch, queries)
     if cache is not None:
         cache = cache._replace(entries={name: _merged(array, batch) for name, array in cache.entries.items()})
         if positions is None:
-            positions = cache.used + jnp.arange(call.queries)[None]
-        if mask is not None and not mask.causal and cache.entries:  # no query sees places that no token has filled
-            filled = jnp.arange(call.keys)[None] < cache.used + call.queries
-            mask = dataclasses.replace(mask, keys=filled if mask.keys is None else mask.keys.astype(bool) & filled)
-    return call._replace(
-        inputs=_merged(call.inputs, batch),
-        attended_to=None if call.attended_to is None else _merged(call.attended_to, batch),
-        mask=mask,
-        allowed=None,
-        bias=_flat(bias, batch, 3),
-        positions=positions,
-        cache=cache,
-    )
+            positions = cache.used + jnp.arange(queries)[None]
+    call = call._replace(positions=positions)
+    if heads:
+        keys = call.keys
+        bias, allowed = (_flat(name, getattr(call, name), batch, heads, queries, keys) for name in ("bias", "allowed"))
+        if allowed is not None:
+            hidden = float(np.finfo(np.float32).min)
+            bias = jnp.where(allowed.astype(bool), 0.0 if bias is None else bias, hidden)
+        if mask is not None:
+            sizes = {"query": queries, "key": keys}
+            fields: dict[str, Any] = {
+                name: _flat(f"mask.{name}", getattr(mask, name), batch, sizes[of]) for name, of in LENGTHS.items()
+            }
+            mask = dataclasses.replace(mask, **fields)
+            if cache is not None and not mask.causal:  # no query sees places that no token has filled
+                filled = jnp.arange(keys)[None] < cache.used + queries
+                mask = dataclasses.replace(mask, keys=filled if mask.keys is None else mask.keys.astype(bool) & filled)
+        call = call._replace(mask=mask, allowed=None, bias=bias)
+    memory = None if call.attended_to is None else _merged(call.attended_to, batch)
+    return call._replace(inputs=_merged(call.inputs, batch), attended_to=memory, cache=cache)
 
 
 def _merged(array: jax.Array, batch: tuple[int, ...]) -> jax.Array:
@@ -147,11 +122,15 @@ def _merged(array: jax.Array, batch: tuple[int, ...]) -> jax.Array:
     return array if len(batch) == 1 else array.reshape(math.prod(batch), *array.shape[len(batch) :])
 
 
-def _flat(array: jax.Array | None, batch: tuple[int, ...], own: int) -> jax.Array | None:
-    """Return an array that broadcasts to `[*batch, ...]`, its batch flat, `own` axes behind it."""
+def _flat(name: str, array: jax.Array | None, batch: tuple[int, ...], *own: int) -> jax.Array | None:
+    """Return an array that broadcasts to `[*batch, *own]` with one axis of examples, or of one for all of them."""
     if array is None:
         return None
-    shape = ((1,) * (own - array.ndim) + array.shape)[-own:]
-    if math.prod(array.shape[:-own]) == 1:
-        return array.reshape(1, *shape)
-    return _merged(jnp.broadcast_to(array, (*batch, *shape)), batch)
+    whole, axes = (*batch, *own), len(own)
+    shape = (1,) * (len(whole) - array.ndim) + array.shape
+    if len(shape) != len(whole) or any(size not in (1, wanted) for size, wanted in zip(shape, whole, strict=True)):
+        named = name if name != "allowed" else "mask"
+        raise ArgumentError(f"{named}: shape {list(array.shape)} does not broadcast to {list(whole)}")
+    if math.prod(shape[:-axes]) == 1:
+        return array.reshape(1, *shape[-axes:])
+    return _merged(jnp.broadcast_to(array, (*batch, *shape[-axes:])), batch)

@@ -72,14 +72,13 @@ class CompressedAttention(WrappingAttention):
         rebuilt = inner.key_values(latent, key_values["position"])
         # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
         if not self._averages(inputs.shape[1]) or call.dropout.active:
-            found: Attended = inner.attend(inputs, rebuilt, call)
-            return found
+            return inner.attend(inputs, rebuilt, call)
         read = inner.attend(inputs, rebuilt | {"value": latent[:, :, None]}, call)
         groups = jnp.asarray(self.groups)
         context = jnp.einsum("bqhr,rhv->bqhv", read.context, inner.value[:, groups])
         if inner.value_bias is not None:
             context = context + inner.value_bias[None, None, groups]
-        return Attended(context, read.probabilities)
+        return read._replace(context=context)
 
     def _averages(self, query_length: int) -> bool:
         """Return whether heads take the mean of c, and not that of values rebuilt from it."""
@@ -87,7 +86,7 @@ class CompressedAttention(WrappingAttention):
 
     def flops(self, query_length: int, key_length: int) -> int:
         rank = self.kind.rank
-        counted: int = 2 * key_length * self.memory_width * rank + self.inner.flops(query_length, key_length)
+        counted = 2 * key_length * self.memory_width * rank + self.inner.flops(query_length, key_length)
         if not self._averages(query_length):
             return counted
         heads, size = self.num_heads, self.inner.values
@@ -95,4 +94,4 @@ class CompressedAttention(WrappingAttention):
         return counted - 2 * (rebuilding - heads * rank * (size + key_length))
 
     def step_flops(self, length: int) -> int:
-        return self.flops(1, length) - 2 * (length - 1) * self.memory_width * int(self.kind.rank)
+        return self.flops(1, length) - 2 * (length - 1) * self.memory_width * self.kind.rank

@@ -53,18 +53,15 @@ class GatedAttention(WrappingAttention):
         self.gate_bias = weight((self.num_heads,), ("heads",), bias_init, decay=False)
 
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
-        found: KeyValues = self.inner.key_values(inputs, positions)
-        return found
+        return self.inner.key_values(inputs, positions)
 
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         gates = jax.nn.sigmoid(into_heads(inputs, self.gate, self.gate_bias))  # [batch, query, heads]
-        found: Attended = self.inner.attend(inputs, key_values, call)
+        found = self.inner.attend(inputs, key_values, call)
         return found._replace(context=found.context * gates[..., None].astype(found.context.dtype))
 
     def flops(self, query_length: int, key_length: int) -> int:
-        inner: int = self.inner.flops(query_length, key_length)
-        return inner + 2 * query_length * self.width * self.num_heads
+        return self.inner.flops(query_length, key_length) + 2 * query_length * self.width * self.num_heads
 
     def step_flops(self, length: int) -> int:
-        inner: int = self.inner.step_flops(length)
-        return inner + 2 * self.width * self.num_heads
+        return self.inner.step_flops(length) + 2 * self.width * self.num_heads

@@ -97,8 +97,7 @@ class LatentAttention(AttentionModule):
     @property
     def values(self) -> int:
         """Size of each value."""
-        size: int = self.kind.head_dim if self.kind.value_dim is None else self.kind.value_dim
-        return size
+        return self.kind.head_dim if self.kind.value_dim is None else self.kind.value_dim
 
     @property
     def logit_scale(self) -> float:
@@ -120,11 +119,22 @@ class LatentAttention(AttentionModule):
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         query, turned = self._queries(inputs, call)
         # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
-        if self.absorbs(inputs.shape[1]) and not call.dropout.active:
-            return self._attend_to_latent(query, turned, key_values, call)
-        key_values = self._rebuilt(key_values)
-        query = query if turned is None else jnp.concatenate([query, turned], axis=-1)
-        return call(query, key_values["key"], key_values["value"], scale=self.logit_scale)
+        absorbs = self.absorbs(inputs.shape[1]) and not call.dropout.active
+        if absorbs:
+            query = jnp.einsum("bqhd,rhd->bqhr", query, self.key[...])
+            key = value = key_values["latent"][:, :, None]  # [batch, key, 1, rank]
+        else:
+            key = into_heads(key_values["latent"], self.key)  # [batch, key, heads, head_dim]
+            value = into_heads(key_values["latent"], self.value, self.value_bias)
+        if turned is not None:
+            shared = key_values["rotary_key"][:, :, None]
+            shared = jnp.broadcast_to(shared, (*key.shape[:3], shared.shape[3]))
+            query, key = jnp.concatenate([query, turned], axis=-1), jnp.concatenate([key, shared], axis=-1)
+        attended = call(query, key, value, scale=self.logit_scale)
+        if not absorbs:
+            return attended
+        context = jnp.einsum("bqhr,rhv->bqhv", attended.context, self.value[...])
+        return attended._replace(context=context if self.value_bias is None else context + self.value_bias[None, None])
 
     def absorbs(self, query_length: int) -> bool:
         """Return whether heads attend to c itself."""
@@ -143,29 +153,6 @@ class LatentAttention(AttentionModule):
         positions = positions_or_count(call.positions, query.shape[1], call.mask)
         return query[..., :size], rotary(query[..., size:], positions)
 
-    def _rebuilt(self, key_values: KeyValues) -> KeyValues:
-        """Return k_h and v_h `[batch, key, heads, ...]` of the latents."""
-        key = into_heads(key_values["latent"], self.key)  # [batch, key, heads, head_dim]
-        if self.kind.rotary is not None:
-            shape = (*key.shape[:3], self.kind.rotary_dim)
-            shared = jnp.broadcast_to(key_values["rotary_key"][:, :, None], shape)
-            key = jnp.concatenate([key, shared], axis=-1)
-        return {"key": key, "value": into_heads(key_values["latent"], self.value, self.value_bias)}
-
-    def _attend_to_latent(
-        self, query: jax.Array, turned: jax.Array | None, key_values: KeyValues, call: Call
-    ) -> Attended:
-        query = jnp.einsum("bqhd,rhd->bqhr", query, self.key[...])
-        key = key_values["latent"]
-        if turned is not None:
-            query = jnp.concatenate([query, turned], axis=-1)
-            key = jnp.concatenate([key, key_values["rotary_key"]], axis=-1)
-        attended = call(query, key[:, :, None], key_values["latent"][:, :, None], scale=self.logit_scale)
-        context = jnp.einsum("bqhr,rhv->bqhv", attended.context, self.value[...])
-        if self.value_bias is not None:
-            context = context + self.value_bias[None, None]
-        return attended._replace(context=context)
-
     def flops(self, query_length: int, key_length: int) -> int:
         rank, query_rank, turning = self.kind.rank, self.kind.query_rank, self.kind.rotary_dim
         width, heads, parts = self.width, self.num_heads, self.kind.head_dim + self.values
@@ -177,5 +164,4 @@ class LatentAttention(AttentionModule):
         else:
             inside = key_length * (rank * parts + query_length * (turning + parts))
         outputs = heads * self.values * width
-        counted: int = query_length * (queries + outputs) + key_length * compressed + heads * inside
-        return 2 * counted
+        return 2 * (query_length * (queries + outputs) + key_length * compressed + heads * inside)

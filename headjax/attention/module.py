@@ -26,9 +26,6 @@ from headjax.core.modules import arrays, bind, declared
 from headjax.core.tensors import RULES, Initializer, Normal, Params
 from headjax.mesh.explicit import spread_by_compiler, take
 
-Rules = Mapping[str, str | None]
-"""Mesh axis of every logical axis, as in `headjax.mesh.rules.RULES`."""
-
 Ids = tuple[int, ...] | None
 """A number of each head, or None."""
 
@@ -36,13 +33,21 @@ M = TypeVar("M", bound="AttentionModule")
 
 
 class Setting(NamedTuple):
-    """How an attention module is drawn, computed and spread over a mesh; `AttentionModule` explains it."""
+    """How an attention module is drawn, computed and spread over a mesh.
+
+    Attributes:
+        initializer: draws the weights that have no initializer of their own.
+        dropout_rate: rate on the probabilities.
+        dtype: type to compute in; None is that of the arrays.
+        implementation: name of the attention kernel.
+        rules: mesh axis of every logical axis, in place of `headjax.mesh.rules.RULES`.
+    """
 
     initializer: Initializer = Normal(0.02)
     dropout_rate: float = 0.0
     dtype: Any = None
     implementation: str = "auto"
-    rules: tuple[tuple[str, str | None], ...] = ()
+    rules: Mapping[str, str | None] | tuple[tuple[str, str | None], ...] = ()
 
 
 def formulation(name: str) -> Callable[[type[M]], type[M]]:
@@ -106,11 +111,7 @@ class AttentionModule(nnx.Module, abc.ABC):
         head_ids: the heads' original numbers, kept when heads are removed; None counts from 0.
         rngs: draws the weights.
         params: holds the weights, a nested dict of arrays, in place of `rngs`.
-        initializer: draws the weights that have no initializer of their own.
-        dropout_rate: rate on the probabilities.
-        dtype: type to compute in; None is that of the arrays.
-        implementation: name of the attention kernel.
-        rules: mesh axis of every logical axis.
+        setting: see `Setting`.
 
     Attributes:
         kind: class and options, as a config holds them.
@@ -122,27 +123,18 @@ class AttentionModule(nnx.Module, abc.ABC):
     deterministic: bool
     output: Any
 
-    def __init__(
-        self,
-        width: int,
-        memory_width: int | None = None,
-        *,
-        initializer: Initializer = Normal(0.02),
-        dropout_rate: float = 0.0,
-        dtype: Any = None,
-        implementation: str = "auto",
-        rules: Rules = RULES,
-    ) -> None:
-        if not 0.0 <= dropout_rate < 1.0:
-            raise ConfigError(f"dropout_rate: must be at least 0 and below 1, got {dropout_rate}")
+    def __init__(self, width: int, memory_width: int | None = None, **setting: Any) -> None:
+        given = Setting(**setting)
+        if not 0.0 <= given.dropout_rate < 1.0:
+            raise ConfigError(f"dropout_rate: must be at least 0 and below 1, got {given.dropout_rate}")
         heads, ids = self.num_heads, self.ids
         require(len(ids) == heads, "head_ids", f"names {len(ids)} heads, but num_heads is {heads}")
         distinct = len(set(ids)) == heads and min(ids, default=0) >= 0
         require(distinct, "head_ids", f"must be distinct and not negative, got {ids}")
         self.width = width
         self.memory_width = width if memory_width is None else memory_width
-        dtype, own = None if dtype is None else jnp.dtype(dtype), () if rules is RULES else tuple(rules.items())
-        self.setting = Setting(initializer, dropout_rate, dtype, implementation, own)
+        dtype = None if given.dtype is None else jnp.dtype(given.dtype)
+        self.setting = given._replace(dtype=dtype, rules=tuple(dict(given.rules).items()))
         self.deterministic = False
 
     def fill(self, rngs: nnx.Rngs | None, params: Params | None) -> None:
@@ -169,8 +161,7 @@ class AttentionModule(nnx.Module, abc.ABC):
     @property
     def num_heads(self) -> int:
         """Number of heads."""
-        heads: int = self.kind.options["num_heads"]
-        return heads
+        return self.kind.options["num_heads"]
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -201,8 +192,7 @@ class AttentionModule(nnx.Module, abc.ABC):
     def combine(self, context: jax.Array) -> jax.Array:
         """Return sum_h context_h W_O^h + b_O: `[batch, query, heads, value_dim]` to `[batch, query, width]`."""
         heads, size = context.shape[2:]
-        outputs: jax.Array = self.output(context.reshape(*context.shape[:2], heads * size))
-        return outputs
+        return self.output(context.reshape(*context.shape[:2], heads * size))
 
     def output_matrices(self) -> jax.Array:
         """Return W_O^h of every head, `[heads, value_dim, width]`, of which `combine` is the linear map, b_O aside."""
@@ -247,21 +237,23 @@ class AttentionModule(nnx.Module, abc.ABC):
             dropout=rngs.dropout() if rngs is not None and drops else None,
         )
         call = jax.tree.map(jnp.asarray, call)
-        check_call(call, self.width, self.memory_width, self.num_heads)
+        call = check_call(call, self.width, self.memory_width, self.num_heads)
         like = call.inputs if cache is None else (call.inputs, call.cache)
         return spread_by_compiler(type(self)._computed, like, self, call)
 
     def _computed(self, call: ModuleCall) -> Any:
         """Return the results of `__call__`."""
         module, setting, batch = self, self.setting, call.batch
-        call = one_batch_axis(call)
+        call = one_batch_axis(call, self.num_heads)
         inputs, cache = call.inputs, call.cache
         if setting.dtype is not None:
             module, inputs, memory = jax.tree.map(lambda x: x.astype(setting.dtype), (self, inputs, call.attended_to))
             call = call._replace(attended_to=memory)
         key_values = module.key_values(inputs if call.attended_to is None else call.attended_to, call.positions)
         if cache is not None:
-            key_values = {name: _append(cache.entries[name], new, cache.used) for name, new in key_values.items()}
+            held = cache.entries
+            append = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=cache.used, axis=1)
+            key_values = {name: append(held[name], new.astype(held[name].dtype)) for name, new in key_values.items()}
         context = Call(
             mask=call.mask,
             bias=call.bias,
@@ -312,20 +304,14 @@ class AttentionModule(nnx.Module, abc.ABC):
     def convert(self, to: Any, seed: int = 0) -> AttentionModule:
         """Return a module of another formulation with these weights, by `headjax.convert`'s targets."""
         # Conversions are made of formulations, so that formulations do not know them.
-        converted: AttentionModule = importlib.import_module("headjax.conversion.model").convert_layer(self, to, seed)
-        return converted
+        return importlib.import_module("headjax.conversion.model").convert_layer(self, to, seed)
 
     def like(self, kind: Kind, params: Params) -> AttentionModule:
         """Return a module of another kind with this one's sizes and setting."""
-        module: AttentionModule = kind.module(self.width, self.memory_width)
+        module = kind.module(self.width, self.memory_width)
         module.setting, module.deterministic = self.setting, self.deterministic
         module.fill(None, params)
         return module
-
-
-def _append(held: jax.Array, new: jax.Array, used: jax.Array) -> jax.Array:
-    """Write `[batch, new, ...]` into `[batch, capacity, ...]` behind the tokens used."""
-    return jax.lax.dynamic_update_slice_in_dim(held, new.astype(held.dtype), used, axis=1)
 
 
 def key_value_shapes(module: AttentionModule, batch: int, length: int, dtype: Any) -> dict[str, jax.ShapeDtypeStruct]:
@@ -333,8 +319,7 @@ def key_value_shapes(module: AttentionModule, batch: int, length: int, dtype: An
     shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, dtype), module)
     inputs = jax.ShapeDtypeStruct((batch, length, module.memory_width), dtype)
     positions = jax.ShapeDtypeStruct((1, length), jnp.int32)
-    found: dict[str, jax.ShapeDtypeStruct] = jax.eval_shape(type(module).key_values, shapes, inputs, positions)
-    return found
+    return jax.eval_shape(type(module).key_values, shapes, inputs, positions)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -355,17 +340,17 @@ class WrappingAttention(AttentionModule):
 
     @property
     def num_heads(self) -> int:
-        heads: int = self.kind.inner.num_heads
+        heads = self.kind.inner.num_heads
         require(heads > 0, "inner", "has no heads, so that there is nothing around them")
         return heads
 
     @property
     def ids(self) -> tuple[int, ...]:
-        return tuple(self.kind.inner.ids)
+        return self.kind.inner.ids
 
     @property
     def groups(self) -> tuple[int, ...]:
-        return tuple(self.kind.inner.groups)
+        return self.kind.inner.groups
 
     def changed(self, heads: Sequence[int]) -> dict[str, Any]:
         return {"inner": self.inner.left(heads)}

@@ -73,7 +73,12 @@ class GroupedAttention(AttentionModule):
         super().__init__(width, memory_width, **setting)
         if rotary is not None:
             rotary.check("head_dim", head_dim)
-        _check_groups(num_heads, kv_heads, kv_index)
+        if kv_index is None:
+            require(num_heads % kv_heads == 0, "kv_heads", f"{kv_heads} does not divide the num_heads of {num_heads}")
+        else:
+            require(len(kv_index) == num_heads, "kv_index", f"maps {len(kv_index)} heads, but num_heads is {num_heads}")
+            named = f"must name each of the {kv_heads} kv_heads from 0, got {sorted(set(kv_index))}"
+            require(set(kv_index) == set(range(kv_heads)), "kv_index", named)
         self.kv_heads, self.kv_index = kv_heads, kv_index
         source, values, keys = self.memory_width, self.values, self.key_heads_axis
         self.query = weight((width, num_heads, head_dim), ("embed", "heads", "head_dim"))
@@ -89,8 +94,7 @@ class GroupedAttention(AttentionModule):
     @property
     def values(self) -> int:
         """Size of each value."""
-        size: int = self.kind.head_dim if self.kind.value_dim is None else self.kind.value_dim
-        return size
+        return self.kind.head_dim if self.kind.value_dim is None else self.kind.value_dim
 
     @property
     def logit_scale(self) -> float:
@@ -111,33 +115,24 @@ class GroupedAttention(AttentionModule):
         return {"key": key, "value": into_heads(inputs, self.value, self.value_bias)}
 
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
-        query = self.queries(inputs, call)
-        key, value = self.read(key_values["key"]), self.read(key_values["value"])
-        return call(query, key, value, scale=self.logit_scale)
-
-    def queries(self, inputs: jax.Array, call: Call) -> jax.Array:
-        """Return the queries `[batch, query, heads, head_dim]`, normalised and turned."""
-        query = into_heads(inputs, self.query, self.query_bias)
+        query = into_heads(inputs, self.query, self.query_bias)  # [batch, query, heads, head_dim]
         if self.query_norm is not None:
             query = self.query_norm(query)
         if self.kind.rotary is not None:
             query = self.turned(query, positions_or_count(call.positions, query.shape[1], call.mask))
-        return query
+        key, value = key_values["key"], key_values["value"]
+        if self.kv_index is not None and self.kv_heads > 1:
+            # Kernels know only equal groups, so that unequal ones are read out: one KV head for each query head.
+            key, value = (self._read(stored) for stored in (key, value))
+        return call(query, key, value, scale=self.logit_scale)
 
     def turned(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
         """Return queries or keys `[batch, length, heads, head_dim]`, turned at `[batch or 1, length]` positions."""
-        found: jax.Array = self.kind.rotary(vectors, positions)
-        return found
+        return self.kind.rotary(vectors, positions)
 
-    def read(self, stored: jax.Array) -> jax.Array:
-        """Return keys or values `[batch, key, kv_heads or 1, dim]` in the form that kernels take.
-
-        Kernels know only equal groups, so unequal ones are read out: one KV head per query head. A single
-        head is read by all of them.
-        """
-        if self.kv_index is None or stored.shape[2] == 1:
-            return stored
-        return jnp.take(stored, jnp.asarray(self.kv_index), axis=2)
+    def _read(self, stored: jax.Array) -> jax.Array:
+        """Return `[batch, key, kv_heads, dim]` by query head; a latent that all of them read stays one."""
+        return stored if stored.shape[2] == 1 else jnp.take(stored, jnp.asarray(self.kv_index), axis=2)
 
     def flops(self, query_length: int, key_length: int) -> int:
         heads, size, both = self.num_heads, self.kind.head_dim, self.kind.head_dim + self.values
@@ -158,15 +153,6 @@ class GroupedAttention(AttentionModule):
 def equal_groups(num_heads: int, kv_heads: int) -> tuple[int, ...]:
     """H * kv_heads // num_heads for every head h."""
     return tuple(head * kv_heads // num_heads for head in range(num_heads))
-
-
-def _check_groups(heads: int, groups: int, index: Ids) -> None:
-    if index is None:
-        require(heads % groups == 0, "kv_heads", f"{groups} does not divide the num_heads of {heads}")
-        return
-    require(len(index) == heads, "kv_index", f"maps {len(index)} heads, but num_heads is {heads}")
-    named = f"must name each of the {groups} kv_heads from 0, got {sorted(set(index))}"
-    require(set(index) == set(range(groups)), "kv_index", named)
 
 
 @formulation("multi_head")
@@ -230,8 +216,7 @@ class MultiHeadAttention(GroupedAttention):
             return super().turned(vectors, positions)
         angles = rotary.angles(positions, rotary.dim)[..., np.asarray(frequencies)]  # [.., length, heads, head_dim / 2]
         first, second = rotary.split(vectors.astype(jnp.float32))
-        found: jax.Array = rotary.join(*rotary.turn(first, second, angles)).astype(vectors.dtype)
-        return found
+        return rotary.join(*rotary.turn(first, second, angles)).astype(vectors.dtype)
 
     def changed(self, heads: Sequence[int]) -> dict[str, Any]:
         own = self.kind.frequencies

@@ -46,7 +46,5 @@ class HeadOutput(nnx.Module):
         if self.kernel is None:
             outputs = jnp.zeros((*contexts.shape[:-1], self.width), contexts.dtype)
         else:
-            features, width = contexts.shape[-1], self.kernel.shape[-1]
-            flat = contexts.reshape(-1, features) @ self.kernel.reshape(features, width)
-            outputs = flat.reshape(*contexts.shape[:-1], width)
+            outputs = into_heads(contexts, self.kernel.reshape(-1, self.kernel.shape[-1]))
         return outputs if self.bias is None else outputs + self.bias.reshape(1, 1, -1)

@@ -177,9 +177,8 @@ def _distilled(
     from headjax.evaluation.task import Task, evaluate_task, measure_of
     from headjax.models.model import load
     from headjax.training.checkpoints import Checkpoints
-    from headjax.training.distillation import distill
+    from headjax.training.distillation import Distillation, distill
     from headjax.training.loop import TrainResult
-    from headjax.training.objectives import Distillation
 
     teacher = load(options.teacher)
     task = Task(options.train, data, measure_of(data) or LanguageModelling())

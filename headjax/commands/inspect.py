@@ -106,7 +106,7 @@ def _from_directory(path: str) -> ModelConfig:
 
 def _from_file(options: Options) -> ModelConfig:
     from headjax.initialization import ModelSource
-    from headjax.training.config import load_config
+    from headjax.training.config_file import load_config
 
     return ModelSource.of(load_config(options.config, options.overrides).to_dict()).architecture()
 

@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 from headjax.core.class_names import find_class, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.task_names import OwnTask
-from headjax.data.files import find_files
-from headjax.data.forms.questions import usual_stride
-from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
-from headjax.data.local_files import HELD_OUT
-from headjax.data.tables import header, is_table, table_rows
-from headjax.data.task import DataConfig
-from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering
-from headjax.evaluation.specs import LENGTH, SQUAD_LENGTH, Labels, Request, read_labels, table_columns
+from headjax.data.config import DataConfig, Opened
+from headjax.data.forms import Form, ImageForm, LabelledForm, MultiLabelForm, QuestionForm, SimilarityForm, TagForm
+from headjax.data.recognise import first_file, named_task, read_labels, recognise, table_columns
+from headjax.data.registry import TASKS
+from headjax.data.tables import header, is_table
+from headjax.evaluation.specs import Request, fitted, table_form
 from headjax.models.decoder import DecoderConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.encoder_decoder import EncoderDecoderConfig
@@ -24,14 +22,14 @@ from headjax.models.model import Model
 from headjax.models.tasks import (
     Classification,
     DistilledClassification,
-    NoTask,
+    MultiLabel,
     Regression,
     SentenceSimilarity,
     Span,
     TaskOutput,
+    TokenClassification,
 )
 from headjax.models.tasks.classification import class_names, names_or_numbers
-from headjax.storage.files import read_text
 
 TRANSLATION_LENGTH = 128
 """Default number of tokens of each side of a translation."""
@@ -40,11 +38,27 @@ BUCKETS = (32, 64, 128, 256)
 """Lengths to which training batches are padded, as far as they are below the longest example's."""
 
 FAMILIES: dict[type, tuple[OwnTask, ...]] = {
-    EncoderConfig: ("classification", "pairs", "regression", "similarity", "questions"),
+    EncoderConfig: (
+        "classification",
+        "pairs",
+        "multi_label",
+        "regression",
+        "similarity",
+        "retrieval",
+        "tokens",
+        "questions",
+    ),
     EncoderDecoderConfig: ("translation",),
     DecoderConfig: ("text",),
 }
 """Tasks by kind of model."""
+
+DIVISIONS = {
+    "text": "pieces of the text, by their hash",
+    "translation": "pairs, by the hash of the source",
+    "questions": "questions, by the hash of their paragraph",
+}
+"""What is held out of the training file, by form; of others rows by the hash of their first text."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,9 +73,9 @@ class OwnFiles:
 
 
 class InferredTask(NamedTuple):
-    """A model's task on the user's own files."""
+    """A model's task on the user's own files, or on a task by name."""
 
-    task: OwnTask
+    task: str
     data: DataConfig
     output: TaskOutput | None
     division: str
@@ -74,134 +88,121 @@ def infer_task(model: Model, files: OwnFiles) -> InferredTask:
         raise HeadjaxError("MODEL: encoders, decoders and encoder-decoders of text are fine-tuned on files")
     if files.task is not None and files.task not in possible:
         raise HeadjaxError(f"--task: this model can be fine-tuned for {', '.join(possible)}, not for {files.task}")
-    Request("", model, 0).tokenizer()
+    request = Request(model, files.length)
+    request.tokenizer()
+    name, columns, task = _named(model, files, possible)
+    data = DataConfig(task=task, validation=files.validation, columns=columns)
+    data = fitted(data, request, TRANSLATION_LENGTH if name == "translation" else 512)
+    if name != "text":
+        data = dataclasses.replace(data, buckets=tuple(bound for bound in BUCKETS if bound < data.length))
+    if data.folder is not None:
+        return InferredTask(name, dataclasses.replace(data, buckets=()), None, "those that were prepared")
+    data = dataclasses.replace(data, classes=())
+    opened = dataclasses.replace(data, validation="", whole=True).open()
+    output = _output(model, opened, files.train)
+    names = (
+        names_or_numbers(model.config) if output is None else getattr(output, "names", ()) or opened.form.label_names
+    )
+    return InferredTask(name, data.for_classes(names) if names else data, output, _division(files, name, opened))
+
+
+def _named(model: Model, files: OwnFiles, possible: tuple[OwnTask, ...]) -> tuple[str, dict[str, str], str]:
+    """Return the form of the files, the columns of a table, and the task as `DataConfig` takes it."""
+    path, given = files.train, files.columns
+    if path.partition(":")[0] in TASKS:
+        return named_task(path).spec.name, {}, path
     if possible == ("text",):
-        return _text(model, files)
+        if is_table(path) and "text" not in header(path):
+            raise DataError(f"{path}: a decoder is fine-tuned on text, or on a table with a column `text`")
+        return "text", {}, f"text:{path}"
     if possible == ("translation",):
-        return _translation(model, files)
-    if files.task == "questions" or (files.task is None and _holds_questions(files.train)):
-        return _questions(model, files)
-    return _labelled(model, files)
-
-
-def _division(files: OwnFiles, held_out: str, share: float = 0.1) -> str:
-    """Return the origin of the validation examples; `share` is the `validation_fraction` of the data's config."""
-    return files.validation or f"about {share:.0%} of {files.train}: {held_out}"
-
-
-def _buckets(length: int) -> tuple[int, ...]:
-    return tuple(bound for bound in BUCKETS if bound < length)
-
-
-def _text(model: Model, files: OwnFiles) -> InferredTask:
-    if is_table(files.train):
-        raise DataError(f"{files.train}: a decoder is fine-tuned on plain text, not on a table")
-    length = Request("", model, files.length).length()
-    data = LanguageConfig(path=files.train, validation=files.validation, length=length)
-    return InferredTask("text", data, None, _division(files, "pieces of the text, by their hash", HELD_OUT))
-
-
-def _translation(model: Model, files: OwnFiles) -> InferredTask:
-    columns = files.columns
-    if not columns and is_table(files.train):
-        names = header(files.train)
-        columns = ("source", "target") if {"source", "target"} <= set(names) else names
-    if len(columns) != 2:
-        said = f"{files.train}: which columns, or suffixes of files, are source and target? --columns en,de"
-        raise DataError(said)
-    read = _reading(model, files, TRANSLATION_LENGTH)
-    data = ParallelText(train=files.train, source=columns[0], target=columns[1], **read)
-    return InferredTask("translation", data, None, _division(files, "pairs, by the hash of the source"))
-
-
-def _reading(model: Model, files: OwnFiles, usual: int = LENGTH) -> dict[str, Any]:
-    """Return the file to evaluate on, the length of an example and the buckets, as fields of the data's config."""
-    length = Request("", model, files.length).length(usual)
-    return {"validation": files.validation, "max_length": length, "buckets": _buckets(length)}
-
-
-def _holds_questions(path: str) -> bool:
-    file = find_files(path)[0]
-    return ".json" in file.suffixes and read_text(file).lstrip().startswith("{")
-
-
-def _questions(model: Model, files: OwnFiles) -> InferredTask:
-    read = _reading(model, files, SQUAD_LENGTH)
-    data = QuestionAnswering(train=files.train, stride=usual_stride(read["max_length"]), **read)
-    output = None if isinstance(_output(model), Span) else Span()
-    return InferredTask("questions", data, output, _division(files, "questions, by the hash of their paragraph"))
-
-
-def _output(model: Model) -> Any:
-    return getattr(model.config, "task", None)
-
-
-def _labelled(model: Model, files: OwnFiles) -> InferredTask:
-    """Return the task of a table of labelled texts or pairs."""
-    if not is_table(files.train):
-        raise DataError(
-            f"{files.train}: an encoder is fine-tuned on a table (.tsv, .csv, .json, .jsonl, .parquet) or SQuAD's JSON"
-        )
+        names = given or (header(path) if is_table(path) else ())
+        names = ("source", "target") if not given and {"source", "target"} <= {*names} else names
+        if len(names) != 2:
+            raise DataError(f"{path}: which columns, or suffixes of files, are source and target? --columns en,de")
+        return "translation", {}, f"translation:{path}:{'-'.join(names)}"
+    name = files.task or ("classification" if given else recognise(path))
+    if name == "text":
+        formats = "a table (.tsv, .csv, .json, .jsonl, .parquet), a file in CoNLL's format or SQuAD's JSON"
+        raise DataError(f"{path}: an encoder is fine-tuned on {formats}")
     columns = _columns(files)
-    labels = read_labels(files.train, columns["label"])
-    task = files.task or _task(model, labels, columns, files.train)
-    if task in ("pairs", "similarity") and "second" not in columns:
-        raise DataError(f"{files.train}: {task} need a column of second texts; name it: --columns TEXT,SECOND,LABEL")
-    fields = {"path": files.train, **_reading(model, files), **columns}
-    division = _division(files, "rows, by the hash of their first text")
-    if task == "regression":
-        kept = isinstance(_output(model), Regression) and _output(model).outputs == 1
-        return InferredTask(task, TextRegression(**fields), None if kept else Regression(), division)
-    if task == "similarity":
-        others = [read_labels(files.validation, columns["label"])] if files.validation else []
-        scale = max(1.0, *(each.largest for each in (labels, *others)))
-        kept = isinstance(_output(model), SentenceSimilarity)
-        return InferredTask(
-            task, TextSimilarity(**fields, scale=scale), None if kept else SentenceSimilarity(), division
-        )
-    data = TextClassification(**fields)
-    rows = list(table_rows(files.train, {"label": columns["label"]}))
-    classes = data.labels({"train": rows, "validation": []})
-    known = _has_classes(model, classes)
-    if len(classes) < 2 and not known:
-        raise DataError(f"{files.train}: all labels are {classes[0]!r}; a classification needs two classes")
-    named = () if tell_nothing(classes) else classes
-    output = None if known else Classification(classes=len(classes), names=named)
-    names = names_or_numbers(model.config) if output is None else output.names or classes
-    return InferredTask("pairs" if "second" in columns else "classification", data.for_classes(names), output, division)
+    if name in ("classification", "pairs", "multi_label", "regression", "similarity") and files.task is None:
+        columns = columns or table_columns(first_file(path))
+        name = table_form(str(first_file(path)), columns, model, trains=True)
+        _ask(name, columns, model, path)
+    return name, columns, f"{name}:{path}"
 
 
 def _columns(files: OwnFiles) -> dict[str, str]:
-    """Return the columns of a table by field, as named or as found."""
+    """Return the columns of a table by field, as they are named."""
     if not files.columns:
-        return table_columns(files.train)
+        return {}
     if len(files.columns) not in (2, 3):
         raise DataError("--columns: expected TEXT,LABEL or TEXT,SECOND,LABEL")
     text, *second, label = files.columns
     return {"text": text, **({"second": second[0]} if second else {}), "label": label}
 
 
-def _task(model: Model, labels: Labels, columns: dict[str, str], path: str) -> OwnTask:
-    """Return the task by the labels: numbers with a decimal point, or scores of pairs, are no classes."""
-    output = _output(model)
-    classes: OwnTask = "pairs" if "second" in columns else "classification"
-    embeds = isinstance(output, NoTask | SentenceSimilarity)
-    scored = columns["label"] == "score" or isinstance(output, Regression)
-    task: OwnTask = "regression" if labels.real or isinstance(output, Regression) else classes
-    if "second" in columns and embeds and (labels.real or columns["label"] == "score"):
-        task = "similarity"
-    if labels.real and labels.whole and not scored:
-        told = f"{path}: the labels are whole numbers with a decimal point, up to {labels.largest:.1f}, taken as {task}"
+def _ask(name: str, columns: dict[str, str], model: Model, path: str) -> None:
+    """Warn of whole numbers with a decimal point, which may be classes."""
+    output = getattr(model.config, "task", None)
+    if name not in ("regression", "similarity") or columns["label"] == "score" or isinstance(output, Regression):
+        return
+    labels = read_labels(first_file(path), columns["label"])
+    if labels.whole:
+        classes = "pairs" if "second" in columns else "classification"
+        told = f"{path}: the labels are whole numbers with a decimal point, up to {labels.largest:.1f}, taken as {name}"
         asked = f"--task {classes} makes them classes, --task regression numbers"
         warnings.warn(f"{told}: {asked}", UserWarning, stacklevel=2)
-    return task
+
+
+def _division(files: OwnFiles, name: str, opened: Opened) -> str:
+    """Return the origin of the validation examples."""
+    if files.validation:
+        return files.validation
+    held = DIVISIONS.get(name, "rows, by the hash of their first text")
+    share = opened.spec.held_out
+    return f"about {share:.0%} of {files.train}: {held}" if opened.spec.own else f"those of {files.train}"
+
+
+def _output(model: Model, opened: Opened, path: str) -> TaskOutput | None:
+    """Return the output that a model needs for a form; None if it has it."""
+    own, classes = getattr(model.config, "task", None), opened.form.label_names
+    wanted = _wanted(opened.form)
+    if isinstance(wanted, Classification):
+        if _has_classes(model, classes):
+            return None
+        if len(classes) < 2:
+            raise DataError(f"{path}: all labels are {classes[0]!r}; a classification needs two classes")
+    if isinstance(own, Regression) and own.outputs != 1:
+        return wanted
+    same = type(own) is type(wanted) and (not classes or _has_names(model, classes))
+    return None if same else wanted
+
+
+def _wanted(form: Form) -> TaskOutput | None:
+    """Return the output for a form; None for one of a language model."""
+    classes = form.label_names
+    many: dict[str, Any] = {"classes": len(classes), "names": () if tell_nothing(classes) else classes}
+    if isinstance(form, TagForm):
+        return TokenClassification(**many)
+    if isinstance(form, MultiLabelForm):
+        return MultiLabel(**many)
+    if isinstance(form, LabelledForm | ImageForm):
+        return Classification(**many) if classes else Regression()
+    outputs: dict[type, TaskOutput] = {QuestionForm: Span(), SimilarityForm: SentenceSimilarity()}
+    return next((output for kind, output in outputs.items() if isinstance(form, kind)), None)
 
 
 def _has_classes(model: Model, labels: tuple[str, ...]) -> bool:
     """Return whether the model classifies into these classes already; a file need not have all of them."""
-    if not isinstance(_output(model), Classification | DistilledClassification):
-        return False
-    names = class_names(model.config)
+    output = getattr(model.config, "task", None)
+    return isinstance(output, Classification | DistilledClassification) and _has_names(model, labels)
+
+
+def _has_names(model: Model, labels: tuple[str, ...]) -> bool:
+    """Return whether a model's classes have these names."""
+    names: Any = class_names(model.config)
     if not names:
-        return tell_nothing(labels) and len(labels) == _output(model).classes
+        return tell_nothing(labels) and len(labels) == getattr(model.config, "output").classes  # noqa: B009
     return all(find_class(label, names) is not None for label in labels)

@@ -74,7 +74,7 @@ def run(options: Options, progress: Progress) -> Found:
 
     from headjax.plan.plan import plan, plan_config
     from headjax.plan.tpu import find_slice
-    from headjax.training.config import load_config
+    from headjax.training.config_file import load_config
 
     where = find_slice(options.topology)
     config = plan_config(load_config(options.config, options.overrides).to_dict(), options.length)

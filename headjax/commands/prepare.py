@@ -18,9 +18,7 @@ from headjax.report.tables import Column, Table
 from headjax.storage.paths import path_of
 
 if TYPE_CHECKING:
-    from headjax.data.forms import Form
-    from headjax.data.rows import Rows
-    from headjax.data.task_spec import TaskSpec
+    from headjax.data.config import Opened
     from headjax.tokenizers.tokenizer import Tokenizer
 
 LEARNED_FROM = 1_000_000
@@ -42,7 +40,7 @@ def _host(text: str) -> tuple[int, int]:
 class Options(CommandOptions):
     """Options of `headjax prepare`."""
 
-    task: str = argument("TASK", "name of a task: lm1b, mnli, wmt14_ende, ...")
+    task: str = argument("TASK", "task name, NAME:PATH, or a path: mnli, classification:train.csv, ...", reads=True)
     out: str = option(help="folder of the shards", metavar="D", writes="folder")
     source: tuple[str, ...] = option(
         (), "your files, gs:// or hf://datasets/ (default: TFDS)", "PATH", words="many", reads=True
@@ -90,29 +88,20 @@ class Found(Result):
 
 def run(options: Options, progress: Progress) -> Found:
     """Writes a task as tokenised shards; started again it continues."""
-    from headjax.data.files import source_of
     from headjax.data.prepare import prepare
     from headjax.data.prepared import Host
-    from headjax.data.tasks import find_task
 
-    out, spec = path_of(options.out), find_task(options.task)
-    given = ([f"length={options.length}"] if options.length else []) + [*options.set]
-    form = changed(spec.form, given)
-    spec = dataclasses.replace(spec, form=form)
-    paths = [source_of(path) for path in options.source]
-    for path in paths:
-        if not path.exists() and not path.parent.exists():
-            raise DataError(f"{path}: no such file or folder")
-    rows = _rows(spec, paths)
-    host = Host(*options.host)
-    tokenizer = _tokenizer(spec, rows, options, out.expanduser()) if form.reads_text else None
+    out = path_of(options.out)
+    opened, source = _opened(options)
+    host, form = Host(*options.host), opened.form
+    tokenizer = _tokenizer(opened, options, out.expanduser()) if form.reads_text else None
     made = prepare(
-        spec.name,
+        opened.spec.name,
         form,
-        rows,
+        opened.rows,
         tokenizer,
         out,
-        source=", ".join(map(str, paths)) or ", ".join(source.name for source in spec.sources),
+        source=source,
         processes=options.processes,
         host=host,
         shard_bytes=int(options.shard_mb * 2**20),
@@ -122,7 +111,7 @@ def run(options: Options, progress: Progress) -> Found:
     manifest = made.manifest
     splits = {split: manifest.counts(split) for split in ("train", "validation") if manifest.of(split)}
     return Found(
-        task=spec.name,
+        task=opened.spec.name,
         examples=sum(counts["examples"] for counts in splits.values()),
         shards=len(manifest.shards),
         written=made.written,
@@ -135,28 +124,28 @@ def run(options: Options, progress: Progress) -> Found:
     )
 
 
-def changed(form: Form, given: Sequence[str]) -> Form:
-    """A form with other values of its fields."""
+def _opened(options: Options) -> tuple[Opened, str]:
+    """Return the task's rows, of the files that are named or from TFDS, and where they come from."""
     from headjax.core.configuration import read_literal
-    from headjax.core.fields import unknown_name
-    from headjax.core.serialize import from_data, to_data
-    from headjax.data.forms import Form
+    from headjax.data.config import EMBEDDED, DataConfig
+    from headjax.data.files import source_of
 
-    data = to_data(form)
-    for entry in given:
+    fields: dict[str, Any] = {}
+    for entry in options.set:
         name, equals, text = entry.partition("=")
-        if not equals or name not in data or name == "kind":
-            raise ConfigError(f"--set: {unknown_name('field', name, set(data) - {'kind'})}")
-        data[name] = read_literal(text)
-    return from_data(Form, data, "form")  # type: ignore[type-abstract]
-
-
-def _rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
-    """The task's rows from local files, or from TFDS."""
-    if paths:
-        return spec.local(spec, paths)
-    if not spec.sources:
-        raise DataError(f"{spec.name}: TensorFlow Datasets has no data set of it; name local files with --source")
+        if not equals:
+            raise ConfigError(f"--set: expected FIELD=VALUE, got {entry!r}")
+        fields[name] = read_literal(text)
+    config = DataConfig(task=options.task, form=fields, length=options.length or 0)
+    spec, path = config.named
+    for place in map(source_of, options.source):
+        if not place.exists() and not place.parent.exists():
+            raise DataError(f"{place}: no such file or folder")
+    if options.source or path or not spec.sources or spec.name in EMBEDDED:
+        if not options.source and not path and spec.name not in EMBEDDED and not spec.folders:
+            raise DataError(f"{spec.name}: name its files, {spec.name}:PATH or --source PATH")
+        opened = config.open(options.source)
+        return opened, opened.place
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         from headjax.data.seqio_tasks import tfds_rows
@@ -165,10 +154,10 @@ def _rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
             f"{spec.name}: TFDS needs {error.name}: pip install '.[data]' from a checkout; or name local files with "
             "--source"
         ) from None
-    return tfds_rows(spec)
+    return config.opened(tfds_rows(spec)), ", ".join(source.name for source in spec.sources)
 
 
-def _tokenizer(spec: TaskSpec, rows: Rows, options: Options, out: Path) -> Tokenizer:
+def _tokenizer(opened: Opened, options: Options, out: Path) -> Tokenizer:
     """The tokenizer that is given, the one of a continued preparation, or a new one learned from the text."""
     import itertools
 
@@ -176,6 +165,7 @@ def _tokenizer(spec: TaskSpec, rows: Rows, options: Options, out: Path) -> Token
     from headjax.tokenizers.learned import train_bpe
     from headjax.tokenizers.tokenizer import Tokenizer
 
+    spec, rows = opened.spec, opened.rows
     if options.tokenizer:
         return open_tokenizer(options.tokenizer)
     if spec.vocabulary == "given":
@@ -185,7 +175,7 @@ def _tokenizer(spec: TaskSpec, rows: Rows, options: Options, out: Path) -> Token
     if "train" not in rows:
         raise HeadjaxError("--tokenizer: there is no training text to learn a vocabulary from")
     some = itertools.islice(rows["train"].rows(), LEARNED_FROM)
-    texts = (text for row in some for text in spec.form.texts(row))
+    texts = (text for row in some for text in opened.form.texts(row))
     return train_bpe(_first(texts, 1000 * LEARNED_FROM), options.vocab_size or spec.vocab_size)
 
 

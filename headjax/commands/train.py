@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,14 @@ SHOWN = 8
 """Classes that are printed."""
 
 
+def _steps_to_trace(text: str) -> range:
+    """Read a range such as `10:15`, of which both ends belong to it."""
+    found = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise ValueError(f"expected FIRST:LAST such as 10:15, got {text!r}")
+    return range(int(found[1]), int(found[2]) + 1)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ConfigOptions):
     """Options of `headjax train`."""
@@ -29,7 +38,9 @@ class Options(ConfigOptions):
     workdir: str = option(help="folder of checkpoints, metrics and the model", metavar="D", writes="folder")
     distributed: str | None = option(None, "one of several processes: auto (Cloud TPU, GKE), or HOST:PORT,N,I", "WHO")
     help_config: bool = option(False, "list every field of a config, with FILE's values if there is one", alone=True)
-    profile_steps: str | None = option(None, "write a trace of these steps, for xprof", "FIRST:LAST")
+    profile_steps: range = option(
+        range(0), "write a trace of these steps, for xprof", "FIRST:LAST", read=_steps_to_trace, shown="none"
+    )
 
 
 def shown_classes(classes: Sequence[str]) -> str:
@@ -109,20 +120,18 @@ def run(options: Options, progress: Progress) -> Found | ConfigFields:
     """Trains, evaluates, checkpoints and resumes by itself."""
     if options.help_config:
         return _config_fields(options)
-    from headjax.training.recording import ProfiledSteps
-
-    profiled = None if options.profile_steps is None else ProfiledSteps.parse(options.profile_steps)
     if options.distributed is not None:
         from headjax.mesh.distributed import initialize
 
         initialize(options.distributed)
 
     from headjax.models.tasks.classification import class_names
-    from headjax.training.config import load_config, train_config
+    from headjax.training.config import train_config
+    from headjax.training.config_file import load_config
     from headjax.training.loop import train
 
     config = train_config(load_config(options.config, options.overrides))
-    result = train(config, options.workdir, progress=progress, profiled=profiled)
+    result = train(config, options.workdir, progress=progress, profiled=options.profile_steps)
     names = class_names(result.model.config)
     made: Found = Found.of(result, result.path, names, config.steps, extended_from=result.extended_from)
     return made
@@ -130,7 +139,8 @@ def run(options: Options, progress: Progress) -> Found | ConfigFields:
 
 def _config_fields(options: Options) -> ConfigFields:
     """Return the fields of a run's config, with the values of the options' file."""
-    from headjax.training.config import TrainConfig, load_config, train_config
+    from headjax.training.config import TrainConfig, train_config
+    from headjax.training.config_file import load_config
 
     value = train_config(load_config(options.config, options.overrides)) if options.config else None
     return ConfigFields(fields=rows_of(TrainConfig, value=value))

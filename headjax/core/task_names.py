@@ -4,5 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-OwnTask = Literal["classification", "pairs", "regression", "similarity", "questions", "translation", "text"]
+OwnTask = Literal[
+    "classification",
+    "pairs",
+    "multi_label",
+    "regression",
+    "similarity",
+    "retrieval",
+    "tokens",
+    "questions",
+    "translation",
+    "text",
+]
 """Tasks of `headjax finetune`; `pairs` is a classification of pairs of texts."""

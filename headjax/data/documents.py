@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headjax.core.errors import DataError, require
-from headjax.data.files import find_files, read_lines
+from headjax.data.files import read_lines
 from headjax.data.rows import Split, text_hash
-from headjax.storage.files import read_text
 
 COMPARED = 80
 """Least number of characters of a repeated passage; shorter ones (headings, stock phrases) may recur."""
@@ -30,18 +29,6 @@ LONGEST = 2**24
 
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 _ARTICLE = re.compile(r" = [^=\n].* = *$")
-
-
-def text_files(paths: str | Path | Sequence[str | Path]) -> list[Document]:
-    r"""Return text files as documents, one each, in the order of their paths; none twice.
-
-    Files are read as UTF-8; a byte order mark is dropped and `\r\n` becomes `\n`.
-    """
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
-    if not given:
-        raise DataError("path: no text files given")
-    files = dict.fromkeys(file for path in given for file in find_files(path))
-    return [Document(str(file), read_text(file)) for file in files]
 
 
 def read_documents(file: Path) -> Iterator[Document]:

@@ -66,6 +66,11 @@ def find_files(path: str | Path) -> list[Path]:
     raise DataError(f"{path}: no such file or folder")
 
 
+def suffix_of(file: Path) -> str:
+    """Return the suffix of a file's name without `.gz`, in lower case."""
+    return Path(file.name.removesuffix(".gz")).suffix.lower()
+
+
 def packed_or_plain(file: Path) -> Path | None:
     """Return the file, or the one of its name with `.gz`; None if neither is there."""
     return next((one for one in (file, file.with_name(f"{file.name}.gz")) if one.is_file()), None)
@@ -109,36 +114,28 @@ def read_lines(file: Path) -> Iterator[str]:
 SCHEME = "hf://"
 """Beginning of the address of a repository on the Hub."""
 
-EXPECTED = f"{SCHEME}datasets/USER/NAME/FILE (NAME@REVISION for another revision than main)"
-
 
 @functools.cache
 def _downloaded(address: str) -> Path:
     """Return the place of files of the Hub in its cache on this machine, to which they are downloaded."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
     from huggingface_hub.utils import disable_progress_bars
 
     found = re.fullmatch(rf"{SCHEME}datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/*(.*?)/*", address)
     if found is None:
-        raise DataError(f"{address}: not a data set on the Hub; expected {EXPECTED}")
+        expected = f"{SCHEME}datasets/USER/NAME/FILE (NAME@REVISION for another revision than main)"
+        raise DataError(f"{address}: not a data set on the Hub; expected {expected}")
     name, revision, inside = found[1], unquote(found[2] or "") or None, found[3]
     # The Hub's patterns match across folders: a file, all of a folder, and files of one name for several languages.
     patterns = [f"{inside.replace('**/', '*')}{rest}" for rest in ("", "/*", ".*")] if inside else None
-    endpoint = os.environ.get("HF_ENDPOINT")
     disable_progress_bars()
     try:
+        endpoint = os.environ.get("HF_ENDPOINT")
         folder = snapshot_download(
             name, repo_type="dataset", revision=revision, allow_patterns=patterns, endpoint=endpoint
         )
-    except RevisionNotFoundError:
-        raise DataError(f"{address}: the data set has no such revision") from None
-    except GatedRepoError:
-        raise DataError(f"{address}: the Hub asks for consent to its terms, and for your token in HF_TOKEN") from None
-    except RepositoryNotFoundError:
-        raise DataError(f"{address}: no such data set, or not one of yours (HF_TOKEN holds your token)") from None
     except Exception as error:
-        raise DataError(f"{address}: the Hub cannot be reached ({first_line(error)})") from None
+        raise DataError(f"{address}: cannot be downloaded ({first_line(error)}); HF_TOKEN holds your token") from None
     place = Path(folder) / inside
     there = (one for pattern in (place, place.parent / f"{glob.escape(place.name)}.*") for one in matches(pattern))
     if not place.exists() and next(there, None) is None:

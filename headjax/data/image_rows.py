@@ -33,11 +33,30 @@ CIFAR_SHAPE = (3, 32, 32)
 
 
 class ImageRows(NamedTuple):
-    """Images with labels, each read by its number."""
+    """Images with labels, each read by its number; `name` is the data set's, empty for folders by class."""
 
     rows: Rows
     classes: tuple[str, ...]
     fingerprint: str
+    name: str = ""
+
+
+def is_image_folder(folder: Path) -> bool:
+    """Return whether a folder holds files of MNIST's or CIFAR's format, or images in folders by split and class."""
+    if is_mnist(folder) or find_cifar(folder) is not None:
+        return True
+    splits = (folder / name for names in FOLDERS.values() for name in names)
+    return any(_images(child) for split in splits if split.is_dir() for child in _shown(split) if child.is_dir())
+
+
+def image_rows(folder: Path) -> ImageRows:
+    """Return the images of a folder, in whatever format."""
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder")
+    if is_mnist(folder):
+        return mnist_rows(folder)
+    name = find_cifar(folder)
+    return folder_rows(folder) if name is None else cifar_rows(folder, name)
 
 
 def _array_rows(folder: Path, found: Mapping[Split, tuple[np.ndarray, np.ndarray]]) -> Rows:
@@ -69,7 +88,9 @@ def mnist_rows(folder: Path) -> ImageRows:
     if int(held.max()) >= classes:
         place = f"{MNIST_FILES['validation']}-labels-idx1-ubyte"
         raise DataError(f"{folder / place}: label {held.max()}, but training has the {classes} classes from 0")
-    return ImageRows(_array_rows(folder, found), class_numbers(classes), _hash(pixels, labels.astype(np.int32)))
+    return ImageRows(
+        _array_rows(folder, found), class_numbers(classes), _hash(pixels, labels.astype(np.int32)), "mnist"
+    )
 
 
 def _mnist(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -193,7 +214,7 @@ def cifar_rows(folder: Path, name: str) -> ImageRows:
     }
     # The arrays are joined as integers of 32 bits: checkpoints hold this hash.
     data = np.concatenate([part.ravel() for part in found["train"]])
-    return ImageRows(_array_rows(folder, found), class_numbers(layout.classes), _hash(data))
+    return ImageRows(_array_rows(folder, found), class_numbers(layout.classes), _hash(data), name)
 
 
 def _joined(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:

@@ -69,6 +69,25 @@ def spearman(predictions: ArrayLike, labels: ArrayLike) -> float:
     return 0.0 if predicted is None else float(stats.spearmanr(predicted, gold).statistic)
 
 
+def reciprocal_rank(relevance: ArrayLike, cut: int) -> float:
+    """Return 1 / the place of the first relevant item among the first `cut` of a ranking, from 1; 0 if there is none.
+
+    `relevance` `[items]` is in the order of the ranking; an item is relevant where it is above 0.
+    """
+    places = np.flatnonzero(np.asarray(relevance)[:cut] > 0)
+    return 1.0 / (int(places[0]) + 1) if places.size else 0.0
+
+
+def ndcg(relevance: ArrayLike, cut: int) -> float:
+    """Return DCG / the DCG of the best order, with DCG = sum_i relevance_i / log2(i + 1) over the first `cut`, from 1.
+
+    `relevance` `[items]` is in the order of the ranking and not negative (Järvelin and Kekäläinen 2002).
+    """
+    gains = np.maximum(np.asarray(relevance, np.float64), 0.0)
+    discounts = 1.0 / np.log2(np.arange(2, min(cut, len(gains)) + 2))
+    return _ratio(float(gains[:cut] @ discounts), float(np.sort(gains)[::-1][:cut] @ discounts))
+
+
 def perplexity(loss: float, units_per_target: float = 1.0) -> float:
     """Return exp(loss / units_per_target)."""
     return math.exp(min(loss / units_per_target, 700.0))

@@ -16,19 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from headjax.core.errors import DataError, require
-from headjax.core.fields import Count, Size
-from headjax.core.serialize import dumps, from_data, kind, to_data
-from headjax.data.augmentation import Augmentation
-from headjax.data.files import search, source_of
+from headjax.core.errors import DataError
+from headjax.core.serialize import dumps, from_data, to_data
+from headjax.data.files import source_of
 from headjax.data.forms.form import Form
 from headjax.data.forms.images import ImageForm
 from headjax.data.forms.preprocessing import Preprocessing
 from headjax.data.loading import Reading, Stored, task_data, totals
+from headjax.data.registry import TASKS
 from headjax.data.rows import SPLITS, Split
 from headjax.data.shards import Shard, ShardRecords, read_sizes
-from headjax.data.task import DataConfig, TaskData
-from headjax.data.tasks import metrics_of
+from headjax.data.task import TaskData
 from headjax.storage.files import parse_json, write_file
 from headjax.storage.paths import is_bucket
 from headjax.tokenizers.tokenizer import SPECIAL_FILE, Tokenizer
@@ -172,72 +170,38 @@ def has_tokenizer(folder: Path) -> bool:
     return (folder / TOKENIZER / SPECIAL_FILE).is_file()
 
 
-@kind("task")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PreparedData(DataConfig):
-    """A task that `headjax prepare` wrote. Training examples are read from disk, validation examples are in memory.
+def load_prepared(
+    folder: Path,
+    task: str,
+    tokenizer: Tokenizer | None,
+    wanted: Mapping[str, Any],
+    reading: Reading,
+    by: Preprocessing | None,
+) -> TaskData:
+    """Return a prepared task: training examples are read from disk, validation examples are in memory.
 
-    Attributes:
-        task: name of the task; empty accepts whatever task the folder holds.
-        path: the prepared folder; empty looks for `prepared/TASK` under the folder that HEADJAX_DATA names.
-        length: number of tokens of an example; if not 0, the folder must have been prepared with it.
-        size: side of an image in pixels; if not 0, the folder must have been prepared with it.
-        buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.
-        augmentation: random changes of training images; None for the task's usual ones.
-        preprocessing: what the model's files say of images; their size is that of the shards.
+    `task` is its name, or empty for any; `wanted` are fields of the form that the folder must have been prepared with.
+    Images are preprocessed `by` what a model's files say, at the size of the shards.
     """
-
-    task: str = ""
-    path: str = ""
-    length: Count = 0
-    size: Count = 0
-    buckets: tuple[Size, ...] = ()
-    augmentation: Augmentation | None = None
-    preprocessing: Preprocessing | None = None
-
-    def for_files(self, files: Mapping[str, bytes]) -> PreparedData:
-        return dataclasses.replace(self, preprocessing=self.preprocessing or Preprocessing.of(files))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(bool(self.task or self.path), "path", "name a prepared folder, or a task to look for")
-
-    def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
-        folder, manifest = self.open()
-        own = Tokenizer.load(folder / TOKENIZER) if manifest.tokenizer else None
-        if own is not None and own.fingerprint != manifest.tokenizer:
-            raise DataError(f"{folder / TOKENIZER}: not the vocabulary that the shards were written with")
-        if tokenizer is not None and own is not None and tokenizer.fingerprint != own.fingerprint:
-            raise DataError(
-                f"{folder}: prepared with another vocabulary ({own.vocab_size:,} tokens, {own.fingerprint}) than "
-                f"the model's ({tokenizer.vocab_size:,} tokens, {tokenizer.fingerprint}); prepare it with --tokenizer"
-            )
-        info = {
-            "text": str(folder),
-            "task": manifest.task,
-            "tokenizer": manifest.tokenizer,
-            "data": manifest.fingerprint,
-        }
-        threads = READ_AHEAD if is_bucket(folder) else 0
-        reading = Reading(metrics_of(manifest.task), self.buckets, self.augmentation, threads)
-        form = manifest.form
-        if isinstance(form, ImageForm):
-            form = form.preprocessed(self.preprocessing, stored=True)
-        return task_data(form, own, manifest.stored(folder), info, reading)
-
-    def open(self) -> tuple[Path, Manifest]:
-        """Return the folder and its manifest."""
-        folder = source_of(self.path) if self.path else self._search()
-        manifest = read_manifest(folder)
-        if self.task and manifest.task != self.task:
-            raise DataError(f"{folder}: holds {manifest.task}, not {self.task}")
-        for field in ("length", "size"):
-            wanted, found = getattr(self, field), getattr(manifest.form, field, 0)
-            if wanted and wanted != found:
-                raise DataError(f"{folder}: prepared with {field} {found}, config.data.{field} is {wanted}")
-        return folder, manifest
-
-    def _search(self) -> Path:
-        wanted = f"what `headjax prepare {self.task}` writes"
-        names = (f"prepared/{self.task}",)
-        return search(self.task, "", names, lambda folder: folder if is_prepared(folder) else None, wanted)
+    manifest = read_manifest(folder)
+    if task and manifest.task != task:
+        raise DataError(f"{folder}: holds {manifest.task}, not {task}")
+    for field, value in wanted.items():
+        found = getattr(manifest.form, field, None)
+        if value != found:
+            raise DataError(f"{folder}: prepared with {field} {found}, config.data asks for {value}")
+    own = Tokenizer.load(folder / TOKENIZER) if manifest.tokenizer else None
+    if own is not None and own.fingerprint != manifest.tokenizer:
+        raise DataError(f"{folder / TOKENIZER}: not the vocabulary that the shards were written with")
+    if tokenizer is not None and own is not None and tokenizer.fingerprint != own.fingerprint:
+        raise DataError(
+            f"{folder}: prepared with another vocabulary ({own.vocab_size:,} tokens, {own.fingerprint}) than "
+            f"the model's ({tokenizer.vocab_size:,} tokens, {tokenizer.fingerprint}); prepare it with --tokenizer"
+        )
+    info = {"text": str(folder), "task": manifest.task, "tokenizer": manifest.tokenizer, "data": manifest.fingerprint}
+    metrics = TASKS[manifest.task].metrics if manifest.task in TASKS else ()
+    threads = READ_AHEAD if is_bucket(folder) else 0
+    form = manifest.form
+    if isinstance(form, ImageForm):
+        form = form.preprocessed(by, stored=True)
+    return task_data(form, own, manifest.stored(folder), info, reading._replace(metrics=metrics, threads=threads))

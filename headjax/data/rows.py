@@ -77,11 +77,6 @@ def hold_out(read: Callable[[], Iterable[Row]], field: str, fraction: float, pla
     raise DataError(f"{place}: too few rows to hold some out; name a file for validation")
 
 
-def divided(rows: Sequence[Row], field: str, fraction: float, place: str) -> dict[Split, list[Row]]:
-    """Return both sides of `hold_out` in memory."""
-    return {split: [*side.rows()] for split, side in hold_out(lambda: rows, field, fraction, place).items()}
-
-
 def weight(row: Row) -> int:
     """Return the approximate size of a row in bytes."""
     return sum(value.nbytes if isinstance(value, np.ndarray) else len(str(value)) for value in row.values.values())

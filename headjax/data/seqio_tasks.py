@@ -13,8 +13,8 @@ import seqio
 import tensorflow as tf
 
 from headjax.core.errors import DataError
+from headjax.data.registry import TaskSpec, TfdsSource
 from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split
-from headjax.data.task_spec import TaskSpec, TfdsSource
 
 HOST = "storage.googleapis.com"
 """Host that TFDS asks first for a data set that it does not have."""
@@ -61,8 +61,6 @@ def _feature(example: Any, path: str) -> tf.Tensor:
 
 def tfds_rows(spec: TaskSpec) -> Rows:
     """Return the rows of a task from TFDS, which downloads and prepares missing data sets."""
-    if not spec.sources:
-        raise DataError(f"{spec.name}: TensorFlow Datasets has no data set of it; name local files with --source")
     tasks = [(row_task(spec, source), source) for source in spec.sources]
     splits: dict[Split, RowSource] = {}
     for split in SPLITS:

@@ -1,4 +1,4 @@
-"""Tables of the user's files: TSV, CSV, JSON, JSON lines and Parquet, all values as text."""
+"""Tables of the user's files: CSV, TSV, JSON, JSON lines, Parquet and Arrow; values are text, or lists of texts."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.core.fields import unknown_name
-from headjax.data.files import read_lines, source_of
+from headjax.data.files import read_lines, source_of, suffix_of
 from headjax.data.rows import Row
 from headjax.storage.files import check_characters, first_line, opened, parse_json, read_text, reading
 
-if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
+DELIMITED = (".csv", ".tsv", ".txt")
+"""Suffixes of tables of cells; the others are of named values."""
 
-PARQUET_ROWS = 1024
-"""Rows of a Parquet file that are read at a time."""
+SUFFIXES = (*DELIMITED, ".json", ".jsonl", ".parquet", ".arrow")
+"""Suffixes of tables."""
 
 BLOCK = 2**24
 """Bytes of a CSV or TSV file that are read at a time; no row is longer."""
+
+ROWS = 1024
+"""Rows of a Parquet file that are read at a time."""
 
 Columns = Mapping[str, str]
 """For each field of the rows its column: a name in the header, a key, or a number from 0 for a file without header."""
@@ -34,52 +37,62 @@ Entries = Iterator[tuple[str, Mapping[str, Any]]]
 """Rows of a file with named values, and before each its place."""
 
 
-class Rules(NamedTuple):
-    """Rules of a TSV file."""
-
-    raw: bool = False
-    skips: bool = False
+def is_table(path: str | Path) -> bool:
+    """Return whether a file's suffix is that of a table; `.txt` files count as text."""
+    return suffix_of(Path(path)) in set(SUFFIXES) - {".txt"}
 
 
-def table_rows(path: str | Path, columns: Columns, rules: Rules = Rules()) -> Iterator[Row]:
+def table_rows(
+    path: str | Path, columns: Columns, *, lists: Collection[str] = (), skips: bool = False
+) -> Iterator[Row]:
     """Yield the rows of a table, all values as text. Only a JSON array is read as a whole.
 
-    Formats are known by suffix, each but Parquet also with `.gz`. `.csv` has commas between cells, or if there are none
-    in its first line semicolons or tabs; cells may be quoted as Python's `csv` and pandas quote them. `.tsv` and `.txt`
-    have tabs, and a quotation mark is a character like any other. `.json` is one array of objects, `.jsonl` has an
-    object per line. Text is UTF-8.
+    Formats are known by suffix, those of text also with `.gz`. `.csv` has commas between cells, or if there are none in
+    its first line semicolons or tabs; cells may be quoted. `.tsv` and `.txt` have tabs, and a quotation mark is a
+    character like any other. `.json` is one array of objects, `.jsonl` has an object per line; `.arrow` is a file of
+    the library `datasets`. Text is UTF-8.
+
+    Args:
+        path: the table.
+        columns: the columns by field.
+        lists: fields whose values are tuples of texts; a text is divided at white space.
+        skips: whether a row of a delimited file that has another number of cells is left out.
     """
     file = source_of(path)
-    suffix = _suffix(file)
+    suffix = suffix_of(file)
     if suffix not in SUFFIXES:
         raise DataError(f"{file}: a table's name ends in one of {', '.join(SUFFIXES)}, also with .gz")
     row = None
-    for row in _delimited(file, columns, rules) if suffix in DELIMITED else _named(file, columns):
+    for place, entry in _delimited(file, columns, skips) if suffix in DELIMITED else _named(file, columns):
+        values: dict[str, Any] = {}
+        for field, cell in entry.items():
+            where = f"{place}: {columns[field]}"
+            values[field] = _texts(cell, where) if field in lists else _text(cell, where, field == "label")
+        row = Row(place, values)
         yield row
     if row is None:
         raise DataError(f"{file}: no rows")
 
 
 def header(path: str | Path) -> tuple[str, ...]:
-    """Return the first row of a TSV or CSV file, the keys of a JSON file's first object, or Parquet's columns."""
+    """Return the first row of a TSV or CSV file, the keys of a JSON file's first object, or the columns' names."""
     file = source_of(path)
-    if _suffix(file) in DELIMITED:
+    if suffix_of(file) in DELIMITED:
         return tuple(_first_row(file)[0])
-    if _suffix(file) == ".parquet":
-        with _parquet_file(file) as table:
-            return tuple(table.schema_arrow.names)
+    if suffix_of(file) in _ARROW:
+        with _arrow_file(file) as (schema, _):
+            return tuple(schema.names)
     for _, first in _objects(file):
         return tuple(first)
     raise DataError(f"{file}: no rows")
 
 
-def is_table(path: str | Path) -> bool:
-    """Return whether a file's suffix is that of a table; `.txt` files count as text."""
-    return _suffix(Path(path)) in set(SUFFIXES) - {".txt"}
-
-
-def _suffix(file: Path) -> str:
-    return Path(file.name.removesuffix(".gz")).suffix
+def has_lists(path: str | Path, column: str) -> bool:
+    """Return whether a column of a table holds lists."""
+    file = source_of(path)
+    if suffix_of(file) in DELIMITED:
+        return False
+    return any(isinstance(entry[column], list) for _, entry in itertools.islice(_named(file, {column: column}), 1))
 
 
 # CSV and TSV.
@@ -89,7 +102,7 @@ def _first_row(file: Path) -> tuple[list[str], str]:
     """Return the cells of a file's first row, and its delimiter."""
     lines = (line for line in read_lines(file) if line.strip("\n"))
     first = next(lines)
-    if _suffix(file) != ".csv":
+    if suffix_of(file) != ".csv":
         return first.removesuffix("\n").split("\t"), "\t"
     delimiter = next((one for one in ",;\t" if one in first), ",")
     csv.field_size_limit(BLOCK)
@@ -99,7 +112,7 @@ def _first_row(file: Path) -> tuple[list[str], str]:
         raise DataError(f"{file}: row 1: {error}") from None
 
 
-def _delimited(file: Path, columns: Columns, rules: Rules) -> Iterator[Row]:
+def _delimited(file: Path, columns: Columns, skips: bool) -> Entries:
     first, delimiter = _first_row(file)
     has_header = not all(column.isdecimal() for column in columns.values())
     if has_header:
@@ -109,34 +122,22 @@ def _delimited(file: Path, columns: Columns, rules: Rules) -> Iterator[Row]:
         missing = next((number for number in wanted.values() if number >= len(first)), None)
         if missing is not None:
             raise DataError(f"{file}: row 1: no column {missing}, there are {len(first)}, counted from 0")
-    unquoted = _suffix(file) != ".csv" and not rules.raw
-    for number, cells in _cells(file, len(first), delimiter, rules):
-        if number == 1 and has_header:
-            continue
-        values = {field: cells[index].replace("\r\n", "\n") for field, index in wanted.items()}
-        if unquoted and any(map(_is_quoted, values.values())):
-            raise DataError(f"{file}: row {number}: a quoted cell; {QUOTED}")
-        yield Row(f"{file}: row {number}", values)
+    for number, cells in _cells(file, len(first), delimiter, skips):
+        if number > 1 or not has_header:
+            yield f"{file}: row {number}", {field: cells[i].replace("\r\n", "\n") for field, i in wanted.items()}
 
 
-QUOTED = "rename the file to .csv if its cells are quoted"
-
-
-def _is_quoted(cell: str) -> bool:
-    return len(cell) > 2 and cell[0] == cell[-1] == '"' and '""' in cell[1:-1]
-
-
-def _cells(file: Path, width: int, delimiter: str, rules: Rules) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _cells(file: Path, width: int, delimiter: str, skips: bool) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield the cells of every row that is not blank, with its number from 1."""
     import pyarrow
     from pyarrow import csv as arrow
 
     names, skipped, number = [str(index) for index in range(width)], set[int](), 0
-    quotes = _suffix(file) == ".csv"
+    quotes = suffix_of(file) == ".csv"
 
     def on_other_width(row: arrow.InvalidRow) -> str:
         skipped.add(row.number)
-        return "skip" if rules.skips else "error"
+        return "skip" if skips else "error"
 
     read = arrow.ReadOptions(column_names=names, block_size=BLOCK, use_threads=False)
     parse = arrow.ParseOptions(
@@ -153,17 +154,17 @@ def _cells(file: Path, width: int, delimiter: str, rules: Rules) -> Iterator[tup
                     number = next(one for one in itertools.count(number + 1) if one not in skipped)
                     yield number, cells
         except pyarrow.ArrowException as error:
-            said = _told(first_line(error))
-            raise DataError(f"{file}: {said}" + (f"; {QUOTED}" if '"' in said and not quotes else "")) from None
+            raise DataError(f"{file}: {_told(first_line(error), quotes)}") from None
 
 
-def _told(error: str) -> str:
+def _told(error: str, quotes: bool) -> str:
     """Return pyarrow's message as ours: the row first."""
     if "straddling" in error:
         return f"a row of more than {BLOCK // 2**20} MB; is a quotation mark left open?"
     found = re.search(r"Row #(\d+): (.*)", error)
     place, reason = ("", error) if found is None else (f"row {found[1]}: ", found[2])
-    return place + ("not UTF-8; save the file as UTF-8" if "invalid UTF8" in reason else reason)
+    hint = "" if quotes or '"' not in reason else "; rename the file to .csv if its cells are quoted"
+    return place + ("not UTF-8; save the file as UTF-8" if "invalid UTF8" in reason else reason) + hint
 
 
 def _index(file: Path, names: list[str], column: str) -> int:
@@ -174,23 +175,20 @@ def _index(file: Path, names: list[str], column: str) -> int:
     return names.index(column)
 
 
-# JSON and Parquet.
+# JSON, Parquet and Arrow.
 
 
-def _named(file: Path, columns: Columns) -> Iterator[Row]:
-    for place, entry in _records(file, columns) if _suffix(file) == ".parquet" else _objects(file):
+def _named(file: Path, columns: Columns) -> Entries:
+    for place, entry in _records(file, columns) if suffix_of(file) in _ARROW else _objects(file):
         for column in columns.values():
             if column not in entry:
                 raise DataError(f"{place}: {unknown_name('key', column, entry)}")
-        cells = {field: entry[column] for field, column in columns.items()}
-        if "label" in cells and (cells["label"] is None or cells["label"] != cells["label"]):
-            cells["label"] = ""  # no label: null, or NaN among numbers
-        yield Row(place, {field: _as_text(cell, f"{place}: {columns[field]}") for field, cell in cells.items()})
+        yield place, {field: entry[column] for field, column in columns.items()}
 
 
 def _objects(file: Path) -> Entries:
     """Yield the objects of a JSON array or of JSON lines, with their places."""
-    if _suffix(file) == ".jsonl":
+    if suffix_of(file) == ".jsonl":
         for number, line in enumerate(read_lines(file), start=1):
             place = f"{file}: row {number}"
             if line.strip():
@@ -199,8 +197,7 @@ def _objects(file: Path) -> Entries:
     entries = parse_json(read_text(file), str(file))
     if not isinstance(entries, list):
         squad = isinstance(entries, dict) and "data" in entries
-        hint = f"; a task of questions in SQuAD's format is squad:{file}" if squad else ""
-        raise DataError(f"{file}: expected an array of objects{hint}")
+        raise DataError(f"{file}: expected an array of objects{f'; questions are questions:{file}' if squad else ''}")
     for number, entry in enumerate(entries, start=1):
         yield f"{file}: row {number}", _object(f"{file}: row {number}", entry)
 
@@ -211,39 +208,65 @@ def _object(place: str, entry: Any) -> Mapping[str, Any]:
     return entry
 
 
+_ARROW = (".parquet", ".arrow")
+
+
 @contextlib.contextmanager
-def _parquet_file(file: Path) -> Iterator[ParquetFile]:
-    """Open a Parquet file."""
-    from pyarrow import ArrowException
-    from pyarrow.parquet import ParquetFile
+def _arrow_file(file: Path, columns: list[str] | None = None) -> Iterator[tuple[Any, Iterator[Any]]]:
+    """Open a Parquet file or an Arrow stream: its schema and its batches of rows."""
+    import pyarrow
+    from pyarrow import parquet
 
     with reading(file), file.open("rb") as stream:
         try:
-            yield ParquetFile(stream)
-        except ArrowException as error:
-            raise DataError(f"{file}: not a Parquet file that can be read ({first_line(error)})") from None
+            if suffix_of(file) == ".parquet":
+                table = parquet.ParquetFile(stream)
+                yield table.schema_arrow, table.iter_batches(ROWS, columns=columns)
+            else:
+                batches = pyarrow.ipc.open_stream(stream)
+                yield batches.schema, iter(batches)
+        except pyarrow.ArrowException as error:
+            raise DataError(f"{file}: cannot be read ({first_line(error)})") from None
 
 
 def _records(file: Path, columns: Columns) -> Entries:
-    """Yield the rows of a Parquet file with these columns, and their places."""
+    """Yield the rows of a Parquet or Arrow file with these columns, and their places."""
     wanted, number = list(dict.fromkeys(columns.values())), itertools.count(1)
-    with _parquet_file(file) as table:
+    with _arrow_file(file, wanted) as (schema, batches):
         for column in wanted:
-            _index(file, table.schema_arrow.names, column)
-        for batch in table.iter_batches(PARQUET_ROWS, columns=wanted):
+            _index(file, schema.names, column)
+        classes = {name: _class_names(schema, name) for name in wanted}
+        for batch in batches:
             for index in range(batch.num_rows):
-                yield f"{file}: row {next(number)}", {name: _value(batch.column(name)[index]) for name in wanted}
+                values = {name: _value(batch.column(name)[index], classes[name]) for name in wanted}
+                yield f"{file}: row {next(number)}", values
 
 
-def _value(cell: Any) -> Any:
-    """Return the value of a cell of a Parquet file; the cell itself where Python has no such value."""
+def _class_names(schema: Any, column: str) -> tuple[str, ...]:
+    """Return the names of a column's classes as the library `datasets` writes them beside the numbers; none if not."""
+    data = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    feature = data.get("info", {}).get("features", {}).get(column, {})
+    feature = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
+    return tuple(feature.get("names") or ())
+
+
+def _value(cell: Any, classes: tuple[str, ...]) -> Any:
+    """Return the value of a cell, classes by name; the cell itself where Python has no such value."""
+
+    def named(one: Any) -> Any:
+        return classes[one] if isinstance(one, int) and 0 <= one < len(classes) else one
+
     try:
-        return cell.as_py()
+        value = cell.as_py()
     except ValueError:  # times to the nanosecond
         return cell
+    return [named(one) for one in value] if isinstance(value, list) else named(value)
 
 
-def _as_text(value: Any, place: str) -> str:
+def _text(value: Any, place: str, may_miss: bool = False) -> str:
+    """Return a cell as text; a label that is missing (null, or NaN among numbers) is empty."""
+    if may_miss and (value is None or (isinstance(value, float) and math.isnan(value))):
+        return ""
     if isinstance(value, str):
         return check_characters(value, place)
     if value is None:
@@ -255,8 +278,7 @@ def _as_text(value: Any, place: str) -> str:
     raise DataError(f"{place}: neither text nor a number, but {type(value).__name__}")
 
 
-DELIMITED = (".csv", ".tsv", ".txt")
-"""Suffixes of tables of cells; the others are of named values."""
-
-SUFFIXES = (*DELIMITED, ".json", ".jsonl", ".parquet")
-"""Suffixes of tables."""
+def _texts(value: Any, place: str) -> tuple[str, ...]:
+    if isinstance(value, list):
+        return tuple(_text(one, place) for one in value)
+    return tuple(_text(value, place, may_miss=True).split())

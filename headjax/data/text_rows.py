@@ -1,27 +1,33 @@
-"""Rows of files that are no tables: lines, documents, pairs of sentences, questions, TFRecords."""
+"""Rows of files that are no tables: documents, lines, aligned translations, SQuAD's questions, CoNLL's words."""
 
 from __future__ import annotations
 
 import itertools
 import operator
-import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.core.fields import unknown_name
-from headjax.data.documents import Document
+from headjax.data.documents import Document, read_documents
 from headjax.data.files import packed_or_plain, read_lines, source_of
-from headjax.data.image_rows import pixels
-from headjax.data.rows import Row, Split
-from headjax.data.tables import is_table, table_rows
+from headjax.data.rows import Row
 from headjax.storage.files import check_characters, parse_json, read_text
 
 
-def document_rows(found: Mapping[Split, Sequence[Document]]) -> dict[Split, list[Row]]:
-    """Return documents as rows."""
-    return {name: [Row(one.name, {"text": one.text}) for one in some] for name, some in found.items()}
+def document_row(document: Document) -> Row:
+    """Return a document as a row."""
+    return Row(document.name, {"text": document.text})
+
+
+def whole_text(file: Path) -> Iterator[Row]:
+    """Yield all of a text file."""
+    yield Row(str(file), {"text": read_text(file)})
+
+
+def articles(file: Path) -> Iterator[Row]:
+    """Yield the documents of a text file, see `read_documents`."""
+    return map(document_row, read_documents(file))
 
 
 def text_lines(file: Path) -> Iterator[Row]:
@@ -31,28 +37,19 @@ def text_lines(file: Path) -> Iterator[Row]:
             yield Row(f"{file}: line {number}", {"text": line.strip()})
 
 
-def translation_pairs(path: str, source: str, target: str) -> Iterator[Row]:
-    """Yield the pairs of two line-aligned files, or of a table; pairs with an empty side are skipped."""
-    pairs = (_pair_table if is_table(path) else _aligned)(path, source, target)
-    number = -1
-    for number, pair in enumerate(pair for pair in pairs if all(side.strip() for side in pair)):
-        yield Row(f"{path}: pair {number}", {"source": pair[0].strip(), "target": pair[1].strip()})
-    if number < 0:
-        raise DataError(f"{path}: no line has text on both sides")
-
-
-def _pair_table(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
-    rows = table_rows(path, {"source": source, "target": target})
-    return ((row.values["source"], row.values["target"]) for row in rows)
-
-
-def _aligned(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
+def aligned_pairs(path: str, source: str, target: str) -> Iterator[Row]:
+    """Yield the pairs of lines of `PATH.source` and `PATH.target`, each also packed; those with an empty side not."""
     files = [_file_of(f"{path}.{language}") for language in (source, target)]
-    for number, (first, second) in enumerate(itertools.zip_longest(*map(read_lines, files))):
+    number = -1
+    for line, (first, second) in enumerate(itertools.zip_longest(*map(read_lines, files))):
         if first is None or second is None:
             shorter, longer = files if first is None else files[::-1]
-            raise DataError(f"{shorter}: {number:,} lines, but {longer.name} has more")
-        yield first, second
+            raise DataError(f"{shorter}: {line:,} lines, but {longer.name} has more")
+        if first.strip() and second.strip():
+            number += 1
+            yield Row(f"{path}: pair {number}", {"source": first.strip(), "target": second.strip()})
+    if number < 0:
+        raise DataError(f"{path}: no line has text on both sides")
 
 
 def _file_of(path: str) -> Path:
@@ -62,15 +59,13 @@ def _file_of(path: str) -> Path:
     return file
 
 
-def read_questions(path: str | Path) -> list[Row]:
-    """Return the questions of a SQuAD v1.1 file, with the fields of `QuestionForm`."""
-    file = source_of(path)
+def questions(file: Path) -> Iterator[Row]:
+    """Yield the questions of a SQuAD v1.1 file, with the fields of `QuestionForm`."""
     whole = parse_json(read_text(file), str(file))
     try:
-        articles = whole["data"]
         found = [
             _question(file, paragraph["context"], entry)
-            for article in articles
+            for article in whole["data"]
             for paragraph in article["paragraphs"]
             for entry in paragraph["qas"]
         ]
@@ -80,7 +75,7 @@ def read_questions(path: str | Path) -> list[Row]:
         raise DataError(f"{file}: not in SQuAD's format ({type(error).__name__}: {error})") from None
     if not found:
         raise DataError(f"{file}: no questions")
-    return found
+    return iter(found)
 
 
 def _question(file: Path, context: str, entry: Mapping[str, Any]) -> Row:
@@ -96,62 +91,29 @@ def _question(file: Path, context: str, entry: Mapping[str, Any]) -> Row:
     return Row(place, values)
 
 
-TFRECORD = ".tfrecord"
+CONLL = (".conll", ".bio", ".iob", ".iob2")
+"""Suffixes of files in CoNLL's format."""
 
 
-def read_tfrecord(
-    file: Path, fields: Mapping[str, str], feature: Callable[[str, Container[str]], str] = lambda field, there: field
-) -> Iterator[Row]:
-    """Yield the rows of a TFRecord of `tf.train.Example`s; TensorFlow reads it. A file named `*.gz` is unpacked."""
-    try:
-        import tensorflow as tf
-    except ImportError:
-        raise DataError(f"{file}: TFRecords are read by TensorFlow: pip install '.[data]' from a checkout") from None
+def tagged_words(file: Path) -> Iterator[Row]:
+    """Yield the sentences of a file in CoNLL's format: a word a line, its tag last, a blank line after each sentence.
 
-    number = 0
-    dataset = tf.data.TFRecordDataset(str(file), compression_type="GZIP" if file.suffix == ".gz" else "")
-    records = dataset.as_numpy_iterator()
-    while True:
-        place = f"{file}: record {number}"
-        try:
-            data = next(records)
-            features = tf.train.Example.FromString(data).features.feature
-        except StopIteration:
-            break
-        except tf.errors.OpError as error:
-            known = re.search(r"(truncated|corrupted) record", error.message)
-            reason = known[0] if known else f"cannot be read ({' '.join(error.message.split())})"
-            raise DataError(f"{place}: {reason}") from None
-        except Exception as error:  # the message library's own DecodeError
-            raise DataError(f"{place}: not a tf.train.Example ({error})") from None
-        values = {}
-        for field, what in fields.items():
-            name = feature(field, features)
-            if name not in features:
-                raise DataError(f"{place}: {unknown_name('feature', name, features)}")
-            values[field] = _feature_value(features[name], what, f"{place}: feature {name}")
-        yield Row(place, values)
-        number += 1
-    if not number:
-        raise DataError(f"{file}: no records")
-
-
-def _feature_value(feature: Any, what: str, place: str) -> Any:
-    kind = feature.WhichOneof("kind")
-    values = list(getattr(feature, kind).value) if kind else []
-    if what == "texts":
-        return tuple(_decoded(value, place) for value in values)
-    if len(values) != 1:
-        raise DataError(f"{place}: expected one value, got {len(values)}")
-    if what == "image":
-        return pixels(values[0], place)
-    return _decoded(values[0], place) if what == "text" or isinstance(values[0], bytes) else values[0]
-
-
-def _decoded(value: Any, place: str) -> str:
-    if not isinstance(value, bytes):
-        raise DataError(f"{place}: expected text, got {value!r}")
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{place}: byte offset {error.start}: not UTF-8 ({error.reason})") from None
+    Lines that begin with `-DOCSTART-` or `#` are left out.
+    """
+    words: list[tuple[str, str]] = []
+    start, any_row = 0, False
+    for number, line in enumerate(itertools.chain(read_lines(file), [""]), start=1):
+        cells = line.split()
+        if cells and (cells[0] == "-DOCSTART-" or line.startswith("# ")):
+            continue
+        if cells:
+            if len(cells) < 2:
+                raise DataError(f"{file}: line {number}: expected a word and its tag, got {line.strip()!r}")
+            start = start or number
+            words.append((cells[0], cells[-1]))
+        elif words:
+            tokens, tags = zip(*words, strict=True)
+            yield Row(f"{file}: line {start}", {"tokens": tokens, "tags": tags})
+            words, start, any_row = [], 0, True
+    if not any_row:
+        raise DataError(f"{file}: no words with tags")

@@ -11,17 +11,27 @@ import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
+from headjax.data.config import DataConfig
 from headjax.data.examples import encode_sequences, padding_id, sequences
-from headjax.data.files import source_of
-from headjax.data.forms.questions import QuestionForm, usual_stride
-from headjax.data.known_data import Glue
+from headjax.data.files import find_files, source_of
+from headjax.data.forms import (
+    Form,
+    ImageForm,
+    LabelledForm,
+    QuestionForm,
+    RetrievalForm,
+    SimilarityForm,
+    TagForm,
+    TranslationForm,
+)
+from headjax.data.forms.questions import usual_stride
 from headjax.data.loading import load_rows
+from headjax.data.recognise import known_columns, named_task
+from headjax.data.registry import PAIR_COLUMNS
 from headjax.data.rows import Row
 from headjax.data.stream import evaluation_batches
 from headjax.data.tables import header, is_table, table_rows
-from headjax.data.tasks import GLUE
-from headjax.data.text_rows import read_questions, text_lines, translation_pairs
-from headjax.evaluation import specs
+from headjax.data.text_rows import text_lines
 from headjax.evaluation.spans import Spans
 from headjax.evaluation.specs import SQUAD_LENGTH, Request, load_task
 from headjax.evaluation.task import Task, measure_of, measure_task
@@ -35,75 +45,90 @@ from headjax.models.tasks import Regression, Span, TokenClassification
 from headjax.models.tasks.classification import Classification, DistilledClassification, names_or_numbers
 from headjax.models.tasks.text import sentence_embeddings
 
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "texts": (*specs.COLUMNS["text"], "source", "question"),
-    "second": (*specs.COLUMNS["second"], "context"),
-    "given": (*specs.COLUMNS["label"], "target", "answer"),
-}
-"""Columns of a table by the field that they fill: those that are evaluated, and those of other outputs."""
-
 Prediction = dict[str, Any]
 """A prediction by field, see `predict`."""
 
 
 class Inputs(NamedTuple):
-    """Texts to predict for."""
+    """Texts to predict for, and the further columns of their table by row."""
 
     texts: Sequence[str]
     second: Sequence[str] = ()
     given: Sequence[str] = ()
+    others: Sequence[Mapping[str, str]] = ()
 
     def first(self, limit: int) -> Inputs:
         """Return the first texts; all of them if the limit is 0."""
-        return Inputs(*(column[: limit or None] for column in self))
+        texts, second, given, others = (column[: limit or None] for column in self)
+        return Inputs(texts, second, given, others)  # type: ignore[arg-type]
+
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "texts": (*PAIR_COLUMNS["text"], "source", "question", "query"),
+    "second": (*PAIR_COLUMNS["second"], "context"),
+    "given": (*PAIR_COLUMNS["label"], "target", "answer", "relevance"),
+}
+"""Columns of a table by the field that they fill: those that are evaluated, and those of other outputs."""
+
+FIELDS: Mapping[type[Form], tuple[str, str, str]] = {
+    LabelledForm: ("text", "second", "label"),
+    SimilarityForm: ("text", "second", "label"),
+    RetrievalForm: ("query", "text", "relevance"),
+    TranslationForm: ("source", "", "target"),
+    QuestionForm: ("question", "context", "answers"),
+    TagForm: ("tokens", "", "tags"),
+}
+"""Fields of a form's rows that are the text, the second text and the label; other forms have `text` alone."""
 
 
 def read_inputs(spec: str) -> Inputs | None:
     """Return the texts of a task or file; None for a task whose examples are images.
 
-    `spec` is a GLUE task, `squad` or `squad:FILE`, `translation:PATH:SOURCE-TARGET`, a table with the columns of
-    `COLUMNS` (labels may be missing), or a text file with an example on each line.
+    `spec` is what `headjax.load_task` takes. Labels of a table may be missing; a text file has an example on each line.
     """
-    rows = _rows(spec)
-    if rows is None:
+    named, path = named_task(spec, by_labels=False)
+    if isinstance(named.form, ImageForm):
         return None
-    if not rows:
+    if path == spec and is_table(path) and not isinstance(named.form, TagForm):
+        found = _of_table(path)
+    elif named.name == "text" and path:
+        found = Inputs([row.values["text"] for file in find_files(path) for row in text_lines(file)], [], [], [])
+    else:
+        found = _of_form(spec, whole=bool(path) and source_of(path).is_file())
+    if not found.texts:
         raise DataError(f"{spec}: there are no texts in it")
-    columns = ([row.values[name] for row in rows if name in row.values] for name in Inputs._fields)
-    return Inputs(*columns)
+    return found
 
 
-def _rows(spec: str) -> list[Row] | None:
-    """Return rows with the fields of `Inputs`."""
-    name, _, path = spec.partition(":")
-    if name in GLUE:
-        config = Glue(name=name, path=path)
-        rows = config.table().read(config.spec.rules)["validation"]
-        return _named(rows, texts="text", second="second", given="label")
-    if name == "squad":
-        rows = read_questions(specs.squad_files(path).validation)
-        answered = [row._replace(values={**row.values, "answer": " ".join(row.values["answers"][:1])}) for row in rows]
-        return _named(answered, texts="question", second="context", given="answer")
-    if name == "translation":
-        return _named([*translation_pairs(*specs.translation_parts(path))], texts="source", given="target")
-    if is_table(spec):
-        names = header(spec)
-        found = specs.known_columns(names, COLUMNS)
-        if "texts" not in found:
-            expected = ", ".join(COLUMNS["texts"])
-            raise DataError(f"{spec}: expected a column of texts ({expected}); it has {', '.join(names[:8])}")
-        return [*table_rows(spec, found)]
-    if source_of(spec).is_file():
-        return _named([*text_lines(source_of(spec))], texts="text")
-    return None
+def _of_table(path: str) -> Inputs:
+    """Return the texts of a table, with all of its columns."""
+    names = header(path)
+    found = known_columns(names, COLUMNS)
+    if "texts" not in found:
+        raise DataError(
+            f"{path}: expected a column of texts ({', '.join(COLUMNS['texts'])}); it has {', '.join(names[:8])}"
+        )
+    others = [name for name in names if name not in found.values()]
+    rows = [row.values for row in table_rows(path, found | {f"column {name}": name for name in others})]
+    texts, second, given = ([row[field] for row in rows] if field in found else [] for field in COLUMNS)
+    kept = [{name: row[f"column {name}"] for name in others} for row in rows] if others else []
+    return Inputs(texts, second, given, kept)
 
 
-def _named(rows: Sequence[Row], **fields: str) -> list[Row]:
-    """Return rows with other names of their fields."""
-    return [
-        row._replace(values={name: row.values[field] for name, field in fields.items() if field in row.values})
-        for row in rows
-    ]
+def _of_form(spec: str, whole: bool) -> Inputs:
+    """Return the texts to evaluate on of a task by name."""
+    opened = DataConfig(task=spec, whole=whole).open()
+    names = next((names for form, names in FIELDS.items() if type(opened.form) is form), ("text", "", ""))
+    rows = [row.values for row in opened.rows["validation"].rows()]
+    texts, second, given = ([_plain(row[name], name) for row in rows if name in row] for name in names)
+    return Inputs(texts, second, given, [])
+
+
+def _plain(value: Any, name: str) -> str:
+    """Return a value as text: words with spaces between them, of several answers the first."""
+    if isinstance(value, tuple):
+        return " ".join(value[:1] if name == "answers" else value)
+    return str(value)
 
 
 def predict(
@@ -117,7 +142,8 @@ def predict(
 ) -> list[Prediction]:
     """Return a model's predictions for texts, in their order.
 
-    Every prediction has `text` (and `second`, and `given` where the inputs have them), and by the model's output
+    Every prediction has `text` (and `second`, `given` and the other columns of a table where the inputs have them), and
+    by the model's output
 
     * of a classifier `label`, its `probability`, and the `probabilities` of all classes by name;
     * of a regression `number`;
@@ -131,7 +157,7 @@ def predict(
     after batches with their number.
     """
     config, output = model.config, getattr(model.config, "task", None)
-    request = Request("", model, length)
+    request = Request(model, length)
     if isinstance(config, EncoderDecoderConfig):
         found = _translated(model, inputs.texts, request, beams, batch_size, progress)
     elif not isinstance(config, EncoderConfig):
@@ -148,7 +174,8 @@ def predict(
             found = [{"embedding": one.tolist()} for one in first]
     shown = {"text": inputs.texts, "second": inputs.second, "given": inputs.given}
     known = {name: column for name, column in shown.items() if column}
-    return [{**{name: column[i] for name, column in known.items()}, **one} for i, one in enumerate(found)]
+    others = inputs.others or [{}] * len(found)
+    return [{**{name: column[i] for name, column in known.items()}, **others[i], **one} for i, one in enumerate(found)]
 
 
 def predict_images(

@@ -21,6 +21,7 @@ from headjax.data import metrics as formulas
 from headjax.data.examples import Padded, Source, subset
 from headjax.data.stream import LengthBuckets, by_length, evaluation_batches, train_iterator
 from headjax.data.task import TaskData
+from headjax.evaluation.entities import Entities
 from headjax.evaluation.measures import (
     Classes,
     LanguageModelling,
@@ -31,6 +32,7 @@ from headjax.evaluation.measures import (
     Outcomes,
     Similarities,
 )
+from headjax.evaluation.sets import Ranking, SeveralLabels
 from headjax.evaluation.spans import Spans
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.mesh.mesh import replicated
@@ -48,9 +50,12 @@ BATCH_SIZE = 16
 
 MEASURES: Mapping[str, Callable[..., Measure]] = {
     "classes": Classes,
+    "entities": Entities,
     "language_modelling": LanguageModelling,
     "masked_and_next": MaskedAndNext,
     "numbers": Numbers,
+    "ranking": Ranking,
+    "several_labels": SeveralLabels,
     "similarities": Similarities,
     "spans": Spans,
 }

@@ -57,7 +57,7 @@ def translate(
 
         >>> from headjax.tokenizers.learned import byte_tokenizer
         >>> run = headjax.train_config(headjax.load_config("configs/small/multi30k.py:width=16,num_layers=1"))
-        >>> model = headjax.Model(run.model.build(), tokenizer=byte_tokenizer(), rngs=nnx.Rngs(0))
+        >>> model = headjax.Model(run.model, tokenizer=byte_tokenizer(), rngs=nnx.Rngs(0))
         >>> (folder / "en-de.en").write_text("a cat"), (folder / "en-de.de").write_text("eine Katze")
         (5, 10)
         >>> pairs = headjax.load_task(f"translation:{folder}/en-de:en-de", model).data.validation

@@ -27,8 +27,7 @@ from headjax.models.summary import check_kernels
 from headjax.plan.collectives import Collective, collectives
 from headjax.plan.tpu import GIB, Slice
 from headjax.training.optimizer import Optimizer
-from headjax.training.state import abstract_state
-from headjax.training.step import train_step
+from headjax.training.step import Trainer
 
 BEYOND = 1000
 """Times a slice's memory from which on a model is refused. One that needs less is planned, to say by how much it is too
@@ -136,12 +135,11 @@ def plan(config: PlanConfig, where: Slice) -> Plan:
 
 def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -> Plan:
     optimizer = config.optimizer.build(model.tensors(), 1)
-    step = train_step(
+    trainer = Trainer(
         model,
         optimizer,
         mesh,
-        compute=config.compute,
-        seed=0,
+        config.compute,
         accumulate=config.accumulate,
         sharding=config.sharding,
         prng=config.prng,
@@ -165,7 +163,7 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
     )
     start = time.perf_counter()
     with target("tpu", where.num_devices, int(where.chip.name[1])):
-        lowered = step.lower(abstract_state(model, optimizer, mesh, config.sharding), batch)
+        lowered = trainer.lower(trainer.abstract_state(), batch)
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:

@@ -11,7 +11,7 @@ from headjax.core.errors import CheckpointError
 from headjax.storage.failures import writing
 from headjax.storage.files import first_line
 from headjax.storage.paths import absolute, is_plain
-from headjax.training.state import TrainState
+from headjax.training.step import TrainState
 
 FOLDER = "checkpoints"
 """Folder of a workdir that holds its checkpoints."""
@@ -30,7 +30,7 @@ class Checkpoints:
     A checkpoint counts only once it is complete, so that a run killed while saving continues from the one before.
     """
 
-    def __init__(self, workdir: Path, keep: int, *, read_only: bool = False) -> None:
+    def __init__(self, workdir: Path, keep: int) -> None:
         """Open the checkpoints of a run."""
         import orbax.checkpoint as ocp
 
@@ -43,9 +43,7 @@ class Checkpoints:
                 str(absolute(self.path)),
                 options=ocp.CheckpointManagerOptions(
                     preservation_policy=ocp.checkpoint_managers.LatestN(keep),
-                    read_only=read_only,
-                    create=not read_only,
-                    save_interval_steps=0 if read_only else 1,
+                    save_interval_steps=1,
                     # Made beside the steps, a folder that fails leaves threads that wait minutes for it.
                     async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
                 ),
@@ -67,16 +65,15 @@ class Checkpoints:
         """Step of the last complete checkpoint; None without one."""
         return self._manager.latest_step()
 
-    def describe_latest(self) -> str:
-        """Return a clause that names the last complete checkpoint."""
-        self._wait()
-        step = self.latest
-        return "there is no good checkpoint" if step is None else f"the last good checkpoint is {self.path / str(step)}"
-
     @property
     def steps(self) -> list[int]:
         """Steps of all complete checkpoints, ascending."""
         return sorted(self._manager.all_steps())
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written."""
+        with writing(self.path):
+            self._manager.wait_until_finished()
 
     def save(self, step: int, state: TrainState, position: dict[str, Any]) -> None:
         """Start writing a checkpoint, unless this step has one."""
@@ -89,13 +86,13 @@ class Checkpoints:
 
     def discard(self, step: int) -> None:
         """Delete the checkpoint of a step, if it has one. All processes call this together."""
-        self._wait()
+        self.wait()
         if step in self.steps:
             with writing(self.path / str(step)):
                 self._manager.delete(step)
 
-    def restore(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        """Return a checkpoint's state, on the target's shardings, and its position in the data."""
+    def restore(self, step: int | None, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        """Return a checkpoint's state, on the target's shardings, and its position. All processes call it together."""
         args = self._ocp.args
         places = self._ocp.checkpoint_utils.construct_restore_args(target)
         wanted = args.Composite(state=args.PyTreeRestore(target, restore_args=places), position=args.JsonRestore())
@@ -107,12 +104,3 @@ class Checkpoints:
                 f"{path}: cannot be restored ({first_line(error)}); without it the run goes on from the one before"
             ) from None
         return restored["state"], restored["position"]
-
-    def restore_newest(self, target: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
-        """Return state and position of the newest checkpoint; None without any. All processes call it together."""
-        return None if self.latest is None else self.restore(self.latest, target)
-
-    def _wait(self) -> None:
-        """Wait for the checkpoint that is being written."""
-        with writing(self.path):
-            self._manager.wait_until_finished()

@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from ml_collections import ConfigDict
 
 from headjax.core.fields import Count, Positive, Size, Steps
 from headjax.core.serialize import from_data
-from headjax.data.task import DataConfig
+from headjax.data.config import DataConfig
 from headjax.initialization import ModelSource
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.random_bits import Prng
 from headjax.mesh.rules import ShardingConfig
 from headjax.models.compute import Compute
-from headjax.training import config_file
 from headjax.training.optimizer import Optimizer
 
-EXECUTION_FIELDS = frozenset(
-    {
-        "mesh",
-        "sharding",
-        "compute.attention",
-        "compute.remat",
-        "compute.scan",
-        "accumulate",
-        "log_every",
-        "evaluate_every",
-        "checkpoint_every",
-        "keep_checkpoints",
-        "tensorboard",
-        "diverged_above",
-    }
-)
+EXECUTION_FIELDS = {
+    "mesh", "sharding", "compute.attention", "compute.remat", "compute.scan", "accumulate", "log_every",
+    "evaluate_every", "checkpoint_every", "keep_checkpoints", "tensorboard", "diverged_above",
+}  # fmt: skip
 """Fields that may differ when a run is continued: none of them changes the results, up to rounding and, for
 `accumulate` (and for `mesh` where it is above 1 or `prng` is `rbg`), up to which activations dropout drops."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig(ModelSource):
-    """A training run, with the fields of a `ModelSource` about its model.
+    """A training run.
 
         >>> run = headjax.train_config(headjax.load_config("configs/quickstart.py"))
         >>> isinstance(run, headjax.TrainConfig), run.steps, run.batch_size
@@ -92,22 +78,6 @@ class TrainConfig(ModelSource):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.optimizer.check(self.steps)
-
-
-def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """Load a training run's config file, see `headjax.training.config_file.load_config_file`.
-
-        >>> headjax.load_config("configs/quickstart.py:steps=10", ["--config.batch_size=4"]).batch_size
-        4
-
-    Args:
-        spec: `FILE[:ARGS]`.
-        overrides: `--config.FIELD=VALUE` each; they may set groups that the file leaves out.
-
-    Raises:
-        ConfigError: a missing file, an error inside it, or an override that cannot be read.
-    """
-    return config_file.load_config_file(spec, overrides)
 
 
 def train_config(config: ConfigDict | dict[str, Any]) -> TrainConfig:

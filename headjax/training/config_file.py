@@ -6,11 +6,12 @@ that it states its knobs, their types and their defaults in one place and an unk
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -22,31 +23,34 @@ from headjax.core.serialize import class_of_kind, kinds_of
 from headjax.storage.paths import path_of
 
 
-def load_config_file(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """Load `FILE[:ARGS]` and apply overrides such as `--config.optimizer.schedule.peak=0.001`.
+def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
+    """Load a training run's config file `FILE[:ARGS]`, and apply overrides.
 
-    An override may also set a field or a group that the file leaves out. Names and values are checked when the config
-    is built (`headjax.core.serialize.from_data`). An override of a `kind` replaces the group: the fields that the new
-    kind has keep the file's values, the others go, and the group's other overrides are applied afterwards, wherever
-    they stand.
+        >>> headjax.load_config("configs/quickstart.py:steps=10", ["--config.batch_size=4"]).batch_size
+        4
+
+    Args:
+        spec: `FILE[:ARGS]`.
+        overrides: `--config.FIELD=VALUE` each; they may set fields and groups that the file leaves out. One of a `kind`
+            replaces the group: the fields that the new kind has keep the file's values, the others go, and the group's
+            other overrides are applied afterwards, wherever they stand.
+
+    Raises:
+        ConfigError: a missing file, an error inside it, or an override that cannot be read. Names and values are
+            checked when the config is built, see `train_config`.
     """
-    path, argument = split_spec(spec)
-    config = _call(_module(path), path, argument)
+    scheme = re.match("[a-z0-9]+://", spec)  # the file may lie in a bucket
+    start = scheme.end() if scheme else 0
+    path, _, argument = spec[start:].partition(":")
+    config = _made(spec[:start] + path, argument)
     # A kind says which fields its group has: kinds come first, those of outer groups before those of inner ones.
     for groups, name, text in sorted(map(_parsed, overrides), key=lambda each: (each[1] != "kind", len(each[0]))):
         _set(config, groups, name, text)
     return config
 
 
-def split_spec(spec: str) -> tuple[str, str]:
-    """Return the file and the arguments of `FILE[:ARGS]`; the file may lie in a bucket."""
-    scheme = re.match("[a-z0-9]+://", spec)
-    start = scheme.end() if scheme else 0
-    path, _, argument = spec[start:].partition(":")
-    return spec[:start] + path, argument
-
-
-def _module(path: str) -> types.ModuleType:
+def _made(path: str, argument: str) -> ConfigDict:
+    """Return what a config file's `get_config` makes of an argument."""
     file = path_of(path)
     try:
         if not file.is_file():
@@ -60,13 +64,14 @@ def _module(path: str) -> types.ModuleType:
     module.__file__ = path
     if isinstance(file, Path):
         _find_modules_in(file.parent)
-    try:
+    with _named(path):
         exec(compile(source, path, "exec"), vars(module))
-    except Exception as error:
-        raise ConfigError(f"{path}: {type(error).__name__}: {_one_line(error)}") from error
-    if not callable(getattr(module, "get_config", None)):
-        raise ConfigError(f"{path}: defines no get_config(arg)")
-    return module
+        if not callable(getattr(module, "get_config", None)):
+            raise ConfigError("defines no get_config(arg)")
+        config = module.get_config(argument)
+        if not isinstance(config, ConfigDict):
+            raise ConfigError(f"get_config must return a ConfigDict, got {type(config).__name__}")
+    return config
 
 
 def _find_modules_in(folder: Path) -> None:
@@ -81,22 +86,19 @@ def import_modules(names: Sequence[str]) -> None:
     for name in names:
         file = Path(name)
         _find_modules_in(file.parent)
-        try:
+        with _named(f"--import: {name}"):
             importlib.import_module(file.stem if file.suffix == ".py" else name)
-        except Exception as error:
-            raise ConfigError(f"--import: {name}: {type(error).__name__}: {_one_line(error)}") from error
 
 
-def _call(module: types.ModuleType, path: str, argument: str) -> ConfigDict:
+@contextlib.contextmanager
+def _named(place: str) -> Iterator[None]:
+    """Turn any error of the user's code into one line that begins with its place."""
     try:
-        config = module.get_config(argument)
+        yield
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{place}: {error}") from None
     except Exception as error:
-        raise ConfigError(f"{path}: {type(error).__name__}: {_one_line(error)}") from error
-    if not isinstance(config, ConfigDict):
-        raise ConfigError(f"{path}: get_config must return a ConfigDict, got {type(config).__name__}")
-    return config
+        raise ConfigError(f"{place}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
 def _parsed(override: str) -> tuple[list[str], str, str]:
@@ -121,9 +123,7 @@ def _set(config: ConfigDict, groups: Sequence[str], name: str, text: str) -> Non
         if name == "kind" and text in kinds_of(object):
             for leftover in set(node) - options_of(class_of_kind(text)).keys():
                 del node[leftover]
-        with node.ignore_type():
-            node[name] = text if isinstance(node.get(name), str) else read_literal(text)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+        before = node.get(name)
+        if name in node:
+            del node[name]  # or ml-collections would cast the value to the type of the one before
+        node[name] = text if isinstance(before, str) else read_literal(text)

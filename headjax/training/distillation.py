@@ -1,4 +1,4 @@
-"""Fine-tuning with a teacher: a pruned or converted model learns back from the model it was made of."""
+"""Distillation: a pruned or converted model learns back from its labels and from the model that it was made of."""
 
 from __future__ import annotations
 
@@ -9,37 +9,70 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from headjax.core import history
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError, require
+from headjax.core.fields import Checked, Count, NotNegative, Positive, Steps
 from headjax.core.losses import Losses
 from headjax.core.programs import make_room
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
+from headjax.heads.agreement import divergence
 from headjax.mesh.distributed import on_this_process, put_batch
 from headjax.mesh.mesh import MeshConfig, batch_sharding
 from headjax.mesh.rules import shardings
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, ModelConfig, Output
-from headjax.models.inputs import check_batch
+from headjax.models.config import Batch, Loss, ModelConfig, Output
+from headjax.models.inputs import check_batch, counted_at
 from headjax.models.model import Model
 from headjax.models.passes import Pass
+from headjax.models.tasks import Regression, SentenceSimilarity, Span
+from headjax.models.tasks.text import cosines
 from headjax.training.checkpoints import Checkpoints
-from headjax.training.loop import run_steps
-from headjax.training.objectives import (
-    TEACHER,
-    Answers,
-    Distillation,
-    answers_of,
-    distillation_objective,
-)
-from headjax.training.state import TrainState, abstract_state, initial_state
-from headjax.training.step import StepMetrics, train_step
+from headjax.training.optimizer import AdamW, LinearDecay, Optimizer
+from headjax.training.step import Objective, Trainer
 
 CHECKPOINT_EVERY = 100
 """Steps between the checkpoints from which a stopped distillation continues."""
+
+TEACHER = "teacher"
+"""Name of the teacher's `Output` in a student's batch."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Distillation(Checked):
+    """Sources that a student learns from, and their weights.
+
+        task * L + logits * T^2 KL(softmax(z' / T) || softmax(z / T)) + hidden * mean((h - h')^2)
+
+    L is the task's own loss; z and h are the student's logits and last hidden states, z' and h' the teacher's (Hinton
+    et al. 2015; hidden states as in TinyBERT, Jiao et al. 2020). The divergence is a mean over predictions: examples of
+    a classifier, both ends of a span, tokens that are not padding elsewhere. Where a model predicts numbers
+    (regression, similarity of sentences), their squared difference takes its place.
+
+    Attributes:
+        steps: optimizer steps.
+        optimizer: optimizer and learning-rate schedule.
+        task, logits, hidden: weights of the three parts.
+        temperature: T.
+        seed: of dropout.
+    """
+
+    steps: Steps
+    optimizer: Optimizer = AdamW(schedule=LinearDecay(peak=5e-5))
+    task: NotNegative = 1.0
+    logits: NotNegative = 1.0
+    hidden: NotNegative = 0.0
+    temperature: Positive = 2.0
+    seed: Count = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.optimizer.check(self.steps)
+        require(self.task + self.logits + self.hidden > 0.0, "task", "all weights are 0, there is nothing to learn")
 
 
 class Distilled(NamedTuple):
@@ -65,7 +98,7 @@ def distill(
     The student draws its dropout as in training, the teacher computes without. Any two models of the same outputs go
     together: pruned, converted to other formulations, of fewer layers.
 
-        >>> from headjax.training.objectives import Distillation
+        >>> from headjax.training.distillation import Distillation
         >>> model = headjax.demo_model()
         >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:"])
         >>> student = headjax.prune(model, ["decoder/0/0"])
@@ -94,80 +127,39 @@ def distill(
     mesh = MeshConfig(data=1).build(jax.devices()[:1]) if mesh is None else mesh
     if teacher is None:
         settings = dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0)
-    config, losses = student.config, Losses("distillation", settings.steps)
-    state = _begin(student, settings, mesh, checkpoints, losses)
-    feed = _fed(batches, int(state.step), student, teacher, settings, mesh, compute)
-
-    def after(number: int, state: TrainState, measured: StepMetrics) -> bool:
+    config, losses, done = student.config, Losses("distillation", settings.steps), 0
+    trainer = _trainer(config, settings, mesh, compute)
+    if checkpoints is None or checkpoints.latest is None:
+        state = trainer.first_state(student.params)
+    else:
+        state, position = checkpoints.restore(checkpoints.latest, trainer.abstract_state())
+        losses.fetched += position["losses"]
+        done = int(state.step)
+    feed = _feed(batches, done, student, teacher, settings, mesh, compute)
+    for number in range(done + 1, settings.steps + 1):
+        batch = next(feed, None)
+        if batch is None:
+            raise DataError(f"batches: they end after {number - 1} of {settings.steps} steps")
+        state, measured = trainer(state, batch)
         losses.add(measured.loss)
         if checkpoints is not None and number % CHECKPOINT_EVERY == 0 and number < settings.steps:
             checkpoints.save(number, state, {"losses": losses.fetch().tolist()})
         if progress is not None:
             progress(number, losses.latest())
-        return False
-
-    step = _step(config, settings, mesh, compute)
-    remaining = range(int(state.step) + 1, settings.steps + 1)
-    state = run_steps(lambda _, state, batch: step(state, batch), state, feed, remaining, after)
     numbers = {name: getattr(settings, name) for name in ("task", "logits", "hidden", "temperature")}
     entry = history.entry("distill", steps=settings.steps, **numbers)
     params = on_this_process(state.params, mesh)
     return Distilled(student.replace(params=params, history=(*student.history, entry)), losses.fetch())
 
 
-def _begin(
-    student: Model, settings: Distillation, mesh: Mesh, checkpoints: Checkpoints | None, losses: Losses
-) -> TrainState:
-    """Return the state of the newest checkpoint, the losses up to there among the others; without one, the first."""
-    optimizer = settings.optimizer.build(student.config.tensors(), settings.steps)
-    if checkpoints is not None:
-        restored = checkpoints.restore_newest(abstract_state(student.config, optimizer, mesh))
-        if restored is not None:
-            state, position = restored
-            losses.fetched += position["losses"]
-            return state
-    return initial_state(student.config, optimizer, mesh, settings.seed, student.params)
-
-
 @functools.lru_cache(maxsize=8)
-def _step(student: ModelConfig, settings: Distillation, mesh: Mesh, compute: Compute) -> Any:
-    return train_step(
-        student,
-        settings.optimizer.build(student.tensors(), settings.steps),
-        mesh,
-        compute=compute,
-        seed=settings.seed,
-        objective=distillation_objective(student, settings),
-    )
+def _trainer(student: ModelConfig, settings: Distillation, mesh: Mesh, compute: Compute) -> Trainer:
+    """Return the same trainer for equal arguments."""
+    optimizer = settings.optimizer.build(student.tensors(), settings.steps)
+    return Trainer(student, optimizer, mesh, compute, settings.seed, distillation_objective(student, settings))
 
 
-def _answered(
-    batches: Iterator[Batch], student: Model, teacher: Model, settings: Distillation, mesh: Mesh, compute: Compute
-) -> Iterator[Batch]:
-    """Yield the batches with the teacher's answers beside the labels."""
-    params = jax.device_put(teacher.params, shardings(teacher.config.tensors(), mesh))
-    task = getattr(student.config, "task", None)
-    for batch in batches:
-        yield {**batch, TEACHER: _answer(teacher.config, task, settings, mesh, compute, params, batch)}
-
-
-@functools.partial(jax.jit, static_argnames=("teacher", "task", "settings", "mesh", "compute"))
-def _answer(
-    teacher: ModelConfig,
-    task: Any,
-    settings: Distillation,
-    mesh: Mesh,
-    compute: Compute,
-    params: Params,
-    batch: Batch,
-) -> Answers:
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        output = Model(teacher, params).forward(batch, Pass(compute=compute))
-        answers = answers_of(task, output, batch, settings)
-    return jax.lax.with_sharding_constraint(answers, batch_sharding(mesh))
-
-
-def _fed(
+def _feed(
     batches: Iterable[Batch],
     done: int,
     student: Model,
@@ -176,32 +168,85 @@ def _fed(
     mesh: Mesh,
     compute: Compute,
 ) -> Iterator[Batch]:
-    """Return the batches after `done` of them, on the mesh, with the teacher's answers."""
+    """Yield the batches after `done` of them, on the mesh, with the teacher's answers."""
     iterator = iter(batches)
     first = next(iterator, None)
     if first is None:
         raise DataError("batches: there is no example to learn from")
-    rest = itertools.islice(itertools.chain([first], iterator), done, None)
-    feed = (put_batch(check_batch(student.config, batch), mesh) for batch in rest)
+    placed = (
+        put_batch(check_batch(student.config, batch), mesh)
+        for batch in itertools.islice(itertools.chain([first], iterator), done, None)
+    )
     if teacher is None:
-        return feed
+        yield from placed
+        return
     _check_outputs(student, teacher, first, settings)
-    return _answered(feed, student, teacher, settings, mesh, compute)
+    params = jax.device_put(teacher.params, shardings(teacher.config.tensors(), mesh))
+    for batch in placed:
+        yield {**batch, TEACHER: _answer(teacher.config, mesh, compute, params, batch)}
 
 
 def _check_outputs(student: Model, teacher: Model, batch: Batch, settings: Distillation) -> None:
     """Raise `HeadjaxError` where the two models compute arrays of different shapes that are to be compared."""
+    own, other = (jax.eval_shape(Model.forward, model, batch) for model in (student, teacher))
+    for name in ("logits", "hidden"):
+        arrays = (getattr(output, name) for output in (own, other))
+        mine, theirs = (None if array is None else list(array.shape) for array in arrays)
+        if getattr(settings, name) and mine != theirs:
+            raise HeadjaxError(f"teacher: its {name} are {theirs or 'none'}, the student's {mine or 'none'}")
 
-    def shapes(model: Model) -> Output:
-        return jax.eval_shape(Model.forward, model, batch)
 
-    own, other = shapes(student), shapes(teacher)
-    compared = (
-        ("logits", settings.logits, own.logits, other.logits),
-        ("hidden", settings.hidden, own.hidden, other.hidden),
-    )
-    for name, weight, mine, theirs in compared:
-        if weight and (mine is None) != (theirs is None):
-            raise HeadjaxError(f"teacher: {name}: one of teacher and student computes none")
-        if weight and mine is not None and theirs is not None and mine.shape != theirs.shape:
-            raise HeadjaxError(f"teacher: its {name} are {list(theirs.shape)}, the student's {list(mine.shape)}")
+@functools.partial(jax.jit, static_argnames=("teacher", "mesh", "compute"))
+def _answer(teacher: ModelConfig, mesh: Mesh, compute: Compute, params: Params, batch: Batch) -> Output:
+    """Return a teacher's output on a batch."""
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        output = Model(teacher, params).forward(batch, Pass(compute=compute))
+    return jax.lax.with_sharding_constraint(output, batch_sharding(mesh))
+
+
+def distillation_objective(student: ModelConfig, settings: Distillation) -> Objective:
+    """Return the objective of `Distillation`, for batches that hold the teacher's `Output` as `teacher`.
+
+    A term of weight 0 is not computed; without a term of the teacher's, no answers are needed.
+    """
+
+    def losses_of(output: Output, batch: Batch) -> tuple[Loss, ...]:
+        own = student.loss(output, batch)
+        found = [own] if settings.task else []
+        if settings.logits:
+            found.append(_divergence(student, settings.temperature, output, batch, own))
+        if settings.hidden:
+            squares = jnp.square(output.hidden - batch[TEACHER].hidden).astype(jnp.float32).mean(axis=-1)
+            found.append(_over_counted(student, squares, batch, own))
+        return tuple(found)
+
+    return Objective(losses_of, tuple(filter(None, (settings.task, settings.logits, settings.hidden))))
+
+
+def _divergence(student: ModelConfig, temperature: float, given: Output, batch: Batch, own: Loss) -> Loss:
+    """Return T^2 KL(teacher || student) of every prediction, or squared differences of predicted numbers."""
+    task = getattr(student, "output", None)
+    pairs = list(zip(_predictions(task, given, batch), _predictions(task, batch[TEACHER], batch), strict=True))
+    if isinstance(task, Regression | SentenceSimilarity):
+        each = [jnp.square(mine - theirs).reshape(mine.shape[0], -1).mean(axis=-1) for mine, theirs in pairs]
+    else:
+        each = [temperature**2 * divergence(theirs, mine, temperature) for mine, theirs in pairs]
+    return _over_counted(student, functools.reduce(jnp.add, each) / len(each), batch, own)
+
+
+def _predictions(task: Any, output: Output, batch: Batch) -> tuple[jax.Array, ...]:
+    """Return logits whose last axis counts the choices, or predicted numbers."""
+    if isinstance(task, SentenceSimilarity):
+        return (cosines(output, batch),)
+    if isinstance(task, Span):
+        return (output.require_logits("start_logits"), output.require_logits("end_logits"))
+    return (output.require_logits(),)
+
+
+def _over_counted(student: ModelConfig, values: jax.Array, batch: Batch, own: Loss) -> Loss:
+    """Return values `[batch]` or `[batch, length]` as losses of the examples and tokens that are no padding."""
+    counted = (own.weight > 0).astype(jnp.float32)
+    if values.ndim == 1:
+        return Loss(values * counted, counted)
+    by_token = counted_at(student.counted(batch), values.shape) * counted[:, None]
+    return Loss((values * by_token).sum(axis=1), by_token.sum(axis=1))

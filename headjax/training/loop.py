@@ -3,58 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import math
+import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import optax
-
-from headjax.core.errors import ConfigError, DataError, within
+from headjax.core.errors import HeadjaxError
 from headjax.core.programs import make_room
 from headjax.core.progress import Progress, silent
+from headjax.core.tensors import Params
 from headjax.data.task import TaskData
-from headjax.evaluation.task import measure_of
-from headjax.mesh.distributed import is_first, wait_for_all
-from headjax.mesh.memory import memory_of
-from headjax.mesh.mesh import check_batch_size
-from headjax.models.config import Batch, ModelConfig
-from headjax.models.memory import check_batch, check_state
+from headjax.mesh.distributed import Vote, is_first, on_first, wait_for_all
 from headjax.models.model import Model
-from headjax.models.summary import check_kernels
-from headjax.models.tasks.classification import class_names, with_class_names
+from headjax.storage.lock import hold
 from headjax.storage.paths import check_folder, path_of
-from headjax.training.batches import Feed, validation
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.config import TrainConfig
-from headjax.training.optimizer import Optimizer
-from headjax.training.recording import MetricWriter, ProfiledSteps, Profiler, Recorder
-from headjax.training.run import Keeper, Training, evaluates, trained
-from headjax.training.state import TrainState, read_initialization, starting_state
-from headjax.training.step import NumberedStep, StepMetrics, train_step
-from headjax.training.stopping import StopRequest
-from headjax.training.workdir import BestModel, check_workdir, claim_workdir, hold_workdir
-
-AfterStep = Callable[[int, TrainState, StepMetrics], bool]
-"""Called after a step has been started, with its number, its state and its metrics, which the device may still be
-computing; returns whether the loop ends here."""
-
-
-def run_steps(
-    step: NumberedStep, state: TrainState, batches: Iterator[Batch], steps: range, after: AfterStep
-) -> TrainState:
-    """Return the state after a series of steps: the one loop of training and distillation.
-
-    The host continues while the device computes; it waits only where `after` reads a value.
-    """
-    for number in steps:
-        batch = next(batches, None)
-        if batch is None:
-            raise DataError(f"batches: they end after {number - 1} of {steps.stop - 1} steps")
-        state, measured = step(number, state, batch)
-        if after(number, state, measured):
-            break
-    return state
+from headjax.training.recording import TENSORBOARD, Metrics, Profiler
+from headjax.training.run import Feed, Training, prepare
+from headjax.training.step import StepMetrics, TrainState
+from headjax.training.stopping import stop_requests
+from headjax.training.workdir import BestModel, claim_workdir
 
 
 class TrainResult(NamedTuple):
@@ -77,7 +48,7 @@ def train(
     *,
     data: TaskData | None = None,
     progress: Progress = silent,
-    profiled: ProfiledSteps | None = None,
+    profiled: range = range(0),
 ) -> TrainResult:
     """Train a model, or continue an interrupted run of the same config in the same workdir.
 
@@ -102,7 +73,7 @@ def train(
         workdir: holds the run's checkpoints, metrics and, at the end, its model directory `model`.
         data: loaded data; None loads what the config names.
         progress: shows the advance, see `headjax.core.progress`.
-        profiled: steps to write a trace of, beside the TensorBoard files.
+        profiled: numbers of the steps to write a trace of, counted from 1, beside the TensorBoard files.
 
     Raises:
         ConfigError: fields that do not fit together, or the mesh.
@@ -112,159 +83,170 @@ def train(
     """
     workdir = path_of(workdir)
     check_folder(workdir)
-    if profiled is not None:
-        profiled.check(config.steps)
+    if profiled and profiled[-1] > config.steps:
+        span = f"{profiled[0]}:{profiled[-1]}"
+        raise HeadjaxError(f"--profile-steps: {span} goes beyond the run's {config.steps} steps")
     make_room()
     shown = progress if is_first() else silent
     with shown("reading the model and the data", 0, ""):
-        run, start = _prepare(config, workdir, data)
-    with hold_workdir(workdir):
+        run, start = prepare(config, workdir, data)
+    with contextlib.ExitStack() as held:
+        on_first(lambda: held.enter_context(hold(workdir)))
         held_steps = claim_workdir(workdir, config)
         result = _train(run, start, workdir, shown, profiled)
     return result._replace(extended_from=held_steps if held_steps < config.steps else None)
 
 
-def _train(
-    run: Training, start: Model | None, workdir: Path, progress: Progress, profiled: ProfiledSteps | None
-) -> TrainResult:
+def _train(run: Training, start: Model | None, workdir: Path, progress: Progress, profiled: range) -> TrainResult:
     """Train in a workdir whose lock is held, see `train`."""
-    config = run.config
-    feed = Feed(config, run.model, run.data, run.mesh)
+    config, trainer, feed = run.config, run.trainer, Feed(run)
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
-        with progress("making the first state" if checkpoints.latest is None else "restoring the checkpoint", 0, ""):
-            state = _first_state(run, start, feed, checkpoints, workdir)
-        past = (*(() if start is None else start.history), *read_initialization(workdir))
-        best = _best_model(run, workdir)
+        begins = checkpoints.latest is None
+        with progress("making the first state" if begins else "restoring the checkpoint", 0, ""):
+            state, past = run.first_state(start) if begins else _restored(run, feed, checkpoints, workdir)
         first = int(state.step)
-        # The run before may have ended between a checkpoint and the evaluation of the same step.
-        owed = 0 < first < config.steps and evaluates(config, first)
         with (
-            MetricWriter(workdir, first, config.tensorboard, evaluates_first=owed or first == config.steps) as metrics,
-            Profiler(profiled, workdir / "tensorboard") as profiler,
-            StopRequest() as stop,
+            stop_requests() as stop,
+            progress("training", config.steps, "step") as bar,
+            Metrics(workdir, first, config.tensorboard, bar) as metrics,
+            Profiler(profiled, workdir / TENSORBOARD) as profiler,
         ):
-            step = profiler.around(_compiling(_step(run), first + 1, progress))
-            with progress("training", config.steps, "step") as bar:
-                recorder = Recorder(metrics, bar, first)
-                keeper = Keeper(run, past, feed, checkpoints, recorder, best, stop, progress, first=first + 1)
-                if owed:
-                    keeper.evaluate(first, state.params)
-                if keeper.diverged is None:
-                    remaining = range(first + 1, config.steps + 1)
-                    state = run_steps(step, state, feed, remaining, keeper)
+            keeper = Keeper(run, past, feed, checkpoints, metrics, _best_model(run, workdir), stop, progress)
+            # The run before may have ended between a checkpoint and the evaluation of the same step.
+            if 0 < first < config.steps and evaluates(config, first):
+                keeper.evaluate(first, state.params)
+            # The host continues while the device computes; it waits only where the keeper reads a value.
+            for number in range(first + 1, config.steps + 1) if keeper.diverged is None else ():
+                batch = next(feed)
+                with progress("compiling the train step", 0, "") if number == first + 1 else contextlib.nullcontext():
+                    state, measured = profiler.around(number, trainer, state, batch)
+                if keeper.after(number, state, measured):
+                    break
             final: Mapping[str, float] = {}
             if keeper.diverged is None and int(state.step) >= config.steps:
                 final = keeper.evaluate(config.steps, state.params)
-            diverged = keeper.diverged
-        if diverged is not None and checkpoints.latest is not None:
-            state, _ = checkpoints.restore(checkpoints.latest, run.target())
+        if keeper.diverged is not None and checkpoints.latest is not None:
+            state, _ = checkpoints.restore(checkpoints.latest, trainer.abstract_state())
     with progress("saving the model", 0, ""):
-        model = trained(run, past, state.params, int(state.step), final)
-        return _result(run, workdir, model, best, recorder.tokens_per_second, diverged)
+        return _result(run, keeper, workdir, state, final)
 
 
-def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple[Training, Model | None]:
-    """Return the run and the model that it starts from, with all checked before the workdir is claimed for it."""
-    start = config.trained(config.seed)
-    with within("config"):
-        mesh = config.mesh.build()
-        check_batch_size(config.batch_size, mesh, config.accumulate)
-    model = config.architecture() if start is None else start.config
-    files, tokenizer = ({}, None) if start is None else (start.files, start.tokenizer)
-    there = memory_of(mesh)
-    check_state("config.model", model, there)
-    check_kernels(model, config.compute, training=True)
-    check_workdir(workdir, config)  # before data is loaded; again once no other run can write to it
-    if data is None:
-        data = config.data.for_classes(class_names(model)).for_files(files).load(tokenizer)
-    model = with_class_names(model, data.info.get("labels", ()))
-    check_vocabulary(model, data)
-    if len(data.validation):
-        check_batch("config.batch_size", config.batch_size, data.validation[0], model.width, there, config.accumulate)
-    optimizer = _optimizer(config.optimizer, model, config.steps)
-    evaluate = validation(config, model, mesh, data)
-    return Training(config, model, mesh, data, optimizer, evaluate, files), start
-
-
-@functools.lru_cache(maxsize=2)
-def _optimizer(config: Optimizer, model: ModelConfig, steps: int) -> optax.GradientTransformation:
-    """Return the same transformation for equal configs, so that runs which differ in the seed share compilations."""
-    return config.build(model.tensors(), steps)
-
-
-def check_vocabulary(model: ModelConfig, data: TaskData) -> None:
-    """Raise `ConfigError` when the tokenizer has ids that the model does not embed; ids may have gaps."""
-    tokens = getattr(model, "vocab_size", None)
-    if data.tokenizer is None or tokens is None or data.tokenizer.largest_id < tokens:
-        return
-    raise ConfigError(
-        f"config.model.vocab_size: the model embeds {tokens} tokens, "
-        f"but the tokenizer's ids reach {data.tokenizer.largest_id}"
-    )
-
-
-def _first_state(run: Training, start: Model | None, feed: Feed, checkpoints: Checkpoints, workdir: Path) -> TrainState:
-    """Return the last intact checkpoint's state, and move the feed to its position; without any, a fresh state."""
-    restored = checkpoints.restore_newest(run.target())
-    if restored is None:
-        return starting_state(run.config, run.model, start, run.optimizer, run.mesh, run.data.train, workdir)
-    state, position = restored
+def _restored(
+    run: Training, feed: Feed, checkpoints: Checkpoints, workdir: Path
+) -> tuple[TrainState, tuple[Mapping[str, Any], ...]]:
+    """Return the newest checkpoint's state and history, and move the feed to its position."""
+    state, position = checkpoints.restore(checkpoints.latest, run.trainer.abstract_state())
     feed.go_to(position, workdir)
-    return state
+    return state, tuple(position["history"])
 
 
-def _step(run: Training) -> NumberedStep:
-    """Return the jitted step."""
-    config = run.config
-    step = train_step(
-        run.model,
-        run.optimizer,
-        run.mesh,
-        compute=config.compute,
-        seed=config.seed,
-        accumulate=config.accumulate,
-        sharding=config.sharding,
-        prng=config.prng,
-    )
-    return lambda _, state, batch: step(state, batch)
+@dataclasses.dataclass
+class Keeper:
+    """Duties after each step of a run: records, checkpoints, evaluations, and the end."""
+
+    run: Training
+    past: tuple[Mapping[str, Any], ...]
+    feed: Feed
+    checkpoints: Checkpoints
+    metrics: Metrics
+    best: BestModel | None
+    stop: threading.Event
+    progress: Progress
+    diverged: str | None = None
+
+    def __post_init__(self) -> None:
+        self._stop_wanted = Vote(self.run.trainer.mesh)
+
+    def after(self, number: int, state: TrainState, measured: StepMetrics) -> bool:
+        """Keep a step that has been started, which the device may still compute; return whether the run ends here."""
+        config, metrics = self.run.config, self.metrics
+        # A stop is voted on once a step: a signal from here on is for the next one.
+        ends = self._stop_wanted(self.stop.is_set()) or number == config.steps
+        records = ends or number == metrics.first or number % config.log_every == 0
+        saves = ends or number % config.checkpoint_every == 0
+        reason = why_diverged(number, measured, config.diverged_above) if saves or records else None
+        if records or reason is not None:
+            metrics.trained(number, measured)
+        if reason is not None:
+            self._diverge(number, reason)
+            return True
+        if saves:
+            self.checkpoints.save(number, state, {**self.feed.position, "history": list(self.past)})
+            metrics.publish()
+        # The end of a run has an evaluation of its own; one that is stopped here evaluates when it goes on.
+        if not ends and evaluates(config, number):
+            self.evaluate(number, state.params)
+        return ends or self.diverged is not None
+
+    def evaluate(self, number: int, params: Params) -> Mapping[str, float]:
+        """Evaluate the parameters after a step and record the metrics; without a finite loss the run has diverged.
+
+        Such a step's checkpoint is deleted: a run must not continue from it.
+        """
+        with self.progress("evaluating", 0, "batch") as bar:
+            found = self.run.evaluate(params, bar)
+        loss = found.get("loss", 0.0)
+        if self.best is not None and math.isfinite(loss):
+            self.best.offer(number, found, lambda: self.run.trained(self.past, params, number, found))
+        self.metrics.evaluated(number, found)
+        if not math.isfinite(loss):
+            self.checkpoints.discard(number)
+            self._diverge(number, f"the validation loss of step {number} is {loss}")
+        return found
+
+    def _diverge(self, number: int, reason: str) -> None:
+        self.metrics.write(number, {"train/diverged": 1.0})
+        self.checkpoints.wait()
+        good, path = self.checkpoints.latest, self.checkpoints.path
+        last = "there is no good checkpoint" if good is None else f"the last good checkpoint is {path / str(good)}"
+        self.diverged = f"{reason}; {last}"
 
 
-def _compiling(step: NumberedStep, first: int, progress: Progress) -> NumberedStep:
-    """Return the same step, whose first call is shown as the compilation that it waits for."""
+def evaluates(config: TrainConfig, step: int) -> bool:
+    """Return whether parameters are evaluated after a step that is not the last."""
+    return config.evaluate_every > 0 and step % config.evaluate_every == 0
 
-    def shown(number: int, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        with progress("compiling the train step", 0, "") if number == first else contextlib.nullcontext():
-            return step(number, state, batch)
 
-    return shown
+def why_diverged(step: int, measured: StepMetrics, limit: float | None) -> str | None:
+    """Return the reason for which a step's metrics mean that the run has diverged, in a line; None if they do not.
+
+    The loss is that before the step; a gradient that is not finite has made the parameters after it unusable.
+    """
+    loss, norm = float(measured.loss), float(measured.gradient_norm)
+    if not math.isfinite(loss):
+        return f"the loss of step {step} is {loss}"
+    if not math.isfinite(norm):
+        return f"the gradient of step {step} has norm {norm}"
+    if limit is not None and loss > limit:
+        return f"the loss of step {step} is {loss:.4g}, more than diverged_above={limit:g}"
+    return None
 
 
 def _best_model(run: Training, workdir: Path) -> BestModel | None:
     """Return the place of the best evaluation's model; None where the config keeps the last one."""
     if run.config.keep == "last":
         return None
-    measure = measure_of(run.data)
+    measure = run.measure
     return BestModel(workdir) if measure is None else BestModel(workdir, measure.headline, measure.higher_is_better)
 
 
-def _result(
-    run: Training,
-    workdir: Path,
-    model: Model,
-    best: BestModel | None,
-    tokens_per_second: float,
-    diverged: str | None,
-) -> TrainResult:
-    """Return the end of a run, whose last model is given."""
-    steps = model.history[-1]["steps"]
-    finished = steps >= run.config.steps and diverged is None
-    if finished and best is not None:
-        model = best.load()
-    made = model.history[-1]
-    path = workdir / "model" if finished else None
-    if path is not None and is_first():
-        model.save(path)
+def _result(run: Training, keeper: Keeper, workdir: Path, state: TrainState, final: Mapping[str, float]) -> TrainResult:
+    """Return the end of a run, with its model saved if it has finished."""
+    steps = int(state.step)
+    model = run.trained(keeper.past, state.params, steps, final)
+    finished = steps >= run.config.steps and keeper.diverged is None
+    if finished and keeper.best is not None:
+        model = keeper.best.load()
+    if finished and is_first():
+        model.save(workdir / "model")
     wait_for_all("model saved")
     return TrainResult(
-        model, path, steps, made["metrics"], tokens_per_second, finished, diverged, kept_step=made["steps"]
+        model,
+        workdir / "model" if finished else None,
+        steps,
+        model.history[-1]["metrics"],
+        keeper.metrics.tokens_per_second,
+        finished,
+        keeper.diverged,
+        kept_step=model.history[-1]["steps"],
     )

@@ -121,20 +121,29 @@ class Optimizer(Checked, abc.ABC):
         """The transformation after clipping."""
 
 
-@kind("adamw")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdamW(Optimizer):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019); biases and norms are not decayed.
+class Adam(Optimizer):
+    """Base of the optimizers with Adam's moments.
 
     Attributes:
         b1, b2: decay rates of the moments.
         epsilon: added to the root of the second moment.
-        weight_decay: multiplies the learning rate and the weight.
     """
 
     b1: Rate = 0.9
     b2: Rate = 0.98
     epsilon: Positive = 1e-8
+
+
+@kind("adamw")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019); biases and norms are not decayed.
+
+    Attributes:
+        weight_decay: multiplies the learning rate and the weight.
+    """
+
     weight_decay: NotNegative = 0.01
 
     def transformation(self, tensors: Tensors, rate: optax.Schedule) -> optax.GradientTransformation:
@@ -143,17 +152,8 @@ class AdamW(Optimizer):
 
 @kind("radam")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RAdam(Optimizer):
-    """Rectified Adam (Liu et al. 2020), without weight decay.
-
-    Attributes:
-        b1, b2: decay rates of the moments.
-        epsilon: added to the root of the second moment.
-    """
-
-    b1: Rate = 0.9
-    b2: Rate = 0.98
-    epsilon: Positive = 1e-8
+class RAdam(Adam):
+    """Rectified Adam (Liu et al. 2020), without weight decay."""
 
     def transformation(self, tensors: Tensors, rate: optax.Schedule) -> optax.GradientTransformation:
         return optax.radam(rate, self.b1, self.b2, self.epsilon)

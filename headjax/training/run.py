@@ -1,134 +1,176 @@
-"""Duties after each training step: records, checkpoints, evaluations, and the end of a run that diverges."""
+"""The fixed parts of a training run, built and checked before its folder is touched: model, mesh, data, optimizer."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
+import functools
+import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+import jax
 import optax
-from jax.sharding import Mesh
 
 from headjax.core import history
-from headjax.core.progress import Progress
+from headjax.core.errors import ConfigError, DataError, within
+from headjax.core.progress import Update
+from headjax.core.serialize import to_data
 from headjax.core.tensors import Params
+from headjax.data.stream import LengthBuckets, evaluation_batches, train_iterator
 from headjax.data.task import TaskData
-from headjax.mesh.distributed import Vote, on_this_process
-from headjax.models.config import ModelConfig
+from headjax.evaluation.measures import Measure
+from headjax.evaluation.task import measure_batch, measure_of, reduce_batches
+from headjax.initialization import Setting
+from headjax.mesh.distributed import on_this_process, process_share, put_batch, put_whole_batch
+from headjax.mesh.memory import memory_of
+from headjax.mesh.mesh import check_batch_size
+from headjax.models import memory
+from headjax.models.config import Batch, ModelConfig
+from headjax.models.inputs import check_batch
 from headjax.models.model import Model
-from headjax.training.batches import Feed, Validation
-from headjax.training.checkpoints import Checkpoints
+from headjax.models.summary import check_kernels
+from headjax.models.tasks.classification import class_names, with_class_names
 from headjax.training.config import TrainConfig
-from headjax.training.recording import Recorder
-from headjax.training.state import TrainState, abstract_state
-from headjax.training.step import StepMetrics
-from headjax.training.stopping import StopRequest
-from headjax.training.workdir import BestModel
+from headjax.training.optimizer import Optimizer
+from headjax.training.step import Trainer, TrainState
+from headjax.training.workdir import check_workdir
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """The fixed parts of a training run, built once from its config."""
+    """The fixed parts of a training run; `measured` is the model with what its data's measure reads of it."""
 
     config: TrainConfig
-    model: ModelConfig
-    mesh: Mesh
+    trainer: Trainer
     data: TaskData
-    optimizer: optax.GradientTransformation
-    evaluate: Validation
     files: Mapping[str, bytes]
+    measure: Measure | None
+    measured: ModelConfig
 
-    def target(self) -> TrainState:
-        """Return shapes, types and places of the state, onto which checkpoints are restored."""
-        return abstract_state(self.model, self.optimizer, self.mesh, self.config.sharding)
+    def first_state(self, start: Model | None) -> tuple[TrainState, tuple[Mapping[str, Any], ...]]:
+        """Return the state before the first step, and the history of its model: of given or fresh parameters.
 
-
-class Keeper:
-    """Duties after each step of a run: records, checkpoints, evaluations, and the end."""
-
-    def __init__(
-        self,
-        run: Training,
-        past: tuple[Mapping[str, Any], ...],
-        feed: Feed,
-        checkpoints: Checkpoints,
-        recorder: Recorder,
-        best: BestModel | None,
-        stop: StopRequest,
-        progress: Progress,
-        first: int,
-    ) -> None:
-        self._run, self._past, self._feed = run, past, feed
-        self._checkpoints, self._recorder, self._best, self._progress = checkpoints, recorder, best, progress
-        self._stop, self._stop_wanted, self._first = stop, Vote(run.mesh), first
-        self.diverged: str | None = None
-
-    def __call__(self, number: int, state: TrainState, measured: StepMetrics) -> bool:
-        """Keep a step; return whether the run ends here, see `AfterStep`."""
-        config, recorder = self._run.config, self._recorder
-        # A stop is voted on once a step: a signal from here on is for the next one.
-        ends = self._stop_wanted(self._stop.requested) or number == config.steps
-        records = ends or number == self._first or number % config.log_every == 0
-        saves = ends or number % config.checkpoint_every == 0
-        diverged = why_diverged(number, measured, config.diverged_above) if saves or records else None
-        if records or diverged is not None:
-            recorder.record(number, measured)
-        if diverged is not None:
-            self._diverge(number, diverged)
-            return True
-        if saves:
-            self._checkpoints.save(number, state, self._feed.position)
-            recorder.settle()
-        # The end of a run has an evaluation of its own; one that is stopped here evaluates when it goes on.
-        if not ends and evaluates(config, number):
-            self.evaluate(number, state.params)
-        return ends or self.diverged is not None
-
-    def evaluate(self, number: int, params: Params) -> Mapping[str, float]:
-        """Evaluate the parameters after a step and record the metrics; without a finite loss the run has diverged.
-
-        Such a step's checkpoint is deleted: a run must not continue from it.
+        An initialisation that measures does so on the batches that training then begins with.
         """
-        with self._progress("evaluating", 0, "batch") as bar:
-            found = self._run.evaluate(params, bar)
-        loss = found.get("loss", 0.0)
-        if self._best is not None and math.isfinite(loss):
-            self._best.offer(number, found, lambda: trained(self._run, self._past, params, number, found))
-        self._recorder.evaluated(number, found)
-        if not math.isfinite(loss):
-            self._checkpoints.discard(number)
-            self._diverge(number, f"the validation loss of step {number} is {loss}")
-        return found
+        trainer, initialization = self.trainer, self.config.initialization
+        if start is not None:
+            return trainer.first_state(start.params), tuple(start.history)
+        if initialization is None:
+            return trainer.first_state(), ()
+        model, mesh, key = trainer.model, trainer.mesh, jax.random.key(self.config.seed)
 
-    def _diverge(self, number: int, reason: str) -> None:
-        self._recorder.diverged(number)
-        self.diverged = f"{reason}; {self._checkpoints.describe_latest()}"
+        def draw(key: jax.Array) -> Params:
+            with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+                return initialization.draw(model, key)
+
+        params = jax.jit(draw, out_shardings=trainer.places().params)(key)
+        feed = Feed(self) if initialization.num_batches else ()
+        batches = list(itertools.islice(feed, initialization.num_batches))
+        setting = Setting(batches, jax.random.fold_in(key, 0), mesh, self.config.compute)
+        params, measured = initialization.measure(model, params, setting)
+        entry = history.entry("initialize", **to_data(initialization), **measured)
+        return trainer.first_state(params), (entry,)
+
+    def evaluate(self, params: Params, progress: Update) -> Mapping[str, float]:
+        """Return metrics on the validation split: by the data's own measure, else loss and perplexity."""
+        mesh, found = self.trainer.mesh, []
+        for batch in validation_batches(self.data, self.config.batch_size):
+            placed = put_whole_batch(check_batch(self.trainer.model, batch), mesh)
+            bound = Model(self.measured, params)
+            found.append(measure_batch(bound, self.measure, self.config.compute, placed, mesh=mesh))
+            progress(len(found), {})
+        return reduce_batches(self.measure, found).metrics
+
+    def trained(
+        self, past: tuple[Mapping[str, Any], ...], params: Params, steps: int, metrics: Mapping[str, float]
+    ) -> Model:
+        """Return the model after a number of steps, with the run in its history."""
+        entry = history.entry("train", steps=steps, data=dict(self.data.info), metrics=dict(metrics))
+        params = on_this_process(params, self.trainer.mesh)
+        return Model(self.trainer.model, params, (*past, entry), self.data.tokenizer, self.files)
 
 
-def evaluates(config: TrainConfig, step: int) -> bool:
-    """Return whether parameters are evaluated after a step that is not the last."""
-    return config.evaluate_every > 0 and step % config.evaluate_every == 0
+class Feed:
+    """Training batches without end, spread over the mesh. Every checkpoint holds its position."""
+
+    def __init__(self, run: Training) -> None:
+        config, data, self._trainer = run.config, run.data, run.trainer
+        share = process_share(run.trainer.mesh)
+        self._data = data.info.get("data")
+        self._iterator = train_iterator(data.train, config.batch_size, config.seed, share=share, threads=data.threads)
+
+    def __iter__(self) -> Feed:
+        return self
+
+    def __next__(self) -> dict[str, jax.Array]:
+        return put_batch(check_batch(self._trainer.model, next(self._iterator)), self._trainer.mesh)
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """Position of the next batch, and the data that it is a position in, as JSON data."""
+        return {"iterator": self._iterator.get_state(), "data": self._data}
+
+    def go_to(self, position: dict[str, Any], workdir: Path) -> None:
+        """Go on from the position in a checkpoint of this workdir."""
+        if position["data"] != self._data:
+            raise DataError(f"config.data: the text is not the one that {workdir} was trained on so far")
+        self._iterator.set_state(position["iterator"])
 
 
-def why_diverged(step: int, measured: StepMetrics, limit: float | None) -> str | None:
-    """Return the reason for which a step's metrics mean that the run has diverged, in a line; None if they do not.
-
-    The loss is that before the step; a gradient that is not finite has made the parameters after it unusable.
-    """
-    loss, norm = float(measured.loss), float(measured.gradient_norm)
-    if not math.isfinite(loss):
-        return f"the loss of step {step} is {loss}"
-    if not math.isfinite(norm):
-        return f"the gradient of step {step} has norm {norm}"
-    if limit is not None and loss > limit:
-        return f"the loss of step {step} is {loss:.4g}, more than diverged_above={limit:g}"
-    return None
+def validation_batches(data: TaskData, batch_size: int) -> Iterable[Batch]:
+    """Return the validation split in batches, padded as little as the training split is."""
+    buckets = data.train.bounds if isinstance(data.train, LengthBuckets) else ()
+    return evaluation_batches(data.validation, batch_size, buckets)
 
 
-def trained(
-    run: Training, past: tuple[Mapping[str, Any], ...], params: Params, steps: int, metrics: Mapping[str, float]
-) -> Model:
-    """Return the model after a number of steps, with the run in its history."""
-    entry = history.entry("train", steps=steps, data=dict(run.data.info), metrics=dict(metrics))
-    return Model(run.model, on_this_process(params, run.mesh), (*past, entry), run.data.tokenizer, run.files)
+def prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple[Training, Model | None]:
+    """Return the run and the model that it starts from, with all checked before the workdir is claimed for it."""
+    start = config.trained(config.seed)
+    with within("config"):
+        mesh = config.mesh.build()
+        check_batch_size(config.batch_size, mesh, config.accumulate)
+    model = config.architecture() if start is None else start.config
+    files, tokenizer = ({}, None) if start is None else (start.files, start.tokenizer)
+    there = memory_of(mesh)
+    memory.check_state("config.model", model, there)
+    check_kernels(model, config.compute, training=True)
+    check_workdir(workdir, config)  # before data is loaded; again once no other run can write to it
+    if data is None:
+        data = config.data.for_classes(class_names(model)).for_files(files).load(tokenizer)
+    if len(data.validation) == 0:
+        raise DataError("config.data: the validation split is empty")
+    model = with_class_names(model, data.info.get("labels", ()))
+    check_vocabulary(model, data)
+    length, size = data.validation[0], config.batch_size
+    memory.check_batch("config.batch_size", size, length, model.width, there, config.accumulate)
+    measure = measure_of(data)
+    trainer = Trainer(
+        model,
+        _optimizer(config.optimizer, model, config.steps),
+        mesh,
+        config.compute,
+        config.seed,
+        accumulate=config.accumulate,
+        sharding=config.sharding,
+        prng=config.prng,
+    )
+    measured = model if measure is None else measure.fit(model)
+    return Training(config, trainer, data, files, measure, measured), start
+
+
+@functools.lru_cache(maxsize=2)
+def _optimizer(config: Optimizer, model: ModelConfig, steps: int) -> optax.GradientTransformation:
+    """Return the same transformation for equal configs, so that runs which differ in the seed share compilations."""
+    return config.build(model.tensors(), steps)
+
+
+def check_vocabulary(model: ModelConfig, data: TaskData) -> None:
+    """Raise `ConfigError` when the tokenizer has ids that the model does not embed; ids may have gaps."""
+    tokens = getattr(model, "vocab_size", None)
+    if data.tokenizer is None or tokens is None or data.tokenizer.largest_id < tokens:
+        return
+    raise ConfigError(
+        f"config.model.vocab_size: the model embeds {tokens} tokens, "
+        f"but the tokenizer's ids reach {data.tokenizer.largest_id}"
+    )

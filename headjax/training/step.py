@@ -1,8 +1,10 @@
-"""One training step: an objective, its gradient at once or in parts, and the optimizer's update, jitted for a mesh."""
+"""One training step, jitted for a mesh: its state, an objective, its gradient at once or in parts, and the update."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,15 +14,33 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, PartitionSpec
 
+from headjax.core import tensors as declared
 from headjax.core.tensors import Params
+from headjax.mesh.distributed import place_copies
 from headjax.mesh.mesh import BATCH_AXES, COPY_AXES, axes_of, batch_sharding, parts_along, replicated
 from headjax.mesh.random_bits import Prng, step_key
-from headjax.mesh.rules import ShardingConfig, moment_shardings
+from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Loss, ModelConfig, Output
 from headjax.models.model import Model
 from headjax.models.passes import Pass
-from headjax.training.state import TrainState, state_shardings
+
+
+class TrainState(NamedTuple):
+    """The arrays that a training step reads and writes; also their shapes, or their places on a mesh."""
+
+    step: Any
+    params: Params
+    optimizer: Any
+
+
+class StepMetrics(NamedTuple):
+    """Measurements of one training step, each a scalar."""
+
+    loss: jax.Array
+    gradient_norm: jax.Array
+    targets: jax.Array
+    tokens: jax.Array
 
 
 class Objective(NamedTuple):
@@ -28,11 +48,6 @@ class Objective(NamedTuple):
 
     losses: Callable[[Output, Batch], tuple[Loss, ...]]
     weights: tuple[float, ...] = (1.0,)
-
-
-def task_objective(model: ModelConfig) -> Objective:
-    """Return the objective of ordinary training: the model's own loss on the batch's labels."""
-    return Objective(lambda output, batch: (model.loss(output, batch),))
 
 
 class Gradient(NamedTuple):
@@ -47,77 +62,110 @@ LossesOf = Callable[[Params, jax.Array, Batch], tuple[Loss, ...]]
 """From parameters, a dropout key and a batch to the losses of an objective's terms."""
 
 
-class StepMetrics(NamedTuple):
-    """Measurements of one training step, each a scalar."""
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """A model, and all that a training step of it depends on. Equal ones of any seed share their programs.
 
-    loss: jax.Array
-    gradient_norm: jax.Array
-    targets: jax.Array
-    tokens: jax.Array
+    Attributes:
+        model: the model.
+        optimizer: of its parameters.
+        mesh: devices.
+        compute: how to compute.
+        seed: of fresh parameters and of dropout, which is drawn from (seed, step) alone.
+        objective: what is made small; None is the model's own loss on the batch's labels.
+        accumulate: parts of a batch that are computed one after another.
+        sharding: places of the arrays.
+        prng: source of dropout's random bits.
+    """
 
-
-class TrainStep(NamedTuple):
-    """A jitted training step, which donates the state it is given and draws dropout from (seed, step) alone."""
-
-    program: Any
-    seed: np.uint32
+    model: ModelConfig
+    optimizer: optax.GradientTransformation
+    mesh: Mesh
+    compute: Compute = Compute()
+    seed: int = dataclasses.field(default=0, compare=False)
+    objective: Objective | None = None
+    accumulate: int = 1
+    sharding: ShardingConfig = ShardingConfig()
+    prng: Prng = "threefry2x32"
 
     def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        """Return the state after the step, and its measurements."""
-        after: tuple[TrainState, StepMetrics] = self.program(state, batch, self.seed)
+        """Return the state after a step, which takes the given one's arrays, and the step's measurements."""
+        after: tuple[TrainState, StepMetrics] = _program(self)(state, batch, self.number)
         return after
 
+    @property
+    def number(self) -> np.uint32:
+        """The seed as the program takes it."""
+        return np.uint32(self.seed % 2**32)
+
     def lower(self, state: Any, batch: Any) -> Any:
-        """Return the step lowered for arrays of these shapes; compiled, it takes the seed after state and batch."""
-        return self.program.lower(state, batch, self.seed)
+        """Return the step lowered for arrays of these shapes; compiled, it takes `number` after state and batch."""
+        return _program(self).lower(state, batch, self.number)
 
+    def abstract_state(self) -> TrainState:
+        """Return the shapes, types and shardings of the state, onto which a checkpoint is restored."""
+        tensors, whole = self.model.tensors(), replicated(self.mesh)
+        shapes = jax.eval_shape(self._first, declared.abstract(tensors))
+        moments = optax.tree.map_params(
+            self.optimizer,
+            lambda _, place: place,
+            shapes.optimizer,
+            moment_shardings(tensors, self.mesh, self.sharding),
+            transform_non_params=lambda _: whole,
+        )
+        places = TrainState(whole, shardings(tensors, self.mesh, sharding=self.sharding), moments)
+        return jax.tree.map(
+            lambda shape, place: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place), shapes, places
+        )
 
-NumberedStep = Callable[[int, TrainState, Batch], tuple[TrainState, StepMetrics]]
-"""A step that takes its number, counted from 1, so that some can be watched more closely."""
+    def places(self) -> TrainState:
+        """Return a `NamedSharding` for every array of the state."""
+        return jax.tree.map(lambda each: each.sharding, self.abstract_state())
 
+    def first_state(self, params: Params | None = None) -> TrainState:
+        """Return the state before the first step, created in its shards: of copies of parameters, or fresh ones."""
+        if params is None:
+            return _fresh(self)(jax.random.key(self.seed))
+        short = sorted({np.dtype(array.dtype).name for array in jax.tree.leaves(params)} - {"float32"})
+        if short:
+            warnings.warn(f"model: its {' and '.join(short)} weights are trained, and saved, in float32", stacklevel=2)
+        places = self.places()
+        # A copy, since training steps donate their state and must not take the caller's model along.
+        return jax.jit(self._first, out_shardings=places)(place_copies(params, places.params))
 
-def train_step(
-    model: ModelConfig,
-    optimizer: optax.GradientTransformation,
-    mesh: Mesh,
-    *,
-    compute: Compute,
-    seed: int,
-    objective: Objective | None = None,
-    accumulate: int = 1,
-    sharding: ShardingConfig = ShardingConfig(),
-    prng: Prng = "threefry2x32",
-) -> TrainStep:
-    """Return the jitted step."""
-    program = _program(model, optimizer, mesh, compute, objective, accumulate, sharding, prng)
-    return TrainStep(program, np.uint32(seed % 2**32))
+    def _first(self, params: Params) -> TrainState:
+        params = jax.tree.map(lambda array: array.astype(jnp.float32), params)
+        return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params))
 
 
 @functools.lru_cache(maxsize=2)
-def _program(
-    model: ModelConfig,
-    optimizer: optax.GradientTransformation,
-    mesh: Mesh,
-    compute: Compute,
-    objective: Objective | None,
-    accumulate: int,
-    sharding: ShardingConfig,
-    prng: Prng,
-) -> Any:
-    aim = task_objective(model) if objective is None else objective
-    places = state_shardings(model, optimizer, mesh, sharding)
-    moments = moment_shardings(model.tensors(), mesh, sharding)
+def _fresh(trainer: Trainer) -> Callable[[jax.Array], TrainState]:
+    """Return the jitted function of a key that draws the first state."""
+
+    def fresh(key: jax.Array) -> TrainState:
+        with jax.sharding.use_abstract_mesh(trainer.mesh.abstract_mesh):
+            return trainer._first(trainer.model.initialize(key))
+
+    return jax.jit(fresh, out_shardings=trainer.places())
+
+
+@functools.lru_cache(maxsize=2)
+def _program(trainer: Trainer) -> Any:
+    """Return the jitted step, which donates the state."""
+    model, optimizer, compute = trainer.model, trainer.optimizer, trainer.compute
+    losses, weights = trainer.objective or Objective(lambda output, batch: (model.loss(output, batch),))
+    places, whole = trainer.places(), replicated(trainer.mesh)
+    moments = moment_shardings(model.tensors(), trainer.mesh, trainer.sharding)
 
     def step(state: TrainState, batch: Batch, seed: jax.Array) -> tuple[TrainState, StepMetrics]:
         # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            key = step_key(seed, state.step, prng)
+        with jax.sharding.use_abstract_mesh(trainer.mesh.abstract_mesh):
 
             def losses_of(params: Params, key: jax.Array, batch: Batch) -> tuple[Loss, ...]:
-                output = Model(model, params).forward(batch, Pass(key=key, compute=compute))
-                return aim.losses(output, batch)
+                return losses(Model(model, params).forward(batch, Pass(key=key, compute=compute)), batch)
 
-            found = gradient(losses_of, aim.weights, state.params, key, batch, accumulate)
+            key = step_key(seed, state.step, trainer.prng)
+            found = gradient(losses_of, weights, state.params, key, batch, trainer.accumulate)
             # First where the parameters lie, or the compiler would spread activations as the moments are; then where
             # the moments lie: under ZeRO every device updates only its own part of the parameters.
             slope = jax.lax.with_sharding_constraint(found.params, places.params)
@@ -127,12 +175,8 @@ def _program(
             metrics = StepMetrics(found.loss, optax.tree.norm(slope), found.targets, model.count_tokens(batch))
             return TrainState(state.step + 1, params, optimized), metrics
 
-    return jax.jit(
-        step,
-        in_shardings=(places, batch_sharding(mesh), replicated(mesh)),
-        out_shardings=(places, replicated(mesh)),
-        donate_argnums=0,
-    )
+    placed = (places, batch_sharding(trainer.mesh), whole)
+    return jax.jit(step, in_shardings=placed, out_shardings=(places, whole), donate_argnums=0)
 
 
 def gradient(
@@ -145,61 +189,53 @@ def gradient(
 ) -> Gradient:
     """Return the gradient of `sum_i weights_i * mean(losses_i)` over a batch.
 
-    In several parts, one after another, activations are those of one part. A mean is over the whole batch's targets,
-    sum_i total_i / sum_i weight_i. So nothing depends on the number of parts, up to rounding, and up to dropout, which
-    each part draws with a separate key. Every further term of the objective then costs a backward pass and a sum as
-    large as the parameters. Where the current mesh has copies of the model alone, each adds up its own gradient, and
-    they are reduced once, after the last part; each copy then draws with a separate key.
+    In several parts, one after another, activations are those of one part; the objective then has one term. The mean is
+    over the whole batch's targets, so nothing depends on the number of parts, up to rounding, and up to dropout, which
+    each part draws with a separate key. Where the current mesh has copies of the model alone, each adds up its own
+    gradient, and they are reduced once, after the last part; each copy then draws with a separate key.
     """
     if parts == 1:
 
         def value(params: Params) -> tuple[jax.Array, jax.Array]:
             terms = losses_of(params, key, batch)
-            return _weighted(weights, [losses.mean() for losses in terms]), terms[0].weight.sum()
+            means = [weight * losses.mean() for weight, losses in zip(weights, terms, strict=True)]
+            return functools.reduce(jnp.add, means), terms[0].weight.sum()
 
         (loss, targets), slope = jax.value_and_grad(value, has_aux=True)(params)
         return Gradient(loss, targets, slope)
     mesh = jax.sharding.get_abstract_mesh()
     copies = not mesh.empty and 1 < mesh.size == parts_along(mesh, COPY_AXES)
-    sums = (_summed_by_copies if copies else _summed)(losses_of, len(weights), params, key, batch, parts)
-    means = [jax.tree.map(lambda array, term=term: array / jnp.maximum(term.targets, 1.0), term) for term in sums]
-    mixed = jax.tree.map(lambda *terms: _weighted(weights, terms), *means)
-    return mixed._replace(targets=sums[0].targets)
+    sums = (_summed_by_copies if copies else _summed)(losses_of, params, key, batch, parts)
+    (weight,) = weights
+    mean = jax.tree.map(lambda array: weight * (array / jnp.maximum(sums.targets, 1.0)), sums)
+    return mean._replace(targets=sums.targets)
 
 
-def _weighted(weights: Sequence[float], terms: Sequence[jax.Array]) -> jax.Array:
-    return functools.reduce(jnp.add, [weight * term for weight, term in zip(weights, terms, strict=True)])
+def _summed(losses_of: LossesOf, params: Params, key: jax.Array, batch: Batch, parts: int) -> Gradient:
+    """Return the sum of a batch's losses and its gradient, computed in parts."""
 
+    def total(params: Params, key: jax.Array, part: Batch) -> tuple[jax.Array, jax.Array]:
+        (losses,) = losses_of(params, key, part)
+        return losses.total.sum(), losses.weight.sum()
 
-def _summed(
-    losses_of: LossesOf, terms: int, params: Params, key: jax.Array, batch: Batch, parts: int
-) -> tuple[Gradient, ...]:
-    """Return the sum of a batch's losses and its gradient for each of an objective's terms, computed in parts."""
-
-    def totals(params: Params, key: jax.Array, part: Batch) -> tuple[list[jax.Array], list[jax.Array]]:
-        found = losses_of(params, key, part)
-        return [losses.total.sum() for losses in found], [losses.weight.sum() for losses in found]
-
-    def add(sums: tuple[Gradient, ...], part: tuple[jax.Array, Batch]) -> tuple[tuple[Gradient, ...], None]:
+    def add(sums: Gradient, part: tuple[jax.Array, Batch]) -> tuple[Gradient, None]:
         index, examples = part
-        own = jax.random.fold_in(key, index)
-        found, pull, targets = jax.vjp(lambda params: totals(params, own, examples), params, has_aux=True)
-        slopes = [pull(list(one_term))[0] for one_term in jnp.eye(terms)]
-        return jax.tree.map(jnp.add, sums, tuple(map(Gradient, found, targets, slopes))), None
+        (loss, targets), slope = jax.value_and_grad(total, has_aux=True)(
+            params, jax.random.fold_in(key, index), examples
+        )
+        return jax.tree.map(jnp.add, sums, Gradient(loss, targets, slope)), None
 
     nothing = Gradient(jnp.zeros(()), jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
     cut = jax.tree.map(lambda array: _cut(array, parts), batch)
-    return jax.lax.scan(add, (nothing,) * terms, (jnp.arange(parts), cut))[0]
+    return jax.lax.scan(add, nothing, (jnp.arange(parts), cut))[0]
 
 
-def _summed_by_copies(
-    losses_of: LossesOf, terms: int, params: Params, key: jax.Array, batch: Batch, parts: int
-) -> tuple[Gradient, ...]:
+def _summed_by_copies(losses_of: LossesOf, params: Params, key: jax.Array, batch: Batch, parts: int) -> Gradient:
     """Return the same, each copy of the model on its own examples; their sums are reduced at the end."""
 
-    def of_a_copy(params: Params, key: jax.Array, batch: Batch) -> tuple[Gradient, ...]:
+    def of_a_copy(params: Params, key: jax.Array, batch: Batch) -> Gradient:
         own = jax.random.fold_in(key, jax.lax.axis_index(axes))
-        return jax.lax.psum(_summed(losses_of, terms, params, own, batch, parts), axes)
+        return jax.lax.psum(_summed(losses_of, params, own, batch, parts), axes)
 
     axes = axes_of(jax.sharding.get_abstract_mesh(), BATCH_AXES)
     whole, spread = PartitionSpec(), PartitionSpec(axes)

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
-from types import FrameType
+from collections.abc import Iterator
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class StopRequest:
-    """Context manager that turns the first SIGINT (Ctrl-C) or SIGTERM into a flag. A second one acts as usual.
+@contextlib.contextmanager
+def stop_requests() -> Iterator[threading.Event]:
+    """Yield an event that the first SIGINT (Ctrl-C) or SIGTERM sets; a second one acts as usual.
 
-    The loop then finishes its step, saves a checkpoint and returns. Signals reach only the main thread; in another
-    thread the flag stays unset.
+    Signals reach only the main thread; in another thread the event stays as it is.
     """
+    requested = threading.Event()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._previous: dict[signal.Signals, signal._HANDLER] = {}
-
-    def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():
-            for number in self.SIGNALS:
-                self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._restore()
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._previous.items():
+    def restore() -> None:
+        for number, handler in before.items():
             signal.signal(number, handler)
-        self._previous = {}
+
+    def handle(*_: object) -> None:
+        requested.set()
+        restore()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield requested
+        return
+    for number in SIGNALS:
+        signal.signal(number, handle)
+    try:
+        yield requested
+    finally:
+        restore()

@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.data import DataConfig
 from headjax.data.stream import evaluation_batches
-from headjax.data.text_data import LanguageConfig
 from headjax.evaluation.task import evaluate
 from headjax.hub.demo_model import FOLDER
 from headjax.hub.exporting import to_huggingface
@@ -72,7 +72,7 @@ def ship(workdir: str | Path, folder: Path = FOLDER) -> None:
 def card(model: Model, config: Mapping[str, Any], weights: Path) -> str:
     """Return the model card of a shipped model that a run of this config trained."""
     length = model.config.max_length  # type: ignore[attr-defined]
-    data = LanguageConfig(embedded="code", length=length).load(model.tokenizer)
+    data = DataConfig(task="python_code", length=length).load(model.tokenizer)
     train, held = (
         np.stack([source[place]["input_ids"] for place in range(len(source))])
         for source in (data.train, data.validation)

@@ -29,8 +29,7 @@ from headjax.models.model import Model
 from headjax.shrinking.build import build, decision
 from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose_if_any
 from headjax.shrinking.shrink import options_of
-from headjax.training.distillation import distill
-from headjax.training.objectives import Distillation
+from headjax.training.distillation import Distillation, distill
 from results.table import Row, write
 
 METHODS = {"shrink": (), "uniform": (), "heads": ("heads",), "units": ("units",), "sharing": ("sharing",)}

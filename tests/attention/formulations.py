@@ -15,10 +15,8 @@ from headjax.attention import (
     CollaborativeAttention,
     CompressedAttention,
     GatedAttention,
-    GroupedAttention,
     Kind,
     LatentAttention,
-    MultiHeadAttention,
 )
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
 from headjax.core.norms import RMSNorm
@@ -31,23 +29,14 @@ SUMS = WIDTH + 8 + 8 + 2 * 6 + 20
 `random_inputs`, and the heads' outputs."""
 
 FORMULATIONS: dict[str, Kind] = {
-    "multi_head": Kind(MultiHeadAttention, num_heads=4, head_dim=4),
-    "fixed_head_size": Kind(MultiHeadAttention, num_heads=3, head_dim=6, value_dim=5, scale=0.3, projection_bias=False),
-    "rotary_halves": Kind(MultiHeadAttention, num_heads=4, head_dim=4, rotary=RotaryHalves(base=100.0)),
-    "rotary_interleaved": Kind(MultiHeadAttention, num_heads=3, head_dim=6, rotary=RotaryInterleaved(dim=4)),
-    "grouped": Kind(
-        GroupedAttention, num_heads=6, kv_heads=2, head_dim=4, value_dim=3, projection_bias=True, output_bias=True
-    ),
-    "multi_query": Kind(GroupedAttention, num_heads=4, kv_heads=1, head_dim=4),
-    "ragged_grouped": Kind(
-        GroupedAttention,
-        num_heads=4,
-        kv_heads=2,
-        head_dim=4,
-        kv_index=(1, 0, 0, 0),
-        rotary=RotaryHalves(),
-        query_norm=RMSNorm(),
-        key_norm=RMSNorm(),
+    "multi_head": tiny.multi_head(4, 4),
+    "fixed_head_size": tiny.multi_head(3, 6, value_dim=5, scale=0.3, projection_bias=False),
+    "rotary_halves": tiny.multi_head(4, 4, rotary=RotaryHalves(base=100.0)),
+    "rotary_interleaved": tiny.multi_head(3, 6, rotary=RotaryInterleaved(dim=4)),
+    "grouped": tiny.grouped(6, 2, 4, value_dim=3, projection_bias=True, output_bias=True),
+    "multi_query": tiny.grouped(4, 1, 4),
+    "ragged_grouped": tiny.grouped(
+        4, 2, 4, kv_index=(1, 0, 0, 0), rotary=RotaryHalves(), query_norm=RMSNorm(), key_norm=RMSNorm()
     ),
     "collaborative": Kind(
         CollaborativeAttention,
@@ -74,30 +63,14 @@ FORMULATIONS: dict[str, Kind] = {
     ),
     "compressed": Kind(
         CompressedAttention,
-        inner=Kind(
-            GroupedAttention,
-            num_heads=4,
-            kv_heads=2,
-            head_dim=4,
-            rotary=RotaryHalves(base=100.0),
-            query_norm=RMSNorm(),
-            key_norm=RMSNorm(),
-        ),
+        inner=tiny.grouped(4, 2, 4, rotary=RotaryHalves(base=100.0), query_norm=RMSNorm(), key_norm=RMSNorm()),
         rank=7,
     ),
-    "gated": Kind(GatedAttention, inner=Kind(MultiHeadAttention, num_heads=3, head_dim=4)),
-    "gated_grouped": Kind(
-        GatedAttention, inner=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves())
-    ),
+    "gated": Kind(GatedAttention, inner=tiny.multi_head(3, 4)),
+    "gated_grouped": Kind(GatedAttention, inner=tiny.grouped(4, 2, 4, rotary=RotaryHalves())),
 }
 
-KEPT = Kind(
-    MultiHeadAttention,
-    num_heads=3,
-    head_dim=4,
-    rotary=RotaryHalves(base=100.0, dim=8),
-    frequencies=((0, 1), (1, 3), (0, 2)),
-)
+KEPT = tiny.multi_head(3, 4, rotary=RotaryHalves(base=100.0, dim=8), frequencies=((0, 1), (1, 3), (0, 2)))
 """Its heads turn at frequencies of their own."""
 
 

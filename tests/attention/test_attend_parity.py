@@ -4,8 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Call, Mask, MultiHeadAttention, attend
-from headjax.core.kind import Kind
+from headjax.attention import Call, Mask, attend
 from tests import tiny
 from tests.attention.formulations import SUMS, WIDTH, attended_by, random_inputs, random_params
 from tests.closeness import assert_close
@@ -45,7 +44,7 @@ def test_attend_is_scaled_dot_product_attention(masking, key_heads):
 
 
 def test_multi_head_is_torchs_multihead_attention():
-    attention = Kind(MultiHeadAttention, num_heads=4, head_dim=4)
+    attention = tiny.multi_head(4, 4)
     params, x = random_params(attention), random_inputs()
     theirs = torch.nn.MultiheadAttention(WIDTH, 4, batch_first=True)
 

@@ -12,7 +12,6 @@ from headjax.attention import (
     CollaborativeAttention,
     Concatenate,
     GatedAttention,
-    GroupedAttention,
     Kind,
     LatentAttention,
     Mask,
@@ -41,7 +40,7 @@ PLACES = np.array([[0, 1, 2, 3, 4, 5], [2, 3, 4, 5, 6, 7]])
 """Positions of each example's own, as padding on the left gives."""
 
 HEADS, DIM, VALUES = 3, 4, 5
-MULTI = Kind(MultiHeadAttention, num_heads=HEADS, head_dim=DIM, value_dim=VALUES)
+MULTI = tiny.multi_head(HEADS, DIM, value_dim=VALUES)
 SIZES = {"num_heads": HEADS, "value_dim": VALUES, "head_dim": DIM}
 BLOCKS = Kind(CollaborativeAttention, shared_dim=HEADS * DIM, projection_bias=True, content_bias=True, **SIZES)
 
@@ -53,9 +52,9 @@ def as_float64(params: Params) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     "attention",
     [
-        Kind(MultiHeadAttention, num_heads=4, head_dim=4),
-        Kind(MultiHeadAttention, num_heads=5, head_dim=8, value_dim=3, scale=0.21),
-        Kind(MultiHeadAttention, num_heads=1, head_dim=16, projection_bias=False, output_bias=False),
+        tiny.multi_head(4, 4),
+        tiny.multi_head(5, 8, value_dim=3, scale=0.21),
+        tiny.multi_head(1, 16, projection_bias=False, output_bias=False),
     ],
     ids=["standard", "fixed", "single"],
 )
@@ -135,14 +134,12 @@ def latent() -> tuple[Pair, Pair]:
 
 
 def grouped(index: tuple[int, ...] | None) -> tuple[Pair, Pair]:
-    source = Kind(
-        GroupedAttention, num_heads=6, kv_heads=2, head_dim=4, projection_bias=True, output_bias=True, kv_index=index
-    )
+    source = tiny.grouped(6, 2, 4, projection_bias=True, output_bias=True, kv_index=index)
     params = random_params(source)
     read = np.array(index or (0, 0, 0, 1, 1, 1))
     repeated = {name: np.asarray(params[name])[:, read] for name in ("key", "value")}
     repeated |= {name: np.asarray(params[name])[read] for name in ("key_bias", "value_bias")}
-    return (source, params), (Kind(MultiHeadAttention, num_heads=6, head_dim=4), params | repeated)
+    return (source, params), (tiny.multi_head(6, 4), params | repeated)
 
 
 def compressed() -> tuple[Pair, Pair]:
@@ -155,14 +152,7 @@ def compressed() -> tuple[Pair, Pair]:
 def own_frequencies() -> tuple[Pair, Pair]:
     """Heads that keep frequencies of their own are whole ones whose other dimensions are zero."""
     params = random_params(KEPT)
-    whole = Kind(
-        MultiHeadAttention,
-        num_heads=3,
-        head_dim=8,
-        value_dim=4,
-        scale=KEPT.logit_scale,
-        rotary=RotaryHalves(base=100.0),
-    )
+    whole = tiny.multi_head(3, 8, value_dim=4, scale=KEPT.logit_scale, rotary=RotaryHalves(base=100.0))
     places = np.asarray([[first, second, first + 4, second + 4] for first, second in KEPT.frequencies])
     spread = np.eye(8, dtype=np.float32)[places]
     names = ("query", "key", "query_bias", "key_bias")
@@ -236,7 +226,7 @@ def test_concatenated_blocks_start_as_multi_head_attention():
     zeros = {name: np.zeros((4, 2), np.float32) for name in ("query_bias", "key_bias")}
     plain = {name: array for name, array in params.items() if name != "mixing"} | heads | zeros
     call = Call(mask=CAUSAL)
-    expected = attended_by(Kind(MultiHeadAttention, num_heads=4, head_dim=2, value_dim=4), plain, X, call).context
+    expected = attended_by(tiny.multi_head(4, 2, value_dim=4), plain, X, call).context
     assert_close(attended_by(collaborative, params, X, call).context, expected, sums=SUMS)
     # Eight dimensions divide among four heads, but not among the three that are left.
     assert collaborative.module(WIDTH, WIDTH).left([0, 1, 3]).structure().num_heads == 3

@@ -9,11 +9,9 @@ from headjax.attention import (
     Call,
     CollaborativeAttention,
     CompressedAttention,
-    GroupedAttention,
     Kind,
     LatentAttention,
     Mask,
-    MultiHeadAttention,
     RotaryHalves,
 )
 from headjax.core.tensors import count, flatten, nested
@@ -55,9 +53,9 @@ def test_absorbed_and_expanded_latents_agree_with_gradients(name, monkeypatch):
 
 
 INNER = {
-    "grouped": Kind(GroupedAttention, num_heads=6, kv_heads=2, head_dim=4, value_dim=3, projection_bias=True),
+    "grouped": tiny.grouped(6, 2, 4, value_dim=3, projection_bias=True),
     "unequal groups": FORMULATIONS["ragged_grouped"],
-    "own keys": Kind(MultiHeadAttention, num_heads=4, head_dim=4, value_dim=6, rotary=RotaryHalves(base=100.0)),
+    "own keys": tiny.multi_head(4, 4, value_dim=6, rotary=RotaryHalves(base=100.0)),
     "shared keys": FORMULATIONS["collaborative"],
 }
 
@@ -96,8 +94,8 @@ ROTARY = {"rotary_dim": 2, "rotary": RotaryHalves()}
     ("attention", "numbers"),
     [
         (FORMULATIONS["fixed_head_size"], 3 * (6 + 5)),
-        (Kind(GroupedAttention, num_heads=8, kv_heads=1, head_dim=4), 8),
-        (Kind(GroupedAttention, num_heads=8, kv_heads=2, head_dim=4), 16),
+        (tiny.grouped(8, 1, 4), 8),
+        (tiny.grouped(8, 2, 4), 16),
         (Kind(LatentAttention, num_heads=1, rank=6, head_dim=4, **ROTARY), 6 + 2),
         (Kind(LatentAttention, num_heads=8, rank=6, head_dim=4, **ROTARY), 6 + 2),
         (Kind(CollaborativeAttention, num_heads=3, shared_dim=6, value_dim=5, head_dim=4), 6 + 3 * 5),

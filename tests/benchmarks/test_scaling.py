@@ -65,7 +65,7 @@ def test_the_count_of_scoring_is_xlas():
     # Below the first layer's gates nothing is differentiated: XLA has less by that layer's projections and pairs.
     first, width, length = config.attention[0], shape.width, shape.length
     pairs = operations.pair_flops(first, width, length)
-    below = 0.75 * (first.flops(width, width, length, length) - pairs) + 2 * pairs
+    below = 0.75 * (first.module(width, width).flops(length, length) - pairs) + 2 * pairs
     expected = operations.scoring_flops(config, shape) - below
     assert lowered.cost_analysis()["flops"] == pytest.approx(expected, rel=0.1)
 

@@ -13,7 +13,7 @@ from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
 from tests.closeness import close_to
-from tests.data.test_image_data import write_mnist
+from tests.data.images import write_mnist
 from tests.data.vocabulary import WORDS, write_lines
 from tests.hub.directories import BERT, CONFIGS, model_of
 

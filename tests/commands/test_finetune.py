@@ -1,6 +1,7 @@
 """`headjax finetune` and `train`: the user's own files, curves, no leftovers, and runs that go on as they began."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -12,13 +13,12 @@ from headjax.cli import main
 from headjax.commands import finetune
 from headjax.commands.own_data import OwnFiles, infer_task
 from headjax.core.errors import INTERRUPTED, DataError
-from headjax.data.labelled_text import TextClassification, TextSimilarity
 from headjax.models.encoder import EncoderConfig
 from headjax.models.model import Model, load
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification, Regression, SentenceSimilarity
 from headjax.tokenizers.learned import byte_tokenizer
-from headjax.training import loop
+from headjax.training.step import Trainer
 from tests import tiny
 from tests.commands.language_folder import write_classifier
 from tests.data.vocabulary import write_lines
@@ -40,8 +40,7 @@ def inferred(path, model=None, **fields):
 def test_labels_become_classes_in_order(tmp_path):
     found = inferred(write_lines(tmp_path / "a.tsv", "text\tclass", "x\tred", "y\tblue", "z\tred"))
     assert (found.task, found.output) == ("classification", Classification(classes=2, names=("blue", "red")))
-    assert isinstance(found.data, TextClassification)
-    assert (found.data.classes, found.data.max_length, found.data.buckets) == (("blue", "red"), 64, (32,))
+    assert (found.data.classes, found.data.length, found.data.buckets) == (("blue", "red"), 64, (32,))
     assert found.division == f"about 10% of {tmp_path / 'a.tsv'}: rows, by the hash of their first text"
     numbers = inferred(write_lines(tmp_path / "n.tsv", "text\tclass", "x\t10", "y\t9"))
     assert numbers.output == Classification(classes=2, names=("9", "10"))
@@ -96,13 +95,12 @@ def test_scores_of_pairs_are_similarities_divided_by_the_largest(tmp_path):
     path = write_lines(tmp_path / "a.tsv", "text1\ttext2\tscore", "x\ty\t2", "x\tz\t5")
     found = inferred(path)
     assert (found.task, found.output) == ("similarity", SentenceSimilarity())
-    assert isinstance(found.data, TextSimilarity)
-    assert (found.data.scale, found.data.max_length) == (5.0, 64)
+    assert (dataclasses.replace(found.data, whole=True).open().form.scale, found.data.length) == (5.0, 64)
     assert inferred(path, bare_encoder(SentenceSimilarity())).output is None
     assert inferred(path, task="regression").output == Regression()
     assert inferred(path, task="pairs").task == "pairs"
     longer = write_lines(tmp_path / "b.tsv", "text1\ttext2\tscore", "x\ty\t8")
-    assert inferred(path, validation=str(longer)).data.scale == 8.0
+    assert inferred(path, validation=str(longer)).data.open().form.scale == 8.0
     assert inferred(path, validation=str(longer)).division == str(longer)
 
 
@@ -206,7 +204,7 @@ def words(tmp_path):
     text = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}." for i in range(400))
     (tmp_path / "text.txt").write_text(text)
     words = ["train", "--config", str(tmp_path / "config.py"), "--workdir", str(tmp_path / "run")]
-    return [*words, f"--config.data.path={tmp_path / 'text.txt'}"]
+    return [*words, f"--config.data.task={tmp_path / 'text.txt'}"]
 
 
 def test_train_writes_a_model_that_inspect_reads(words, capsys):
@@ -229,20 +227,15 @@ def test_train_writes_a_model_that_inspect_reads(words, capsys):
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_has_its_own_exit_code(signal_number, words, capsys, monkeypatch):
     """So that `headjax train ... && headjax evaluate ...` stops; the same command goes on and ends with 0."""
-    step = loop.train_step
+    step = Trainer.__call__
 
-    def interrupted(*arguments, **options):
-        jitted = step(*arguments, **options)
-
-        def stepped(*arguments):
-            os.kill(os.getpid(), signal_number)
-            return jitted(*arguments)
-
-        return stepped
+    def interrupted(*arguments):
+        os.kill(os.getpid(), signal_number)
+        return step(*arguments)
 
     words = [*words, "--config.steps=4", "--json", "-"]
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "train_step", interrupted)
+        patch.setattr(Trainer, "__call__", interrupted)
         assert main(words) == INTERRUPTED == 130
     printed = capsys.readouterr()
     assert "interrupted after step 1; the same command continues from there" in printed.err

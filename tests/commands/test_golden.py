@@ -96,7 +96,7 @@ CONTRACT = {
     f"report model --out OUT/heads.html {TASK} --orders random --seeds 1 --percentages 100": "scores curves report",
     "finetune classifier OUT/finetune --train films.tsv --steps 2 --evaluations 1": "steps metrics.loss model",
     "finetune classifier OUT/distilled --train films.tsv --steps 2 --teacher classifier": "steps metrics.loss model",
-    "train --config config.py --workdir OUT/run --config.data.path=text.txt":
+    "train --config config.py --workdir OUT/run --config.data.task=text.txt":
         "steps metrics.loss tokens_per_second model",
     "export model OUT/hf --check --layout padded": "family tensors max_difference",
     "import OUT/hf OUT/import": "family tensors",

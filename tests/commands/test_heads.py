@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 
-from headjax.attention import GroupedAttention, Kind
 from headjax.cli import main
 from headjax.commands.examples import Examples
 from headjax.heads import pruning
@@ -88,11 +87,11 @@ def attentions(path):
 @pytest.mark.parametrize(("remove", "heads", "groups"), [("4", 2, 2), ("50%", 2, 2), ("60%", 2, 2), ("0", 4, 2)])
 def test_every_layer_keeps_as_many_heads_in_as_many_groups(run, tmp_path, remove, heads, groups):
     run(f"prune grouped OUT/out --by random --uniform --remove {remove}")
-    assert attentions(tmp_path / "out") == [Kind(GroupedAttention, num_heads=heads, kv_heads=groups, head_dim=4)] * 2
+    assert attentions(tmp_path / "out") == [tiny.grouped(heads, groups, 4)] * 2
 
 
 def test_the_number_decides_between_heads_of_each_group_and_whole_groups(run, tmp_path):
-    layer = tiny.layer(Kind(GroupedAttention, num_heads=6, kv_heads=3, head_dim=4))
+    layer = tiny.layer(tiny.grouped(6, 3, 4))
     tiny.model(tiny.decoder_config(layer, layer)).save(tmp_path / "model")
     for count, groups in ((6, 3), (8, 1)):
         run(f"prune OUT/model OUT/{count} --by random --uniform --remove {count}")

@@ -29,7 +29,8 @@ from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.model import Model
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
-from headjax.training.config import load_config, train_config
+from headjax.training.config import train_config
+from headjax.training.config_file import load_config
 from tests import tiny
 from tests.commands.language_folder import write_language_folder
 
@@ -44,7 +45,7 @@ def get_config(arg=""):
     knobs = parse_arguments(arg, width=16, rate=0.001, attention="multi_head", smoke=False)
     config = ConfigDict({tiny.RUN!r})
     config.model.width, config.model.attention.kind = knobs.width, knobs.attention
-    config.optimizer.schedule.peak, config.data.path = knobs.rate, "short.txt"
+    config.optimizer.schedule.peak, config.data.task = knobs.rate, "short.txt"
     return config
 """
 

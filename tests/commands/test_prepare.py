@@ -7,10 +7,9 @@ import sys
 import pytest
 
 from headjax.cli import main
-from headjax.commands.prepare import changed, open_tokenizer
+from headjax.commands.prepare import open_tokenizer
 from headjax.core.errors import ConfigError, DataError
-from headjax.data import PreparedData
-from headjax.data.tasks import find_task
+from headjax.data import DataConfig
 from tests import tiny
 from tests.closeness import close_to
 from tests.data.vocabulary import write_lines, write_vocabulary
@@ -26,7 +25,7 @@ def get_config(arg=""):
             "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 8},
             "hidden": 16, "activation": "relu", "positions": "sinusoidal", "scale_embeddings": True,
         },
-        "data": {"kind": "task", "task": "multi30k", "path": arg, "length": 24},
+        "data": {"task": f"multi30k:{arg}", "length": 24},
         "batch_size": 4, "steps": 6, "tensorboard": False,
         "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 1e-2}},
     })
@@ -94,19 +93,20 @@ def test_a_bucket_that_does_not_exist_is_one_line_before_anything_is_read(bucket
     assert not list(tmp_path.iterdir())
 
 
-def test_forms_change_by_name():
-    form = find_task("bert_pretraining").form
-    other = changed(form, ["masking=static", "copies=10", "rate=0.2"])
-    assert (other.masking, other.copies, other.rate) == ("static", 10, 0.2)
-    with pytest.raises(ConfigError, match=r"form.masking: "):
-        changed(form, ["masking=sometimes"])
+def test_forms_change_by_name(tmp_path):
+    task = f"bert_pretraining:{write_lines(tmp_path / 'text.txt', *map(str, range(999)))}"
+    form = DataConfig(task=task, form={"masking": "static", "copies": 10, "rate": 0.2}).open().form
+    assert (form.masking, form.copies, form.rate) == ("static", 10, 0.2)
+    for fields in ({"masking": "sometimes"}, {"maskin": "static"}):
+        with pytest.raises(ConfigError, match="maskin"):
+            DataConfig(task=task, form=fields).open()
 
 
 def test_tokenizers(prepared, tmp_path):
     given = write_vocabulary(tmp_path)
     assert open_tokenizer(str(given)) == open_tokenizer(str(tmp_path))
     assert open_tokenizer(prepared["folder"]).fingerprint == prepared["tokenizer"]
-    assert PreparedData(path=prepared["folder"]).load(open_tokenizer(prepared["folder"]))
+    assert DataConfig(task=prepared["folder"]).load(open_tokenizer(prepared["folder"]))
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match="none: "):
         open_tokenizer(str(tmp_path / "none"))

@@ -9,11 +9,10 @@ from headjax.attention import CollaborativeAttention, Concatenate, GroupedAttent
 from headjax.cli import main
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import count, flatten
-from headjax.data.known_data import Glue
-from headjax.data.tasks import GLUE
+from headjax.data.registry import GLUE
 from headjax.models.tasks import Classification, Regression
-from headjax.training.config import load_config, train_config
-from headjax.training.config_file import load_config_file
+from headjax.training.config import train_config
+from headjax.training.config_file import load_config
 from tests import tiny
 
 SMALL = Path(__file__).parents[2] / "configs" / "small"
@@ -21,8 +20,8 @@ SMALL = Path(__file__).parents[2] / "configs" / "small"
 
 @pytest.mark.parametrize("name", GLUE)
 def test_minilm_has_an_output_for_every_task(name):
-    config = train_config(load_config_file(f"{SMALL / 'minilm.py'}:task={name},start=somewhere,steps=7"))
-    assert isinstance(config.data, Glue)
+    config = train_config(load_config(f"{SMALL / 'minilm.py'}:task={name},start=somewhere,steps=7"))
+    assert config.data.task == name
     assert config.start == "somewhere"
     output = config.task
     classes = len(GLUE[name].form.label_names)
@@ -33,8 +32,8 @@ def test_minilm_has_an_output_for_every_task(name):
 @pytest.mark.parametrize("corpus", ["lm1b", "wikitext2"])
 def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
-    config = train_config(load_config_file(f"{SMALL / 'language_model.py'}:corpus={corpus},width=64,steps=9"))
-    assert Path(config.data.path).is_file()
+    config = train_config(load_config(f"{SMALL / 'language_model.py'}:corpus={corpus},width=64,steps=9"))
+    assert Path(config.data.named.path).is_file()
     assert config.model.width == 64
     assert config.model.vocab_size == config.data.vocab_size
 
@@ -42,8 +41,8 @@ def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
 @pytest.mark.parametrize(("shape", "parameters"), [("llama", 5_770_496), ("qwen3", 5_770_880)])
 def test_decoders_have_the_shapes_of_today(shape, parameters, data_dir, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
-    config = train_config(load_config_file(f"{SMALL / 'decoder.py'}:shape={shape},steps=9"))
-    assert Path(config.data.path).is_file()
+    config = train_config(load_config(f"{SMALL / 'decoder.py'}:shape={shape},steps=9"))
+    assert Path(config.data.named.path).is_file()
     attention = config.model.attention[0]
     assert (attention.num_heads, attention.kv_heads) == (8, 4)
     assert (attention.query_norm is None) == (attention.key_norm is None) == (shape == "llama")
@@ -61,7 +60,7 @@ def test_decoders_have_the_shapes_of_today(shape, parameters, data_dir, monkeypa
     ],
 )
 def test_shapes_of_heads(arguments, formulation, weights):
-    config = train_config(load_config_file(f"{SMALL / 'head_shapes.py'}:{arguments}"))
+    config = train_config(load_config(f"{SMALL / 'head_shapes.py'}:{arguments}"))
     attention = config.model.attention[0]
     assert attention.of is formulation
     tensors = flatten(tiny.weights(attention, 128, 128))
@@ -71,8 +70,8 @@ def test_shapes_of_heads(arguments, formulation, weights):
 
 
 def test_the_code_model_is_the_one_that_headjax_carries():
-    config = train_config(load_config_file(f"{SMALL / 'code.py'}:steps=9"))
-    assert (config.steps, config.data.embedded, config.data.length) == (9, "code", 256)
+    config = train_config(load_config(f"{SMALL / 'code.py'}:steps=9"))
+    assert (config.steps, config.data.task, config.data.length) == (9, "python_code", 256)
     assert count(config.model.tensors()) == 1_088_256
 
 
@@ -90,9 +89,9 @@ RESIDUALS = {
 @pytest.mark.parametrize("text", ["wikitext2", "multi30k"])
 @pytest.mark.parametrize("variant", RESIDUALS)
 def test_variants_have_equal_heads_and_nearly_equal_parameters(variant, text):
-    config = train_config(load_config_file(f"{FILE}:variant={variant},text={text},seed=2"))
+    config = train_config(load_config(f"{FILE}:variant={variant},text={text},seed=2"))
     model = config.architecture()
-    shallow = train_config(load_config_file(f"{FILE}:variant=post_norm,text={text}")).architecture()
+    shallow = train_config(load_config(f"{FILE}:variant=post_norm,text={text}")).architecture()
     for attentions in model.attentions().values():
         assert sum(attention.num_heads for attention in attentions) == HEADS * LAYERS
         assert len(attentions) == (HEADS * LAYERS if variant.startswith("deep") else LAYERS)
@@ -126,7 +125,7 @@ def test_inspecting_the_config_counts_what_admin_adds(tmp_path):
 )
 def test_arguments_that_a_file_does_not_know_or_that_do_not_fit_are_named(file, field):
     with pytest.raises(ConfigError, match=rf"{field}: "):
-        load_config_file(f"{SMALL / file}")
+        load_config(f"{SMALL / file}")
 
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Call, GroupedAttention, Kind, Mask, MultiHeadAttention
+from headjax.attention import Call, Kind, Mask
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGated, ToGrouped, ToLatent
 from headjax.conversion.decomposition import Solver
@@ -71,22 +71,14 @@ def attentions(model):
 
 NORMS = {"query_norm": RMSNorm(), "key_norm": RMSNorm()}
 TURNING = {
-    "llama": Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(base=100.0)),
-    "qwen2": Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), projection_bias=True),
-    "qwen3": Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), **NORMS),
-    "gemma3": Kind(
-        GroupedAttention,
-        num_heads=4,
-        kv_heads=2,
-        head_dim=4,
-        rotary=RotaryHalves(scaling=YarnScaling(2.0, 16)),
-        query_norm=OffsetRMSNorm(),
-        key_norm=OffsetRMSNorm(),
+    "llama": tiny.grouped(4, 2, 4, rotary=RotaryHalves(base=100.0)),
+    "qwen2": tiny.grouped(4, 2, 4, rotary=RotaryHalves(), projection_bias=True),
+    "qwen3": tiny.grouped(4, 2, 4, rotary=RotaryHalves(), **NORMS),
+    "gemma3": tiny.grouped(
+        4, 2, 4, rotary=RotaryHalves(scaling=YarnScaling(2.0, 16)), query_norm=OffsetRMSNorm(), key_norm=OffsetRMSNorm()
     ),
-    "ragged": Kind(
-        GroupedAttention, num_heads=3, kv_heads=2, head_dim=4, kv_index=(1, 0, 0), rotary=RotaryInterleaved(), **NORMS
-    ),
-    "multi_head": Kind(MultiHeadAttention, num_heads=3, head_dim=4, value_dim=3, scale=0.3, rotary=RotaryInterleaved()),
+    "ragged": tiny.grouped(3, 2, 4, kv_index=(1, 0, 0), rotary=RotaryInterleaved(), **NORMS),
+    "multi_head": tiny.multi_head(3, 4, value_dim=3, scale=0.3, rotary=RotaryInterleaved()),
 }
 """Layers whose keys turn."""
 

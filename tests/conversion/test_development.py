@@ -66,7 +66,7 @@ def test_half_and_a_quarter_of_the_cache(model, calibration, ratio, target, reco
     converted = convert(model, target, batches=calibration, reconstruct=reconstruct).model
     width = model.config.width
     before, after = (
-        sum(layer.cache_size(width, width) for layer in each.config.attentions()["decoder"])
+        sum(layer.module(width, width).cache_size() for layer in each.config.attentions()["decoder"])
         for each in (model, converted)
     )
     assert after <= before * (0.26 if "32" in target else 0.51)

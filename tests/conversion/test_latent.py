@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import CompressedAttention, MultiHeadAttention
+from headjax.attention import CompressedAttention
 from headjax.attention.rotary import RotaryInterleaved
 from headjax.conversion import convert
 from headjax.conversion.calibration import Moments
@@ -21,7 +21,7 @@ from tests.closeness import assert_close
 from tests.conversion.cases import TURNING, converted_layer
 from tests.hub.directories import LLAMA, model_of
 
-PART = Kind(MultiHeadAttention, num_heads=2, head_dim=6, value_dim=3, rotary=RotaryInterleaved(dim=4))
+PART = tiny.multi_head(2, 6, value_dim=3, rotary=RotaryInterleaved(dim=4))
 
 
 @pytest.mark.whole
@@ -85,9 +85,7 @@ def test_calibration_keeps_the_mean_key_and_lowers_the_error_of_outputs() -> Non
     assert difference(convert(model, target, batches=batches)) < 0.8 * difference(convert(model, target))
 
 
-@pytest.mark.parametrize(
-    "source", [TURNING["llama"], Kind(MultiHeadAttention, num_heads=2, head_dim=4)], ids=["turned", "plain"]
-)
+@pytest.mark.parametrize("source", [TURNING["llama"], tiny.multi_head(2, 4)], ids=["turned", "plain"])
 def test_the_second_criterion_is_the_error_of_keys_and_values(source) -> None:
     """Keys and values count alike, whatever their size."""
     params, generator = random_params(source), np.random.default_rng(1)

@@ -14,7 +14,6 @@ from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLa
 from headjax.conversion.named import describe
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
-from headjax.core.kind import Kind
 from headjax.heads.pruning import prune
 from tests import tiny
 from tests.closeness import assert_close, tolerance
@@ -126,7 +125,7 @@ def test_layers_that_share_parameters_change_together() -> None:
 
 
 def test_grouped_layers_are_converted_from_one_key_per_head() -> None:
-    source = tiny.model(tiny.decoder_config(tiny.layer(Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4))))
+    source = tiny.model(tiny.decoder_config(tiny.layer(tiny.grouped(4, 2, 4))))
     converted, _ = convert(source, ToLatent(rank=16))
     assert_close(hidden(converted, PADDED), hidden(source, PADDED), sums=tiny.SUMS)
 

@@ -6,10 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import CollaborativeAttention, GatedAttention, MultiHeadAttention, RotaryHalves
+from headjax.attention import CollaborativeAttention, GatedAttention, RotaryHalves
 from headjax.conversion import ToCollaborative, ToFixed, ToGrouped, convert
 from headjax.core.errors import ConfigError
-from headjax.core.kind import Kind
 from tests import tiny
 from tests.attention.formulations import WIDTH, outputs_of, random_inputs, random_params
 from tests.closeness import assert_close
@@ -39,7 +38,7 @@ def test_heads_beyond_memory_are_refused_by_the_name_of_the_field(model, sizes, 
         convert(model, ToFixed(**sizes))
 
 
-TURNING = Kind(MultiHeadAttention, num_heads=3, head_dim=6, rotary=RotaryHalves(base=100.0), value_dim=4)
+TURNING = tiny.multi_head(3, 6, rotary=RotaryHalves(base=100.0), value_dim=4)
 
 
 def test_smaller_heads_that_turn_keep_the_frequencies_of_their_logits() -> None:

@@ -6,13 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import CompressedAttention, GroupedAttention, MultiHeadAttention
+from headjax.attention import CompressedAttention
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
 from headjax.conversion import ToGrouped, convert
 from headjax.conversion.target import Site
 from headjax.conversion.turned_keys import shared_key, turning_losses
 from headjax.conversion.turning import LEAST_SEEN, turning_keys
-from headjax.core.kind import Kind
 from headjax.heads.pruning import prune
 from headjax.models.generation import generate
 from headjax.models.sampling import Greedy
@@ -54,7 +53,7 @@ def cancelling(seed: int) -> dict[str, jnp.ndarray]:
     return params | {"output": {"kernel": jnp.ones((4, 8, WIDTH))}}
 
 
-SLOW = Kind(GroupedAttention, num_heads=4, kv_heads=4, head_dim=8, rotary=RotaryHalves(base=1e6))
+SLOW = tiny.grouped(4, 4, 8, rotary=RotaryHalves(base=1e6))
 
 
 def logit_error(params, rows, factors) -> float:
@@ -100,7 +99,7 @@ def test_groups_are_those_whose_keys_cost_least_to_share() -> None:
     np.testing.assert_allclose(np.diagonal(losses), 0.0, atol=1e-12)
 
 
-PART = Kind(MultiHeadAttention, num_heads=2, head_dim=6, value_dim=3, rotary=RotaryInterleaved(dim=4))
+PART = tiny.multi_head(2, 6, value_dim=3, rotary=RotaryInterleaved(dim=4))
 
 
 @pytest.mark.parametrize("source", [*TURNING.values(), PART], ids=[*TURNING, "part"])
@@ -117,7 +116,7 @@ def test_a_decoder_generates_the_same(family) -> None:
     model = model_of(LLAMA if family == "llama" else CONFIGS["qwen3"])
     width = model.config.width
     converted = convert(model, f"latent:rank={width}").model
-    assert converted.config.attentions()["decoder"][0].cache_size(width, width) == width + 1
+    assert converted.config.attentions()["decoder"][0].module(width, width).cache_size() == width + 1
     prompts = {"input_ids": np.array([[3, 5, 7, 2], [0, 0, 0, 4]]), "attention_mask": np.array([[1] * 4, [0, 0, 0, 1]])}
     expected = generate(model, prompts, max_new_tokens=6, sampler=Greedy()).tokens
     np.testing.assert_array_equal(generate(converted, prompts, max_new_tokens=6).tokens, expected)

@@ -9,12 +9,17 @@ import pytest
 from pyarrow import parquet
 
 from headjax.core.errors import DataError
-from headjax.data.documents import Document, text_files
 from headjax.data.files import find_files, read_lines
-from headjax.data.rows import Row, divided
+from headjax.data.rows import Row, hold_out
 from headjax.data.tables import table_rows
+from headjax.data.text_rows import whole_text
 from headjax.storage.files import read_text
 from headjax.storage.paths import path_of
+
+
+def read_all(path):
+    """The texts of a path's files by their names."""
+    return {row.place: row.values["text"] for file in find_files(path) for row in whole_text(file)}
 
 
 def test_files_are_found_in_a_folder_by_name_and_by_pattern(tmp_path):
@@ -28,15 +33,13 @@ def test_files_are_found_in_a_folder_by_name_and_by_pattern(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
     expected = [("a.MD", "é"), ("b.txt", "bee"), ("deep/er/c.txt", "one\ntwo\n")]
-    assert text_files(tmp_path) == [Document(str(tmp_path / name), text) for name, text in expected]
-    assert [document.text for document in text_files(tmp_path / "code.py")] == ["not text"]
-    found = text_files([f"{tmp_path}/*.txt", tmp_path / "b.txt", f"{tmp_path}/**/c.*"])  # none twice
-    assert [document.text for document in found] == ["bee", "one\ntwo\n"]
+    assert read_all(tmp_path) == {str(tmp_path / name): text for name, text in expected}
+    assert [*read_all(tmp_path / "code.py").values()] == ["not text"]
     odd = tmp_path / "set [1] *?" / "d[2].txt"
     odd.parent.mkdir()
     odd.write_text("odd")
     for path in (odd, odd.parent, odd.parent / "*.txt", odd.parent / "d[[]2].t*", tmp_path / "set*" / "d*"):
-        assert [document.text for document in text_files(path)] == ["odd"]
+        assert [*read_all(path).values()] == ["odd"]
 
 
 def test_lines_are_those_of_the_whole_text(tmp_path):
@@ -76,7 +79,7 @@ def test_bad_files_are_named(tmp_path, content, place):
     file.write_bytes(content)
     for path in (file, tmp_path, tmp_path / "*.txt"):
         with pytest.raises(DataError, match=f"^{file}: {place}"):
-            text_files(path)
+            read_all(path)
     with pytest.raises(DataError, match=f"^{file}: {'' if content.startswith(bytes([0x89])) else place}"):
         list(read_lines(file))
 
@@ -84,9 +87,7 @@ def test_bad_files_are_named(tmp_path, content, place):
 def test_paths_without_text_are_named(tmp_path, monkeypatch):
     for path in (tmp_path / "missing.txt", tmp_path / "*.txt", tmp_path):
         with pytest.raises(DataError, match=f"^{re.escape(str(path))}: "):
-            text_files(path)
-    with pytest.raises(DataError, match=r"^path: "):
-        text_files([])
+            read_all(path)
     file = tmp_path / "secret.txt"
     file.write_text("text")
 
@@ -95,7 +96,7 @@ def test_paths_without_text_are_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(type(file), "open", refuse)
     with pytest.raises(DataError, match=rf"^{re.escape(str(file))}: .*Permission denied$"):
-        text_files(file)
+        read_all(file)
 
 
 def test_files_of_a_bucket_are_found_and_read(bucket, tmp_path):
@@ -124,4 +125,4 @@ def test_images_are_held_out_by_all_of_their_pixels():
     images = np.zeros((60, 32, 32, 3), np.uint8)
     images[:, 16, 16, 0] = np.arange(60)
     rows = [Row(f"image {i}", {"image": image}) for i, image in enumerate(images)]
-    assert 0 < len(divided(rows, "image", 0.2, "images")["validation"]) < 30
+    assert 0 < len([*hold_out(lambda: rows, "image", 0.2, "images")["validation"].rows()]) < 30

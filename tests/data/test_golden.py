@@ -1,4 +1,4 @@
-"""Every kind of data gives the arrays that it has always given, and the fingerprint that checkpoints hold."""
+"""Every form of data gives the arrays that it has always given, and the fingerprint that checkpoints hold."""
 
 import hashlib
 
@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headjax.core.serialize import from_data
+from headjax.data import DataConfig
 from headjax.data.stream import evaluation_batches, train_iterator
-from headjax.data.task import DataConfig
-from headjax.tokenizers.learned import byte_tokenizer
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
-from tests.data.test_image_data import write_cifar, write_mnist
-from tests.data.test_text_data import SHORT, long_paragraph, write_squad
+from tests.data.images import write_cifar, write_mnist
+from tests.data.squad import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import write_lines, write_vocabulary
 
 WORDS = ("a", "good", "bad", "film", "the", "was", "it", "not", "very", "dull", "fun")
@@ -56,28 +53,36 @@ def root(tmp_path_factory):
     return root
 
 
-LABELLED = {"path": "pairs.tsv", "max_length": 12}
-TRANSLATION = {"train": "train", "validation": "val", "source": "en", "target": "de", "max_length": 24}
-PRETRAINING = {"path": "text", "length": 32, "validation_fraction": 0.4}
+BERT = {"tokenizer": "vocab.txt"}
+LABELLED = BERT | {"length": 12, "columns": {"text": "sentence", "label": "label"}}
+PAIRS = LABELLED | {"columns": {"text": "sentence", "second": "other", "label": "label"}}
+TRANSLATION = {"task": "translation:train:en-de", "validation": "val", "length": 24, "tokenizer": "bytes"}
+PRETRAINING = BERT | {"task": "bert_pretraining:text", "length": 32, "validation_fraction": 0.4}
 IMAGES = {"mean": (0.5, 0.4, 0.3), "deviation": (0.2, 0.25, 0.3)}
-KINDS = {
-    "language": {"path": "text", "length": 16, "tokenizer": "bytes", "validation_fraction": 0.2},
-    "parallel_text": TRANSLATION,
-    "parallel_text, buckets": TRANSLATION | {"buckets": (8, 16)},
-    "question_answering": {"train": "squad.json", "validation": "squad.json", "max_length": 100, "stride": 16},
-    "pretraining_text": PRETRAINING,
-    "pretraining_text, static": PRETRAINING | {"masking": "static", "copies": 2, "seed": 3},
-    "mnist": {"path": "mnist"},
-    "image_files": {"path": "cifar"},
-    "image_files, folders": {"path": "images", "size": 14, **IMAGES},
-    "text_classification": LABELLED,
-    "text_classification, pairs": LABELLED | {"second": "other", "buckets": (8,), "validation_fraction": 0.3},
-    "text_regression": LABELLED | {"label": "score", "scale": 2.0},
-    "text_similarity": LABELLED | {"label": "score", "second": "other", "scale": 5.0},
-    "glue": {"name": "cola", "path": "glue/CoLA"},
-    "glue, similarity": {"name": "stsb", "path": "glue/STS-B", "similarity": True, "max_length": 8},
+TASKS = {
+    "text": {"task": "text:text", "length": 16, "tokenizer": "bytes", "validation_fraction": 0.2},
+    "translation": TRANSLATION,
+    "translation, buckets": TRANSLATION | {"buckets": (8, 16)},
+    "questions": BERT
+    | {"task": "questions:squad.json", "validation": "squad.json", "length": 100, "form": {"stride": 16}},
+    "pretraining": PRETRAINING,
+    "pretraining, static": PRETRAINING | {"form": {"masking": "static", "copies": 2}, "seed": 3},
+    "mnist": {"task": "mnist:mnist"},
+    "cifar": {"task": "images:cifar"},
+    "images": {"task": "images:images", "form": {"size": 14, **IMAGES}},
+    "classification": LABELLED | {"task": "classification:pairs.tsv"},
+    "pairs": PAIRS | {"task": "pairs:pairs.tsv", "buckets": (8,), "validation_fraction": 0.3},
+    "regression": LABELLED
+    | {"task": "regression:pairs.tsv", "columns": {"text": "sentence", "label": "score"}, "form": {"scale": 2.0}},
+    "similarity": PAIRS
+    | {
+        "task": "similarity:pairs.tsv",
+        "columns": {"text": "sentence", "second": "other", "label": "score"},
+        "form": {"scale": 5.0},
+    },
+    "cola": BERT | {"task": "cola:glue/CoLA"},
+    "sentence_similarity": BERT | {"task": "sentence_similarity:glue/STS-B", "length": 8},
 }
-FILES = ("path", "train", "validation")
 
 
 def digest(batches):
@@ -99,36 +104,30 @@ def digest_of(data, batch_size=3, steps=4):
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 
-def tokenizer(kind, root):
-    byte_kinds = ("language", "parallel_text")
-    return byte_tokenizer() if kind in byte_kinds else wordpiece_tokenizer(root / "vocab.txt")
-
-
-def read(name, root):
-    fields = {key: str(root / value) if key in FILES else value for key, value in KINDS[name].items()}
-    kind = name.partition(",")[0]
-    return from_data(DataConfig, {"kind": kind, **fields}).load(tokenizer(kind, root))
+def read(name, root, monkeypatch):
+    monkeypatch.chdir(root)
+    return DataConfig(**TASKS[name]).load()
 
 
 GOLDEN = {
-    "language": "49f19f1064390f9a",
-    "parallel_text": "b343050297d62523",
-    "parallel_text, buckets": "c0537cc4061d306c",
-    "question_answering": "f64a69732c4e2557",
-    "pretraining_text": "2e17f0eaf50cdafd",
-    "pretraining_text, static": "e8ff14c998593a85",
+    "text": "49f19f1064390f9a",
+    "translation": "b343050297d62523",
+    "translation, buckets": "c0537cc4061d306c",
+    "questions": "f64a69732c4e2557",
+    "pretraining": "2e17f0eaf50cdafd",
+    "pretraining, static": "e8ff14c998593a85",
     "mnist": "d92cde0986732a06",
-    "image_files": "b742cae36ee3dad4",
-    "image_files, folders": "b7cd66fdce0dddd3",
-    "text_classification": "1fb0355d24fae7a1",
-    "text_classification, pairs": "73917a67464fea7b",
-    "text_regression": "054367247778a49c",
-    "text_similarity": "244483dbc94978a2",
-    "glue": "667293879f0cf35f",
-    "glue, similarity": "c8e446c703d9da72",
+    "cifar": "b742cae36ee3dad4",
+    "images": "b7cd66fdce0dddd3",
+    "classification": "1fb0355d24fae7a1",
+    "pairs": "73917a67464fea7b",
+    "regression": "054367247778a49c",
+    "similarity": "244483dbc94978a2",
+    "cola": "667293879f0cf35f",
+    "sentence_similarity": "c8e446c703d9da72",
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_kinds_of_data(root, name):
-    assert digest_of(read(name, root)) == GOLDEN[name]
+@pytest.mark.parametrize("name", TASKS)
+def test_tasks(root, name, monkeypatch):
+    assert digest_of(read(name, root, monkeypatch)) == GOLDEN[name]

@@ -12,28 +12,15 @@ from PIL import Image
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
+from headjax.data import DataConfig
 from headjax.data.image_rows import CIFAR, cifar_rows, find_cifar, pixels, read_idx
-from headjax.data.known_data import ImageFiles, Mnist
-from headjax.data.task import DataConfig
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import measure_task
 from headjax.models.tasks import Classification
 from headjax.models.vision import VisionConfig
 from tests.closeness import assert_close
+from tests.data.images import idx, write_cifar, write_mnist
 from tests.tiny import model, multi_head
-
-
-def write_cifar(folder, name, count=6):
-    """Files of random images; the labels count up through the classes. Returns the pixels `[files, count, 3072]`."""
-    layout, generator = CIFAR[name], np.random.default_rng(0)
-    files = [*layout.train, *layout.test]
-    pixels = generator.integers(0, 256, (len(files), count, 3072), dtype=np.uint8)
-    for file, part in zip(files, pixels, strict=True):
-        labels = np.arange(count) % layout.classes
-        coarse = np.full((count, layout.label_bytes - 1), 7)
-        rows = np.concatenate([coarse, labels[:, None], part], axis=1).astype(np.uint8)
-        (folder / file).write_bytes(rows.tobytes())
-    return pixels
 
 
 @pytest.mark.parametrize("name", CIFAR)
@@ -46,7 +33,7 @@ def test_cifar(tmp_path, name):
     image = found.rows["train"].at(1).values["image"]
     assert (image.shape, image.dtype) == ((32, 32, 3), np.uint8)
     assert (image[2, 3, 0], image[2, 3, 2]) == (pixels[0, 1, 2 * 32 + 3], pixels[0, 1, 2048 + 2 * 32 + 3])
-    data = ImageFiles(path=str(tmp_path)).load()
+    data = DataConfig(task=f"images:{tmp_path}").load()
     assert data.train.draw(0, np.random.default_rng(0))["pixel_values"].shape == (3, 32, 32)
     if name == "cifar10":
         assert data.info["labels"][3] == "cat"
@@ -86,35 +73,15 @@ def test_16_bits_of_grey_are_scaled_to_8():
     assert pixels(file.getvalue(), "a.png").tolist() == [[0, 1, 117, 255]]
 
 
-def idx(array):
-    return b"\0\0\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
-
-
-def write_mnist(folder, count=12, seed=0):
-    """Images whose brightest half says which of two classes they are; the test split unpacked."""
-    generator = np.random.default_rng(seed)
-    for split in ("train", "t10k"):
-        labels = generator.integers(0, 2, count).astype(np.uint8)
-        images = generator.integers(0, 50, (count, 4, 4)).astype(np.uint8)
-        images[np.arange(count), labels * 3] = 250
-        for name, array in (("images-idx3", images), ("labels-idx1", labels)):
-            data = idx(array)
-            path = folder / f"{split}-{name}-ubyte"
-            if split == "train":
-                path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(data))
-            else:
-                path.write_bytes(data)
-    return folder
-
-
 def test_mnist_is_pixels_and_labels_and_found_under_the_root(tmp_path, monkeypatch):
     (tmp_path / "mnist").mkdir()
     folder = write_mnist(tmp_path / "mnist")
     monkeypatch.setenv("HEADJAX_DATA", str(tmp_path))
-    data = Mnist(mean=0.5, deviation=0.5).load()
+    data = DataConfig(task="mnist", form={"mean": (0.5,), "deviation": (0.5,)}).load()
     assert (len(data.train), len(data.validation)) == (12, 12)
     assert data.tokenizer is None
-    assert Mnist().for_classes(("a", "b")) == Mnist()  # whose classes have no other order
+    plain = DataConfig(task="mnist")
+    assert plain.for_classes(("a", "b")) == plain  # whose classes have no other order
     row = data.train[3]
     pixels = read_idx(folder / "train-images-idx3-ubyte.gz")
     assert (row["pixel_values"].shape, row["pixel_values"].dtype) == ((1, 4, 4), np.float32)
@@ -122,9 +89,9 @@ def test_mnist_is_pixels_and_labels_and_found_under_the_root(tmp_path, monkeypat
     assert row["labels"] == read_idx(folder / "train-labels-idx1-ubyte.gz")[3]
     assert data.info["labels"] == ["0", "1"]
     with pytest.raises(DataError, match=rf"^{tmp_path}: "):
-        Mnist(path=str(tmp_path)).load()
-    with pytest.raises(ConfigError, match=r"^deviation: "):
-        Mnist(deviation=0.0)
+        DataConfig(task=f"mnist:{tmp_path}").load()
+    with pytest.raises(ConfigError, match=r"^deviation"):
+        DataConfig(task="mnist", form={"deviation": (0.0,)}).load()
 
 
 @pytest.mark.parametrize(
@@ -141,11 +108,11 @@ def test_mnist_is_pixels_and_labels_and_found_under_the_root(tmp_path, monkeypat
 def test_broken_files_of_mnist(tmp_path, name, data, said):
     (write_mnist(tmp_path) / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
     with pytest.raises(DataError, match=rf"^{tmp_path}/{name.removesuffix('labels-idx1-ubyte')}{said}"):
-        Mnist(path=str(tmp_path)).load()
+        DataConfig(task=f"mnist:{tmp_path}").load()
 
 
 def test_real_files(data_dir):
-    data = Mnist(path=str(data_dir / "images" / "mnist")).load()
+    data = DataConfig(task=f"mnist:{data_dir}/images/mnist").load()
     assert (len(data.train), len(data.validation)) == (60000, 10000)
     pixels = np.stack([data.train.records[index]["image"] for index in range(len(data.train))]) / 255
     assert abs(pixels.mean() - 0.1307) < 1e-4
@@ -173,7 +140,7 @@ def folder(tmp_path_factory):
 def test_folders_of_images(folder):
     for hidden in (folder / "train" / ".ipynb_checkpoints", folder / "val" / "eel" / "._one.png"):
         hidden.mkdir()  # what editors and systems leave behind
-    config = ImageFiles(path=str(folder), size=14, mean=(0.5, 0.5, 0.5), deviation=(0.5, 0.5, 0.5))
+    config = DataConfig(task=f"images:{folder}", form={"size": 14, "mean": [0.5] * 3, "deviation": [0.5] * 3})
     assert from_data(DataConfig, to_data(config)) == config
     data = config.load()
     assert data.info["labels"] == list(CLASSES)
@@ -191,7 +158,7 @@ def test_classes_that_are_numbers_keep_them(tmp_path):
         for number in range(11):
             (tmp_path / split / str(number)).mkdir(parents=True)
             Image.fromarray(np.full((8, 8), 20 * number, np.uint8)).save(tmp_path / split / str(number) / "one.png")
-    data = ImageFiles(path=str(tmp_path), size=8, mean=(0.0,), deviation=(1.0,)).load()
+    data = DataConfig(task=str(tmp_path), form={"size": 8, "mean": (0.0,), "deviation": (1.0,)}).load()
     assert data.info["labels"] == list(map(str, range(11)))
     assert_close(data.validation[10]["pixel_values"], 200 / 255, sums=4)
 
@@ -215,10 +182,10 @@ def test_top1_and_top5(folder, tmp_path):
 def test_folders_that_do_not_fit(tmp_path):
     def refused(said):
         with pytest.raises(DataError, match=said):
-            ImageFiles(path=str(tmp_path)).load()
+            DataConfig(task=f"images:{tmp_path}").load()
 
     with pytest.raises(DataError, match=rf"^{tmp_path}/none: "):
-        ImageFiles(path=f"{tmp_path}/none").load()
+        DataConfig(task=f"images:{tmp_path}/none").load()
     refused(rf"^{tmp_path}: .*train")
     (tmp_path / "train" / "a").mkdir(parents=True)
     refused("train: no images")
@@ -227,6 +194,6 @@ def test_folders_that_do_not_fit(tmp_path):
     refused("val: its 1 folders")
     (tmp_path / "val" / "b").rename(tmp_path / "val" / "a")
     (tmp_path / "val" / "a" / "one.png").write_bytes(b"no image")
-    data = ImageFiles(path=str(tmp_path)).load()
+    data = DataConfig(task=f"images:{tmp_path}").load()
     with pytest.raises(DataError, match=r"one\.png: not an image"):
         data.validation[0]

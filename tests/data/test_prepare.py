@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.data import PreparedData
+from headjax.data import DataConfig
 from headjax.data import prepare as preparing
 from headjax.data.forms import LanguageForm
 from headjax.data.prepare import prepare
@@ -63,8 +63,8 @@ def assert_same(folder, other):
 
 
 def test_examples_are_those_of_the_form(prepared_films, film_rows, wordpiece):
-    data = PreparedData(path=str(prepared_films)).load()
-    iterator = train_iterator(PreparedData(path=str(prepared_films), buckets=(4, 8)).load().train, 5, 0)
+    data = DataConfig(task=str(prepared_films)).load()
+    iterator = train_iterator(DataConfig(task=str(prepared_films), buckets=(4, 8)).load().train, 5, 0)
     lengths = {next(iterator)["input_ids"].shape[1] for _ in range(14)}
     assert len(lengths) > 1
     assert lengths <= {4, 8, 12}
@@ -85,7 +85,7 @@ def test_examples_are_those_of_the_form(prepared_films, film_rows, wordpiece):
     assert manifest.tokenizer == wordpiece.fingerprint
     assert manifest.versions["headjax"]
     data = json.loads((prepared_films / "manifest.json").read_text())
-    assert data["form"] == {"kind": "labelled", "length": 12, "pairs": False, "classes": ["bad", "good"]}
+    assert data["form"] == {"kind": "labelled", "length": 12, "pairs": False, "classes": ["bad", "good"], "scale": 1.0}
 
 
 def test_prepared_again_nothing_is_written(prepared_films, run, monkeypatch):
@@ -112,7 +112,7 @@ def test_a_full_disk_keeps_whole_shards_and_the_rest_resumes(prepared_films, run
             run(out)
     assert {file.name for file in out.glob("*.array_record*")} == {f"train-{i:05d}.array_record" for i in range(4)}
     with pytest.raises(DataError, match="films: "):
-        PreparedData(path=str(out)).load()
+        DataConfig(task=str(out)).load()
     kept = {file.name: file.stat().st_mtime_ns for file in out.glob("*.array_record")}
     done = run(out)
     assert done.written == len(done.manifest.shards) - 4
@@ -135,13 +135,13 @@ def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films
         with pytest.raises(KeyboardInterrupt):
             run(out, train=changed_rows(film_rows, 0))
     with pytest.raises(DataError, match="films: "):
-        PreparedData(path=str(out)).load()
+        DataConfig(task=str(out)).load()
     assert run(out).written == 1  # the old rows again
     assert_same(out, prepared_films)
     assert run(out, train=changed_rows(film_rows, 0)).written == 1
-    assert PreparedData(path=str(out)).load().train[0]["labels"] == 1
+    assert DataConfig(task=str(out)).load().train[0]["labels"] == 1
     fewer = run(out, train=RowSource.of([*film_rows["train"].rows()][:5]))
-    assert fewer.manifest.counts("train")["examples"] == len(PreparedData(path=str(out)).load().train) == 5
+    assert fewer.manifest.counts("train")["examples"] == len(DataConfig(task=str(out)).load().train) == 5
 
 
 READING = """
@@ -288,7 +288,7 @@ def test_a_killed_host_goes_on_and_the_others_never_notice(run, prepared_films, 
         killed.send_signal(signal.SIGKILL)
     kept = {file: file.stat().st_mtime_ns for file in out.glob("*.array_record")}
     with pytest.raises(DataError, match=r"films: not prepared to the end \(host 1\)"):
-        PreparedData(path=str(out)).load()
+        DataConfig(task=str(out)).load()
     done = run(out, 1, 2)
     assert 0 < done.written == len(done.manifest.shards) - len(kept)
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
@@ -305,7 +305,7 @@ def test_hosts_that_do_not_fit(run, film_rows, prepared_films, tmp_path):
     with pytest.raises(DataError, match=r"films: its hosts have read different rows"):
         run(out, 1, 2, train=changed_rows(film_rows, 3))
     with pytest.raises(DataError, match=r"films: its hosts have read different rows"):
-        PreparedData(path=str(out)).load()
+        DataConfig(task=str(out)).load()
     assert run(out, 1, 2).waiting == ()
     assert_same(out, prepared_films)
 
@@ -319,7 +319,7 @@ def test_a_bucket_gets_from_two_hosts_the_shards_that_a_folder_gets(run, prepare
         name: data for name, data in here.items() if name.endswith("record")
     }
     assert run(path_of(out), 0, 2).written == 0
-    here, there = (PreparedData(path=str(place)).load() for place in (prepared_films, out))
+    here, there = (DataConfig(task=str(place)).load() for place in (prepared_films, out))
     for index in (0, 13, 69):
         np.testing.assert_array_equal(there.train[index]["input_ids"], here.train[index]["input_ids"])
     assert (here.threads, there.threads) == (0, READ_AHEAD)
@@ -327,4 +327,4 @@ def test_a_bucket_gets_from_two_hosts_the_shards_that_a_folder_gets(run, prepare
     np.testing.assert_array_equal(*batches)
     (path_of(out) / "train-00000.array_record").unlink()
     with pytest.raises(DataError, match=rf"^{out}/train-00000.array_record: "):
-        PreparedData(path=out).load()
+        DataConfig(task=out).load()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.data import PreparedData
+from headjax.data import DataConfig
 from headjax.data.prepare import prepare
 from headjax.data.prepared import read_manifest
 from headjax.tokenizers.learned import byte_tokenizer
@@ -18,16 +18,16 @@ def test_data_that_does_not_fit(prepared_films, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(tmp_path))
     for fields, tokenizer, said in (
         ({}, byte_tokenizer(), "films: .*vocabulary"),
-        ({"task": "mnli"}, None, "holds films, not mnli"),
-        ({"length": 128}, None, "length 12, config.data.length is 128"),
-        ({"path": str(tmp_path / "nowhere")}, None, "nowhere: no manifest.json"),
-        ({"path": "", "task": "mnli"}, None, "HEADJAX_DATA .*prepared/mnli"),
+        ({"task": f"mnli:{prepared_films}"}, None, "holds films, not mnli"),
+        ({"length": 128}, None, "prepared with length 12, config.data asks for 128"),
+        ({"task": str(tmp_path / "nowhere")}, None, "nowhere: no such file"),
+        ({"task": "mnli"}, None, "HEADJAX_DATA .*glue/MNLI"),
     ):
         with pytest.raises(DataError, match=said):
-            PreparedData(**{"path": str(prepared_films)} | fields).load(tokenizer)
+            DataConfig(**{"task": str(prepared_films)} | fields).load(tokenizer)
     (tmp_path / "prepared").mkdir()
     (tmp_path / "prepared" / "films").symlink_to(prepared_films)
-    assert len(PreparedData(task="films").load().train) == 70
+    assert len(DataConfig(task="films").load().train) == 70
 
 
 def test_damaged_shards_are_found_and_written_again(film_rows, wordpiece, tmp_path):
@@ -37,15 +37,15 @@ def test_damaged_shards_are_found_and_written_again(film_rows, wordpiece, tmp_pa
     whole = shard.read_bytes()
     shard.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"films: .*damaged"):
-        list(map(PreparedData(path=str(out)).load().train.__getitem__, range(70)))
+        list(map(DataConfig(task=str(out)).load().train.__getitem__, range(70)))
     shard.unlink()
     with pytest.raises(DataError, match=r"train-00001.array_record: missing"):
-        PreparedData(path=str(out)).load()
+        DataConfig(task=str(out)).load()
     assert prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE).written == 1
     assert shard.read_bytes() == whole
     (out / "train-00001.safetensors").write_bytes(b"PK")
     with pytest.raises(DataError, match=r"train-00001.safetensors: cannot be read"):
-        PreparedData(path=str(out)).load()
+        DataConfig(task=str(out)).load()
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"task": 1}'])
@@ -53,7 +53,7 @@ def test_manifests_that_cannot_be_read(prepared_films, content, tmp_path):
     folder = shutil.copytree(prepared_films, tmp_path / "films")
     (folder / "manifest.json").write_text(content)
     with pytest.raises(HeadjaxError, match=rf"^{folder}/manifest.json"):
-        PreparedData(path=str(folder)).load()
+        DataConfig(task=str(folder)).load()
 
 
 def test_shards_are_read_by_index_in_another_process_too(prepared_films):

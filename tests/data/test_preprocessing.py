@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError
+from headjax.data import DataConfig
 from headjax.data.forms.preprocessing import FILE, Preprocessing
-from headjax.data.known_data import ImageFiles
 from tests.closeness import assert_close
 
 VIT = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}, "resample": 2}
@@ -41,7 +41,7 @@ def images(tmp_path):
 
 
 def examples(folder, settings):
-    data = ImageFiles(path=str(folder)).for_files({FILE: json.dumps(settings).encode()}).load()
+    data = DataConfig(task=f"images:{folder}").for_files({FILE: json.dumps(settings).encode()}).load()
     return np.stack([data.validation[index]["pixel_values"] for index in range(3)])
 
 

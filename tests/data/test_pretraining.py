@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.data import PretrainingText
+from headjax.data import DataConfig
 from headjax.data.forms import PretrainingForm
 from headjax.data.forms.pretraining import Masking, masking_vocabulary, next_sentence_pairs, sentences
 from headjax.tokenizers.learned import byte_tokenizer
@@ -184,9 +184,8 @@ def test_pretraining_of_one_document_or_none(wordpiece):
 def test_pretraining_on_books_and_articles(data_dir):
     """The whole way on real text, from memory."""
     vocabulary = data_dir / "vocab" / "bert-base-uncased-vocab.txt"
-    config = PretrainingText(
-        path=str(data_dir / "lm" / "wikitext-2-raw" / "wiki.valid.raw"), vocabulary=str(vocabulary), length=64
-    )
+    text = data_dir / "lm" / "wikitext-2-raw" / "wiki.valid.raw"
+    config = DataConfig(task=f"bert_pretraining:{text}", tokenizer=str(vocabulary), length=64)
     data = config.load()
     train, held = data.info["train"], data.info["validation"]
     assert train["documents"] >= 50
@@ -196,5 +195,5 @@ def test_pretraining_on_books_and_articles(data_dir):
     text = data.tokenizer.decode(data.train[5]["input_ids"])
     assert text.startswith("[CLS]")
     assert "[UNK]" not in text
-    with pytest.raises(DataError, match=r"^vocabulary: "):
-        PretrainingText(path="text.txt").load()
+    with pytest.raises(DataError, match=r"^config.data.tokenizer: "):
+        DataConfig(task=f"bert_pretraining:{text}").load()

@@ -11,8 +11,8 @@ import pytest
 
 from headjax.cli import main
 from headjax.core.errors import DataError
-from headjax.data import PreparedData
-from headjax.data.tasks import GLUE, TASKS, find_task
+from headjax.data import DataConfig
+from headjax.data.registry import GLUE, TASKS, find_task
 from tests.data.vocabulary import write_vocabulary
 
 pytestmark = [
@@ -130,8 +130,6 @@ def test_rows_of_tfds_are_rows_of_the_form_and_their_number_is_known_or_an_error
         assert tfds_rows(spec)["train"].count == 10_000
         with pytest.raises(DataError, match=r"^glue/mrpc:2.0.0: nowhere: cannot be read from TFDS"):
             tfds_rows(dataclasses.replace(spec, sources=(source,)))
-    with pytest.raises(DataError, match="multi30k: TensorFlow Datasets has no data set of it; name local files"):
-        tfds_rows(find_task("multi30k"))
 
 
 def test_no_data_set_and_no_network(tfds, tmp_path, monkeypatch):
@@ -175,59 +173,10 @@ def test_prepare_from_tfds(mocked, vocabulary, tmp_path, capsys):
     data = json.loads(capsys.readouterr().out)
     assert data["examples"] == 10
     assert data["shards"] == 2
-    prepared = PreparedData(path=out, task="cola").load()
+    prepared = DataConfig(task=f"cola:{out}").load()
     assert len(prepared.train) == len(prepared.validation) == 5
     assert set(prepared.train[0]) == {"input_ids", "token_type_ids", "attention_mask", "labels"}
     with mocked(5):
         assert main(["prepare", "cifar10", "--out", str(tmp_path / "cifar")]) == 0
-    images = PreparedData(path=str(tmp_path / "cifar"), size=32).load()
+    images = DataConfig(task=str(tmp_path / "cifar"), form={"size": 32}).load()
     assert images.train[0]["pixel_values"].shape == (3, 32, 32)
-
-
-def write_tfrecord(path, *examples):
-    """A file of `tf.train.Example`s."""
-    import tensorflow as tf
-
-    def feature(value):
-        if isinstance(value, bytes):
-            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
-
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for example in examples:
-            features = {name: feature(value) for name, value in example.items()}
-            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
-    return path
-
-
-def test_tfrecords(tmp_path):
-    spec = find_task("sst2")
-    good = [{"text": f"a film {i}".encode(), "label": i % 2} for i in range(4)]
-    write_tfrecord(tmp_path / "train-00000-of-00001.tfrecord", *good)
-    file = write_tfrecord(tmp_path / "validation.tfrecord-00000-of-00001", *good[:2])
-    rows = spec.local(spec, [tmp_path])
-    assert [row.values for row in rows["train"].rows()] == [{"text": f"a film {i}", "label": i % 2} for i in range(4)]
-    assert len(list(rows["validation"].rows())) == 2
-    whole = file.read_bytes()
-
-    def refused(said):
-        with pytest.raises(DataError, match=f"^{file}: {said}"):
-            list(spec.local(spec, [tmp_path])["validation"].rows())
-
-    for data, said in ((whole[:-5], "record 1: "), (whole[:20] + b"?" + whole[21:], "record 0: "), (b"", "no records")):
-        file.write_bytes(data)
-        refused(said)
-    for examples, said in (
-        (({"text": b"a", "label": 0}, {"text": b"\xff", "label": 0}), "record 1: feature text: byte offset 0"),
-        (({"txt": b"a", "label": 0},), "record 0: unknown feature 'text'"),
-        (({"text": 3, "label": 0},), "record 0: feature text: "),
-    ):
-        write_tfrecord(file, *examples)
-        refused(said)
-
-
-def test_real_tfrecords(data_dir):
-    spec = find_task("c4")
-    rows = {split: list(source.rows()) for split, source in spec.local(spec, [data_dir / "lm" / "c4"]).items()}
-    assert (len(rows["train"]), len(rows["validation"])) == (1000, 200)
-    assert all(row.values["text"] for row in rows["validation"])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headjax.core.errors import ConfigError
-from headjax.data import PreparedData
+from headjax.data import DataConfig
 from headjax.data.examples import TokenBlocks, sequences
 from headjax.data.forms import ImageForm, PretrainingForm
 from headjax.data.forms.images import AugmentedImages
@@ -69,7 +69,7 @@ def sources(buckets, prepared_films, wordpiece):
     return {
         "numbers": Numbers(22),
         "buckets": buckets,
-        "shards": PreparedData(path=str(prepared_films)).load().train,
+        "shards": DataConfig(task=str(prepared_films)).load().train,
         "masks": train(PretrainingForm(length=32, max_predictions=5), wordpiece, rows),
         "images": AugmentedImages(images, form, MIXED),
     }

@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from headjax.core.errors import DataError
 from headjax.data import tables
-from headjax.data.local_files import split_files
+from headjax.data.readers import split_files
 from headjax.data.tables import header, table_rows
 from tests.data.vocabulary import task_rows, write_lines
 
@@ -65,7 +65,7 @@ def test_csv_has_the_delimiter_of_its_first_line(tmp_path, delimiter):
 def test_rows_are_counted_across_blocks_and_rows_that_are_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "BLOCK", 64)
     path = lines(tmp_path / "a.tsv", "text\tlabel", *("a film\t1" for _ in range(50)), "bad", "good\t0")
-    found = list(table_rows(path, {"text": "text"}, tables.Rules(raw=True, skips=True)))
+    found = list(table_rows(path, {"text": "text"}, skips=True))
     assert [row.place.rpartition(" ")[2] for row in found] == [*map(str, range(2, 52)), "53"]
     with pytest.raises(DataError, match=r"a.tsv: row 52: "):
         read(path, ["text"])
@@ -107,19 +107,14 @@ cell_pairs = st.lists(st.tuples(cells, cells), min_size=1, max_size=5)
 
 
 @given(cell_pairs)
-def test_any_tsv_cell_survives_or_looks_quoted(tmp_path_factory, rows):
+def test_any_tsv_cell_survives(tmp_path_factory, rows):
     assume(not any(set(cell) & set("\t\n") for row in rows for cell in row))
     path = lines(tmp_path_factory.mktemp("tsv") / "a.tsv", "first\tsecond", *("\t".join(row) for row in rows))
-    if any(tables._is_quoted(cell) for row in rows for cell in row):
-        with pytest.raises(DataError, match=r"a.tsv: row \d+: .*\.csv"):
-            read(path, ["first", "second"])
-    else:
-        assert cells_of(path, ["first", "second"]) == rows
+    assert cells_of(path, ["first", "second"]) == rows
 
 
 @given(cell_pairs, st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]), st.sampled_from(",;\t"))
 def test_any_cell_of_a_csv_writer_survives(tmp_path_factory, rows, quoting, delimiter):
-    """And the same file named `.tsv` is an error, unless nothing in it is quoted."""
     path = tmp_path_factory.mktemp("csv") / "a.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=quoting).writerows(
@@ -127,13 +122,6 @@ def test_any_cell_of_a_csv_writer_survives(tmp_path_factory, rows, quoting, deli
         )
     assert cells_of(path, ["first", "second"]) == rows
     assert header(path) == ("first", "second")
-    if delimiter == "\t":
-        other = path.rename(path.with_suffix(".tsv"))
-        if b'"' in other.read_bytes():
-            with pytest.raises(DataError, match=f"^{other}: "):
-                read(other, ["first", "second"])
-        else:
-            assert cells_of(other, ["first", "second"]) == rows
 
 
 @pytest.mark.parametrize(
@@ -146,7 +134,6 @@ def test_any_cell_of_a_csv_writer_survives(tmp_path_factory, rows, quoting, deli
         ("a.tsv", b"text\tlabel\n", "no rows"),
         ("a.tsv", b"text\tlabel\na\t1\n\xff\t1\n", "row 3: not UTF-8"),
         ("a.tsv", b"  \n", "empty"),
-        ("a.tsv", b'text\tlabel\nHe said "no".\t0\n"a ""b"""\t1\n', "row 3: .*csv"),
         ("a.tsv", b'text\tlabel\n"two\nlines"\t1\n', "row 2: .*csv"),
         *(
             (name, b'%s{"text": %s, "label": 1}%s' % (start, value, end), f"{place}: text: ")
@@ -156,7 +143,7 @@ def test_any_cell_of_a_csv_writer_survives(tmp_path_factory, rows, quoting, deli
         ("a.csv", b'text,label\n"a,1\n', "row 2: "),
         ("a.json", b'[{"text": "a"},\n {"text": }]', "line 2: not JSON"),
         ("a.json", b'{"text": "a"}', ""),
-        ("a.json", b'{"version": "1.1", "data": []}', ".*squad:"),
+        ("a.json", b'{"version": "1.1", "data": []}', ".*questions:"),
         ("a.json", b'[{"text": "a", "label": 1}, 3]', "row 2: "),
         ("a.jsonl", b'{"text": "a", "label": 1}\n{"text": "b"}\n', "row 2: unknown key 'label'"),
         ("a.jsonl", b'{"text": "a", "label": 1}\n{"text"\n', "row 2: not JSON"),

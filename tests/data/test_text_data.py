@@ -11,15 +11,14 @@ import pytest
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
+from headjax.data import DataConfig
 from headjax.data.forms.questions import QUESTION_LENGTH, QuestionForm, QuestionWindows
 from headjax.data.loading import record_sizes
 from headjax.data.stream import evaluation_batches, train_iterator
-from headjax.data.task import DataConfig
-from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering
-from headjax.data.text_rows import read_questions, translation_pairs
+from headjax.data.text_rows import aligned_pairs, questions
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
-from tests.data.vocabulary import TEXT
+from tests.data.squad import SHORT, long_paragraph, write_squad
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def file(tmp_path):
 
 @pytest.fixture(scope="module")
 def embedded():
-    return LanguageConfig(length=64, vocab_size=512).load()
+    return DataConfig(task="python", length=64, vocab_size=512).load()
 
 
 @pytest.mark.whole
@@ -55,39 +54,37 @@ def test_validation_text_does_not_shape_the_tokenizer(file, monkeypatch):
 
     seen = []
     monkeypatch.setitem(learned.TRAINERS, "bytes", lambda texts, size: seen.extend(texts) or byte_tokenizer())
-    data = LanguageConfig(path=str(file), length=16, tokenizer="bytes", validation_fraction=0.3).load()
+    data = DataConfig(task=str(file), length=16, tokenizer="bytes", validation_fraction=0.3).load()
     assert sum(len(text.encode()) for text in seen) == data.info["train"]["bytes"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "field", "fields"),
+    ("field", "fields"),
     [
-        (LanguageConfig, "length", {"length": 0}),
-        (LanguageConfig, "length", {"length": 1}),
-        (LanguageConfig, "vocab_size", {"vocab_size": -1}),
-        (LanguageConfig, "tokenizer", {"tokenizer": "byte"}),
-        (LanguageConfig, "validation_fraction", {"validation_fraction": 1.0}),
-        (ParallelText, "target", {"train": "a", "validation": "b", "source": "en", "target": "en"}),
-        (QuestionAnswering, "stride", {"validation": "a", "stride": -1}),
+        ("length", {"length": 1, "tokenizer": "bytes"}),
+        ("vocab_size", {"vocab_size": -1}),
+        ("tokenizer", {"tokenizer": "byte"}),
+        ("validation_fraction", {"validation_fraction": 1.0}),
+        ("form.stride", {"form": {"stride": -1}}),
     ],
 )
-def test_bad_fields_are_named(kind, field, fields):
-    with pytest.raises(ConfigError, match=f"^{field}: "):
-        kind(**fields)
+def test_bad_fields_are_named(file, field, fields):
+    with pytest.raises(ConfigError, match=f"{field}: "):
+        DataConfig(**{"task": str(file)} | fields).load()
 
 
 def test_too_little_text(file):
     for fields, said in (
         ({"vocab_size": 9000}, r"vocab_size: the text yields only \d+ tokens"),
         ({"length": 5000, "tokenizer": "bytes"}, r"length: the validation text has \d+ tokens"),
-        ({"path": f"{file}.missing"}, f"{file}.missing: "),
+        ({"task": f"text:{file}.missing"}, f"{file}.missing: "),
     ):
         with pytest.raises(DataError, match=f"^{said}"):
-            LanguageConfig(**{"path": str(file)} | fields).load()
+            DataConfig(**{"task": str(file)} | fields).load()
 
 
 def test_real_text(data_dir):
-    data = LanguageConfig(path=str(data_dir / "lm" / "gutenberg" / "dracula.txt"), vocab_size=1024).load()
+    data = DataConfig(task=str(data_dir / "lm" / "gutenberg" / "dracula.txt")).load()
     assert data.info["train"]["bytes"] > 700_000
     assert 2 < data.info["train"]["bytes_per_token"] < 4
     assert 0.02 < data.info["validation"]["bytes"] / data.info["train"]["bytes"] < 0.1
@@ -104,9 +101,9 @@ for module in pkgutil.iter_modules(headjax.data.__path__):
         importlib.import_module(f"headjax.data.{module.name}")
 late = {"tensorflow", "tensorflow_datasets", "seqio", "torch", "transformers", "grain", "tokenizers"} & set(sys.modules)
 assert not late, late
-from headjax.data.text_data import LanguageConfig
+from headjax.data import DataConfig
 from headjax.data.stream import train_iterator
-data = LanguageConfig(length=64, vocab_size=512).load()
+data = DataConfig(task="python", length=64, vocab_size=512).load()
 next(train_iterator(data.train, 2, 0))
 late = {"tensorflow", "torch", "turtle", "xmlrpc.client", "smtplib", "tkinter"} & set(sys.modules)
 assert not late, late  # nor the modules whose docstrings are read
@@ -132,14 +129,12 @@ def prefix(tmp_path):
     return str(tmp_path)
 
 
-def config(prefix, **fields):
-    return ParallelText(
-        **{"train": f"{prefix}/train", "validation": f"{prefix}/val", "source": "en", "target": "de"} | fields
-    )
+def config(prefix, target="de", **fields):
+    return DataConfig(**{"task": f"translation:{prefix}/train:en-{target}", "validation": f"{prefix}/val"} | fields)
 
 
 def test_pairs_become_examples(prefix):
-    data = config(prefix, max_length=24).load(byte_tokenizer())
+    data = config(prefix, length=24).load(byte_tokenizer())
     assert data.info["train"]["pairs"] == 4
     row = data.train[1]
     assert bytes(row["input_ids"][:8].astype(np.uint8)) == b"two dogs"
@@ -153,7 +148,7 @@ def test_pairs_become_examples(prefix):
     last = list(evaluation_batches(data.validation, 3))[-1]
     assert (last["labels"][1:] == -100).all()
     json.dumps(data.info)
-    buckets = config(prefix, max_length=24, buckets=(8, 16)).load(byte_tokenizer())  # which pad both sides alike
+    buckets = config(prefix, length=24, buckets=(8, 16)).load(byte_tokenizer())  # which pad both sides alike
     iterator = train_iterator(buckets.train, 2, 0)
     batches = [next(iterator) for _ in range(8)]
     shapes = {tuple(batch[name].shape for name in ("input_ids", "labels")) for batch in batches}
@@ -163,24 +158,25 @@ def test_pairs_become_examples(prefix):
 
 
 def test_long_training_pairs_are_left_out_and_validation_is_cut(prefix):
-    data = config(prefix, max_length=12).load(byte_tokenizer())
+    data = config(prefix, length=12).load(byte_tokenizer())
     assert data.info["train"] == data.info["train"] | {"pairs": 3, "left_out": 1}
     targets = [(data.validation[index]["labels"] != -100).sum() for index in range(4)]
     assert targets == [5, 11, 12, 5]
     # `zwei Hunde` and the end are 11 tokens.
-    pairs = [config(prefix, max_length=length).load(byte_tokenizer()).info["train"]["pairs"] for length in (11, 10)]
+    pairs = [config(prefix, length=length).load(byte_tokenizer()).info["train"]["pairs"] for length in (11, 10)]
     assert pairs == [3, 2]
     with pytest.raises(DataError, match=r"train: no pair"):
-        config(prefix, max_length=4).load(byte_tokenizer())
+        config(prefix, length=4).load(byte_tokenizer())
 
 
 def test_a_shared_vocabulary_is_learned(prefix):
     data = config(prefix, vocab_size=260).load()
     assert data.tokenizer.vocab_size == 260
     assert data.tokenizer.decode(data.train[0]["input_ids"]).startswith("one")
-    with pytest.raises(ConfigError, match=r"^train: "):
-        config(prefix, train="").load()
-    assert len(config(prefix, train="").load(byte_tokenizer()).train) == 0
+    alone = config(prefix, validation="", whole=True)
+    with pytest.raises(DataError, match="no text to learn a vocabulary from"):
+        alone.load()
+    assert len(alone.load(byte_tokenizer()).train) == 0
 
 
 def test_tables_hold_pairs_too(tmp_path):
@@ -188,12 +184,12 @@ def test_tables_hold_pairs_too(tmp_path):
     rows = [f"{i}\t{pair[0]}\t{pair[1]}" for i, pair in enumerate(zip(ENGLISH, GERMAN, strict=True))]
     (tmp_path / "plain.tsv").write_text("\n".join(rows) + "\n")
     (tmp_path / "named.csv").write_text('de,en\neins,one\n"zwei, drei",two\n')
-    plain = ParallelText(validation=f"{tmp_path}/plain.tsv", source="1", target="2").load(byte_tokenizer())
+    plain = DataConfig(task=f"translation:{tmp_path}/plain.tsv:1-2", whole=True).load(byte_tokenizer())
     assert plain.validation.references == ("eins", "zwei Hunde", "drei Katzen schlafen", "vier")
-    named = ParallelText(validation=f"{tmp_path}/named.csv", source="en", target="de").load(byte_tokenizer())
+    named = DataConfig(task=f"translation:{tmp_path}/named.csv:en-de", whole=True).load(byte_tokenizer())
     assert named.validation.references == ("eins", "zwei, drei")
     with pytest.raises(DataError, match=r"named\.csv: unknown column 'fr'"):
-        ParallelText(validation=f"{tmp_path}/named.csv", source="en", target="fr").load(byte_tokenizer())
+        DataConfig(task=f"translation:{tmp_path}/named.csv:en-fr", whole=True).load(byte_tokenizer())
 
 
 def test_files_must_belong_together(prefix, tmp_path):
@@ -204,37 +200,17 @@ def test_files_must_belong_together(prefix, tmp_path):
     (tmp_path / "val.en").write_text("one\n\n\n\n\n")
     (tmp_path / "val.de.gz").write_bytes(gzip.compress(b"\nzwei\ndrei\n\n\n"))
     with pytest.raises(DataError, match=r"val: "):
-        list(translation_pairs(f"{prefix}/val", "en", "de"))
+        list(aligned_pairs(f"{prefix}/val", "en", "de"))
 
 
-SHORT = {
-    "context": "The film was not dull, it was very good!",
-    "qas": [
-        {"id": "a", "question": "was it good", "answers": [{"text": "very good", "answer_start": 30}]},
-        {"id": "b", "question": "the film", "answers": [
-            {"text": "film", "answer_start": 4}, {"text": "x", "answer_start": 0}]},
-    ],
-}  # fmt: skip
-
-
-def write_squad(path, *paragraphs):
-    path.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": list(paragraphs)}]}))
-    return str(path)
-
-
-def long_paragraph(words=150, at=100):
-    """A paragraph with one `unhappy` in it."""
-    generator = np.random.default_rng(0)
-    text = [*generator.choice(TEXT[:12], words)]
-    text[at] = "unhappy"
-    context = " ".join(text)
-    answer = {"text": "unhappy", "answer_start": context.index("unhappy")}
-    return {"context": context, "qas": [{"id": "long", "question": "was it fun", "answers": [answer]}]}
+def judged(path, **fields):
+    """All questions of a file, to evaluate on."""
+    return DataConfig(**{"task": f"questions:{path}", "whole": True, "length": 100, "form": {"stride": 8}} | fields)
 
 
 def test_spans_are_the_answers(tmp_path, wordpiece):
     path = write_squad(tmp_path / "a.json", SHORT)
-    rows = QuestionAnswering(validation=path, stride=8, max_length=100).load(wordpiece).validation
+    rows = judged(path).load(wordpiece).validation
     assert len(rows) == 2
     assert rows.windows.questions[1].answers == ("film", "x")
     for window, answer in enumerate(("very good", "film")):
@@ -245,7 +221,7 @@ def test_spans_are_the_answers(tmp_path, wordpiece):
     spaced = [{"text": " very good ", "answer_start": 3}]
     entry = SHORT["qas"][0] | {"answers": spaced}
     path = write_squad(tmp_path / "b.json", {"context": "it  very good film", "qas": [entry]})
-    (row,) = QuestionAnswering(validation=path, stride=8, max_length=100).load(wordpiece).validation
+    (row,) = judged(path).load(wordpiece).validation
     assert row["end_positions"] - row["start_positions"] == 1
     words = [wordpiece.backend.id_to_token(int(one)) for one in rows[0]["input_ids"][:6]]
     assert words == ["[CLS]", "was", "it", "good", "[SEP]", "the"]
@@ -253,7 +229,7 @@ def test_spans_are_the_answers(tmp_path, wordpiece):
 
 def test_long_paragraphs_have_overlapping_windows(tmp_path, wordpiece):
     path = write_squad(tmp_path / "a.json", long_paragraph(), SHORT)
-    rows = QuestionAnswering(validation=path, max_length=100, stride=16).load(wordpiece).validation
+    rows = judged(path, form={"stride": 16}).load(wordpiece).validation
     windows = [window for window in rows.windows.windows if window.question == 0]
     assert len(windows) == 2
     ends = [window.offsets[window.offsets[:, 1] > 0] for window in windows]
@@ -288,37 +264,36 @@ def test_broken_files(tmp_path, wordpiece, data, said):
     path = tmp_path / "a.json"
     path.write_text(data if isinstance(data, str) else json.dumps(data))
     with pytest.raises(DataError, match=f"^{path}: {said}"):
-        QuestionAnswering(validation=str(path)).load(wordpiece)
+        judged(path).load(wordpiece)
 
 
 def test_questions_are_cut_and_some_are_read(tmp_path, wordpiece):
     entry = {"id": "q", "question": "a " * 90, "answers": [{"text": "film", "answer_start": 4}]}
     path = write_squad(tmp_path / "a.json", {"context": "The film", "qas": [entry]}, SHORT)
-    asked = {"validation": path, "validation_limit": 1, "stride": 8}
-    rows = QuestionAnswering(**asked, max_length=100).load(wordpiece).validation
+    rows = judged(path, limit=1).load(wordpiece).validation
     assert [question.id for question in rows.windows.questions] == ["q"]
     assert rows[0]["attention_mask"].sum() == QUESTION_LENGTH + 2 + 3
     for fields, given, named in (
-        ({"max_length": 80, "stride": 128}, wordpiece, "max_length: 80"),
+        ({"length": 80, "form": {"stride": 128}}, wordpiece, "length: 80"),
         ({}, byte_tokenizer(), "tokenizer: "),
-        ({}, None, "tokenizer: "),
+        ({}, None, "config.data.tokenizer: "),
     ):
         with pytest.raises(DataError, match=f"^{named}"):
-            QuestionAnswering(**asked | fields).load(given)
+            judged(path, **fields).load(given)
 
 
 def test_real_questions(data_dir):
     """Every answer is found again from its tokens, up to what a token boundary cannot tell."""
     tokenizer = wordpiece_tokenizer(data_dir / "vocab" / "bert-base-uncased-vocab.txt")
-    questions = read_questions(data_dir / "squad" / "squadshifts_new_wiki_v1.0.json")[:1500]
+    asked = [*questions(data_dir / "squad" / "squadshifts_new_wiki_v1.0.json")][:1500]
     form = QuestionForm()
-    records = form.encode(tokenizer, questions, "validation", ()).records
+    records = form.encode(tokenizer, asked, "validation", ()).records
     rows = form.examples(tokenizer, records, record_sizes(form, records), "validation")
     assert isinstance(rows, QuestionWindows)
     starts, ends = rows.values("start_positions"), rows.values("end_positions")
-    found = {number: set() for number in range(len(questions))}
+    found = {number: set() for number in range(len(asked))}
     for i in np.flatnonzero(ends):
         found[rows.windows.windows[i].question].add(rows.windows.answer(int(i), int(starts[i]), int(ends[i])))
-    exact = [found[number] == {question.values["answers"][0]} for number, question in enumerate(questions)]
+    exact = [found[number] == {question.values["answers"][0]} for number, question in enumerate(asked)]
     assert np.mean(exact) > 0.99
-    assert all(any(question.values["answers"][0] in text for text in found[n]) for n, question in enumerate(questions))
+    assert all(any(question.values["answers"][0] in text for text in found[n]) for n, question in enumerate(asked))

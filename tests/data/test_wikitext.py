@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.data.text_data import WikiText2, Windows
+from headjax.data.wikitext import WikiText2, Windows
 from headjax.evaluation.measures import LanguageModelling
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.models.outputs import IGNORED

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from headjax.data.tasks import find_task
+from headjax.data import DataConfig
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXT = ["a", "good", "bad", "film", "the", "was", "it", "not", "very", "dull", "fun", "un", ",", ".", "!"]
@@ -24,5 +24,5 @@ def write_lines(path: Path, *lines: str) -> Path:
 
 def task_rows(name: str, *paths: Path) -> dict[str, list[dict]]:
     """The values of a task's rows in local files, by split."""
-    spec = find_task(name)
-    return {split: [row.values for row in source.rows()] for split, source in spec.local(spec, paths).items()}
+    opened = DataConfig(task=name).open([str(path) for path in paths])
+    return {split: [row.values for row in source.rows()] for split, source in opened.rows.items()}

@@ -114,7 +114,7 @@ def test_answers_and_metrics_are_those_of_the_other_backend(results):
 def test_the_rolling_log_likelihood_is_wikitext2s_protocol(folders):
     from lm_eval.api.instance import Instance
 
-    from headjax.data.text_data import WikiText2
+    from headjax.data.wikitext import WikiText2
     from headjax.evaluation.harness import HeadjaxLM
     from headjax.evaluation.measures import LanguageModelling
     from headjax.evaluation.task import Task, measure_task

@@ -12,12 +12,11 @@ import pytest
 
 from headjax.core.errors import DataError, HeadjaxError, ParameterError
 from headjax.core.tensors import all_finite
-from headjax.data import PreparedData
+from headjax.data import DataConfig
 from headjax.data.forms import PretrainingForm
 from headjax.data.prepare import prepare
 from headjax.data.rows import Row, RowSource
 from headjax.data.stream import evaluation_batches
-from headjax.data.text_data import ParallelText
 from headjax.evaluation.spans import answer_f1, best_span, exact_match, normalize_answer, squad_metrics
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import Task, evaluate, evaluate_task, measure_of, measure_task
@@ -30,7 +29,7 @@ from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.tasks import NoTask, Pretraining, Span
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.closeness import close_to
-from tests.data.test_text_data import SHORT, long_paragraph, write_squad
+from tests.data.squad import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import TEXT, WORDS
 from tests.hub.directories import BERT, model_of, rewrite
 from tests.tiny import decoder_config, model, multi_head, text_encoder, tokens
@@ -86,7 +85,7 @@ def pretraining(folder, tokenizer):
     rows = RowSource.of([Row(f"document {number}", {"text": text}) for number, text in enumerate(texts)])
     splits = {"train": rows, "validation": rows}
     prepare("bert_pretraining", PretrainingForm(length=24), splits, tokenizer, folder / "out")
-    data = PreparedData(path=str(folder / "out")).load()
+    data = DataConfig(task=str(folder / "out")).load()
     return Task("pretraining", data, measure_of(data))
 
 
@@ -142,7 +141,8 @@ def test_perplexity_of_translations(translator, prefix):
 
 def test_translations_are_those_of_beam_search(translator, prefix):
     pytest.importorskip("sacrebleu", reason="sacrebleu is not installed")
-    pairs = ParallelText(validation=prefix, source="xx", target="yy", max_length=8).load(byte_tokenizer()).validation
+    config = DataConfig(task=f"translation:{prefix}:xx-yy", whole=True, length=8)
+    pairs = config.load(byte_tokenizer()).validation
     found = translate(translator, pairs, batch_size=4, beams=2, max_new_tokens=4)
     assert len(found.texts) == 5
     assert 0 <= found.bleu.score <= 100

@@ -20,8 +20,8 @@ from headjax.models.tasks import Classification, NoTask, Regression, Span
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close, close_to
-from tests.data.test_image_data import write_mnist
-from tests.data.test_text_data import SHORT, long_paragraph, write_squad
+from tests.data.images import write_mnist
+from tests.data.squad import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import WORDS, write_lines
 from tests.hub.directories import CONFIGS, model_of
 from tests.models.test_encoder_decoder import translation
@@ -117,13 +117,15 @@ def test_files_with_and_without_labels(tmp_path):
     def read(name, *lines):
         return read_inputs(str(write_lines(tmp_path / name, *lines)))
 
-    assert read("with.tsv", "sentence1\tsentence2\tlabel", "a\tb\t1", "c\td\t0") == (["a", "c"], ["b", "d"], ["1", "0"])
-    assert read("without.tsv", "text", "a", "c") == (["a", "c"], [], [])
-    assert read("nli.tsv", "premise\thypothesis\tclass", "a\tb\tc") == (["a"], ["b"], ["c"])  # as they are evaluated
-    assert read("lines.txt", "a", "", "c") == (["a", "c"], [], [])
+    found = read("with.tsv", "sentence1\tid\tsentence2\tlabel", "a\tx\tb\t1", "c\ty\td\t0")
+    assert found == (["a", "c"], ["b", "d"], ["1", "0"], [{"id": "x"}, {"id": "y"}])
+    assert read("without.tsv", "text", "a", "c") == (["a", "c"], [], [], [])
+    found = read("nli.tsv", "premise\thypothesis\tclass", "a\tb\tc")
+    assert found == (["a"], ["b"], ["c"], [])  # as they are evaluated
+    assert read("lines.txt", "a", "", "c") == (["a", "c"], [], [], [])
     with pytest.raises(DataError, match=r"pairs\.tsv: .* en, de"):
         read("pairs.tsv", "en\tde", "a\tb")
-    assert read_inputs(f"translation:{tmp_path}/pairs.tsv:en-de") == (["a"], [], ["b"])
+    assert read_inputs(f"translation:{tmp_path}/pairs.tsv:en-de") == (["a"], [], ["b"], [])
     with pytest.raises(HeadjaxError, match=r"^task: expected translation:PATH:SOURCE-TARGET"):
         read_inputs("translation:pairs.tsv")
     assert read_inputs("mnist") is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.data.labelled_text import TextClassification
+from headjax.data import DataConfig
 from headjax.evaluation.measures import Numbers, Similarities
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task
@@ -47,7 +47,7 @@ def balanced(model, texts, folder):
     """The model with a bias such that it gives half of the texts to either class, and the class number of each."""
     rows = [f"{text}\t{i % 2}" for i, text in enumerate(texts)]
     path = write_lines(folder / "plain.tsv", "sentence\tlabel", *rows)
-    source = TextClassification(validation=str(path)).load(model.tokenizer).validation
+    source = DataConfig(task=f"classification:{path}", whole=True).load(model.tokenizer).validation
     batch = {name: np.stack([row[name] for row in source]) for name in source[0]}
     logits = np.asarray(model(batch).logits)
     margin = logits[:, 1] - logits[:, 0]
@@ -129,9 +129,9 @@ def test_f1_is_that_of_the_positive_class(tmp_path):
 
 
 def run_config(folder, train_file, held, steps=60, **model):
-    data = TextClassification(
-        path=str(folder / train_file), validation=str(folder / held), max_length=16,
-        vocabulary=str(write_vocabulary(folder)),
+    data = DataConfig(
+        task=f"classification:{folder / train_file}", validation=str(folder / held), length=16,
+        tokenizer=str(write_vocabulary(folder)),
     )  # fmt: skip
     return TrainConfig(
         data=data, batch_size=16, steps=steps, tensorboard=False,

@@ -1,8 +1,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Attended, Mask, NoHeadsAttention
-from headjax.core.kind import Kind
+from headjax.attention import Attended, Mask
 from headjax.heads.attended import ROLES, _role_counts, head_roles
 from headjax.heads.head_id import HeadId
 from headjax.heads.surgery import map_attention
@@ -56,11 +55,7 @@ def test_a_head_made_to_look_at_itself_has_that_role():
     """Keys equal to queries, scaled up: with nearly orthogonal tokens the diagonal wins."""
     config = tiny.decoder_config(
         tiny.layer(tiny.multi_head(2, 16)),
-        tiny.layer(
-            Kind(
-                NoHeadsAttention,
-            )
-        ),
+        tiny.layer(tiny.no_heads()),
     )
 
     def look_at_self(found):

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.attention import NoHeadsAttention
 from headjax.core.errors import HeadjaxError
-from headjax.core.kind import Kind
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.heads.seam import UNIT
 from headjax.heads.site import at_path, filled
@@ -18,15 +16,7 @@ from tests import tiny
 from tests.closeness import assert_close
 
 KEPT = tiny.multi_head(2, head_ids=(0, 3))
-CONFIG = tiny.decoder_config(
-    tiny.layer(tiny.multi_head(4)),
-    tiny.layer(KEPT),
-    tiny.layer(
-        Kind(
-            NoHeadsAttention,
-        )
-    ),
-)
+CONFIG = tiny.decoder_config(tiny.layer(tiny.multi_head(4)), tiny.layer(KEPT), tiny.layer(tiny.no_heads()))
 HEADS = all_heads(CONFIG)
 
 

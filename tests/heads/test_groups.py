@@ -17,7 +17,7 @@ from tests.models.test_encoder_decoder import translation
 
 
 def grouped(num_heads=4, kv_heads=2, **fields):
-    return tiny.layer(Kind(GroupedAttention, num_heads=num_heads, kv_heads=kv_heads, head_dim=4, **fields))
+    return tiny.layer(tiny.grouped(num_heads, kv_heads, 4, **fields))
 
 
 CONFIG = tiny.decoder_config(grouped(), grouped())
@@ -39,7 +39,7 @@ def test_groups_are_the_heads_of_one_key():
     uneven = tiny.decoder_config(tiny.layer(), grouped(3, 2, kv_index=(0, 1, 0)))
     assert [len(group) for group in key_value_groups(uneven)] == [1, 1, 1, 1, 2, 1]
     assert key_value_groups(uneven, ["cross"]) == ()
-    inside = Kind(CompressedAttention, inner=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4), rank=4)
+    inside = Kind(CompressedAttention, inner=tiny.grouped(4, 2, 4), rank=4)
     assert inside.groups == (0, 0, 1, 1)
 
 

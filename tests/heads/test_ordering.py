@@ -2,8 +2,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.attention import GroupedAttention
-from headjax.core.kind import Kind
 from headjax.heads import ordering
 from headjax.heads.ablation import Ablation
 from headjax.heads.groups import key_value_groups, removals
@@ -83,7 +81,7 @@ def test_each_name_is_the_order_it_says(model, batches, scores):
 
 @pytest.fixture(scope="module")
 def grouped():
-    layer = tiny.layer(Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4))
+    layer = tiny.layer(tiny.grouped(4, 2, 4))
     return tiny.model(tiny.decoder_config(layer, layer))
 
 

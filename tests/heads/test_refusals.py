@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.attention import GroupedAttention, Kind, NoHeadsAttention
+from headjax.attention import Kind, NoHeadsAttention
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.heads import ordering
 from headjax.heads.ablating import ablate
@@ -53,7 +53,7 @@ def ablation(mode: str = "all-but-one") -> Ablation:
 
 
 def grouped(num_heads: int = 4, kv_heads: int = 2, **fields):
-    return tiny.layer(Kind(GroupedAttention, num_heads=num_heads, kv_heads=kv_heads, head_dim=4, **fields))
+    return tiny.layer(tiny.grouped(num_heads, kv_heads, 4, **fields))
 
 
 def uniform(*layers):

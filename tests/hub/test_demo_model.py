@@ -10,7 +10,7 @@ from headjax.heads.ordering import by_scores, random_order
 from headjax.hub.demo_model import FOLDER
 
 CARD = (FOLDER / "README.md").read_text()
-BLOCKS = 32
+BLOCKS = 16
 
 
 def bits(name):

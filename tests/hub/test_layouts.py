@@ -10,10 +10,8 @@ from safetensors.numpy import load_file
 from headjax.attention import (
     CollaborativeAttention,
     GatedAttention,
-    GroupedAttention,
     Kind,
     LatentAttention,
-    MultiHeadAttention,
     RotaryInterleaved,
 )
 from headjax.attention.collaborative import Concatenate
@@ -83,9 +81,9 @@ def test_a_pruned_model_is_written_in_its_family(name, tmp_path):
             assert [each.window for each in own.layers] == [each.window for each in whole.config.stacks()[stack].layers]
 
 
-GROUPED = Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=2, projection_bias=True)
-HEADS = Kind(MultiHeadAttention, num_heads=4, head_dim=2)
-PAIR = Kind(MultiHeadAttention, num_heads=2, head_dim=2)
+GROUPED = tiny.grouped(4, 2, 2, projection_bias=True)
+HEADS = tiny.multi_head(4, 2)
+PAIR = tiny.multi_head(2, 2)
 
 
 def of_blocks():
@@ -106,7 +104,7 @@ def scaled(name, *scales):
 
 
 FORMULATIONS = {
-    "smaller heads of another scale": Kind(MultiHeadAttention, num_heads=4, head_dim=1, value_dim=2),
+    "smaller heads of another scale": tiny.multi_head(4, 1, value_dim=2),
     "grouped": GROUPED,
     "unequal groups": GROUPED.replace(num_heads=3, kv_index=(0, 1, 1), head_ids=(0, 2, 3)),
     "latent": Kind(LatentAttention, num_heads=4, rank=3, head_dim=2),
@@ -216,7 +214,7 @@ REFUSED = [
     ),
     ("bert", "auto", without(HEADS.replace(rotary=RotaryInterleaved())), ("rotary_interleaved",)),
     ("bert", "auto", without(Kind(CollaborativeAttention, num_heads=4, shared_dim=5, **SIZES)), ("4 heads of size 5",)),
-    ("bert", "padded", without(Kind(MultiHeadAttention, num_heads=4, head_dim=4)), ("4 heads of size 4", "onnx")),
+    ("bert", "padded", without(tiny.multi_head(4, 4)), ("4 heads of size 4", "onnx")),
 ]
 
 

@@ -35,7 +35,7 @@ from ml_collections import ConfigDict
 def get_config(arg=""):
     return ConfigDict({{
         "start": "FOLDER/model",
-        "data": {{"kind": "language", "path": "FOLDER/text.txt", "length": 16, "tokenizer": "bytes"}},
+        "data": {{"task": "FOLDER/text.txt", "length": 16, "tokenizer": "bytes"}},
         "batch_size": 8, "steps": {STEPS}, "log_every": 1, "checkpoint_every": {EVERY}, "keep_checkpoints": 1,
         "optimizer": {{"kind": "adamw", "schedule": {{"kind": "cosine", "peak": 0.003, "warmup_steps": 5}}}},
         "tensorboard": False,

@@ -14,7 +14,7 @@ from headjax.core.tensors import flatten
 from headjax.initialization import ModelSource
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
-from headjax.training.config_file import load_config_file
+from headjax.training.config_file import load_config
 from headjax.training.optimizer import decayed
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS, WIDTH
@@ -29,7 +29,7 @@ def tensors_of(name):
     """What a paper's model declares, or an attention layer of every formulation."""
     if name == "formulations":
         return {each: tiny.weights(attention, WIDTH, WIDTH) for each, attention in FORMULATIONS.items()}
-    config = load_config_file(f"{PAPERS / name}.py:{ARGUMENTS.get(name, '')}")
+    config = load_config(f"{PAPERS / name}.py:{ARGUMENTS.get(name, '')}")
     return ModelSource.of(config.to_dict()).architecture().tensors()
 
 

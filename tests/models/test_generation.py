@@ -6,11 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import GroupedAttention
 from headjax.attention.rotary import RotaryHalves
 from headjax.core import tensors
 from headjax.core.errors import ConfigError, DataError
-from headjax.core.kind import Kind
 from headjax.models.beam import beam_search
 from headjax.models.decode_loop import continue_until
 from headjax.models.generation import begin, cache_bytes, check_room, for_decoding, generate, programs
@@ -122,7 +120,7 @@ def test_a_generation_advances_in_steps_to_the_same_tokens(decoder, free):
 @pytest.mark.parametrize(("batch", "kv_heads"), [(2, 4), (1, 4), (1, 1)])
 def test_no_token_copies_the_cache_or_the_weights(batch, kv_heads):
     """The loop's only large arrays are written in place, one prompt or one key head among them."""
-    attention = Kind(GroupedAttention, num_heads=4, kv_heads=kv_heads, head_dim=4)
+    attention = tiny.grouped(4, kv_heads, 4)
     model = tiny.model(tiny.decoder_config(*[tiny.layer(attention)] * 2))
     run = begin(model, {"input_ids": np.ones((batch, 3), np.int32)}, max_new_tokens=9)
     arguments = (run._settings, run._model, run._key, run._loop, 9)

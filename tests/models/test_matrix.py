@@ -10,8 +10,6 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.attention import NoHeadsAttention
-from headjax.core.kind import Kind
 from headjax.core.tensors import flatten
 from headjax.heads.discovery import attention_sites
 from headjax.heads.head_id import all_heads
@@ -67,11 +65,7 @@ def case(request):
     few = ("multi_head", "collaborative", "grouped", "latent")
     names = few if name == "vision" else FORMULATIONS
     # Two layers of each in the decoder, so that they are scanned.
-    layers = [FORMULATIONS[each] for each in names for _ in range(2 if name == "decoder" else 1)] + [
-        Kind(
-            NoHeadsAttention,
-        )
-    ]
+    layers = [FORMULATIONS[each] for each in names for _ in range(2 if name == "decoder" else 1)] + [tiny.no_heads()]
     model = tiny.model(MODELS[name](layers))
     batch = batch_of(name)
     hidden, logits = forward(rowwise(model), batch, Compute())

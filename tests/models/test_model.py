@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 import headjax
-from headjax.attention import CollaborativeAttention, MultiHeadAttention, NoHeadsAttention
+from headjax.attention import CollaborativeAttention
 from headjax.core.errors import CheckpointError, ConfigError, DamagedError, HeadjaxError, ParameterError
 from headjax.core.kind import Kind, own_copy
 from headjax.core.serialize import kind_of
@@ -29,11 +29,9 @@ from tests.hub.directories import BERT, LLAMA, T5, model_of
 
 def small_config(hidden=8):
     attentions = (
-        Kind(MultiHeadAttention, num_heads=2, head_dim=3, head_ids=(1, 5)),
+        tiny.multi_head(2, 3, head_ids=(1, 5)),
         Kind(CollaborativeAttention, num_heads=2, shared_dim=4, value_dim=2, head_dim=3),
-        Kind(
-            NoHeadsAttention,
-        ),
+        tiny.no_heads(),
     )
     return DecoderConfig(
         width=4, num_layers=3, attention=attentions, hidden=hidden, residual="post_norm", vocab_size=6, max_length=5

@@ -13,7 +13,7 @@ from headjax.heads.scoring import score_heads
 from headjax.models.generation import generate
 from headjax.models.tasks import Classification, MaskedLanguageModel, Regression, TokenClassification
 from headjax.tokenizers.tokenizer import Tokenizer
-from headjax.training.loop import check_vocabulary
+from headjax.training.run import check_vocabulary
 from tests.hub.directories import T5, model_of
 from tests.models.test_encoder import config
 from tests.tiny import VOCABULARY, decoder_config, model

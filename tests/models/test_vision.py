@@ -55,4 +55,4 @@ def test_lengths_and_outputs(model):
     for part, task in ((config(task=smooth), smooth), (config(task=smooth).for_evaluation(), plain)):
         assert_close(part.loss(output, BATCH).total, task.loss(output, BATCH).total, sums=1)
     assert summarize(model.config, 1).length == 11
-    assert summarize(model.config, 1).layers[0].flops == model.config.attention[0].flops(16, 16, 11, 11)
+    assert summarize(model.config, 1).layers[0].flops == model.config.attention[0].module(16, 16).flops(11, 11)

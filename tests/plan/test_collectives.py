@@ -8,12 +8,10 @@ import pytest
 from headjax.core.tensors import count, flatten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
-from headjax.models import Compute
 from headjax.models.tasks import MaskedLanguageModel
 from headjax.plan.collectives import Collective, collectives
 from headjax.training.optimizer import AdamW, ConstantRate
-from headjax.training.state import abstract_state
-from headjax.training.step import train_step
+from headjax.training.step import Trainer
 from tests import tiny
 from tests.models.test_encoder import config as encoder
 
@@ -94,8 +92,8 @@ def decoder(tied):
 
 def of_a_step(config, mesh):
     optimizer = AdamW(schedule=ConstantRate(peak=0.1)).build(config.tensors(), 10)
-    step = train_step(config, optimizer, mesh, compute=Compute(), seed=0)
-    lowered = step.lower(abstract_state(config, optimizer, mesh), config.example_batch(BATCH, LENGTH))
+    trainer = Trainer(config, optimizer, mesh)
+    lowered = trainer.lower(trainer.abstract_state(), config.example_batch(BATCH, LENGTH))
     return collectives(lowered.compile().as_text())
 
 

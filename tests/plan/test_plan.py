@@ -15,7 +15,7 @@ from headjax.core.tensors import abstract, count
 from headjax.models import Model
 from headjax.plan.plan import _needed, check_plan, plan, plan_config
 from headjax.plan.tpu import GIB
-from headjax.training.config_file import load_config_file
+from headjax.training.config_file import load_config
 from tests import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +25,7 @@ MODEL = tiny.RUN["model"] | {
     "vocab_size": 256, "width": 32, "num_layers": 3, "attention": {"kind": "multi_head", "num_heads": 4, "head_dim": 8},
     "hidden": 64, "tied": False,
 }  # fmt: skip
-DATA = {"kind": "task", "task": "anything", "length": 16}
+DATA = {"task": "anything", "length": 16}
 CONFIG = tiny.config_file(model=MODEL, data=DATA, batch_size=32)
 
 
@@ -64,7 +64,7 @@ def test_a_model_too_large_for_the_slice_is_planned_to_say_by_how_much(eight_dev
 
 def test_the_length_comes_from_the_data_the_model_or_the_caller():
     assert plan_config(data()).length == 16
-    assert plan_config(data(data={"kind": "task"})).length == 16
+    assert plan_config(data(data={"task": "anything"})).length == 16
     assert plan_config(data(), length=8).length == 8
     with pytest.raises(ConfigError, match=r"^config\.optimizer: missing$"):
         plan_config({name: entry for name, entry in data().items() if name != "optimizer"})
@@ -81,7 +81,7 @@ def test_the_planned_model_is_the_one_that_the_initialisation_configures(eight_d
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_paper_config_says_which_batch_it_takes(name):
-    planned = plan_config(load_config_file(str(ROOT / "configs" / "papers" / f"{name}.py")).to_dict())
+    planned = plan_config(load_config(str(ROOT / "configs" / "papers" / f"{name}.py")).to_dict())
     model = planned.architecture()
     batch = model.example_batch(2, planned.length)
 

@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
 @pytest.mark.whole
 def test_runs_are_trained_once_and_another_config_is_refused(folder, tmp_path):
     words = [str(tmp_path / "runs"), "--config", str(folder / "config.py"), "--json", str(tmp_path / "grid.json")]
-    words += [f"--config.data.path={folder / 'text.txt'}", "--config.steps=2", "--seeds", "2"]
+    words += [f"--config.data.task={folder / 'text.txt'}", "--config.steps=2", "--seeds", "2"]
     grid.main(words)
     first = json.loads((tmp_path / "grid.json").read_text())
     assert [run["seed"] for run in first["results"]] == [0, 1]

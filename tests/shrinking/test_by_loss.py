@@ -9,8 +9,6 @@ from flax import nnx
 
 import headjax
 from headjax import Budget, HeadjaxError
-from headjax.attention import GroupedAttention
-from headjax.core.kind import Kind
 from headjax.heads.site import without
 from tests import tiny
 from tests.closeness import assert_close
@@ -85,7 +83,7 @@ def test_what_cannot_shrink_is_one_line(name, budget, message):
 
 
 def test_a_model_of_headjax_shrinks_for_a_loss_of_ones_own():
-    layer = tiny.layer(Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4))
+    layer = tiny.layer(tiny.grouped(4, 2, 4))
     model = tiny.model(tiny.decoder_config(layer, layer))
     batches = [tiny.tokens(4, 8, seed) for seed in range(2)]
 

@@ -18,7 +18,7 @@ from tests.mesh.test_distributed import start, wait_until
 STEPS, EVERY = 60, 10
 
 CONFIG = tiny.config_file(
-    model=tiny.RUN["model"] | {"vocab_size": 280, "num_layers": 1}, data={"kind": "task", "path": "DATA"}, steps=STEPS,
+    model=tiny.RUN["model"] | {"vocab_size": 280, "num_layers": 1}, data={"task": "DATA"}, steps=STEPS,
     log_every=1, checkpoint_every=EVERY, keep_checkpoints=2, tensorboard=True,
     optimizer={"kind": "adamw", "schedule": {"kind": "cosine", "peak": 0.003, "warmup_steps": 5}},
 )  # fmt: skip

@@ -138,7 +138,7 @@ def check_run(out: Path) -> None:
     assert there == {str(STEPS - 2), str(STEPS)}
 
 
-FEW = [(name, 2) for name in LOCAL]
+FEW = [(name, 2) for name in LOCAL if name != "report"]  # one file, as full disks have it
 MANY = [pytest.param(*each, marks=pytest.mark.attack) for each in LOCAL.items()]
 
 

@@ -24,7 +24,8 @@ SLOWER = 1.5
 TRAINED = """
 import contextlib, json, os, sys, time
 import jax
-from headjax.training.config import load_config, train_config
+from headjax.training.config import train_config
+from headjax.training.config_file import load_config
 from headjax.training.loop import train
 
 programs, samples, page = [0], [], os.sysconf("SC_PAGE_SIZE")
@@ -48,7 +49,7 @@ print(json.dumps(samples))
 """
 
 CONFIG = tiny.config_file(
-    model=None, start="model", data={"kind": "language", "path": "text.txt", "length": 16},
+    model=None, start="model", data={"task": "text.txt", "length": 16},
     steps=1, log_every=10, checkpoint_every=500, evaluate_every=1000, keep_checkpoints=2, keep="best", tensorboard=True,
 )  # fmt: skip
 

@@ -9,20 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.selected import further
+
 ROOT = Path(__file__).parents[2]
 
-FILES = (
-    "tests/test_flax.py",
-    "tests/attention/test_module.py",
-    "tests/models/test_model.py",
-    "tests/models/test_generation.py",
-    "tests/training/test_step.py",
-)
+FEW = ("tests/test_flax.py", "tests/models/test_model.py", "tests/training/test_step.py")
+MORE = ("tests/attention/test_module.py", "tests/models/test_generation.py")
 
 
-@pytest.mark.whole
-def test_modules_are_trees():
+@pytest.mark.parametrize("files", [FEW, further(MORE)])
+def test_modules_are_trees(files):
     environment = os.environ | {"NNX_GRAPH_MODE": "false", "NNX_GRAPH_UPDATES": "false"}
-    words = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not parity and not whole", "-p", "no:xdist", *FILES]
+    chosen = ["-m", "not parity and not whole and not attack"]
+    words = [sys.executable, "-m", "pytest", "-x", "-q", *chosen, "-p", "no:xdist", *files]
     run = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-4000:]

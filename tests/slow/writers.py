@@ -13,7 +13,7 @@ import numpy as np
 from safetensors.numpy import load as load_safetensors
 
 from headjax.cli import main
-from headjax.data import PreparedData
+from headjax.data import DataConfig
 from headjax.data.prepared import hosts_of
 from headjax.hub import from_huggingface
 from headjax.models.model import load
@@ -28,7 +28,7 @@ from ml_collections import ConfigDict
 def get_config(arg=""):
     return ConfigDict({
         "start": "FOLDER/model",
-        "data": {"kind": "language", "path": "FOLDER/text.txt", "length": 16},
+        "data": {"task": "FOLDER/text.txt", "length": 16},
         "batch_size": 8, "steps": int(arg), "log_every": 1, "checkpoint_every": 2, "keep_checkpoints": 2,
         "optimizer": {"kind": "adamw", "schedule": {"kind": "cosine", "peak": 0.01, "warmup_steps": 2}},
     })
@@ -62,7 +62,7 @@ def of_shards(path: Path) -> str | None:
     """What a prepared folder holds; None while it is not finished."""
     if not hosts_of(path):
         return None
-    data = PreparedData(path=str(path)).load()
+    data = DataConfig(task=str(path)).load()
     assert sum(len(data.train[index]["input_ids"]) for index in range(len(data.train))) > 0
     return str(data.info["data"])
 

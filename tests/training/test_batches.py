@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-
-import jax
 import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.data.labelled_text import TextClassification
-from headjax.mesh.mesh import MeshConfig
-from headjax.training.batches import Feed, validation, validation_batches
-from tests import tiny
+from headjax.data import DataConfig
+from headjax.training.run import Feed, prepare, validation_batches
 from tests.data.vocabulary import TEXT, write_lines, write_vocabulary
 from tests.training.runs import config, walk
-
-CONFIG = config(batch_size=4)
-MODEL = tiny.decoder_config()
-
-
-@pytest.fixture
-def mesh():
-    return MeshConfig(data=1).build(jax.devices()[:1])
 
 
 @pytest.fixture
@@ -30,23 +17,26 @@ def data():
     return walk()
 
 
-def test_a_feed_goes_on_at_a_position(mesh, data, tmp_path):
-    feed = Feed(CONFIG, MODEL, data, mesh)
-    drawn = [np.asarray(batch["input_ids"]) for batch in itertools.islice(feed, 3)]
+def test_a_feed_goes_on_at_a_position(data, tmp_path):
+    def feed_of(data):
+        return Feed(prepare(config(), tmp_path, data)[0])
+
+    feed = feed_of(data)
+    drawn = [np.asarray(next(feed)["input_ids"]) for _ in range(3)]
     position = feed.position
     drawn += [np.asarray(next(feed)["input_ids"])]
     assert not np.array_equal(drawn[0], drawn[3])
-    again = Feed(CONFIG, MODEL, data, mesh)
+    again = feed_of(data)
     again.go_to(position, tmp_path)
     np.testing.assert_array_equal(next(again)["input_ids"], drawn[3])
-    other = Feed(CONFIG, MODEL, data._replace(info={"data": "letters"}), mesh)
+    other = feed_of(data._replace(info={"data": "letters"}))
     with pytest.raises(DataError, match=r"^config\.data: "):
         other.go_to(position, tmp_path)
 
 
-def test_validation_needs_examples(mesh, data):
+def test_validation_needs_examples(data, tmp_path):
     with pytest.raises(DataError, match=r"^config\.data: "):
-        validation(CONFIG, MODEL, mesh, data._replace(validation=[]))
+        prepare(config(), tmp_path, data._replace(validation=[]))
 
 
 def test_validation_is_padded_no_more_than_training(tmp_path):
@@ -54,9 +44,8 @@ def test_validation_is_padded_no_more_than_training(tmp_path):
     sentences = [" ".join(generator.choice(TEXT[:12], generator.integers(2, 14))) for _ in range(30)]
     rows = write_lines(tmp_path / "rows.tsv", "sentence\tlabel", *(f"{text}\t{len(text) % 2}" for text in sentences))
     vocabulary = str(write_vocabulary(tmp_path))
-    data = TextClassification(
-        path=str(rows), validation=str(rows), max_length=16, buckets=(8,), vocabulary=vocabulary
-    ).load()
+    config = DataConfig(task=str(rows), validation=str(rows), length=16, buckets=(8,), tokenizer=vocabulary)
+    data = config.load()
     batches = list(validation_batches(data, 4))
     short = int((data.validation.lengths <= 8).sum())
     assert 0 < short < 30

@@ -26,13 +26,13 @@ def events(folder):
 
 def test_scalars_by_step(tmp_path):
     threads = threading.active_count()
-    file = Board(tmp_path / "new" / "board", ".7", purge_step=3)
+    file = Board(tmp_path / "new" / "board", 3)
     file.write(3, {"train/loss": 2.5, "train/tokens": 8.0})
     assert threading.active_count() == threads
     file.close()
     (path,) = (tmp_path / "new" / "board").iterdir()
     assert path.name.startswith("events.out.tfevents.")
-    assert path.name.endswith(".7")
+    assert path.name.endswith(".3")
     version, start, *scalars = events(path.parent)
     assert version.file_version == "brain.Event:2"
     assert (start.step, start.session_log.status) == (3, 1)
@@ -44,7 +44,7 @@ def test_scalars_by_step(tmp_path):
 
 def test_a_failure_is_an_error_here(tmp_path, capfd):
     """Not one of another thread, whose traceback is printed and for which the next records would wait."""
-    file = Board(tmp_path, "", None)
+    file = Board(tmp_path, 1)
 
     def full(data):
         raise OSError(28, "No space left on device")

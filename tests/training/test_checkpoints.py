@@ -19,7 +19,7 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig
 from headjax.storage.paths import path_of
 from headjax.training.checkpoints import SHARED_FROM, Checkpoints
-from headjax.training.state import TrainState, abstract_state
+from headjax.training.step import Trainer, TrainState
 from tests import tiny
 
 
@@ -36,7 +36,7 @@ def save(checkpoints, state, *steps):
 def restored(workdir, state):
     """The step of the newest checkpoint, the batch recorded with it, and the steps that are left."""
     with Checkpoints(workdir, keep=3) as checkpoints:
-        found, position = checkpoints.restore_newest(state)
+        found, position = checkpoints.restore(checkpoints.latest, state)
         return int(found.step), position["batch"], checkpoints.steps
 
 
@@ -91,12 +91,12 @@ def test_the_newest_checkpoint_is_restored_and_one_that_cannot_be_is_named(state
     largest(three / "checkpoints" / "3" / "state").unlink()
     with Checkpoints(three, keep=3) as checkpoints:
         with pytest.raises(CheckpointError, match=f"^{three}/checkpoints/3: cannot be restored"):
-            checkpoints.restore_newest(state)
+            checkpoints.restore(checkpoints.latest, state)
         assert checkpoints.steps == [1, 2, 3]
     shutil.rmtree(three / "checkpoints" / "3")
     assert restored(three, state) == (2, 2, [1, 2])
     with Checkpoints(three / "new", keep=3) as checkpoints:
-        assert checkpoints.restore_newest(state) is None
+        assert checkpoints.latest is None
 
 
 def test_checkpoints_of_a_bucket_are_kept_and_restored(state, bucket):
@@ -115,7 +115,7 @@ def test_a_checkpoint_is_restored_onto_any_mesh(before, after, tmp_path):
     """Every array comes back bit for bit, and lies where the new mesh wants it."""
     config, optimizer, places = tiny.decoder_config(), optax.adam(0.1), ShardingConfig(misfits="replicate")
     made, wanted = (
-        abstract_state(config, optimizer, MeshConfig(**{"data": 1} | sizes).build(), places)
+        Trainer(config, optimizer, MeshConfig(**{"data": 1} | sizes).build(), sharding=places).abstract_state()
         for sizes in (before, after)
     )
     numbers = np.random.default_rng(0)

@@ -7,8 +7,8 @@ from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
 from headjax.initialization import Admin
 from headjax.storage.paths import path_of
-from headjax.training.config import load_config, train_config
-from headjax.training.config_file import load_config_file
+from headjax.training.config import train_config
+from headjax.training.config_file import load_config
 from headjax.training.optimizer import ConstantRate
 from tests.training import runs
 
@@ -30,37 +30,38 @@ def file(tmp_path):
 
 
 def test_arguments_keep_the_types_of_their_defaults(file):
-    config = load_config_file(f"{file}:width=16,rate=1,name=a=b,smoke")
+    config = load_config(f"{file}:width=16,rate=1,name=a=b,smoke")
     assert config.to_dict() == {"model": {"width": 16, "name": "a=b"}, "rate": 1.0, "smoke": True}
-    assert load_config_file(f"{file}:smoke=false").smoke is False
+    assert load_config(f"{file}:smoke=false").smoke is False
     assert vars(parse_arguments("", a=1, b="x")) == {"a": 1, "b": "x"}
 
 
 def test_a_config_in_a_bucket(bucket):
     path = path_of(bucket) / "config.py"
     path.write_text(FILE)
-    assert load_config_file(f"{path}:width=16,name=gs://a/b").model.to_dict() == {"width": 16, "name": "gs://a/b"}
-    assert load_config_file(str(path), ["--config.rate=2"]).rate == 2.0
+    assert load_config(f"{path}:width=16,name=gs://a/b").model.to_dict() == {"width": 16, "name": "gs://a/b"}
+    assert load_config(str(path), ["--config.rate=2"]).rate == 2.0
     with pytest.raises(ConfigError, match=rf"^{bucket}/other.py: "):
-        load_config_file(f"{bucket}/other.py:width=1")
+        load_config(f"{bucket}/other.py:width=1")
 
 
 def test_overrides_set_fields_named_or_left_at_their_default(file):
     overrides = ["--config.model.width=3", "--config.rate=2", "--config.model.name=7", "--config.model.depth=5"]
-    config = load_config_file(file, [*overrides, "--config.smoke=True"])
+    config = load_config(file, [*overrides, "--config.smoke=True"])
     assert config.to_dict() == {"model": {"width": 3, "name": "7", "depth": 5}, "rate": 2.0, "smoke": True}
+    assert load_config(file, [f"--config.rate={10**400}"]).rate == 10**400  # which the run's config refuses
 
 
 @pytest.mark.parametrize("argument", ["widht=3", "width=x", "width", "smoke=maybe"])
 def test_unusable_arguments(file, argument):
     with pytest.raises(ConfigError, match=f"^{file}: config argument.*{argument[:4]}"):
-        load_config_file(f"{file}:{argument}")
+        load_config(f"{file}:{argument}")
 
 
 @pytest.mark.parametrize("path", ["model.width", "rate"])
 def test_unusable_overrides(file, path):
     with pytest.raises(ConfigError, match=f"^config.{path}: "):
-        load_config_file(file, [f"--config.{path}.x=3"])
+        load_config(file, [f"--config.{path}.x=3"])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_unusable_files(tmp_path, text):
     if text is not None:
         path.write_text(text)
     with pytest.raises(ConfigError, match=f"^{path}: ") as error:
-        load_config_file(str(path))
+        load_config(str(path))
     assert "\n" not in str(error.value)
 
 
@@ -95,7 +96,7 @@ def test_another_kind_drops_the_fields_it_does_not_have_and_text_stays_text(run)
     assert found == run("data.path='2024'", *reversed(overrides))
     assert found.model.attention == (Kind(GroupedAttention, num_heads=2, kv_heads=1, head_dim=8),) * 2
     assert found.optimizer.schedule == ConstantRate(peak=0.01)
-    assert found.data.path == "2024"
+    assert found.data.validation == "2024"
     assert run("model.attention.kind=multi_head") == run()
     # A group inside another one, and a group that the file leaves out.
     inner = ("kind=multi_head", "num_heads=1", "head_dim=4")

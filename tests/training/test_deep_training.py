@@ -14,7 +14,7 @@ from headjax.data.examples import TokenBlocks
 from headjax.models.model import load
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.recording import read_metrics
-from headjax.training.state import abstract_state, read_initialization
+from headjax.training.step import Trainer
 from tests import tiny
 from tests.closeness import assert_trees_equal
 from tests.training.runs import MODEL, POST_NORM, after, config, constant, run, terminate, walk
@@ -61,7 +61,7 @@ def test_an_interrupted_run_keeps_its_initialisation(measured, data, tmp_path):
     continued = run(tmp_path, data, **ADMIN)
     assert continued.finished
     assert_trees_equal(continued.model.params, whole.model.params)
-    assert continued.model.history[0] == read_initialization(tmp_path)[0] == whole.model.history[0]
+    assert continued.model.history[0] == whole.model.history[0]
 
 
 class Exploding(TokenBlocks):
@@ -77,7 +77,7 @@ class Exploding(TokenBlocks):
 
 
 def test_a_run_that_diverges_stops_says_so_and_keeps_its_last_good_checkpoint(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("headjax.training.batches.check_batch", lambda model, batch: batch)
+    monkeypatch.setattr("headjax.training.run.check_batch", lambda model, batch: batch)
     exploding = data._replace(train=Exploding(data.train.tokens.reshape(-1), 12))
     result = run(tmp_path, exploding, **ADMIN)
     assert (result.finished, result.path, result.steps) == (False, None, 2)
@@ -90,7 +90,7 @@ def test_a_run_that_diverges_stops_says_so_and_keeps_its_last_good_checkpoint(da
     optimizer = settings.optimizer.build(model.tensors(), settings.steps)
     with Checkpoints(tmp_path, settings.keep_checkpoints) as checkpoints:
         assert checkpoints.latest == 2
-        state, _ = checkpoints.restore(2, abstract_state(model, optimizer, mesh))
+        state, _ = checkpoints.restore(2, Trainer(model, optimizer, mesh).abstract_state())
     assert all(np.isfinite(array).all() for array in flatten(state.params).values())
     assert_trees_equal(state.params, result.model.params)
 
@@ -99,7 +99,7 @@ def test_the_command_says_that_a_loss_above_the_limit_is_divergence_and_exits_wi
     (tmp_path / "text").mkdir()
     for number in range(20):
         (tmp_path / "text" / f"{number}.txt").write_text(f"to be or not to be, that is question {number}\n" * 40)
-    source = {"kind": "language", "path": str(tmp_path / "text"), "length": 8, "tokenizer": "bytes"}
+    source = {"task": f"text:{tmp_path / 'text'}", "length": 8, "tokenizer": "bytes"}
     model, data = MODEL | {"vocab_size": 257}, source | {"validation_fraction": 0.3}
     text = tiny.config_file(model=model, data=data, diverged_above=1.0, optimizer=constant(RATE))
     (tmp_path / "diverging.py").write_text(text)

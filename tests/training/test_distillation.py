@@ -14,8 +14,7 @@ from headjax.models.config import Output
 from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import Classification, Regression, Span
 from headjax.training.checkpoints import Checkpoints
-from headjax.training.distillation import distill
-from headjax.training.objectives import TEACHER, Distillation, answers_of, distillation_objective
+from headjax.training.distillation import TEACHER, Distillation, distill, distillation_objective
 from headjax.training.optimizer import AdamW, ConstantRate
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_equal, close_to
@@ -123,8 +122,7 @@ def outputs(generator, logits, **extra):
 def terms(config, given, taught, batch, settings):
     """The terms of the objective and its value."""
     objective = distillation_objective(config, settings)
-    answers = answers_of(config.task, taught, batch, settings)
-    losses = objective.losses(given, batch | {TEACHER: answers})
+    losses = objective.losses(given, batch | {TEACHER: taught})
     return losses, sum(w * each.mean() for w, each in zip(objective.weights, losses, strict=True))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import flatten
-from headjax.data.labelled_text import TextClassification, TextSimilarity
+from headjax.data import DataConfig
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task
 from headjax.models.encoder import EncoderConfig
@@ -39,9 +39,9 @@ def config_of(folder, task, **fields):
         attention=multi_head(), hidden=32, vocab_size=len(WORDS), max_length=16, width=16, num_layers=1,
         dropout=0.0, attention_dropout=0.0, task=task,
     )  # fmt: skip
-    data = TextClassification(
-        path=str(folder / "train.tsv"), validation=str(folder / "dev.tsv"), max_length=16, buckets=(8,),
-        vocabulary=str(write_vocabulary(folder)),
+    data = DataConfig(
+        task=str(folder / "train.tsv"), validation=str(folder / "dev.tsv"), length=16, buckets=(8,),
+        tokenizer=str(write_vocabulary(folder)),
     )  # fmt: skip
     fields = {
         "model": model, "data": data, "batch_size": 16, "steps": 100, "tensorboard": False,
@@ -87,9 +87,8 @@ def test_sentence_embeddings_learn_similarities(folder, tmp_path):
     base = config_of(folder, NoTask()).model
     model = Model(base, base.initialize(jax.random.key(0)), (), config_of(folder, NoTask()).data.load().tokenizer)
     model.save(tmp_path / "model")
-    data = TextSimilarity(
-        path=str(path), validation=str(path), text="first", second="second", label="score", scale=5.0, max_length=8
-    )
+    columns = {"text": "first", "second": "second", "label": "score"}
+    data = DataConfig(task=f"similarity:{path}", validation=str(path), columns=columns, length=8)
     fields = {"model": None, "start": str(tmp_path / "model"), "task": SentenceSimilarity(), "data": data, "steps": 40}
     result = train(TrainConfig(**vars(config_of(folder, NoTask())) | fields), tmp_path / "run")
     assert result.metrics["spearman"] > 0.8

@@ -9,11 +9,10 @@ import pytest
 from headjax.core.tensors import Normal
 from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
-from headjax.models import Compute, EncoderConfig, EncoderDecoderConfig, VisionConfig
+from headjax.models import EncoderConfig, EncoderDecoderConfig, VisionConfig
 from headjax.models.tasks import Classification, MaskedLanguageModel
 from headjax.training.optimizer import AdamW, ConstantRate
-from headjax.training.state import initial_state
-from headjax.training.step import train_step
+from headjax.training.step import Trainer
 from tests import tiny
 from tests.closeness import assert_close
 from tests.selected import first
@@ -73,11 +72,11 @@ def test_golden_losses_of_two_steps(name):
     config, batch = MODELS[name]
     mesh = MeshConfig(data=1).build(jax.devices()[:1])
     optimizer = AdamW(schedule=ConstantRate(peak=0.01), epsilon=1e-3).build(config.tensors(), 10)
-    state = initial_state(config, optimizer, mesh, 0)
-    step = train_step(config, optimizer, mesh, compute=Compute(), seed=0)
+    trainer = Trainer(config, optimizer, mesh)
+    state = trainer.first_state()
     found = []
     for _ in range(2):
-        state, metrics = step(state, put_batch(batch, mesh))
+        state, metrics = trainer(state, put_batch(batch, mesh))
         found.append(float(metrics.loss))
     # A step's loss has gone the way there, and before the second also back and there.
     for loss, golden, passes in zip(found, GOLDEN[name], (1, 3), strict=True):

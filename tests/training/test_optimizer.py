@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import CollaborativeAttention, GatedAttention, MultiHeadAttention
+from headjax.attention import CollaborativeAttention, GatedAttention
 from headjax.core.kind import Kind
 from headjax.core.tensors import Constant, Ones, Zeros, flatten
 from headjax.initialization import Admin
@@ -76,7 +76,7 @@ def test_how_a_weight_starts_does_not_switch_its_decay(start):
     sizes = {"num_heads": 2, "value_dim": 4, "head_dim": 4}
     for attention, weights in (
         (Kind(CollaborativeAttention, shared_dim=4, mixing_init=start, **sizes), ["mixing"]),
-        (Kind(GatedAttention, inner=Kind(MultiHeadAttention, num_heads=2, head_dim=4), kernel_init=start), ["gate"]),
+        (Kind(GatedAttention, inner=tiny.multi_head(2, 4), kernel_init=start), ["gate"]),
     ):
         flags = decayed(tiny.weights(attention, 8, 8))
         assert all(flags[name] for name in weights)

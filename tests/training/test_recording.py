@@ -8,46 +8,46 @@ import pytest
 
 from headjax.core.errors import HeadjaxError
 from headjax.storage.paths import path_of
-from headjax.training.recording import MetricWriter, ProfiledSteps, read_metrics
+from headjax.training.recording import Metrics, read_metrics
 
 
 def test_a_continued_run_drops_the_records_after_its_step(tmp_path):
-    with MetricWriter(tmp_path, 0, tensorboard=False) as writer:
+    with Metrics(tmp_path, 0, tensorboard=False) as writer:
         for step in (1, 2, 3):
             writer.write(step, {"loss": float(step)})
     with writer.path.open("a") as file:
         file.write('{"step": 4, "lo')  # a crash in the middle of a line
     assert [record["step"] for record in read_metrics(writer.path)] == [1, 2, 3]
-    with MetricWriter(tmp_path, 2, tensorboard=False) as writer:
+    with Metrics(tmp_path, 2, tensorboard=False) as writer:
         writer.write(3, {"loss": 0.5})
     assert read_metrics(writer.path) == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}, {"step": 3, "loss": 0.5}]
     assert read_metrics(tmp_path / "other") == []
 
 
 def test_an_evaluation_that_is_made_anew_is_recorded_once(tmp_path):
-    with MetricWriter(tmp_path, 0, tensorboard=False) as writer:
+    with Metrics(tmp_path, 0, tensorboard=False) as writer:
         writer.write(1, {"validation/loss": 1.0})
         writer.write(2, {"train/loss": 1.0})
         writer.write(2, {"validation/loss": 1.0})
-    with MetricWriter(tmp_path, 2, tensorboard=False, evaluates_first=True):
+    with Metrics(tmp_path, 2, tensorboard=False):
         assert read_metrics(writer.path) == [{"step": 1, "validation/loss": 1.0}, {"step": 2, "train/loss": 1.0}]
 
 
 def test_what_cannot_be_written_is_named(tmp_path):
-    with MetricWriter(tmp_path, 0, tensorboard=False) as writer:
+    with Metrics(tmp_path, 0, tensorboard=False) as writer:
         writer.path = Path("/dev/full")
         with pytest.raises(HeadjaxError, match=r"^/dev/full: "):
             writer.write(1, {"loss": 1.0})
 
 
 def test_a_damaged_record_takes_no_others_along(tmp_path):
-    with MetricWriter(tmp_path, 0, tensorboard=False) as writer:
+    with Metrics(tmp_path, 0, tensorboard=False) as writer:
         for step in range(1, 6):
             writer.write(step, {"loss": 1.0})
     lines = writer.path.read_bytes().splitlines(keepends=True)
     lines[1], lines[2], lines[3] = b'{"step": 2, \xff\n', b'"step"\n', b'{"Step": 4}\n'
     writer.path.write_bytes(b"".join(lines))
-    with MetricWriter(tmp_path, 5, tensorboard=False):
+    with Metrics(tmp_path, 5, tensorboard=False):
         assert [record["step"] for record in read_metrics(writer.path)] == [1, 5]
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
@@ -55,21 +55,15 @@ def test_a_damaged_record_takes_no_others_along(tmp_path):
 def test_records_of_a_bucket_are_written_anew_with_each_checkpoint_and_now_and_then(bucket, monkeypatch):
     workdir = path_of(bucket)
     file = workdir / "metrics.jsonl"
-    with MetricWriter(workdir, 0, tensorboard=True) as writer:
+    with Metrics(workdir, 0, tensorboard=True) as writer:
         writer.write(1, {"loss": 1.0})
         assert read_metrics(file) == []
-        writer.settle()
+        writer.publish()
         assert len(read_metrics(file)) == 1
         writer.write(2, {"loss": 2.0})
     assert len(read_metrics(file)) == 2
-    assert len(list((workdir / "tensorboard").glob("events*"))) == 2
-    with MetricWriter(workdir, 1, tensorboard=True) as writer:
+    assert len(list((workdir / "tensorboard").glob("events*"))) == 1
+    with Metrics(workdir, 1, tensorboard=True) as writer:
         assert [record["step"] for record in read_metrics(file)] == [1]
         writer.write(2, {"loss": 0.5})
     assert read_metrics(file) == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 0.5}]
-
-
-@pytest.mark.parametrize("text", ["", "3", "3:2", "0:2", "a:b", "1:" + "9" * 5000, "\u0661:\u0662"])
-def test_steps_to_trace_are_a_range(text):
-    with pytest.raises(HeadjaxError, match=r"^--profile-steps: "):
-        ProfiledSteps.parse(text)

@@ -9,7 +9,7 @@ import pytest
 
 from headjax.models.model import load
 from headjax.training.config import train_config
-from headjax.training.config_file import load_config_file
+from headjax.training.config_file import load_config
 from headjax.training.loop import train
 
 PAPERS = Path(__file__).parents[2] / "configs" / "papers"
@@ -24,9 +24,9 @@ def first_device(monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda *arguments: first)
 
 
-def rehearse(spec, workdir):
+def rehearse(spec, workdir, *overrides):
     name, _, arguments = spec.partition(":")
-    return train(train_config(load_config_file(f"{PAPERS / name}.py:{arguments},smoke")), workdir)
+    return train(train_config(load_config(f"{PAPERS / name}.py:{arguments},smoke", overrides)), workdir)
 
 
 def test_the_second_stage_of_bert_starts_from_the_first(tmp_path):
@@ -37,8 +37,8 @@ def test_the_second_stage_of_bert_starts_from_the_first(tmp_path):
 
 
 def test_a_deep_translator_with_admin_trains(tmp_path):
-    result = rehearse("transformer_base:deep,initialization=admin", tmp_path)
+    result = rehearse("transformer_base:deep,initialization=admin", tmp_path, "--config.model.of.attention.num_heads=2")
     assert result.finished
     model = load(result.path)
-    assert {len(stack.layers) for stack in model.config.stacks().values()} == {16}
+    assert {len(stack.layers) for stack in model.config.stacks().values()} == {4}
     assert model.num_parameters == result.model.num_parameters

@@ -11,8 +11,8 @@ import pytest
 from headjax.core.serialize import to_data
 from headjax.core.tensors import flatten
 from headjax.mesh.mesh import MeshConfig
-from headjax.mesh.rules import ShardingConfig
-from headjax.training.state import abstract_state, initial_state, read_initialization, starting_state
+from headjax.training.run import prepare
+from headjax.training.step import Trainer
 from tests import tiny
 from tests.closeness import assert_trees_equal
 from tests.training.runs import POST_NORM, config, walk
@@ -22,9 +22,8 @@ MODEL = tiny.decoder_config()
 
 def test_a_state_lies_where_its_abstract_state_says():
     mesh = MeshConfig(data=2, fsdp=2, model=2).build()
-    sharding = ShardingConfig()
-    made = initial_state(MODEL, optax.adam(0.1), mesh, 0, sharding=sharding)
-    wanted = abstract_state(MODEL, optax.adam(0.1), mesh, sharding)
+    trainer = Trainer(MODEL, optax.adam(0.1), mesh)
+    made, wanted = trainer.first_state(), trainer.abstract_state()
     described = jax.tree.map(lambda array: (array.shape, array.dtype, array.sharding), (made, wanted))
     assert described[0] == described[1]
     assert any(not array.sharding.is_fully_replicated for array in jax.tree.leaves(made.params))
@@ -35,7 +34,7 @@ def test_a_state_keeps_a_copy_of_given_parameters():
     """Training steps donate their state."""
     mesh = MeshConfig(data=1).build(jax.devices()[:1])
     model = tiny.model(MODEL)
-    made = initial_state(MODEL, optax.sgd(0.1), mesh, 0, model.params)
+    made = Trainer(MODEL, optax.sgd(0.1), mesh).first_state(model.params)
     assert_trees_equal(made.params, model.params)
     for path, array in flatten(model.params).items():
         assert flatten(made.params)[path].unsafe_buffer_pointer() != array.unsafe_buffer_pointer(), path
@@ -46,21 +45,20 @@ def test_parameters_of_a_short_type_are_trained_in_float32(dtype):
     """Steps smaller than half a unit in the last place would be lost; moments would be as coarse."""
     mesh = MeshConfig(data=1).build(jax.devices()[:1])
     coarse = jax.tree.map(lambda array: array.astype(dtype), tiny.model(MODEL).params)
+    trainer = Trainer(MODEL, optax.adam(1e-5), mesh)
     with pytest.warns(UserWarning, match=jnp.dtype(dtype).name):
-        made = initial_state(MODEL, optax.adam(1e-5), mesh, 0, coarse)
-    wanted = abstract_state(MODEL, optax.adam(1e-5), mesh)  # onto which a checkpoint is restored
+        made = trainer.first_state(coarse)
+    wanted = trainer.abstract_state()  # onto which a checkpoint is restored
     assert jax.tree.map(lambda array: array.dtype, made) == jax.tree.map(lambda array: array.dtype, wanted)
     assert_trees_equal(made.params, jax.tree.map(lambda array: array.astype(jnp.float32), coarse))
 
 
 @pytest.mark.parametrize("kind", [None, "deep_norm", "admin"])
-def test_a_measured_initialisation_leaves_its_numbers_in_the_workdir(kind, tmp_path):
+def test_a_measured_initialisation_leaves_its_numbers_in_the_history(kind, tmp_path):
     settings = config(model=POST_NORM, initialization=kind and {"kind": kind})
-    mesh = MeshConfig(data=1).build(jax.devices()[:1])
-    model = settings.architecture()
-    state = starting_state(settings, model, None, optax.sgd(0.1), mesh, walk().train, tmp_path)
+    run, start = prepare(settings, tmp_path, walk())
+    state, found = run.first_state(start)
     assert int(state.step) == 0
-    assert flatten(state.params).keys() == flatten(model.tensors()).keys()
-    found = read_initialization(tmp_path)
+    assert flatten(state.params).keys() == flatten(start.config.tensors()).keys()
     assert [entry["action"] for entry in found] == ["initialize"] * (kind is not None)
     assert all(to_data(settings.initialization).items() <= entry.items() for entry in found)

@@ -1,5 +1,6 @@
 """The step: batches in parts, and moments spread over the copies, come to what the plain step comes to."""
 
+import dataclasses
 import math
 import re
 
@@ -20,8 +21,7 @@ from headjax.models.outputs import IGNORED
 from headjax.models.tasks import Classification
 from headjax.plan.collectives import collectives
 from headjax.training.optimizer import AdamW, ConstantRate
-from headjax.training.state import abstract_state, initial_state
-from headjax.training.step import gradient, train_step
+from headjax.training.step import Trainer, _program, gradient
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_close, close_to
 from tests.hub.directories import T5, model_of
@@ -41,11 +41,10 @@ def batch():
     return {**made, "labels": labels}
 
 
-def made(mesh, config=CONFIG, optimizer=OPTIMIZER, *, compute=Compute(), seed=0, **options):
-    """A step and a state to start from."""
-    sharding = options.get("sharding", ShardingConfig())
-    step = train_step(config, optimizer, mesh, compute=compute, seed=seed, **options)
-    return step, initial_state(config, optimizer, mesh, 0, sharding=sharding)
+def made(mesh, config=CONFIG, optimizer=OPTIMIZER, **options):
+    """A step and a state to start from, which is that of seed 0."""
+    trainer = Trainer(config, optimizer, mesh, **options)
+    return trainer, dataclasses.replace(trainer, seed=0).first_state()
 
 
 def two_steps(mesh, batch, **options):
@@ -61,8 +60,8 @@ def one_device():
 
 def program(mesh, batch, config=CONFIG, sharding=ShardingConfig(), **options):
     """The lowered program of a step."""
-    step = train_step(config, OPTIMIZER, mesh, compute=Compute(), seed=0, sharding=sharding, **options)
-    return step.lower(abstract_state(config, OPTIMIZER, mesh, sharding), batch)
+    trainer = Trainer(config, OPTIMIZER, mesh, sharding=sharding, **options)
+    return trainer.lower(trainer.abstract_state(), batch)
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +160,8 @@ def test_steps_that_differ_in_the_seed_share_a_program_and_drop_differently(batc
     runs = [made(one_device(), config, seed=seed) for seed in (3, 4, 3)]
     losses = [float(step(state, put_batch(batch, one_device()))[1].loss) for step, state in runs]
     assert losses[0] == losses[2] != losses[1]
-    assert len({id(step.program) for step, _ in runs}) == 1
-    assert runs[0][0].program._cache_size() == 1
+    assert len({step for step, _ in runs}) == 1
+    assert _program(runs[0][0])._cache_size() == 1
 
 
 def test_a_device_draws_the_bits_of_its_own_examples_alone(batch):

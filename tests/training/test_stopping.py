@@ -5,18 +5,18 @@ import threading
 
 import pytest
 
-from headjax.training.stopping import StopRequest
+from headjax.training.stopping import SIGNALS, stop_requests
 
 
-@pytest.mark.parametrize("number", StopRequest.SIGNALS)
+@pytest.mark.parametrize("number", SIGNALS)
 def test_the_first_signal_sets_a_flag_and_the_second_acts_as_usual(number):
     seen = []
     before = signal.signal(number, lambda *given: seen.append(given[0]))
     try:
-        with StopRequest() as stop:
-            assert not stop.requested
+        with stop_requests() as stop:
+            assert not stop.is_set()
             signal.raise_signal(number)
-            assert stop.requested
+            assert stop.is_set()
             assert seen == []
             signal.raise_signal(number)
             assert seen == [number]
@@ -30,8 +30,8 @@ def test_another_thread_leaves_signals_alone():
     handlers = []
 
     def enter():
-        with StopRequest() as stop:
-            handlers.append((signal.getsignal(signal.SIGTERM), stop.requested))
+        with stop_requests() as stop:
+            handlers.append((signal.getsignal(signal.SIGTERM), stop.is_set()))
 
     before = signal.getsignal(signal.SIGTERM)
     thread = threading.Thread(target=enter)

@@ -20,20 +20,12 @@ BLOCK = 128
 
 
 class Kernel(NamedTuple):
-    """An attention kernel.
+    """An attention kernel, with the platforms on which it runs and the types in which it computes."""
 
-    Attributes:
-        location: `module:function` in this package, imported on first use; None for the reference, which lies beside
-            `attend`.
-        platforms: platforms on which it runs.
-        dtypes: types of queries, keys and values.
-        partitioned: whether XLA itself spreads it over several devices.
-    """
-
-    location: str | None
+    location: str | None  # `module:function` here, imported on first use; the reference lies beside `attend`
     platforms: tuple[str, ...] = ("cpu", "gpu", "tpu")
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
-    partitioned: bool = True
+    partitioned: bool = True  # whether XLA itself spreads it over several devices
 
     def load(self) -> Callable[..., Attended]:
         """Import and return the function, which takes `Operands`."""
@@ -58,17 +50,11 @@ PREFERRED: dict[str, tuple[str, ...]] = {"tpu": (OURS, "splash"), "gpu": ("cudnn
 
 
 class Machine(NamedTuple):
-    """Machine for which kernels are chosen.
+    """Machine for which kernels are chosen."""
 
-    Attributes:
-        platform: `cpu`, `gpu` or `tpu`.
-        devices: number of devices over which XLA itself has to spread the program.
-        generation: generation of the TPU, or None where it is unknown.
-    """
-
-    platform: str
-    devices: int = 1
-    generation: int | None = None
+    platform: str  # `cpu`, `gpu` or `tpu`
+    devices: int = 1  # over which XLA itself has to spread the program
+    generation: int | None = None  # of the TPU, where it is known
 
 
 _target: contextvars.ContextVar[Machine | None] = contextvars.ContextVar("target", default=None)

@@ -23,7 +23,8 @@ In a block, rows are queries and columns are keys. The numbers of each query (lo
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -88,32 +89,21 @@ def _context_backward(blocking: Blocking, kept: Any, slope: jax.Array) -> tuple[
     key, value, bias = backward_keys(blocking, inputs, segments, saved)
     gradients = Inputs(query=query, key=key, value=value, mixing=mixing.sum(axis=0)[:, None, :], bias=bias)
     cast = jax.tree.map(lambda gradient, array: gradient.astype(array.dtype), gradients, inputs)
-    return cast, Segments(*(_no_gradient(array) for array in segments))
-
-
-def _no_gradient(integers: jax.Array) -> Any:
-    return np.zeros(integers.shape, dtype=jax.dtypes.float0)
+    nothing: Any = [np.zeros(array.shape, jax.dtypes.float0) for array in segments]
+    return cast, Segments(*nothing)
 
 
 _context.defvjp(_context_forward, _context_backward)
 
 
 class Inputs(NamedTuple):
-    """Differentiable inputs, lengths padded to whole blocks.
+    """Differentiable inputs, lengths padded to whole blocks."""
 
-    Attributes:
-        query: `[batch, query, shared_dim]`, shared by the heads.
-        key: `[batch, key, shared_dim]`.
-        value: `[batch, heads, key, value_dim]`.
-        mixing: `[heads, 1, shared_dim]` float32, the scale included.
-        bias: `[batch, heads, 1, key]` float32.
-    """
-
-    query: jax.Array
-    key: jax.Array
-    value: jax.Array
-    mixing: jax.Array
-    bias: jax.Array
+    query: jax.Array  # [batch, query, shared_dim], shared by the heads
+    key: jax.Array  # [batch, key, shared_dim]
+    value: jax.Array  # [batch, heads, key, value_dim]
+    mixing: jax.Array  # [heads, 1, shared_dim] float32, the scale included
+    bias: jax.Array  # [batch, heads, 1, key] float32
 
 
 class Segments(NamedTuple):
@@ -128,19 +118,12 @@ _MASKED = -1e30
 
 
 class Blocking(NamedTuple):
-    """Division of a call into blocks.
+    """Division of a call into blocks; blocks of forbidden keys alone are skipped."""
 
-    Attributes:
-        side: length of a block, in queries and in keys.
-        causal: whether keys after the query are forbidden; blocks of such keys alone are skipped.
-        interpret: whether Pallas interprets the kernel instead of compiling it.
-        window: distance from which on keys are forbidden, blocks of such keys alone skipped; None forbids none.
-    """
-
-    side: int
-    causal: bool
-    interpret: bool
-    window: int | None = None
+    side: int  # length of a block, in queries and in keys
+    causal: bool  # whether keys after the query are forbidden
+    interpret: bool  # whether Pallas interprets the kernel instead of compiling it
+    window: int | None = None  # distance from which on keys are forbidden
 
 
 class _Tile(NamedTuple):
@@ -154,81 +137,82 @@ class _Tile(NamedTuple):
     key_segments: Any
 
 
-def forward(blocking: Blocking, inputs: Inputs, segments: Segments) -> tuple[jax.Array, jax.Array]:
+def forward(blocking: Blocking, inputs: Inputs, segments: Segments) -> list[jax.Array]:
     """Contexts `[batch, heads, query, value_dim]` and log-sum-exps `[batch, heads, 1, query]` of the logits."""
-    size = _Sizes.of(blocking, inputs)
-    layout = _Layout(blocking.side, size, query=2, key=3, head=1)
-    return pl.pallas_call(
-        functools.partial(_forward_block, blocking, size.key_blocks),
-        grid=(size.batch, size.heads, size.query_blocks, size.key_blocks),
-        in_specs=[*layout.logits(), layout.per_key_and_head(size.value_dim)],
-        out_specs=[layout.per_query_and_head(size.value_dim), layout.row_per_query()],
-        out_shape=[
-            jax.ShapeDtypeStruct((size.batch, size.heads, size.queries, size.value_dim), inputs.value.dtype),
-            jax.ShapeDtypeStruct((size.batch, size.heads, 1, size.queries), jnp.float32),
-        ],
-        scratch_shapes=[
-            pltpu.VMEM((blocking.side, 1), jnp.float32),
-            pltpu.VMEM((blocking.side, 1), jnp.float32),
-            pltpu.VMEM((blocking.side, size.value_dim), jnp.float32),
-        ],
-        compiler_params=_semantics("parallel", "parallel", "parallel", "arbitrary"),
-        interpret=blocking.interpret,
-        name="collaborative_forward",
-    )(*_logit_inputs(inputs, segments), inputs.value)
+    outputs = [("bhqv", inputs.value.dtype), ("bh.q", jnp.float32)]
+    scratch = (1, 1, inputs.value.shape[-1])
+    return _launch(
+        _forward_block, blocking, inputs, segments, axes="bhqk", parallel=3, outputs=outputs, scratch=scratch
+    )
 
 
-def backward_queries(blocking: Blocking, inputs: Inputs, segments: Segments, saved: Any) -> tuple[jax.Array, jax.Array]:
+def backward_queries(blocking: Blocking, inputs: Inputs, segments: Segments, saved: Any) -> list[jax.Array]:
     """Gradients of the shared query `[batch, query, shared_dim]` and of the mixing `[batch, heads, shared_dim]`."""
-    size = _Sizes.of(blocking, inputs)
-    layout = _Layout(blocking.side, size, query=1, key=3, head=2)
-    return pl.pallas_call(
-        functools.partial(_backward_queries_block, blocking, size),
-        grid=(size.batch, size.query_blocks, size.heads, size.key_blocks),
-        in_specs=[*layout.logits(), layout.per_key_and_head(size.value_dim), *layout.saved()],
-        out_specs=[
-            layout.per_query(size.shared_dim),
-            pl.BlockSpec((1, size.heads, size.shared_dim), lambda batch, *_: (batch, 0, 0)),
-        ],
-        out_shape=[
-            jax.ShapeDtypeStruct((size.batch, size.queries, size.shared_dim), jnp.float32),
-            jax.ShapeDtypeStruct((size.batch, size.heads, size.shared_dim), jnp.float32),
-        ],
-        scratch_shapes=[pltpu.VMEM((blocking.side, size.shared_dim), jnp.float32)],
-        # The mixing's gradient stays in place while all queries of an example pass.
-        compiler_params=_semantics("parallel", "arbitrary", "arbitrary", "arbitrary"),
-        interpret=blocking.interpret,
-        name="collaborative_backward_queries",
-    )(*_logit_inputs(inputs, segments), inputs.value, *saved)
+    outputs = [("bqs", jnp.float32), ("bHs", jnp.float32)]
+    return _launch(
+        _backward_queries_block,
+        blocking,
+        inputs,
+        segments,
+        saved,
+        axes="bqhk",
+        parallel=1,  # the mixing's gradient stays in place while all queries of an example pass
+        outputs=outputs,
+        scratch=inputs.query.shape[-1:],
+    )
 
 
-def backward_keys(
-    blocking: Blocking, inputs: Inputs, segments: Segments, saved: Any
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def backward_keys(blocking: Blocking, inputs: Inputs, segments: Segments, saved: Any) -> list[jax.Array]:
     """Gradients of the key `[batch, key, shared_dim]`, values `[batch, heads, key, value_dim]` and the bias."""
-    size = _Sizes.of(blocking, inputs)
-    layout = _Layout(blocking.side, size, query=3, key=1, head=2)
-    return pl.pallas_call(
-        functools.partial(_backward_keys_block, blocking),
-        grid=(size.batch, size.key_blocks, size.heads, size.query_blocks),
-        in_specs=[*layout.logits(), layout.per_key_and_head(size.value_dim), *layout.saved()],
-        out_specs=[
-            layout.per_key(size.shared_dim),
-            layout.per_key_and_head(size.value_dim),
-            layout.row_per_key_and_head(),
-        ],
-        out_shape=[
-            jax.ShapeDtypeStruct((size.batch, size.keys, size.shared_dim), jnp.float32),
-            jax.ShapeDtypeStruct((size.batch, size.heads, size.keys, size.value_dim), jnp.float32),
-            jax.ShapeDtypeStruct((size.batch, size.heads, 1, size.keys), jnp.float32),
-        ],
-        compiler_params=_semantics("parallel", "parallel", "arbitrary", "arbitrary"),
+    outputs = [("bks", jnp.float32), ("bhkv", jnp.float32), ("bh.k", jnp.float32)]
+    return _launch(_backward_keys_block, blocking, inputs, segments, saved, axes="bkhq", parallel=2, outputs=outputs)
+
+
+def _launch(
+    kernel: Callable[..., None],
+    blocking: Blocking,
+    inputs: Inputs,
+    segments: Segments,
+    saved: Sequence[jax.Array] = (),
+    *,
+    axes: str,
+    parallel: int,
+    outputs: Sequence[tuple[str, Any]],
+    scratch: Sequence[int] = (),
+) -> list[jax.Array]:
+    """Run a kernel on the blocks of a grid of these axes, of which the first `parallel` may run in any order.
+
+    Axes are (b)atch, (h)eads and (H) all of them at once, (q)ueries, (k)eys, (s)hared_dim, (v)alue_dim and one (.).
+    """
+    batch, heads, keys, value_dim = inputs.value.shape
+    _, queries, shared_dim = inputs.query.shape
+    whole = {"b": batch, "h": heads, "q": queries, "k": keys, "H": heads, "s": shared_dim, "v": value_dim, ".": 1}
+    block = whole | {"b": 1, "h": 1, "q": blocking.side, "k": blocking.side}
+
+    def spec(array: str) -> pl.BlockSpec:
+        places = [axes.find(axis) for axis in array]
+        return pl.BlockSpec(
+            tuple(block[axis] for axis in array), lambda *at: tuple(0 if place < 0 else at[place] for place in places)
+        )
+
+    arrays = (inputs.query, inputs.key, inputs.mixing, inputs.bias, *segments, inputs.value, *saved)
+    described = ("bqs", "bks", "h.s", "bh.k", "b.q", "b.k", "bhkv", "bhqv", "bh.q", "bh.q")
+    order: Any = ("parallel",) * parallel + ("arbitrary",) * (len(axes) - parallel)
+    found: list[jax.Array] = pl.pallas_call(
+        functools.partial(kernel, blocking),
+        grid=tuple(whole[axis] // block[axis] for axis in axes),
+        in_specs=[spec(array) for array in described[: len(arrays)]],
+        out_specs=[spec(array) for array, _ in outputs],
+        out_shape=[jax.ShapeDtypeStruct(tuple(whole[axis] for axis in array), dtype) for array, dtype in outputs],
+        scratch_shapes=[pltpu.VMEM((blocking.side, width), jnp.float32) for width in scratch],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=order),
         interpret=blocking.interpret,
-        name="collaborative_backward_keys",
-    )(*_logit_inputs(inputs, segments), inputs.value, *saved)
+        name=f"collaborative{kernel.__name__.removesuffix('_block')}",
+    )(*arrays)
+    return found
 
 
-def _forward_block(blocking: Blocking, key_blocks: int, *refs: Any) -> None:
+def _forward_block(blocking: Blocking, *refs: Any) -> None:
     tile, (value, context, logsumexp, highest, total, weighted) = _Tile(*refs[:6]), refs[6:]
     query_block, key_block = pl.program_id(2), pl.program_id(3)
 
@@ -247,13 +231,13 @@ def _forward_block(blocking: Blocking, key_blocks: int, *refs: Any) -> None:
         total[...] = shrink * total[...] + weights.sum(axis=1, keepdims=True)
         weighted[...] = shrink * weighted[...] + _dot(weights.astype(value.dtype), value[0, 0], 1, 0)
 
-    @pl.when(key_block == key_blocks - 1)
+    @pl.when(key_block == pl.num_programs(3) - 1)
     def finish() -> None:
         context[0, 0] = (weighted[...] / total[...]).astype(context.dtype)
         logsumexp[0, 0] = _row(highest[...] + jnp.log(total[...]), blocking.side)
 
 
-def _backward_queries_block(blocking: Blocking, size: _Sizes, *refs: Any) -> None:
+def _backward_queries_block(blocking: Blocking, *refs: Any) -> None:
     tile, value, saved = _Tile(*refs[:6]), refs[6], refs[7:10]
     query_slope, mixing_slope, mixed_slope = refs[10:]
     query_block, head, key_block = pl.program_id(1), pl.program_id(2), pl.program_id(3)
@@ -275,7 +259,7 @@ def _backward_queries_block(blocking: Blocking, size: _Sizes, *refs: Any) -> Non
         _, _, slope = _slopes(blocking, tile, value, saved, query_block, key_block)
         mixed_slope[...] += _dot(slope.astype(tile.key.dtype), tile.key[0], 1, 0)
 
-    @pl.when(key_block == size.key_blocks - 1)
+    @pl.when(key_block == pl.num_programs(3) - 1)
     def finish() -> None:
         query_slope[0] += mixed_slope[...] * tile.mixing[0]
         of_mixing = jnp.sum(mixed_slope[...] * tile.query[0].astype(jnp.float32), axis=0, keepdims=True)
@@ -364,69 +348,3 @@ def _dot(left: jax.Array, right: jax.Array, left_axis: int, right_axis: int) -> 
     precision = jax.lax.Precision.HIGHEST if left.dtype == jnp.float32 else None
     dimensions = (((left_axis,), (right_axis,)), ((), ()))
     return jax.lax.dot_general(left, right, dimensions, precision=precision, preferred_element_type=jnp.float32)
-
-
-class _Sizes(NamedTuple):
-    batch: int
-    heads: int
-    queries: int
-    keys: int
-    shared_dim: int
-    value_dim: int
-    query_blocks: int
-    key_blocks: int
-
-    @classmethod
-    def of(cls, blocking: Blocking, inputs: Inputs) -> _Sizes:
-        batch, heads, keys, value_dim = inputs.value.shape
-        _, queries, shared_dim = inputs.query.shape
-        return cls(batch, heads, queries, keys, shared_dim, value_dim, queries // blocking.side, keys // blocking.side)
-
-
-class _Layout:
-    """Blocks of the arrays that a grid step reads or writes; the grid is (batch, ...) with the given axis order."""
-
-    def __init__(self, side: int, size: _Sizes, *, query: int, key: int, head: int) -> None:
-        self.side, self.size = side, size
-        self.query, self.key, self.head = query, key, head
-
-    def logits(self) -> list[pl.BlockSpec]:
-        """Return the blocks of the arrays that `_Tile` names."""
-        return [
-            self.per_query(self.size.shared_dim),
-            self.per_key(self.size.shared_dim),
-            pl.BlockSpec((1, 1, self.size.shared_dim), lambda *at: (at[self.head], 0, 0)),
-            self.row_per_key_and_head(),
-            pl.BlockSpec((1, 1, self.side), lambda *at: (at[0], 0, at[self.query])),
-            pl.BlockSpec((1, 1, self.side), lambda *at: (at[0], 0, at[self.key])),
-        ]
-
-    def saved(self) -> list[pl.BlockSpec]:
-        """Of the context's gradient, the log-sum-exps and D."""
-        return [self.per_query_and_head(self.size.value_dim), self.row_per_query(), self.row_per_query()]
-
-    def per_query(self, width: int) -> pl.BlockSpec:
-        return pl.BlockSpec((1, self.side, width), lambda *at: (at[0], at[self.query], 0))
-
-    def per_key(self, width: int) -> pl.BlockSpec:
-        return pl.BlockSpec((1, self.side, width), lambda *at: (at[0], at[self.key], 0))
-
-    def per_query_and_head(self, width: int) -> pl.BlockSpec:
-        return pl.BlockSpec((1, 1, self.side, width), lambda *at: (at[0], at[self.head], at[self.query], 0))
-
-    def per_key_and_head(self, width: int) -> pl.BlockSpec:
-        return pl.BlockSpec((1, 1, self.side, width), lambda *at: (at[0], at[self.head], at[self.key], 0))
-
-    def row_per_query(self) -> pl.BlockSpec:
-        return pl.BlockSpec((1, 1, 1, self.side), lambda *at: (at[0], at[self.head], 0, at[self.query]))
-
-    def row_per_key_and_head(self) -> pl.BlockSpec:
-        return pl.BlockSpec((1, 1, 1, self.side), lambda *at: (at[0], at[self.head], 0, at[self.key]))
-
-
-def _logit_inputs(inputs: Inputs, segments: Segments) -> tuple[jax.Array, ...]:
-    return inputs.query, inputs.key, inputs.mixing, inputs.bias, segments.query, segments.key
-
-
-def _semantics(*axes: Literal["parallel", "arbitrary"]) -> pltpu.CompilerParams:
-    return pltpu.CompilerParams(dimension_semantics=axes)

@@ -18,11 +18,8 @@ from headjax.mesh.mesh import BATCH_AXES, axes_of, parts_along
 
 def pad_axis(array: jax.Array, axis: int, size: int) -> jax.Array:
     """Return the array with zeros appended along one axis up to a size."""
-    missing = size - array.shape[axis]
-    if missing == 0:
-        return array
     widths = [(0, 0)] * array.ndim
-    widths[axis] = (0, missing)
+    widths[axis] = (0, size - array.shape[axis])
     return jnp.pad(array, widths)
 
 
@@ -36,12 +33,12 @@ def equal_kv_heads(key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Arr
 
     Each repeated head serves consecutive heads of the other array.
     """
-    heads = max(key.shape[2], value.shape[2])
-    return _repeat_heads(key, heads), _repeat_heads(value, heads)
-
-
-def _repeat_heads(array: jax.Array, heads: int) -> jax.Array:
-    return array if array.shape[2] == heads else jnp.repeat(array, heads // array.shape[2], axis=2)
+    kv_heads = (key.shape[2], value.shape[2])
+    if kv_heads[0] < kv_heads[1]:
+        key = jnp.repeat(key, kv_heads[1] // kv_heads[0], axis=2)
+    elif kv_heads[1] < kv_heads[0]:
+        value = jnp.repeat(value, kv_heads[0] // kv_heads[1], axis=2)
+    return key, value
 
 
 def segment_ids(mask: Mask, batch: int, queries: int, keys: int) -> tuple[jax.Array, jax.Array]:
@@ -67,14 +64,13 @@ def spread(compute: Callable[..., Attended], mesh: Any) -> Callable[..., Attende
     """
     head_axis, axes = RULES["heads"], axes_of(mesh, BATCH_AXES)
 
-    def spec(
-        array: jax.Array, head_dimension: int | None, divides: bool, batch_dimension: int | None = 0
-    ) -> PartitionSpec:
+    def spec(array: jax.Array, heads: int | None, batch: bool) -> PartitionSpec:
+        """Return the place of an array with this dimension of heads, and a first one of examples or not."""
         parts: list[Any] = [None] * array.ndim
-        if batch_dimension is not None and array.shape[batch_dimension] % parts_along(mesh, axes) == 0:
-            parts[batch_dimension] = axes
-        if head_dimension is not None and divides and array.shape[head_dimension] > 1:
-            parts[head_dimension] = head_axis
+        if batch and array.ndim and array.shape[0] % parts_along(mesh, axes) == 0:
+            parts[0] = axes
+        if heads is not None and array.shape[heads] > 1:
+            parts[heads] = head_axis
         return PartitionSpec(*parts)
 
     def computed(operands: Operands) -> Attended:
@@ -82,15 +78,11 @@ def spread(compute: Callable[..., Attended], mesh: Any) -> Callable[..., Attende
         arrays = {name: getattr(operands, name) for name in names if getattr(operands, name) is not None}
         counts = {operands.heads, *({operands.key.shape[2], operands.value.shape[2]} - {1})}
         divides = head_axis in mesh.shape and all(count % mesh.shape[head_axis] == 0 for count in counts)
-        specs = {name: spec(arrays[name], 2, divides) for name in ("query", "key", "value")}
-        if "mask" in arrays:
-            specs["mask"] = jax.tree.map(
-                lambda array: spec(array, None, divides, 0 if array.ndim else None), arrays["mask"]
-            )
-        if "bias" in arrays:
-            specs["bias"] = spec(arrays["bias"], 1, divides)
-        if "mixing" in arrays:
-            specs["mixing"] = spec(arrays["mixing"], 0, divides, None)
+        heads = {"query": 2, "key": 2, "value": 2, "bias": 1, "mixing": 0} if divides else {}
+        specs = {
+            name: jax.tree.map(functools.partial(spec, heads=heads.get(name), batch=name != "mixing"), given)
+            for name, given in arrays.items()
+        }
 
         def part(parts: dict[str, Any]) -> jax.Array:
             return compute(operands._replace(**parts)).context
@@ -139,8 +131,6 @@ def _dot_product_attention(operands: Operands, implementation: Literal["xla", "c
 
 
 xla_attention = functools.partial(_dot_product_attention, implementation="xla")
-
-
 cudnn_attention = functools.partial(_dot_product_attention, implementation="cudnn")
 
 
@@ -174,18 +164,10 @@ def splash_attention(operands: Operands, interpret: bool = False) -> Attended:
     return Attended(jnp.swapaxes(context, 1, 2), None)
 
 
-def _block_sizes(splash: object, queries: int, keys: int) -> object:
-    q, k = _block(queries), _block(keys)
-    return splash.BlockSizes(  # type: ignore[attr-defined]
-        block_q=q,
-        block_kv=k,
-        block_kv_compute=k,
-        block_q_dkv=q,
-        block_kv_dkv=k,
-        block_kv_dkv_compute=k,
-        block_q_dq=q,
-        block_kv_dq=k,
-    )
+def _block_sizes(splash: Any, queries: int, keys: int) -> object:
+    sizes = {f"block_q{part}": _block(queries) for part in ("", "_dkv", "_dq")}
+    sizes |= {f"block_kv{part}": _block(keys) for part in ("", "_compute", "_dkv", "_dkv_compute", "_dq")}
+    return splash.BlockSizes(**sizes)
 
 
 def _block(length: int) -> int:

@@ -61,6 +61,10 @@ class Form(Checked, abc.ABC):
         """The classes in the order of their numbers; empty if labels are not classes."""
         return ()
 
+    def labels_of(self, row: Row) -> tuple[str, ...]:
+        """Return the names of the classes in a row, from which a form without classes learns them."""
+        return ()
+
     @property
     def divided_by(self) -> str:
         """The field by whose hash rows are held out where no file is named for validation."""

@@ -114,7 +114,7 @@ class QuestionForm(SequenceForm):
             raise DataError("tokenizer: it has no post-processor, so it cannot join questions and paragraphs")
         if room <= self.stride:
             left = f"{self.length} tokens leave {max(room, 0)} for the paragraph"
-            raise DataError(f"max_length: {left}, stride is {self.stride}")
+            raise DataError(f"length: {left}, stride is {self.stride}")
         texts = [question.text for question in questions]
         with library_errors(CANNOT_READ):
             encoded = backend.encode_batch(texts, add_special_tokens=False)

@@ -1,6 +1,12 @@
 """Task outputs of encoders: one small class per task, with its logits and its loss."""
 
-from headjax.models.tasks.classification import Classification, DistilledClassification, Regression, TokenClassification
+from headjax.models.tasks.classification import (
+    Classification,
+    DistilledClassification,
+    MultiLabel,
+    Regression,
+    TokenClassification,
+)
 from headjax.models.tasks.task_output import Features, Logits, NoTask, TaskOutput, Vocabulary
 from headjax.models.tasks.text import MaskedLanguageModel, Pretraining, SentenceSimilarity, Span
 
@@ -10,6 +16,7 @@ __all__ = [
     "Features",
     "Logits",
     "MaskedLanguageModel",
+    "MultiLabel",
     "NoTask",
     "Pretraining",
     "Regression",

@@ -141,6 +141,42 @@ class TokenClassification(Classifier):
         return abstract_integers((batch_size, length), "labels")
 
 
+@kind("multi_label")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiLabel(Classifier):
+    """sigmoid(dropout(pooled) W + b): for every class whether it holds, trained by the sum of binary cross-entropies.
+
+    `labels [batch, classes]` are float, 1 for a class that holds and 0 for others; a row with a `nan` carries no loss.
+
+    Attributes:
+        dropout: rate on the pooled vector.
+    """
+
+    needs_pooler: ClassVar[bool] = True
+
+    dropout: Rate = 0.1
+
+    def module(self, width: int, vocabulary: Vocabulary) -> LinearLogits:
+        return LinearLogits(width, self.classes, self)
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        labels, logits = batch_array(batch, "labels").astype(jnp.float32), output.require_logits()
+        if labels.shape != logits.shape:
+            raise DataError(f"labels: expected [batch, {self.classes}], got {list(labels.shape)}")
+        counted = ~jnp.isnan(labels).any(axis=1)
+        losses = optax.sigmoid_binary_cross_entropy(logits, jnp.nan_to_num(labels))
+        return Loss(jnp.where(counted, losses.sum(axis=1), 0.0), counted.astype(jnp.float32))
+
+    def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
+        return {}
+
+    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
+        return 2 * width * self.classes
+
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return {"labels": jax.ShapeDtypeStruct((batch_size, self.classes), jnp.float32)}
+
+
 def class_losses(logits: jax.Array, batch: Batch, smoothing: float) -> tuple[jax.Array, jax.Array]:
     """Cross-entropy in nats `[batch]` of the batch's labels, and which count (1.0 or 0.0)."""
     labels = batch_array(batch, "labels")

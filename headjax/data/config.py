@@ -1,0 +1,318 @@
+"""Data of a run or a command: one config for every task, read from files or made up, in memory or in shards."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from headjax.core.class_names import class_numbers, find_class, is_missing, reorder, sorted_names, tell_nothing
+from headjax.core.configuration import parse_arguments
+from headjax.core.errors import DataError, require
+from headjax.core.fields import Checked, Count, Share, Size, unknown_name
+from headjax.data.augmentation import Augmentation
+from headjax.data.corpus import embedded_split
+from headjax.data.documents import Document
+from headjax.data.files import search, source_of
+from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm
+from headjax.data.forms.labelled import finite
+from headjax.data.forms.preprocessing import Preprocessing
+from headjax.data.forms.questions import usual_stride
+from headjax.data.image_rows import ImageRows, image_rows
+from headjax.data.loading import Reading, load_rows, read_when_asked, task_data
+from headjax.data.prepared import is_prepared, load_prepared
+from headjax.data.readers import find_layout, task_rows
+from headjax.data.recognise import Named, first_file, named_task
+from headjax.data.registry import TASKS, TaskSpec
+from headjax.data.rehearsal import VOCABULARY, letters_tokenizer, made_up_rows
+from headjax.data.rows import Row, Rows, RowSource, Split, fingerprint
+from headjax.data.tables import header
+from headjax.data.task import TaskData
+from headjax.data.text_rows import document_row
+from headjax.data.wikitext import WikiText2
+from headjax.tokenizers.learned import TRAINERS, check_tokenizer, make_tokenizer, train_bpe
+from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+
+EMBEDDED = {"python": "docs", "python_code": "code"}
+"""Texts that every Python carries, by task."""
+
+
+class Opened(NamedTuple):
+    """The rows of a task, and the form that encodes them."""
+
+    spec: TaskSpec
+    form: Form
+    rows: Rows
+    place: str
+    images: ImageRows | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig(Checked):
+    """Examples of a task: its own data set, the user's files in its form, or what `headjax prepare` wrote.
+
+    Attributes:
+        task: a task's name, such as `sst2`, whose files are looked for under the folder that the environment variable
+            HEADJAX_DATA names; `NAME:PATH` (a file, a folder or a pattern); or a path, whose form is recognised.
+        validation: path of the examples to evaluate on; empty takes the files whose names say so (`dev`, `valid`), or
+            holds some rows out.
+        whole: whether all rows are evaluated on, and none trained on.
+        validation_fraction: approximate share of the rows that is held out; 0 is the task's own.
+        columns: columns of a table by field (`text`, `second`, `label`, `source`, `target`, ...) where they have other
+            names than usual; numbers from 0 where a table has no header.
+        form: other values of fields of the task's form, such as `packed`, `stride`, `masking`, `size`, `mean`.
+        length: number of tokens of an example; 0 is the form's own.
+        classes: names of the classes in the order of their numbers; empty takes the task's own, or the labels of the
+            training rows, sorted (as numbers if they all are).
+        tokenizer: the tokenizer if the model brings none: `bpe` or `sentencepiece`, learned from the training text;
+            `bytes`; a BERT's `vocab.txt`; or a folder with a tokenizer. Empty is `bpe` where a task learns one.
+        vocab_size: number of tokens to learn; 0 is the task's own.
+        limit: number of examples to evaluate on that are read, from the start; 0 is all.
+        buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.
+        augmentation: random changes of training images; None for the task's usual ones.
+        preprocessing: what the model's files say of images.
+        seed: seed of random choices of the form.
+        rehearsal: number of made-up examples in place of the task's own, to rehearse a run; 0 for none.
+    """
+
+    task: str
+    validation: str = ""
+    whole: bool = False
+    validation_fraction: Share = 0.0
+    columns: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    form: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    length: Count = 0
+    classes: tuple[str, ...] = ()
+    tokenizer: str = ""
+    vocab_size: Count = 0
+    limit: Count = 0
+    buckets: tuple[Size, ...] = ()
+    augmentation: Augmentation | None = None
+    preprocessing: Preprocessing | None = None
+    seed: Count = 0
+    rehearsal: Count = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(self.task), "task", "name a task, a path, or NAME:PATH")
+        require(self.validation_fraction < 1.0, "validation_fraction", "must be below 1")
+
+    @functools.cached_property
+    def named(self) -> Named:
+        """The task, and the path of its files."""
+        return named_task(self.task)
+
+    @functools.cached_property
+    def folder(self) -> Path | None:
+        """The prepared folder that is read; None where files are."""
+        name, _, path = self.task.partition(":")
+        place = path if name in TASKS else self.task
+        if place and is_prepared(place):
+            return source_of(place)
+        if path or "/" in place or name in EMBEDDED:
+            return None
+        try:
+            return search(name, "", [f"prepared/{name}"], lambda one: one if is_prepared(one) else None)
+        except DataError:
+            return None
+
+    def for_classes(self, names: Sequence[str]) -> DataConfig:
+        """Return the same data with its classes numbered as a model numbers its own, if the data has classes."""
+        if self.rehearsal or self.folder is not None or not self._has_classes():
+            return self
+        known = self.classes or self.named.spec.form.label_names
+        if tell_nothing(names):
+            return self if known else dataclasses.replace(self, classes=class_numbers(len(names)))
+        if known and reorder(names, known) is None:
+            where = self.named.path if self.named.spec.own else self.named.spec.name
+            raise DataError(f"{where}: its classes are {', '.join(known)}; the model's are {', '.join(names)}")
+        return dataclasses.replace(self, classes=tuple(names))
+
+    def _has_classes(self) -> bool:
+        form = self.named.spec.form
+        known = bool(form.label_names) and isinstance(form, LabelledForm)
+        return known or self.named.spec.learns_classes
+
+    def for_files(self, files: Mapping[str, bytes]) -> DataConfig:
+        """Return the same data, read as the files that came with a model say (`Model.files`)."""
+        return dataclasses.replace(self, preprocessing=self.preprocessing or Preprocessing.of(files))
+
+    def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
+        """Read and encode the data, with the model's tokenizer or one of its own; nothing is written to disk."""
+        reading = Reading((), self.buckets, self.augmentation)
+        if self.rehearsal:
+            return self._rehearsed(tokenizer, reading)
+        if self.folder is not None:
+            name = self.task.partition(":")[0]
+            name = name if name in TASKS else ""
+            return load_prepared(self.folder, name, tokenizer, self._fields(), reading, self.preprocessing)
+        spec = self.named.spec
+        if spec.name == "wikitext2":
+            return self._wikitext2(tokenizer or self._tokenizer(spec, ()))
+        opened = self.open()
+        reading = reading._replace(metrics=spec.metrics)
+        if opened.images is not None:
+            info = {"images": opened.place, "data": opened.images.fingerprint}
+            return task_data(opened.form, None, read_when_asked(opened.form, opened.rows), info, reading)
+        read: dict[Split, list[Row]] = {split: [*source.rows()] for split, source in opened.rows.items()}
+        rows: dict[Split, list[Row]] = {
+            "train": read.get("train", []),
+            "validation": read["validation"][: self.limit or None],
+        }
+        tokenizer = tokenizer or self._tokenizer(spec, (one for row in rows["train"] for one in opened.form.texts(row)))
+        data = load_rows(opened.form, rows, tokenizer, {"text": opened.place}, reading, seed=(self.seed,))
+        if "f1" not in spec.metrics or not self.classes or data.measured is None:
+            return data
+        # GLUE's F1 is that of its class 1, whatever number the model has for it.
+        positive = find_class(spec.form.label_names[1], self.classes)
+        arguments = {**data.measured.arguments, "positive": positive}
+        return data._replace(measured=data.measured._replace(arguments=arguments))
+
+    def open(self, paths: Sequence[str] = ()) -> Opened:
+        """Return the rows of the task's files, of these paths or of its own, and their form."""
+        spec, path = self.named
+        given = [*paths] or ([path] if path else [])
+        if spec.name in EMBEDDED and not given:
+            fraction = self.validation_fraction or spec.held_out
+            found = embedded_split(EMBEDDED[spec.name], fraction)  # type: ignore[arg-type]
+            return Opened(spec, self._form(spec), {split: _of(some) for split, some in found.items()}, spec.files)
+        train = [spec.located(source_of(one)) for one in given]
+        held = [spec.located(source_of(self.validation))] if self.validation else []
+        if not train:
+            train = [search(spec.name, "", spec.folders, functools.partial(_usable, spec), _wanted(spec))]
+        place = ", ".join(given) or str(train[0])
+        if isinstance(spec.form, ImageForm):
+            images = image_rows(train[0])
+            return Opened(spec, self._image_form(spec, images, place), images.rows, place, images)
+        form = self._form(spec, train[0])
+        if self.whole:
+            train, held = [], train
+        read = dataclasses.replace(spec, form=form)
+        rows = task_rows(read, train, held, columns=self.columns, fraction=self.validation_fraction)
+        return Opened(spec, self._learned(form, rows, place), rows, place)
+
+    def opened(self, rows: Rows) -> Opened:
+        """Return rows that were read elsewhere as those of the task."""
+        spec = self.named.spec
+        return Opened(spec, self._form(spec), rows, spec.name)
+
+    def _fields(self) -> dict[str, Any]:
+        """Return the fields of the form that are asked for."""
+        fields = {name: tuple(value) if isinstance(value, list) else value for name, value in self.form.items()}
+        return fields | ({"length": self.length} if self.length else {})
+
+    def _form(self, spec: TaskSpec, path: Path | None = None) -> Form:
+        """Return the task's form with the fields that are asked for; one's own tables may have second texts."""
+        fields = self._fields()
+        known = {field.name for field in dataclasses.fields(spec.form)}
+        for name in fields:
+            require(name in known, f"form.{name}", unknown_name("field", name, known))
+        if isinstance(spec.form, QuestionForm) and "stride" not in fields:
+            fields["stride"] = usual_stride(fields.get("length", spec.form.length))
+        if spec.own and isinstance(spec.form, LabelledForm) and not spec.form.pairs and path is not None:
+            there = self.columns or {"second": spec.column("second", header(first_file(str(path))))}
+            fields["pairs"] = "second" in self.columns if self.columns else there["second"] != "second"
+        return dataclasses.replace(spec.form, **fields)
+
+    def _learned(self, form: Form, rows: Rows, place: str) -> Form:
+        """Return the form with what stands in the rows: classes of the training rows, the largest similarity."""
+        spec = self.named.spec
+        if spec.own and isinstance(form, SimilarityForm) and "scale" not in self.form:
+            label = [*form.fields][-1]
+            found = (row for source in rows.values() for row in source.rows())
+            scored = (row for row in found if not is_missing(row.values[label], numbers=True))
+            largest = max((finite(row.place, row.values[label]) for row in scored), default=1.0)
+            return dataclasses.replace(form, scale=max(1.0, largest))
+        if not self._has_classes():
+            return form
+        classes = self.classes or form.label_names
+        if not classes:
+            source = rows.get("train") or rows["validation"]
+            names = {label for row in source.rows() for label in form.labels_of(row)}
+            names = names if names == {"+", "-"} else {label for label in names if not is_missing(label)}
+            if not names:
+                raise DataError(f"{place}: no row has a label in the column {self.columns.get('label', 'label')}")
+            classes = sorted_names(names)
+        return dataclasses.replace(form, classes=classes)  # type: ignore[call-arg]
+
+    def _image_form(self, spec: TaskSpec, found: ImageRows, place: str) -> ImageForm:
+        """Return the form of images: that of their data set, at the size that is asked for or that they have."""
+        usual = TASKS[found.name or "imagenet"].form if spec.own else spec.form
+        assert isinstance(usual, ImageForm)
+        classes = usual.classes if found.name.startswith("cifar") else found.classes
+        if not spec.own and len(classes) != len(usual.classes) and not found.name:
+            raise DataError(
+                f"{place}: {len(classes)} folders of images, but {spec.name} has {len(usual.classes)} classes"
+            )
+        if found.name == "mnist":
+            side = min(found.rows["train"].at(0).values["image"].shape)
+            usual = dataclasses.replace(usual, size=side, stored=side)
+        usual = usual.preprocessed(self.preprocessing)
+        fields: dict[str, Any] = {"classes": classes, **self._fields()}
+        fields.setdefault("stored", round(usual.stored * fields.get("size", usual.size) / usual.size))
+        return dataclasses.replace(usual, **fields)
+
+    def _tokenizer(self, spec: TaskSpec, texts: Iterable[str]) -> Tokenizer:
+        """Return a tokenizer for a model that brings none."""
+        name = self.tokenizer or ("bpe" if spec.vocabulary == "bpe" else "")
+        if not name:
+            raise DataError("config.data.tokenizer: the model brings no tokenizer; name a vocab.txt or a folder")
+        if name in TRAINERS:
+            texts = [*texts]
+            if not texts and name != "bytes":
+                raise DataError("config.data.tokenizer: there is no text to learn a vocabulary from")
+            return make_tokenizer(name, texts, self.vocab_size or spec.vocab_size)
+        if source_of(name).is_file():
+            return wordpiece_tokenizer(source_of(name))
+        check_tokenizer(name)
+        return make_tokenizer(name, (), 0)
+
+    def _wikitext2(self, tokenizer: Tokenizer) -> TaskData:
+        folder, words = protocol(self.named.path)
+        context = words.context or self.length or TASKS["wikitext2"].form.limit
+        config = WikiText2(path=folder, context=context, stride=words.stride, split=words.split)
+        return config.load(tokenizer, trains=not self.whole)
+
+    def _rehearsed(self, tokenizer: Tokenizer | None, reading: Reading) -> TaskData:
+        """Return made-up examples in the form of a task; an eighth as many are evaluated on, at least one."""
+        spec = self.named.spec
+        known = {field.name for field in dataclasses.fields(spec.form)}
+        sizes: dict[str, Any] = {"length": 96, "stride": 24, "size": 32, "stored": 36}
+        form = dataclasses.replace(spec.form, **{name: size for name, size in sizes.items() if name in known})
+        held = max(self.rehearsal // 4, 1)
+        rows = list(itertools.islice(made_up_rows(form), self.rehearsal + held))
+        texts = [text for row in rows for text in form.texts(row)]
+        if tokenizer is None and form.reads_text:
+            tokenizer = train_bpe(texts, VOCABULARY) if spec.vocabulary == "bpe" else letters_tokenizer(texts)
+        splits: dict[Split, list[Row]] = {"train": rows[: self.rehearsal], "validation": rows[self.rehearsal :]}
+        info = {"text": "made up to rehearse", "task": spec.name, "data": fingerprint(splits["train"])}
+        reading = reading._replace(metrics=spec.metrics)
+        return load_rows(form, splits, tokenizer if form.reads_text else None, info, reading)
+
+
+def protocol(path: str) -> tuple[str, SimpleNamespace]:
+    """Return the folder and the arguments of `wikitext2:FOLDER,context=1024,stride=512,split=test`."""
+    parts = path.split(",")
+    folder = "" if "=" in parts[0] else parts[0]
+    words = ",".join(parts[bool(folder) :])
+    return folder, parse_arguments(words, "wikitext2", context=0, stride=0, split="validation")
+
+
+def _of(documents: Sequence[Document]) -> RowSource:
+    return RowSource.of([document_row(one) for one in documents])
+
+
+def _usable(spec: TaskSpec, folder: Path) -> Path | None:
+    """Return a folder if it holds a task's files."""
+    there = find_layout(spec, folder) if spec.layouts else folder.is_dir()
+    return folder if there else None
+
+
+def _wanted(spec: TaskSpec) -> str:
+    layouts = " or ".join(" and ".join(filter(None, layout[:2])) for layout in spec.layouts)
+    return layouts or spec.files or "a table"

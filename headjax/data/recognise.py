@@ -1,0 +1,135 @@
+"""Tasks as they are named: `NAME`, `NAME:PATH`, or a path alone, whose form is recognised by its files and columns."""
+
+from __future__ import annotations
+
+import glob
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from headjax.core.class_names import is_missing
+from headjax.core.errors import DataError
+from headjax.core.fields import unknown_name
+from headjax.data.files import find_files, read_lines, source_of, suffix_of, visible
+from headjax.data.image_rows import is_image_folder
+from headjax.data.registry import PAIR_COLUMNS, TASKS, TaskSpec, of_languages
+from headjax.data.tables import has_lists, header, is_table, table_rows
+from headjax.data.text_rows import CONLL
+
+
+class Named(NamedTuple):
+    """A task, and the path of its files; empty to look for them."""
+
+    spec: TaskSpec
+    path: str
+
+
+def named_task(task: str, *, by_labels: bool = True) -> Named:
+    """Return the task that is named, or that a path's form is of; `translation:PATH:SOURCE-TARGET` names languages.
+
+    Without `by_labels` the rows of a table are not read; one of labelled texts, or of texts alone, is a classification.
+    """
+    name, _, path = task.partition(":")
+    if name == "translation" and path:
+        place, _, languages = path.rpartition(":")
+        source, _, target = languages.partition("-")
+        if not place or not source or not target or source == target:
+            raise DataError(f"task: expected translation:PATH:SOURCE-TARGET (data/newstest:de-en), got {task!r}")
+        return Named(of_languages(TASKS[name], source, target), place)
+    if name == "sentence_similarity" and path and is_table(path):
+        return Named(TASKS["similarity"], path)
+    if name in TASKS:
+        return Named(TASKS[name], path)
+    if source_of(task).exists() or glob.has_magic(task) or "/" in task or Path(task).suffix:
+        return Named(TASKS[recognise(task, by_labels=by_labels)], task)
+    raise DataError(f"task: {unknown_name('task or file', task, TASKS)}")
+
+
+def recognise(path: str, *, by_labels: bool = True) -> str:
+    """Return the name of the form of a file, of a folder or of a pattern's files."""
+    place = source_of(path)
+    if place.is_dir() and is_image_folder(place):
+        return "images"
+    file = first_file(path)
+    if suffix_of(file) in CONLL:
+        return "tokens"
+    if suffix_of(file) == ".json" and next(read_lines(file)).lstrip().startswith("{"):
+        return "questions"
+    return _table_form(file, by_labels) if is_table(file) else "text"
+
+
+def first_file(path: str) -> Path:
+    """Return the first table below a folder, or its first file without one; the first file of another path."""
+    place = source_of(path)
+    if not place.is_dir():
+        return find_files(path)[0]
+    files = [file for file in visible(place) if file.is_file() and not file.name.startswith("cache-")]
+    if not files:
+        raise DataError(f"{path}: no file in this folder")
+    data = (
+        file for file in files if is_table(file) and not file.name.endswith(("_info.json", "_dict.json", "state.json"))
+    )
+    return next(data, files[0])
+
+
+def _table_form(file: Path, by_labels: bool) -> str:
+    names = {*header(file)}
+    for name in ("tokens", "retrieval"):
+        spec = TASKS[name]
+        if {spec.column(field, names) for field in spec.form.wanted} <= names:
+            return name
+    if {"source", "target"} <= names:
+        return "translation"
+    if not by_labels:
+        return "classification"
+    columns = table_columns(file)
+    if "label" not in columns:
+        return "text"
+    if has_lists(file, columns["label"]):
+        return "multi_label"
+    labels = read_labels(file, columns["label"])
+    scored = labels.real or (columns["label"] == "score" and "second" in columns)
+    if scored:
+        return "similarity" if "second" in columns else "regression"
+    return "pairs" if "second" in columns else "classification"
+
+
+def table_columns(path: str | Path) -> dict[str, str]:
+    """Return the columns of a table of labelled text by field: `text`, `second` of pairs, `label` if there is one."""
+    names = header(path)
+    found = known_columns(names, PAIR_COLUMNS)
+    if "text" not in found:
+        raise DataError(f"{path}: expected columns sentence, maybe sentence2, and label; it has {', '.join(names[:8])}")
+    return found
+
+
+def known_columns(names: tuple[str, ...], known: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Return for every field the first of its known columns that a table has; nothing for a field without any."""
+    found = {field: next((one for one in columns if one in names), "") for field, columns in known.items()}
+    return {field: column for field, column in found.items() if column}
+
+
+class Labels(NamedTuple):
+    """The labels of a table."""
+
+    real: bool
+    largest: float
+    whole: bool
+
+
+def read_labels(path: str | Path, column: str) -> Labels:
+    """Return the labels in a column of a table, without missing ones."""
+    found = {row.values["label"] for row in table_rows(path, {"label": column})}
+    labels = {label for label in found if not is_missing(label, numbers=True)}
+    numbers = [number for label in labels if (number := _number(label)) is not None]
+    real = len(numbers) == len(labels) and any("." in label for label in labels)
+    whole = len(numbers) == len(labels) and all(number >= 0.0 and number.is_integer() for number in numbers)
+    return Labels(real, max(filter(math.isfinite, numbers), default=0.0), whole)
+
+
+def _number(label: str) -> float | None:
+    try:
+        return float(label)
+    except ValueError:
+        return None

@@ -1,0 +1,464 @@
+"""The registry of tasks: each is one record of its form, files, data sets in TFDS and metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from headjax.core.class_names import class_numbers
+from headjax.core.errors import DataError
+from headjax.core.fields import unknown_name
+from headjax.data.files import packed_or_plain
+from headjax.data.forms import (
+    Form,
+    ImageForm,
+    LabelledForm,
+    LanguageForm,
+    MultiLabelForm,
+    PretrainingForm,
+    QuestionForm,
+    RetrievalForm,
+    SimilarityForm,
+    TagForm,
+    TranslationForm,
+)
+from headjax.data.rows import Row, Split
+from headjax.data.text_rows import CONLL, aligned_pairs, articles, questions, tagged_words, text_lines, whole_text
+
+BOTH: Mapping[Split, str] = {"train": "train", "validation": "validation"}
+
+HELD_OUT, OWN_HELD_OUT = 0.05, 0.1
+"""Approximate share of the rows held out if no file is for validation: of known tasks and texts, of one's own rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsSource:
+    """A data set of TensorFlow Datasets."""
+
+    name: str
+    splits: Mapping[Split, str]
+    fields: Mapping[str, str]
+
+
+class FileLayout(NamedTuple):
+    """Files of a task as one of its distributions has them, and the columns of tables of labelled text."""
+
+    train: str
+    validation: str
+    text: str = ""
+    second: str = ""
+    label: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSpec:
+    """A task.
+
+    Attributes:
+        name: its name.
+        form: how its rows are encoded.
+        own: whether it is a form of the user's own files, in which second texts are found.
+        learns_classes: whether its classes are those of the user's files.
+        suffixes, read: its files that are no tables, and their reader.
+        documents: whether pieces of the text are held out, rather than rows.
+        files: its files in words.
+        folders: where they lie under the folder that HEADJAX_DATA names.
+        layouts: the tables of its distributions.
+        columns: names of a table's columns by field, besides the field's own.
+        skips: whether broken records of its tables are left out.
+        sources: its data sets in TFDS.
+        vocabulary: whether a tokenizer must be given, or is learned.
+        vocab_size: number of tokens to learn.
+        metrics: its metrics, the headline first; empty for the usual ones of the form.
+        held_out: share of the rows that is held out if no file is for validation.
+        examples: number of its training examples, by which the papers count epochs.
+    """
+
+    name: str
+    form: Form
+    own: bool = False
+    learns_classes: bool = False
+    suffixes: tuple[str, ...] = ()
+    read: Callable[[Path], Iterable[Row]] | None = None
+    documents: bool = False
+    files: str = ""
+    folders: tuple[str, ...] = ()
+    layouts: tuple[FileLayout, ...] = ()
+    columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    skips: bool = False
+    sources: tuple[TfdsSource, ...] = ()
+    vocabulary: Literal["given", "bpe", "none"] = "given"
+    vocab_size: int = 0
+    metrics: tuple[str, ...] = ()
+    held_out: float = HELD_OUT
+    examples: int = 0
+
+    def column(self, field: str, there: Container[str]) -> str:
+        """Return the name of a field's column among those of a table; a number, or the usual name, if none is there."""
+        known = self.columns.get(field, ())
+        names = (*(() if field in known else (field,)), *known, *(one.fields.get(field, field) for one in self.sources))
+        usual = known[0] if len(known) == 1 else field
+        return next((name for name in names if name in there or name.isdecimal()), usual)
+
+    def located(self, path: Path) -> Path:
+        """Return a path, or the file with the task's suffix that it stands for: `train.en` of `train`."""
+        if isinstance(self.form, TranslationForm) and not path.exists():
+            file = packed_or_plain(path.with_name(f"{path.name}{self.suffixes[0]}")) if self.suffixes else None
+            return file or path
+        return path
+
+    @property
+    def only_evaluated(self) -> bool:
+        """Whether the task has no training data."""
+        return bool(self.sources) and all("train" not in source.splits for source in self.sources)
+
+
+# Text.
+
+WIKIPEDIA = TfdsSource(
+    "wikipedia/20230601.en:1.0.0", {"train": "train[:-5000]", "validation": "train[-5000:]"}, {"text": "text"}
+)
+BOOKS = TfdsSource("pg19:0.1.1", BOTH, {"text": "book_text"})
+"""BooksCorpus is no longer distributed; TFDS's books are PG-19, from before 1919."""
+
+C4 = TfdsSource("c4/en:3.1.0", {"train": "train", "validation": "validation[:5000]"}, {"text": "text"})
+LM1B = TfdsSource("lm1b:1.1.0", {"train": "train", "validation": "test"}, {"text": "text"})
+
+TEXTS = (".txt", ".md", ".tokens", ".raw")
+"""Suffixes of text files."""
+
+
+def _text(name: str, *sources: TfdsSource, form: Form = LanguageForm(length=512), **fields: Any) -> TaskSpec:
+    """Return a task of whole documents."""
+    learned: dict[str, Any] = {"vocabulary": "bpe", "vocab_size": 32_000}
+    own = {"files": "text files", "suffixes": TEXTS, "read": articles, "documents": True, "sources": sources}
+    return TaskSpec(name, form, **(learned | own | fields))
+
+
+SQUAD_FIELDS = {
+    "id": "id",
+    "question": "question",
+    "context": "context",
+    "answers": "answers/text",
+    "start": "answers/answer_start/0",
+}
+QUESTIONS = TaskSpec(
+    name="questions",
+    form=QuestionForm(),
+    own=True,
+    suffixes=(".json",),
+    read=questions,
+    files="SQuAD's JSON",
+    held_out=OWN_HELD_OUT,
+)
+OWN_TEXT: dict[str, Any] = {"form": LanguageForm(), "read": whole_text, "vocab_size": 1024}
+
+WIKITEXT_FILES = "wiki.valid.raw and wiki.train.raw"
+WIKITEXT_FOLDERS = ("lm/wikitext-2-raw", "wikitext-2-raw")
+
+TEXT = (
+    _text("python", **OWN_TEXT, files="text that ships with Python"),
+    _text("python_code", **OWN_TEXT, files="the source code of Python's standard library"),
+    _text("text", **OWN_TEXT, own=True),
+    _text("lm1b", LM1B, form=LanguageForm(length=256, packed=True), read=text_lines, documents=False),
+    _text("wikipedia", WIKIPEDIA),
+    _text("books", BOOKS),
+    _text("c4", C4),
+    _text("wikitext"),
+    _text("wikitext2", form=LanguageForm(length=1024), files=WIKITEXT_FILES, folders=WIKITEXT_FOLDERS),
+    _text("bert_pretraining", WIKIPEDIA, BOOKS, form=PretrainingForm(), vocabulary="given", vocab_size=0),
+    QUESTIONS,
+    dataclasses.replace(
+        QUESTIONS,
+        name="squad",
+        own=False,
+        sources=(TfdsSource("squad/v1.1:3.0.0", BOTH, SQUAD_FIELDS),),
+        folders=("squad",),
+        layouts=(FileLayout("train-v1.1.json", "dev-v1.1*.json"), FileLayout("", "dev-v1.1*.json")),
+    ),
+)
+
+# Translations.
+
+
+def _pairs(source: str, target: str, file: Path) -> Iterable[Row]:
+    return aligned_pairs(str(file).removesuffix(".gz").removesuffix(f".{source}"), source, target)
+
+
+def of_languages(spec: TaskSpec, source: str, target: str) -> TaskSpec:
+    """Return a task of translations from one language to another: suffixes of its files, or columns of its tables."""
+    return dataclasses.replace(
+        spec,
+        suffixes=(f".{source}",),
+        read=functools.partial(_pairs, source, target),
+        files=f"`NAME.{source}` with `NAME.{target}`",
+        columns={"source": (source,), "target": (target,)},
+    )
+
+
+def _translation(
+    name: str, languages: str, tfds: str = "", splits: Mapping[Split, str] = BOTH, vocab_size: int = 32_768
+) -> TaskSpec:
+    """Return a task of two languages (`en-de`). TFDS names the features by language, or `src` and `dst`."""
+    source, _, target = languages.partition("-")
+    fields = {"source": source, "target": target}
+    if tfds.startswith("mtnt"):
+        fields = {"source": "src", "target": "dst"}
+    spec = TaskSpec(
+        name=name,
+        form=TranslationForm(length=256),
+        sources=(TfdsSource(tfds, splits, fields),) if tfds else (),
+        vocabulary="bpe",
+        vocab_size=vocab_size,
+        folders=(f"mt/{name}", name),
+    )
+    return of_languages(spec, source, target)
+
+
+WMT14_DE, WMT14_FR = "wmt14_translate/de-en:1.0.0", "wmt14_translate/fr-en:1.0.0"
+
+TRANSLATIONS = (
+    TaskSpec(
+        name="translation",
+        form=TranslationForm(length=128, packed=False),
+        own=True,
+        files="translation:PATH:SOURCE-TARGET, line-aligned files or a table of both columns",
+        vocabulary="bpe",
+        vocab_size=8000,
+        held_out=OWN_HELD_OUT,
+    ),
+    _translation("wmt14_ende", "en-de", WMT14_DE),
+    _translation("wmt14_enfr", "en-fr", WMT14_FR, vocab_size=44_512),
+    _translation("wmt16_ende", "en-de", "wmt16_translate/de-en:1.0.0"),
+    # WMT14 validates on newstest2013 and tests on newstest2014.
+    _translation("newstest2013_ende", "en-de", WMT14_DE, {"validation": "validation"}),
+    _translation("newstest2014_ende", "en-de", WMT14_DE, {"validation": "test"}),
+    _translation("newstest2013_enfr", "en-fr", WMT14_FR, {"validation": "validation"}),
+    _translation("newstest2014_enfr", "en-fr", WMT14_FR, {"validation": "test"}),
+    _translation("mtnt_enfr", "en-fr", "mtnt/en-fr:1.0.0", {"train": "train", "validation": "test"}),
+    _translation("mtnt_fren", "fr-en", "mtnt/fr-en:1.0.0", {"train": "train", "validation": "test"}),
+    _translation("iwslt14_deen", "de-en", vocab_size=10_000),
+    _translation("multi30k", "en-de", vocab_size=6_000),
+)
+
+# GLUE (Wang et al. 2019). Class numbers are those of Hugging Face's GLUE, so that published models fit.
+
+_NLI = ("entailment", "neutral", "contradiction")
+_ENTAILMENT = ("entailment", "not_entailment")
+
+
+def _own(text: str, second: str, label: str) -> FileLayout:
+    """Return the layout of GLUE's own two files."""
+    return FileLayout("train.tsv", "dev.tsv", text, second, label)
+
+
+def _glue(
+    folder: str,
+    features: Sequence[str],
+    layouts: Sequence[FileLayout],
+    examples: int,
+    *,
+    metrics: Sequence[str] = ("accuracy",),
+    classes: Sequence[str] = (),
+    other_folders: Sequence[str] = (),
+    splits: Mapping[Split, str] = BOTH,
+    skips: bool = False,
+) -> TaskSpec:
+    """Return a task of GLUE."""
+    name = folder.replace("-", "").lower()
+    columns = dict(zip(("text", "second"), features, strict=False)) | {"label": "label"}
+    return TaskSpec(
+        name=name,
+        form=LabelledForm(pairs=len(features) == 2, classes=tuple(classes)),
+        sources=(TfdsSource(f"glue/{name}:2.0.0", splits, columns),),
+        files="GLUE's own files",
+        metrics=tuple(metrics),
+        columns={field: _names(field, layouts) for field in columns},
+        folders=(f"glue/{folder}", folder, *other_folders),
+        layouts=tuple(layouts),
+        examples=examples,
+        skips=skips,
+    )
+
+
+def _names(field: str, layouts: Sequence[FileLayout]) -> tuple[str, ...]:
+    """Return the names of a field's column in a task's own files."""
+    names = dict.fromkeys(getattr(layout, field) for layout in layouts)
+    return tuple(name for name in names if not name.isdecimal())
+
+
+_MRPC = ("#1 String", "#2 String", "Quality")
+MNLI = _glue(
+    "MNLI",
+    ("premise", "hypothesis"),
+    [
+        FileLayout("train.tsv", "dev_matched.tsv", "sentence1", "sentence2", "gold_label"),
+        FileLayout("mnli_dev_matched_gold.tsv", "", "premise", "hypothesis", "gold_label"),
+    ],
+    392_702,
+    classes=_NLI,
+    other_folders=("nli",),
+    splits={"train": "train", "validation": "validation_matched"},
+)
+MISMATCHED = TfdsSource("glue/mnli:2.0.0", {"validation": "validation_mismatched"}, MNLI.sources[0].fields)
+
+GLUE_TASKS = (
+    _glue(
+        "CoLA",
+        ("sentence",),
+        [_own("3", "", "1"), FileLayout("in_domain_train.tsv", "*_domain_dev.tsv", "3", "", "1")],
+        8551,
+        metrics=("matthews", "accuracy"),
+        classes=("unacceptable", "acceptable"),
+    ),
+    _glue(
+        "SST-2",
+        ("sentence",),
+        [FileLayout("train.tsv", "dev_glue.tsv", "sentence", "", "label"), _own("sentence", "", "label")],
+        67_349,
+        classes=("negative", "positive"),
+    ),
+    _glue(
+        "MRPC",
+        ("sentence1", "sentence2"),
+        [
+            _own(*_MRPC),
+            FileLayout("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", *_MRPC),
+            FileLayout("msr_paraphrase_train.txt", "", *_MRPC),
+        ],
+        3668,
+        metrics=("f1", "accuracy"),
+        classes=("not_equivalent", "equivalent"),
+    ),
+    _glue(
+        "STS-B",
+        ("sentence1", "sentence2"),
+        [_own("sentence1", "sentence2", "score"), FileLayout("stsb-en-train.csv", "stsb-en-dev.csv", "0", "1", "2")],
+        5749,
+        metrics=("spearman", "pearson"),
+    ),
+    _glue(
+        "QQP",
+        ("question1", "question2"),
+        [_own("question1", "question2", "is_duplicate")],
+        363_846,
+        metrics=("accuracy", "f1"),
+        classes=("not_duplicate", "duplicate"),
+        skips=True,
+    ),
+    MNLI,
+    _glue("QNLI", ("question", "sentence"), [_own("question", "sentence", "label")], 104_743, classes=_ENTAILMENT),
+    _glue("RTE", ("sentence1", "sentence2"), [_own("sentence1", "sentence2", "label")], 2490, classes=_ENTAILMENT),
+    dataclasses.replace(MNLI, name="mnli_mismatched", sources=(MISMATCHED,), files="", folders=(), layouts=()),
+)
+
+# Forms of the user's own tables.
+
+PAIR_COLUMNS = {
+    "text": ("sentence", "sentence1", "text", "text1", "premise", "question1"),
+    "second": ("sentence2", "text2", "hypothesis", "question2"),
+    "label": ("label", "score", "labels", "class"),
+}
+"""Names of the columns of labelled text by field, those that are looked for first before others."""
+
+
+def _own_table(name: str, form: Form, classes: bool = False, **columns: tuple[str, ...]) -> TaskSpec:
+    return TaskSpec(
+        name,
+        form,
+        own=True,
+        learns_classes=classes,
+        files=f"{name}:FILE, a table",
+        columns=PAIR_COLUMNS | columns,
+        held_out=OWN_HELD_OUT,
+    )
+
+
+OWN_TABLES = (
+    _own_table("classification", LabelledForm(), classes=True),
+    _own_table("pairs", LabelledForm(pairs=True), classes=True),
+    _own_table("multi_label", MultiLabelForm(), classes=True, label=("labels", "label", "classes")),
+    _own_table("regression", LabelledForm()),
+    _own_table("similarity", SimilarityForm()),
+    _own_table("retrieval", RetrievalForm(), relevance=("score", "label"), query=("question",), text=("passage",)),
+    dataclasses.replace(
+        _own_table("tokens", TagForm(), classes=True, tokens=("words",), tags=("ner_tags", "labels", "pos_tags")),
+        suffixes=CONLL,
+        read=tagged_words,
+        files="tokens:FILE, a file in CoNLL's format or a table of lists",
+    ),
+    dataclasses.replace(
+        next(spec for spec in GLUE_TASKS if spec.name == "stsb"),
+        name="sentence_similarity",
+        form=SimilarityForm(scale=5.0),
+        sources=(),
+        metrics=(),
+    ),
+)
+
+# Images.
+
+MNIST_MEAN, MNIST_DEVIATION = 0.1307, 0.3081
+"""Mean and standard deviation of the pixels of MNIST's training images, scaled to [0, 1]."""
+
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+IMAGENET = ImageForm(
+    size=224,
+    stored=256,
+    flip=True,
+    mean=(0.485, 0.456, 0.406),
+    deviation=(0.229, 0.224, 0.225),
+    classes=class_numbers(1000),
+)
+
+
+def _cifar(mean: tuple[float, ...], deviation: tuple[float, ...], classes: tuple[str, ...]) -> ImageForm:
+    return ImageForm(size=32, stored=32, margin=4, flip=True, mean=mean, deviation=deviation, classes=classes)
+
+
+def _images(name: str, form: ImageForm, tfds: str, files: str = "", held: str = "test") -> TaskSpec:
+    source = TfdsSource(tfds, {"train": "train", "validation": held}, {"image": "image", "label": "label"})
+    files = f"{files}folders of images by class"
+    folders = (f"images/{name}", name)
+    return TaskSpec(name, form, vocabulary="none", files=files, folders=folders, sources=(source,))
+
+
+IMAGES = (
+    _images(
+        "mnist",
+        ImageForm(size=28, stored=28, mean=(MNIST_MEAN,), deviation=(MNIST_DEVIATION,), classes=class_numbers(10)),
+        "mnist:3.0.1",
+        "MNIST's own files, ",
+    ),
+    _images(
+        "cifar10",
+        _cifar((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), CIFAR10),
+        "cifar10:3.0.2",
+        "CIFAR's binary files, ",
+    ),
+    _images(
+        "cifar100",
+        _cifar((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), class_numbers(100)),
+        "cifar100:3.0.2",
+        "CIFAR's binary files, ",
+    ),
+    _images("imagenet", IMAGENET, "imagenet2012:5.1.0", held="validation"),
+    TaskSpec("images", IMAGENET, own=True, vocabulary="none", files="images:FOLDER, as of the image tasks"),
+)
+
+TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in (*TEXT, *TRANSLATIONS, *GLUE_TASKS, *OWN_TABLES, *IMAGES)}
+"""The tasks by name; a task that is added here is known to every command."""
+
+GLUE: Mapping[str, TaskSpec] = {spec.name: spec for spec in GLUE_TASKS if spec.layouts}
+"""Tasks of GLUE that are read from its own files."""
+
+
+def find_task(name: str) -> TaskSpec:
+    """Return a task by name."""
+    if name not in TASKS:
+        raise DataError(f"task: {unknown_name('task', name, TASKS)}")
+    return TASKS[name]
