@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.commands.examples import TASK, ExamplesOptions, open_model_and_examples_if_any
+from headjax.commands.examples import TASK, ExamplesOptions, WritingOptions, open_model_and_examples_if_any
 from headjax.commands.options import argument, option
 from headjax.commands.results import NO_EXAMPLES, found, table_of
 from headjax.commands.surgery import Changed, compared, evaluate_each
@@ -18,7 +18,7 @@ from headjax.report.tables import Column, Table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions):
+class Options(ExamplesOptions, WritingOptions):
     """Options of `headjax convert`."""
 
     out: str = argument("OUT", "folder of the converted model", writes="new")
@@ -87,13 +87,14 @@ def run(options: Options, progress: Progress) -> Found:
         bar(1, {})
     converted = conversion.model
     metrics = evaluate_each((model, converted), task, options, progress)
-    converted.save(options.out)
+    written = options.write(converted, progress)
     history = reversed(converted.history)
     tried: Mapping[str, Any] = next((entry for entry in history if entry["action"] == "convert"), {})
     return Found(
         error_per_layer=conversion.errors,
         divergence=tried.get("divergence", {}),
         model=str(options.out),
+        written=written,
         **compared(model, converted, metrics, task),
         **more,
     )

@@ -152,9 +152,9 @@ def run(options: Options, progress: Progress) -> Found:
 def _other(options: Options) -> tuple[Model, Task]:
     """Return the other model and the task as it reads it; the error of one that does not fit names the model."""
     from headjax.evaluation.specs import load_task
-    from headjax.models.model import load
+    from headjax.hub.either import read_model
 
-    model = load(options.other)
+    model = read_model(options.other)
     try:
         return model, load_task(options.task, model, options.length or 0, split="all")
     except HeadjaxError as error:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Size
+from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
     from headjax.evaluation.task import Task
     from headjax.models.config import Batch
     from headjax.models.model import Model
 
+
+MODEL = "model directory, headjax's or of Hugging Face"
+"""Help of MODEL."""
 
 TASK = "task name (python, sst2, ...) or a file"
 """Help of `--task`, also where a command can do without."""
@@ -72,13 +76,13 @@ class TaskOptions(ReadingOptions, BucketOptions):
     """Options of commands that evaluate a model on a task."""
 
     title: ClassVar[str] = "examples"
-    model: str = argument("MODEL", "model directory", reads=True)
+    model: str = argument("MODEL", MODEL, reads=True)
 
     def loaded(self) -> Model:
         """Return the model of the directory."""
-        from headjax.models.model import load
+        from headjax.hub.either import read_model
 
-        return load(self.model)
+        return read_model(self.model)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,6 +100,27 @@ class ExamplesOptions(TaskOptions):
     calibrate: Count | None = option(
         None, f"number of examples that choose; 0 is all (default: {CALIBRATE}, or --limit)"
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WritingOptions(CommandOptions):
+    """Options of commands that write a model made of another one."""
+
+    model: str
+    out: str
+    format: Literal["huggingface", "headjax"] | None = option(None, "kind of directory that OUT is (default: MODEL's)")
+
+    def write(self, model: Model, progress: Progress) -> str:
+        """Write the model to OUT; return what is to be said about it."""
+        from headjax.hub.either import write_model
+
+        return write_model(model, self.out, self.kind(), progress=progress)
+
+    def kind(self) -> Literal["headjax", "huggingface"]:
+        """Return the kind of directory that OUT becomes."""
+        from headjax.hub.either import kind_of_directory
+
+        return self.format or kind_of_directory(self.model)
 
 
 def open_model_and_task(options: TaskOptions, split: str = "validation") -> tuple[Model, Task]:

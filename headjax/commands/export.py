@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from headjax.commands.examples import MODEL
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
@@ -19,7 +20,7 @@ from headjax.report.tables import Table
 class Options(CommandOptions):
     """Options of `headjax export`."""
 
-    model: str = argument("MODEL", "model directory", reads=True)
+    model: str = argument("MODEL", MODEL, reads=True)
     out: str = argument("HF_DIR", "folder of the Hugging Face files", writes="new")
     layout: str = option(
         "auto",
@@ -71,17 +72,17 @@ def run(options: Options, progress: Progress) -> Found:
     """Writes a model as a Hugging Face directory that computes the same, or says why none can."""
     from headjax.hub import to_huggingface
     from headjax.hub.checking import max_difference
+    from headjax.hub.either import read_model
     from headjax.hub.onnx import to_onnx
-    from headjax.models.model import load
 
     if options.length and options.layout != "onnx":
         raise HeadjaxError("--length: needs --layout onnx")
     if options.family and options.layout == "onnx":
         raise HeadjaxError("--family: the layout onnx has no families")
     if options.layout == "onnx":
-        exported = to_onnx(load(options.model), options.out, length=options.length)
+        exported = to_onnx(read_model(options.model), options.out, length=options.length)
     else:
-        model = load(options.model)
+        model = read_model(options.model)
         exported = to_huggingface(model, options.out, options.layout, family=options.family, progress=progress)
         if options.check:
             exported = exported._replace(max_difference=max_difference(model, options.out))

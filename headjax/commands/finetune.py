@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headjax.commands.options import CommandOptions, argument, option
+from headjax.commands.examples import MODEL, WritingOptions
+from headjax.commands.options import argument, option
 from headjax.commands.results import found, table_of
 from headjax.commands.train import Run
 from headjax.core.errors import CheckpointError, HeadjaxError, require
@@ -43,10 +44,10 @@ def _task_name(text: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(WritingOptions):
     """Options of `headjax finetune`."""
 
-    model: str = argument("MODEL", "model directory to start from", reads=True)
+    model: str = argument("MODEL", f"{MODEL}, to start from", reads=True)
     out: str = argument("OUT", "folder of the fine-tuned model", writes="new")
     train: str = option(help="table, SQuAD's JSON, or text to train on", metavar="FILE", reads=True)
     validation: str = option(
@@ -54,7 +55,7 @@ class Options(CommandOptions):
     )
     teacher: str = option(
         "",
-        "model directory to distil from: its logits (temperature 2) count as much as the labels",
+        f"{MODEL}, to distil from: its logits (temperature 2) count as much as the labels",
         "MODEL",
         reads=True,
     )
@@ -96,6 +97,7 @@ class Found(Run):
     best: Mapping[str, Any] | None = found("`step`, `metric` and `value` of the best evaluation", "best", _shown_best)
     learning_curve: Sequence[Mapping[str, float]] = found("evaluations: `step`, `epoch`, `train_loss`, metrics")
     learning_rate: float = found("the peak")
+    written: str = ""
 
     def tables(self) -> Sequence[Table]:
         names = list(dict.fromkeys(name for point in self.learning_curve for name in point))
@@ -105,16 +107,19 @@ class Found(Run):
         }
         return [*super().tables(), *([table_of(columns, self.learning_curve)] if names else [])]
 
+    def message(self) -> str:
+        return "; ".join(filter(None, (self.written, super().message())))
+
 
 def run(options: Options, progress: Progress) -> Found:
     """Trains a model on your own files and writes it as a model directory; an interrupted run continues."""
     from headjax.commands.own_data import OwnFiles, infer_task
     from headjax.evaluation.task import measure_of
-    from headjax.models.model import load
+    from headjax.hub.either import kind_of_directory, read_model
     from headjax.models.new_task import with_task
     from headjax.models.tasks.classification import class_names, names_or_numbers
 
-    model = load(options.model)
+    model = read_model(options.model, progress=progress)
     files = OwnFiles(
         train=options.train,
         validation=options.validation,
@@ -124,20 +129,26 @@ def run(options: Options, progress: Progress) -> Found:
     )
     inferred = infer_task(model, files)
     data = inferred.data.load(model.tokenizer)
-    config = run_config(options, inferred, len(data.train))
-    workdir = workdir_of(options.out)
+    start, workdir = absolute(path_of(options.model).expanduser()), workdir_of(options.out)
+    imported = kind_of_directory(start) == "huggingface" and not options.teacher
+    if imported:  # runs start from directories of headjax
+        start = workdir.with_name(f"{workdir.name}.start")
+        model.save(start)
+    config = run_config(options, start, inferred, len(data.train))
     curve: list[dict[str, float]] = []
     try:
         if options.teacher:
-            result = _distilled(
+            result, said = _distilled(
                 options, with_task(model, inferred.output) if inferred.output else model, data, config, progress
             )
         else:
-            result, curve = _trained(options, data, config, progress)
+            result, curve, said = _trained(options, data, config, progress)
     except CheckpointError as error:
         raise HeadjaxError(f"{error} To start again, remove that folder.") from None
     if result.finished or result.diverged is not None:
         remove_directory(workdir)
+        if imported:
+            remove_directory(start)
     measure = measure_of(data)
     made: Found = Found.of(
         result,
@@ -150,37 +161,42 @@ def run(options: Options, progress: Progress) -> Found:
         best=None if measure is None else best_point(curve, measure.headline, measure.higher_is_better),
         learning_curve=curve,
         learning_rate=options.learning_rate,
+        written=said,
     )
     return made
 
 
 def _trained(
     options: Options, data: TaskData, config: TrainConfig, progress: Progress
-) -> tuple[TrainResult, list[dict[str, float]]]:
-    """Train, move the model to OUT, and return the result with its learning curve."""
+) -> tuple[TrainResult, list[dict[str, float]], str]:
+    """Train, write the model to OUT, and return the result with its learning curve and what is to be said of OUT."""
     from headjax.models.directory import LAYOUT
     from headjax.training.loop import train
     from headjax.training.recording import read_metrics
 
     workdir = workdir_of(options.out)
     result = train(config, workdir, data=data, progress=progress)
-    if result.path is not None:
+    said = ""
+    if result.path is not None and options.kind() == "headjax":
         replace_directory(result.path, path_of(options.out), LAYOUT)
-    return result, learning_curve(read_metrics(workdir / "metrics.jsonl"), options.batch_size / len(data.train))
+    elif result.path is not None:
+        said = options.write(result.model, progress)
+    curve = learning_curve(read_metrics(workdir / "metrics.jsonl"), options.batch_size / len(data.train))
+    return result, curve, said
 
 
 def _distilled(
     options: Options, student: Model, data: TaskData, config: TrainConfig, progress: Progress
-) -> TrainResult:
-    """Train with the teacher's answers beside the labels, save the model to OUT, and return the result."""
+) -> tuple[TrainResult, str]:
+    """Train with the teacher's answers beside the labels, write the model to OUT, and return what `_trained` does."""
     from headjax.evaluation.measures import LanguageModelling
     from headjax.evaluation.task import Task, evaluate_task, measure_of
-    from headjax.models.model import load
+    from headjax.hub.either import read_model
     from headjax.training.checkpoints import Checkpoints
     from headjax.training.distillation import Distillation, distill
     from headjax.training.loop import TrainResult
 
-    teacher = load(options.teacher)
+    teacher = read_model(options.teacher)
     task = Task(options.train, data, measure_of(data) or LanguageModelling())
     settings = Distillation(steps=config.steps, optimizer=config.optimizer, seed=config.seed)
     batches = task.train_batches(config.batch_size, seed=config.seed)
@@ -198,9 +214,10 @@ def _distilled(
     ):
         model = distill(student, teacher, counted(), settings, checkpoints=checkpoints, progress=bar).model
     speed = tokens / (time.perf_counter() - started)
-    model.save(options.out)
+    said = options.write(model, progress)
     metrics = evaluate_task(model, task, batch_size=config.batch_size)
-    return TrainResult(model, path_of(options.out), config.steps, metrics, speed, finished=True, kept_step=config.steps)
+    steps = config.steps
+    return TrainResult(model, path_of(options.out), steps, metrics, speed, finished=True, kept_step=steps), said
 
 
 def workdir_of(out: str) -> Path:
@@ -209,7 +226,7 @@ def workdir_of(out: str) -> Path:
     return path.with_name(f".{path.name}.finetune")
 
 
-def run_config(options: Options, inferred: InferredTask, examples: int) -> TrainConfig:
+def run_config(options: Options, start: Path, inferred: InferredTask, examples: int) -> TrainConfig:
     """Return the training run that the options describe."""
     from headjax.training.config import TrainConfig
     from headjax.training.optimizer import AdamW, LinearDecay
@@ -218,7 +235,7 @@ def run_config(options: Options, inferred: InferredTask, examples: int) -> Train
     many = f"{shown(options.epochs)} times {examples} examples are 2**31 steps of {options.batch_size} or more"
     require(steps < STEPS_END, "--epochs", many)
     return TrainConfig(
-        start=str(absolute(path_of(options.model).expanduser())),
+        start=str(start),
         task=inferred.output,
         data=inferred.data,
         batch_size=options.batch_size,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headjax.commands.examples import BatchOptions
+from headjax.commands.examples import MODEL, BatchOptions
 from headjax.commands.options import argument, option
 from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Options(BatchOptions):
     """Options of `headjax generate`."""
 
-    model: str = argument("MODEL", "model directory of a decoder or an encoder-decoder", reads=True)
+    model: str = argument("MODEL", f"{MODEL}, of a decoder or an encoder-decoder", reads=True)
     prompt: tuple[str, ...] = option(
         (), "text to continue, or source to translate; can be repeated", "TEXT", words="repeated"
     )
@@ -80,11 +80,11 @@ class Found(Result):
 
 def run(options: Options, progress: Progress) -> Found:
     """Continue prompts or translate sources, and time it."""
+    from headjax.hub.either import read_model
     from headjax.models.generation import check_generative
-    from headjax.models.model import load
 
     sampler, prompts = sampler_of(options), prompts_of(options)
-    model = load(options.model)
+    model = read_model(options.model)
     check_generative(model.config, options.max_new_tokens or 1)
     request = _request(model, prompts, sampler, options)
     if options.stream:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.commands.examples import ConfigOptions
+from headjax.commands.examples import MODEL, ConfigOptions
 from headjax.commands.options import argument, option
 from headjax.commands.results import ABSENT, Result, found
 from headjax.core.errors import HeadjaxError
@@ -23,7 +23,7 @@ from headjax.report.tables import Column, Table
 class Options(ConfigOptions):
     """Options of `headjax inspect`."""
 
-    model: str = argument("MODEL", "model directory", "", reads=True)
+    model: str = argument("MODEL", MODEL, "", reads=True)
     config: str = option("", "config file, instead of a model directory", "FILE[:ARGS]", reads=True)
     length: Size = option(128, "number of tokens that FLOPs are given for")
     captured_variance: bool = option(
@@ -78,14 +78,14 @@ PARTS = {"query": "W_Q", "key": "W_K", "product": "W_Q W_K^T", "product_by_head"
 def _ranks(model: str) -> dict[str, dict[str, dict[str, float]]]:
     """Return the ranks of every layer by part and share."""
     from headjax.conversion.analysis import captured_variance, rank_for
-    from headjax.models.model import load
+    from headjax.hub.either import read_model
 
     return {
         f"{stack}/{layer}": {
             part: {f"{share:.0%}": float(rank_for(getattr(curves, part), share).mean()) for share in SHARES}
             for part in PARTS
         }
-        for (stack, layer), curves in captured_variance(load(model)).items()
+        for (stack, layer), curves in captured_variance(read_model(model)).items()
     }
 
 
@@ -99,9 +99,9 @@ def _rank_table(ranks: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table
 
 
 def _from_directory(path: str) -> ModelConfig:
-    from headjax.models.directory import ModelFolder
+    from headjax.hub.either import read_config
 
-    return ModelFolder(path).config
+    return read_config(path)
 
 
 def _from_file(options: Options) -> ModelConfig:

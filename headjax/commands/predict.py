@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.commands.examples import ReadingOptions
+from headjax.commands.examples import MODEL, ReadingOptions
 from headjax.commands.options import argument, option
 from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
@@ -24,7 +24,7 @@ SHOWN = 20
 class Options(ReadingOptions):
     """Options of `headjax predict`."""
 
-    model: str = argument("MODEL", "model directory", reads=True)
+    model: str = argument("MODEL", MODEL, reads=True)
     task: str = option(
         "",
         "task name, a table (labels may be missing), squad:FILE, or a text with an example a line",
@@ -57,13 +57,13 @@ class Found(Result):
 def run(options: Options, progress: Progress) -> Found:
     """Labels and probabilities, numbers, answers, translations or embeddings."""
     from headjax.evaluation.predictions import Inputs, predict, predict_images, read_inputs
-    from headjax.models.model import load
+    from headjax.hub.either import read_model
 
     if bool(options.task) == bool(options.text):
         raise HeadjaxError("--task: give a task or file, or a text with --text, one of them")
     if options.out and path_of(options.out).suffix not in WRITERS:
         raise HeadjaxError(f"--out: expected a name that ends in {' or '.join(WRITERS)}, got {options.out!r}")
-    model = load(options.model)
+    model = read_model(options.model)
     inputs = Inputs(options.text) if options.text else read_inputs(options.task)
     length = options.length or 0
     if inputs is None:

@@ -7,7 +7,13 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import TASK, Examples, ExamplesOptions, open_model_and_examples_if_any
+from headjax.commands.examples import (
+    TASK,
+    Examples,
+    ExamplesOptions,
+    WritingOptions,
+    open_model_and_examples_if_any,
+)
 from headjax.commands.options import argument, option
 from headjax.commands.results import ABSENT, NO_EXAMPLES, found, table_of
 from headjax.commands.surgery import Changed, compared, evaluate_each
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions):
+class Options(ExamplesOptions, WritingOptions):
     """Options of `headjax prune`."""
 
     out: str = argument("OUT", "folder of the pruned model", writes="new")
@@ -98,9 +104,9 @@ def run(options: Options, progress: Progress) -> Found:
         model = model.replace(params=abstract(model.config.tensors()))
         pruned = prune(options.loaded(), removed)
         metrics = [*before, *evaluate_each((pruned,), task, options, progress)]
-    pruned.save(options.out)
-    kept = all_heads(pruned.config)
-    return Found(kept=kept, removed=removed, model=str(options.out), **compared(model, pruned, metrics, task), **more)
+    written = options.write(pruned, progress)
+    more |= {"kept": all_heads(pruned.config), "removed": removed, "written": written}
+    return Found(model=str(options.out), **compared(model, pruned, metrics, task), **more)
 
 
 def _check(options: Options) -> None:

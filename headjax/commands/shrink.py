@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import LENGTHS, Examples, ExamplesOptions, open_model_and_examples
+from headjax.commands.examples import LENGTHS, Examples, ExamplesOptions, WritingOptions, open_model_and_examples
 from headjax.commands.options import argument, option
 from headjax.commands.results import found
 from headjax.commands.surgery import Changed, compared, evaluate_each
@@ -50,7 +50,7 @@ def size_of(text: str) -> Amount:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions):
+class Options(ExamplesOptions, WritingOptions):
     """Options of `headjax shrink`."""
 
     out: str = argument("OUT", "folder of the smaller model", writes="new")
@@ -127,7 +127,7 @@ def run(options: Options, progress: Progress) -> Found:
     built = session.build(choice)
     metrics = evaluate_each((model, built), examples.evaluation, options, progress)
     damage, count = session.damage_of(built)
-    built.save(options.out)
+    written = options.write(built, progress)
     story = Story(table, quantity, choice)
     return Found(
         layers=story.layers(),
@@ -140,6 +140,7 @@ def run(options: Options, progress: Progress) -> Found:
         frontier=points,
         story=story,
         model=str(options.out),
+        written=written,
         **compared(model, built, metrics, examples.evaluation),
         **examples.described(),
     )

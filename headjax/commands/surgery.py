@@ -27,6 +27,10 @@ class Changed(OnExamples):
     metrics_before: Mapping[str, float] = found()
     model: str = found("its folder", said="model")
     compared: Sequence[Sequence[Any]]
+    written: str = ""
+
+    def message(self) -> str:
+        return "; ".join(filter(None, (self.written, super().message())))
 
     def comparison(self) -> Table:
         """Return sizes and metrics of both models, with notes on the examples that were read."""

@@ -89,6 +89,13 @@ def from_huggingface(
     return Model(config, params, (entry,), read_tokenizer(folder), companions)
 
 
+def config_of(directory: str | Path) -> ModelConfig:
+    """Return the architecture of a Hugging Face directory; no tensor is read."""
+    folder = path_of(directory)
+    fields = Fields.load(folder, SafetensorsFiles(folder).entries)
+    return read_config(_named_family(fields, (*FAMILIES, *REMOTE)), fields)
+
+
 def _named_family(fields: Fields, families: Collection[Family]) -> Family:
     """Return the family that a `config.json` names."""
     name = fields.text("model_type")

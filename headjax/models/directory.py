@@ -113,7 +113,7 @@ class ModelFolder:
             raise CheckpointError(f"{folder}: not a model directory (it has no config.json){hint}")
         data = self._json("config.json")
         if isinstance(data, dict) and "model_type" in data:
-            raise CheckpointError(f"{folder}: a Hugging Face directory; import it first: headjax import {folder} OUT")
+            raise CheckpointError(f"{folder}: a Hugging Face directory; headjax.from_huggingface reads it")
         if not isinstance(data, dict) or "model" not in data:
             raise CheckpointError(f"{file}: not a headjax config (it has no field 'model')")
         try:

@@ -126,6 +126,12 @@ def final_norm(shared: dict[str, Any]) -> nn.Module:
     return Norm(shared["norm"], shared["width"]) if before else nn.Identity()
 
 
+def embedding_dropout(shared: dict[str, Any]) -> nn.Module:
+    """Return the dropout of embeddings, whose rate is that of sub-layers unless it has one of its own."""
+    rate = shared["embedding_dropout"]
+    return nn.Dropout(shared["dropout"] if rate is None else rate)
+
+
 class Embeddings(nn.Module):
     """Tokens, positions and segments."""
 
@@ -133,13 +139,13 @@ class Embeddings(nn.Module):
         super().__init__()
         width, self.positions, self.offset = shared["width"], shared["positions"], shared["position_offset"]
         size, segments = shared.get("embedding_size") or width, shared.get("segments", 0)
-        rows, rate = (shared["max_length"] or 0) + self.offset, shared.get("embedding_dropout")
+        rows = (shared["max_length"] or 0) + self.offset
         self.scale = math.sqrt(size) if shared.get("scale_embeddings") else 1.0
         self.token = nn.Embedding(vocab_size, size)
         self.position = nn.Embedding(rows, size) if self.positions.startswith("learned") else None
         self.segment = nn.Embedding(segments, size) if segments else None
         self.norm = Norm(shared["norm"], size) if shared["embedding_norm"] else nn.Identity()
-        self.dropout = nn.Dropout(shared["dropout"] if rate is None else rate)
+        self.dropout = embedding_dropout(shared)
         self.projection = nn.Linear(size, width) if shared.get("embedding_size") else nn.Identity()
 
     def forward(self, x: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
@@ -172,7 +178,7 @@ class Patches(nn.Conv2d):
         length = (shared["image_size"] // patch) ** 2 + 1 + distilled
         self.class_token, self.position = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(length, width))
         self.distillation_token = nn.Parameter(torch.zeros(width)) if distilled else None
-        self.dropout = nn.Dropout(shared["dropout"])
+        self.dropout = embedding_dropout(shared)
 
     def forward(self, pixels: Tensor) -> Tensor:
         patches = super().forward(pixels.to(self.weight.dtype)).flatten(2).transpose(1, 2)

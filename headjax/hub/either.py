@@ -1,0 +1,53 @@
+"""Directories of either kind, headjax's or Hugging Face's: what commands read as MODEL and write as OUT."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from headjax.core.progress import Progress, silent
+from headjax.hub.exporting import to_huggingface
+from headjax.hub.importing import config_of, from_huggingface
+from headjax.hub.table import InexpressibleError
+from headjax.models.config import ModelConfig
+from headjax.models.directory import ModelFolder
+from headjax.models.model import Model, load
+from headjax.storage.paths import path_of
+
+Kind = Literal["headjax", "huggingface"]
+
+
+def kind_of_directory(path: str | Path) -> Kind:
+    """Return whose directory it is; one that cannot be told is headjax's, whose reader says what is wrong with it."""
+    try:
+        fields = json.loads((path_of(path) / "config.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return "headjax"
+    return "huggingface" if isinstance(fields, dict) and "model_type" in fields else "headjax"
+
+
+def read_model(path: str | Path, *, progress: Progress = silent) -> Model:
+    """Return the model of a directory."""
+    return from_huggingface(path, progress=progress) if kind_of_directory(path) == "huggingface" else load(path)
+
+
+def read_config(path: str | Path) -> ModelConfig:
+    """Return the architecture of the model of a directory; no array is read."""
+    return config_of(path) if kind_of_directory(path) == "huggingface" else ModelFolder(path).config
+
+
+def write_model(model: Model, path: str | Path, kind: Kind, *, progress: Progress = silent) -> str:
+    """Write a directory; return what is to be said about it.
+
+    A model that no layout expresses is written as headjax's, so that hours of work are not lost.
+    """
+    if kind == "huggingface":
+        try:
+            found = to_huggingface(model, path, progress=progress)
+        except InexpressibleError as error:
+            model.save(path)
+            return f"written as headjax's directory: {error}"
+        return "; ".join((f"layout {found.layout}", *found.notes))
+    model.save(path)
+    return ""

@@ -1,0 +1,76 @@
+"""MODEL of commands may be a Hugging Face directory; OUT is then one too, with the files that came with it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from headjax.cli import main
+from headjax.hub import from_huggingface, to_huggingface
+from headjax.hub.checking import example_batch
+from headjax.models.model import load
+from tests.commands.language_folder import write_classifier
+from tests.hub.directories import BERT, CONFIGS, LLAMA, model_of
+
+
+def call(capsys, *words):
+    """The JSON of a command and what it told people, as one line."""
+    assert main([*map(str, words), "--json", "-"]) == 0
+    printed = capsys.readouterr()
+    return json.loads(printed.out), " ".join(printed.err.split())
+
+
+@pytest.fixture
+def bert(tmp_path):
+    to_huggingface(model_of(BERT), tmp_path / "bert")
+    (tmp_path / "bert" / "README.md").write_text("# A model\n")
+    return tmp_path / "bert"
+
+
+def test_what_is_pruned_and_converted_stays_a_directory_of_theirs(bert, tmp_path, capsys):
+    _, told = call(capsys, "prune", bert, tmp_path / "ragged", "--remove", "encoder/0/1")
+    assert "layout remote" in told
+    assert json.loads((tmp_path / "ragged" / "config.json").read_text())["model_type"] == "headjax_encoder"
+    assert (tmp_path / "ragged" / "README.md").read_text() == "# A model\n"
+    call(capsys, "convert", tmp_path / "ragged", tmp_path / "gated", "--to", "gated")
+    again = from_huggingface(tmp_path / "gated")
+    batch = example_batch(again)
+    np.testing.assert_allclose(again(batch).logits, from_huggingface(tmp_path / "ragged")(batch).logits, atol=1e-2)
+    assert call(capsys, "inspect", tmp_path / "gated")[0]["heads"] == 7
+    call(capsys, "prune", bert, tmp_path / "ours", "--remove", "encoder/0/1", "--format", "headjax")
+    assert [attention.ids for attention in load(tmp_path / "ours").config.attention] == [(0, 2, 3), (0, 1, 2, 3)]
+
+
+def test_their_layouts_come_first(tmp_path, capsys):
+    to_huggingface(model_of(LLAMA), tmp_path / "llama", family="llama")
+    _, told = call(
+        capsys,
+        "prune",
+        tmp_path / "llama",
+        tmp_path / "out",
+        "--remove",
+        "decoder/0/0,decoder/0/2,decoder/1/1,decoder/1/2",
+    )
+    assert "layout native" in told
+
+
+def test_a_model_that_no_layout_expresses_is_not_lost(tmp_path, capsys):
+    to_huggingface(model_of(CONFIGS["t5"]), tmp_path / "t5", family="t5")
+    _, told = call(capsys, "convert", tmp_path / "t5", tmp_path / "out", "--to", "gated")
+    assert "written as headjax's directory: layout native:" in told
+    assert load(tmp_path / "out").history[-1]["action"] == "convert"
+
+
+@pytest.mark.whole
+def test_fine_tuning_starts_from_and_ends_in_one(tmp_path, capsys):
+    write_classifier(tmp_path)
+    call(capsys, "export", tmp_path / "encoder", tmp_path / "hf")
+    words = ("finetune", tmp_path / "hf", "--train", tmp_path / "films.tsv", "--steps", 2, "--evaluations", 1)
+    (tmp_path / "runs").mkdir()
+    for name, more in {"plain": (), "distilled": ("--teacher", tmp_path / "classifier")}.items():
+        found, _ = call(capsys, *words[:2], tmp_path / "runs" / name, *words[2:], *more)
+        assert found["classes"] == ["bad", "good"]
+        config = json.loads((tmp_path / "runs" / name / "config.json").read_text())
+        assert config["architectures"] == ["BertForSequenceClassification"]
+        assert call(capsys, "evaluate", tmp_path / "runs" / name, "--task", tmp_path / "films.tsv")[0]["examples"] == 96
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"plain", "distilled"}
