@@ -204,5 +204,5 @@ def _has_names(model: Model, labels: tuple[str, ...]) -> bool:
     """Return whether a model's classes have these names."""
     names: Any = class_names(model.config)
     if not names:
-        return tell_nothing(labels) and len(labels) == getattr(model.config, "output").classes  # noqa: B009
+        return tell_nothing(labels) and len(labels) == getattr(model.config, "task").classes  # noqa: B009
     return all(find_class(label, names) is not None for label in labels)

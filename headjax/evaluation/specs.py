@@ -38,8 +38,7 @@ class Request(NamedTuple):
 
     def length(self, usual: int = LENGTH, name: str = "length") -> int:
         """Return the number of tokens of an example: as asked for, or the usual one within the model's positions."""
-        embeddings: Any = getattr(self.model.config, "embeddings", None)
-        reach: int | None = getattr(getattr(embeddings, "positions", None), "max_length", None)
+        reach: int | None = getattr(self.model.config, "max_length", None)
         fits = reach is None or self.asked_length <= reach
         require(fits, name, f"{self.asked_length} tokens, but the model has {reach} positions")
         return self.asked_length or (usual if reach is None else min(usual, reach))
@@ -127,8 +126,8 @@ def fitted(config: DataConfig, request: Request, usual: int = LENGTH) -> DataCon
     """Return data with the length of an example, the classes and the size of images of a model."""
     model, spec = request.model, config.named.spec
     if isinstance(spec.form, ImageForm):
-        patches: Any = getattr(model.config, "patches", None)
-        size = {"size": patches.image_size} if spec.own and patches is not None else {}
+        side: int | None = getattr(model.config, "image_size", None)
+        size = {"size": side} if spec.own and side is not None else {}
         return dataclasses.replace(config, form=size).for_files(model.files)
     if spec.name == "wikitext2":
         context = protocol(config.named.path)[1].context or request.asked_length

@@ -225,7 +225,7 @@ def distillation_objective(student: ModelConfig, settings: Distillation) -> Obje
 
 def _divergence(student: ModelConfig, temperature: float, given: Output, batch: Batch, own: Loss) -> Loss:
     """Return T^2 KL(teacher || student) of every prediction, or squared differences of predicted numbers."""
-    task = getattr(student, "output", None)
+    task = getattr(student, "task", None)
     pairs = list(zip(_predictions(task, given, batch), _predictions(task, batch[TEACHER], batch), strict=True))
     if isinstance(task, Regression | SentenceSimilarity):
         each = [jnp.square(mine - theirs).reshape(mine.shape[0], -1).mean(axis=-1) for mine, theirs in pairs]

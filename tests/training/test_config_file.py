@@ -92,8 +92,8 @@ def run(tmp_path):
 
 def test_another_kind_drops_the_fields_it_does_not_have_and_text_stays_text(run):
     overrides = ("model.attention.kind=grouped", "model.attention.kv_heads=1", "optimizer.schedule.kind=constant_rate")
-    found = run(*overrides, "data.path='2024'")
-    assert found == run("data.path='2024'", *reversed(overrides))
+    found = run(*overrides, "data.validation='2024'")
+    assert found == run("data.validation='2024'", *reversed(overrides))
     assert found.model.attention == (Kind(GroupedAttention, num_heads=2, kv_heads=1, head_dim=8),) * 2
     assert found.optimizer.schedule == ConstantRate(peak=0.01)
     assert found.data.validation == "2024"
