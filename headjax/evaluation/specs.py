@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.data.config import DataConfig, protocol
