@@ -157,7 +157,7 @@ def suffixes_of(spec: TaskSpec, paths: Sequence[Path]) -> tuple[str, ...]:
 
 def has_suffix(file: Path, suffixes: tuple[str, ...]) -> bool:
     """Return whether a file's name ends in one of the suffixes, or in one with `.gz`."""
-    return not file.name.startswith("cache-") and file.name.removesuffix(".gz").endswith(suffixes)
+    return file.name.removesuffix(".gz").endswith(suffixes)
 
 
 class Layout(NamedTuple):

@@ -64,13 +64,10 @@ def first_file(path: str) -> Path:
     place = source_of(path)
     if not place.is_dir():
         return find_files(path)[0]
-    files = [file for file in visible(place) if file.is_file() and not file.name.startswith("cache-")]
+    files = [file for file in visible(place) if file.is_file()]
     if not files:
         raise DataError(f"{path}: no file in this folder")
-    data = (
-        file for file in files if is_table(file) and not file.name.endswith(("_info.json", "_dict.json", "state.json"))
-    )
-    return next(data, files[0])
+    return next(filter(is_table, files), files[0])
 
 
 def _table_form(file: Path, by_labels: bool) -> str:
