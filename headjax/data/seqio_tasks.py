@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from headjax.core.errors import DataError
 from headjax.data.registry import TaskSpec, TfdsSource
-from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split
+from headjax.data.rows import SPLITS, Row, Rows, RowSource, Share, Split
 
 HOST = "storage.googleapis.com"
 """Host that TFDS asks first for a data set that it does not have."""
@@ -70,12 +70,14 @@ def tfds_rows(spec: TaskSpec) -> Rows:
     return splits
 
 
-def _read(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split) -> Iterator[Row]:
+def _read(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split, share: Share) -> Iterator[Row]:
+    part = seqio.ShardInfo(share.index, share.count) if share.count > 1 else None
     for task, source in tasks:
         place = f"{source.name}: {source.splits[split]}"
         with _asking(place):
             _check_network(task, source)
-            for number, values in enumerate(task.get_dataset(split=split, shuffle=False).as_numpy_iterator()):
+            dataset = task.get_dataset(split=split, shuffle=False, shard_info=part)
+            for number, values in enumerate(dataset.as_numpy_iterator()):
                 yield Row(f"{place}: example {number}", {name: _plain(value) for name, value in values.items()})
 
 
