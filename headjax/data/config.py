@@ -26,9 +26,10 @@ from headjax.data.image_rows import ImageRows, image_rows
 from headjax.data.loading import Reading, load_rows, read_when_asked, task_data
 from headjax.data.readers import find_layout, task_rows
 from headjax.data.recognise import Named, first_file, named_task
-from headjax.data.registry import TASKS, TaskSpec
+from headjax.data.registry import TASKS
 from headjax.data.rehearsal import VOCABULARY, letters_tokenizer, made_up_rows
 from headjax.data.rows import Row, Rows, RowSource, Split, fingerprint
+from headjax.data.spec import TaskSpec
 from headjax.data.store import is_prepared, load_prepared
 from headjax.data.tables import header
 from headjax.data.task import TaskData

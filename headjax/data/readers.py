@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from headjax.core.errors import DataError
 from headjax.data.documents import Document, HeldOut
 from headjax.data.files import find_files, visible
-from headjax.data.registry import TaskSpec
 from headjax.data.rows import Row, Rows, RowSource, Share, Split, hold_out
+from headjax.data.spec import TaskSpec
 from headjax.data.tables import SUFFIXES, header, is_table, table_rows
 from headjax.data.text_rows import document_row
 

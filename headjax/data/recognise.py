@@ -13,7 +13,8 @@ from headjax.core.errors import DataError
 from headjax.core.fields import unknown_name
 from headjax.data.files import find_files, read_lines, source_of, suffix_of, visible
 from headjax.data.image_rows import is_image_folder
-from headjax.data.registry import PAIR_COLUMNS, TASKS, TaskSpec, of_languages
+from headjax.data.registry import PAIR_COLUMNS, TASKS, of_languages
+from headjax.data.spec import TaskSpec
 from headjax.data.tables import has_lists, header, is_table, table_rows
 from headjax.data.text_rows import CONLL
 

@@ -88,6 +88,8 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
     if measure is None:
         raise HeadjaxError(f"{spec}: nothing is measured on this data")
     name = str(data.info["task"]) if folder is not None else _name(spec, config)
+    if folder is None and config.named.path == spec:  # a path alone, whose form is said
+        data = data._replace(info={**data.info, "form": config.named.spec.name})
     task = Task(name, data, measure)
     if folder is None and config.named.spec.name == "wikitext2":
         task = dataclasses.replace(task, part=data.info["protocol"]["split"])
