@@ -28,7 +28,8 @@ from headjax.core.fields import Checked
 from headjax.core.serialize import class_of_kind, kinds_of
 from headjax.data import metrics as formulas
 from headjax.data.forms.questions import QuestionForm, QuestionWindows
-from headjax.data.registry import TASKS, TaskSpec
+from headjax.data.registry import TASKS
+from headjax.data.spec import TaskSpec
 from headjax.evaluation.measures import Measure
 from headjax.evaluation.task import MEASURES
 from headjax.training.config import TrainConfig

@@ -79,7 +79,7 @@ class GroupedAttention(AttentionModule):
             require(len(kv_index) == num_heads, "kv_index", f"maps {len(kv_index)} heads, but num_heads is {num_heads}")
             named = f"must name each of the {kv_heads} kv_heads from 0, got {sorted(set(kv_index))}"
             require(set(kv_index) == set(range(kv_heads)), "kv_index", named)
-        self.kv_heads, self.kv_index = kv_heads, kv_index
+        self.kv_index = kv_index
         source, values, keys = self.memory_width, self.values, self.key_heads_axis
         self.query = weight((width, num_heads, head_dim), ("embed", "heads", "head_dim"))
         self.query_bias = bias_weight(projection_bias, (num_heads, head_dim), ("heads", "head_dim"))
@@ -103,6 +103,11 @@ class GroupedAttention(AttentionModule):
         return scale or default_scale(self.kind.head_dim) * (1.0 if rotary is None else rotary.logit_factor)
 
     @property
+    def kv_heads(self) -> int:
+        """Number of KV heads."""
+        return self.key.shape[-2]
+
+    @property
     def groups(self) -> tuple[int, ...]:
         return equal_groups(self.num_heads, self.kv_heads) if self.kv_index is None else self.kv_index
 
@@ -121,18 +126,15 @@ class GroupedAttention(AttentionModule):
         if self.kind.rotary is not None:
             query = self.turned(query, positions_or_count(call.positions, query.shape[1], call.mask))
         key, value = key_values["key"], key_values["value"]
-        if self.kv_index is not None and self.kv_heads > 1:
-            # Kernels know only equal groups, so that unequal ones are read out: one KV head for each query head.
-            key, value = (self._read(stored) for stored in (key, value))
+        if self.kv_index is not None:
+            # Kernels know only equal groups: of unequal ones each head gets its own copy, unless all read the same.
+            index = jnp.asarray(self.kv_index)
+            key, value = (held if held.shape[2] == 1 else jnp.take(held, index, axis=2) for held in (key, value))
         return call(query, key, value, scale=self.logit_scale)
 
     def turned(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
         """Return queries or keys `[batch, length, heads, head_dim]`, turned at `[batch or 1, length]` positions."""
         return self.kind.rotary(vectors, positions)
-
-    def _read(self, stored: jax.Array) -> jax.Array:
-        """Return `[batch, key, kv_heads, dim]` by query head; a latent that all of them read stays one."""
-        return stored if stored.shape[2] == 1 else jnp.take(stored, jnp.asarray(self.kv_index), axis=2)
 
     def flops(self, query_length: int, key_length: int) -> int:
         heads, size, both = self.num_heads, self.kind.head_dim, self.kind.head_dim + self.values
@@ -219,8 +221,7 @@ class MultiHeadAttention(GroupedAttention):
         return rotary.join(*rotary.turn(first, second, angles)).astype(vectors.dtype)
 
     def changed(self, heads: Sequence[int]) -> dict[str, Any]:
-        own = self.kind.frequencies
-        kept = None if own is None else tuple(own[head] for head in heads)
+        kept = self.kind.frequencies and tuple(self.kind.frequencies[head] for head in heads)
         return AttentionModule.changed(self, heads) | {"frequencies": kept}
 
 

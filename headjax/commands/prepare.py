@@ -89,11 +89,11 @@ class Found(Result):
 def run(options: Options, progress: Progress) -> Found:
     """Writes a task as tokenised shards; started again it continues."""
     from headjax.data.prepare import prepare
-    from headjax.data.prepared import Host
+    from headjax.data.rows import Share
 
     out = path_of(options.out)
     opened, source = _opened(options)
-    host, form = Host(*options.host), opened.form
+    host, form = Share(*options.host), opened.form
     tokenizer = _tokenizer(opened, options, out.expanduser()) if form.reads_text else None
     made = prepare(
         opened.spec.name,
@@ -108,18 +108,18 @@ def run(options: Options, progress: Progress) -> Found:
         seed=options.seed,
         progress=progress,
     )
-    manifest = made.manifest
-    splits = {split: manifest.counts(split) for split in ("train", "validation") if manifest.of(split)}
+    folder = made.prepared
+    splits = {split: folder.counts(split) for split in ("train", "validation") if folder.of(split)}
     return Found(
         task=opened.spec.name,
         examples=sum(counts["examples"] for counts in splits.values()),
-        shards=len(manifest.shards),
+        shards=len(folder.shards),
         written=made.written,
         splits=splits,
-        tokenizer=manifest.tokenizer,
+        tokenizer=folder.settings.tokenizer,
         vocab_size=0 if tokenizer is None else tokenizer.vocab_size,
         path=str(options.out),
-        waiting=list(made.waiting),
+        waiting=list(folder.waiting),
         host=host.index,
     )
 
@@ -127,6 +127,7 @@ def run(options: Options, progress: Progress) -> Found:
 def _opened(options: Options) -> tuple[Opened, str]:
     """Return the task's rows, of the files that are named or from TFDS, and where they come from."""
     from headjax.core.configuration import read_literal
+    from headjax.core.fields import unknown_name
     from headjax.data.config import EMBEDDED, DataConfig
     from headjax.data.files import source_of
 
@@ -138,6 +139,10 @@ def _opened(options: Options) -> tuple[Opened, str]:
         fields[name] = read_literal(text)
     config = DataConfig(task=options.task, form=fields, length=options.length or 0)
     spec, path = config.named
+    known = {field.name for field in dataclasses.fields(spec.form)}
+    for name in fields:
+        if name not in known:
+            raise ConfigError(f"--set: {unknown_name('field', name, known)}")
     for place in map(source_of, options.source):
         if not place.exists() and not place.parent.exists():
             raise DataError(f"{place}: no such file or folder")
@@ -161,7 +166,7 @@ def _tokenizer(opened: Opened, options: Options, out: Path) -> Tokenizer:
     """The tokenizer that is given, the one of a continued preparation, or a new one learned from the text."""
     import itertools
 
-    from headjax.data.prepared import TOKENIZER, has_tokenizer, is_prepared
+    from headjax.data.store import TOKENIZER, has_tokenizer, is_prepared
     from headjax.tokenizers.learned import train_bpe
     from headjax.tokenizers.tokenizer import Tokenizer
 

@@ -2,7 +2,8 @@
 
 from headjax.data.config import DataConfig
 from headjax.data.examples import Source
-from headjax.data.registry import TASKS, TaskSpec
+from headjax.data.registry import TASKS
+from headjax.data.spec import TaskSpec
 from headjax.data.task import TaskData
 from headjax.tokenizers.tokenizer import Tokenizer
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from headjax.core.class_names import class_numbers, find_class, is_missing, reorder, sorted_names, tell_nothing
 from headjax.core.configuration import parse_arguments
-from headjax.core.errors import DataError, require
+from headjax.core.errors import DataError, require, within
 from headjax.core.fields import Checked, Count, Share, Size, unknown_name
 from headjax.data.augmentation import Augmentation
 from headjax.data.corpus import embedded_split
@@ -24,12 +24,13 @@ from headjax.data.forms.preprocessing import Preprocessing
 from headjax.data.forms.questions import usual_stride
 from headjax.data.image_rows import ImageRows, image_rows
 from headjax.data.loading import Reading, load_rows, read_when_asked, task_data
-from headjax.data.prepared import is_prepared, load_prepared
 from headjax.data.readers import find_layout, task_rows
 from headjax.data.recognise import Named, first_file, named_task
-from headjax.data.registry import TASKS, TaskSpec
+from headjax.data.registry import TASKS
 from headjax.data.rehearsal import VOCABULARY, letters_tokenizer, made_up_rows
 from headjax.data.rows import Row, Rows, RowSource, Split, fingerprint
+from headjax.data.spec import TaskSpec
+from headjax.data.store import is_prepared, load_prepared
 from headjax.data.tables import header
 from headjax.data.task import TaskData
 from headjax.data.text_rows import document_row
@@ -217,7 +218,8 @@ class DataConfig(Checked):
         if spec.own and isinstance(spec.form, LabelledForm) and not spec.form.pairs and path is not None:
             there = self.columns or {"second": spec.column("second", header(first_file(str(path))))}
             fields["pairs"] = "second" in self.columns if self.columns else there["second"] != "second"
-        return dataclasses.replace(spec.form, **fields)
+        with within("form"):
+            return dataclasses.replace(spec.form, **fields)
 
     def _learned(self, form: Form, rows: Rows, place: str) -> Form:
         """Return the form with what stands in the rows: classes of the training rows, the largest similarity."""
@@ -255,7 +257,8 @@ class DataConfig(Checked):
         usual = usual.preprocessed(self.preprocessing)
         fields: dict[str, Any] = {"classes": classes, **self._fields()}
         fields.setdefault("stored", round(usual.stored * fields.get("size", usual.size) / usual.size))
-        return dataclasses.replace(usual, **fields)
+        with within("form"):
+            return dataclasses.replace(usual, **fields)
 
     def _tokenizer(self, spec: TaskSpec, texts: Iterable[str]) -> Tokenizer:
         """Return a tokenizer for a model that brings none."""

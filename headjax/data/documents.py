@@ -135,16 +135,16 @@ class HeldOut:
         require(0.0 < fraction < 1.0, "validation_fraction", f"must be within (0, 1), got {fraction}")
         self.bound  # noqa: B018  (computed here, so that too little text is found before any work)
 
-    def train(self) -> Iterator[Document]:
-        """Yield the documents to train on."""
-        return self._side(False, frozenset())
+    def train(self, documents: Iterable[Document] | None = None) -> Iterator[Document]:
+        """Yield the documents to train on, of all documents or of some of them."""
+        return self._side(False, frozenset(), self.documents() if documents is None else documents)
 
     def validation(self) -> Iterator[Document]:
         """Yield the documents to evaluate on; all of the text is read before the first."""
         held = frozenset(self._marks(True))
         trained = frozenset(mark for mark in self._marks(False) if mark in held)
         document = None
-        for document in self._side(True, trained):
+        for document in self._side(True, trained, self.documents()):
             yield document
         if document is None:
             raise DataError(f"{self._name()}: all text held out for validation also occurs in the training text")
@@ -192,9 +192,9 @@ class HeldOut:
         for document in self.documents():
             yield from (mark for held, unit in self._units(document) if held is wanted for mark in _hashes(unit))
 
-    def _side(self, wanted: bool, dropped: frozenset[bytes]) -> Iterator[Document]:
-        """Yield the documents of one side without the units that have a dropped passage."""
-        for document in self.documents():
+    def _side(self, wanted: bool, dropped: frozenset[bytes], documents: Iterable[Document]) -> Iterator[Document]:
+        """Yield one side of documents without the units that have a dropped passage."""
+        for document in documents:
             placed = (
                 (held is wanted and dropped.isdisjoint(_hashes(unit)), unit) for held, unit in self._units(document)
             )

@@ -22,6 +22,9 @@ TEXT_SUFFIXES = (".md", ".txt")
 """Suffixes of the files that are read when a folder of texts is named."""
 
 
+BOOKKEEPING = ("dataset_dict.json", "dataset_info.json", "state.json")
+"""Files in folders of the library `datasets` that hold no rows."""
+
 T = TypeVar("T")
 
 
@@ -77,9 +80,10 @@ def packed_or_plain(file: Path) -> Path | None:
 
 
 def visible(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, sorted; hidden ones, and those in hidden folders, are left out."""
-    names = (name for name in files_below(folder) if not any(part.startswith(".") for part in name.split("/")))
-    return (folder / name for name in names)
+    """Yield the files below a folder, sorted, without hidden ones and what the library `datasets` keeps beside data."""
+    shown = (name.split("/") for name in files_below(folder))
+    parts = (each for each in shown if not any(part.startswith((".", "cache-")) for part in each))
+    return (folder.joinpath(*each) for each in parts if each[-1] not in BOOKKEEPING)
 
 
 def read_lines(file: Path) -> Iterator[str]:

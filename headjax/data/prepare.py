@@ -1,16 +1,14 @@
-"""Preparation of a task: rows, chunks, shards that several processes and hosts write; it resumes where it stopped.
+"""Preparation of a task: each host reads its share of the rows and writes shards; the same call resumes.
 
-A shard has the same name and content whoever writes it, and gets its name when it is complete, so the folder itself
-says what is left to do.
+A shard gets its name when it is complete, so the folder itself says what is left to do.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
-import hashlib
 import importlib.metadata
+import json
 import multiprocessing
 import os
 import signal
@@ -22,22 +20,26 @@ from typing import NamedTuple
 
 from headjax.core.errors import DataError, require
 from headjax.core.progress import Progress, silent
+from headjax.core.serialize import to_data
 from headjax.data.forms import Form
 from headjax.data.loading import record_sizes
-from headjax.data.prepared import (
+from headjax.data.rows import SPLITS, Row, Rows, Share, Split, chunks, fingerprint
+from headjax.data.store import (
     MANIFEST,
     TOKENIZER,
-    Host,
-    Manifest,
-    finished_shards,
+    Prepared,
+    Settings,
+    Shard,
     has_tokenizer,
-    hosts_of,
+    host_file,
+    open_prepared,
     read_settings,
-    write_host,
+    read_shard,
+    shard_name,
+    write_shard,
 )
-from headjax.data.rows import SPLITS, Row, Rows, Split, chunks, fingerprint
-from headjax.data.shards import Shard, read_shard, shard_name, write_shard
 from headjax.storage.failures import writing
+from headjax.storage.files import write_file
 from headjax.storage.lock import hold
 from headjax.storage.paths import path_of
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -49,16 +51,15 @@ SHARD_BYTES = 2**25
 PACKAGES = ("array_record", "numpy", "seqio", "tensorflow-datasets", "tokenizers")
 
 
-class Prepared(NamedTuple):
-    """A finished preparation, or the finished part of a host."""
+class Written(NamedTuple):
+    """A preparation, or a host's part of it, and the number of shards that were written now."""
 
-    manifest: Manifest
+    prepared: Prepared
     written: int
-    waiting: tuple[int, ...] = ()
 
 
 class Work(NamedTuple):
-    """One shard to write: its file and split, the rows to encode, their fingerprint, and the seed of random choices."""
+    """One shard to write: its file and split, the rows to encode, their hash, and the seed of random choices."""
 
     path: Path
     split: Split
@@ -79,74 +80,73 @@ def prepare(
     *,
     source: str = "",
     processes: int = 1,
-    host: Host = Host(),
+    host: Share = Share(),
     shard_bytes: int = SHARD_BYTES,
     seed: int = 0,
     progress: Progress = silent,
-) -> Prepared:
+) -> Written:
     """Write a task as shards of records, with a manifest and the tokenizer.
 
-    If the call is interrupted (a full disk, a signal, a bad row), complete shards stay, and the same call resumes. It
-    reads the rows again and encodes those of missing shards, and of shards whose rows have changed. The shards depend
-    neither on interruptions nor on the number of processes or hosts.
+    If the call is interrupted (a full disk, a signal, a bad row), complete shards stay, and the same call writes the
+    others, and those whose rows have changed. Shards depend neither on interruptions nor on the number of processes.
 
-    Of several hosts each makes the same call with its own number, on a folder that all of them see. Each reads all rows
-    and encodes those of its shards. The folder is finished when the last of them is.
+    Of several hosts each makes the same call with its own number, on a folder that all of them see, and reads and
+    writes its share of the rows. The folder is finished when the last of them is.
     """
     require(processes >= 1, "processes", f"must be at least 1, got {processes}")
-    wanted = _wanted(name, form, source, tokenizer if form.reads_text else None, shard_bytes, seed)
+    require(shard_bytes >= 1, "shard_bytes", f"must be at least 1, got {shard_bytes}")
+    require(seed >= 0, "seed", f"must not be negative, got {seed}")
+    tokenizer = tokenizer if form.reads_text else None
+    if form.reads_text:
+        form.check(tokenizer)
+    print_of = "" if tokenizer is None else tokenizer.fingerprint
+    settings = Settings(
+        task=name,
+        form=form,
+        source=source,
+        tokenizer=print_of,
+        shard_bytes=shard_bytes,
+        seed=seed,
+        hosts=host.count,
+        versions=_versions(),
+    )
     folder = path_of(out).expanduser()
-    _check_folder(folder, wanted)
-    with hold(folder, f".{host.file}.lock"), _workers(form, tokenizer, processes) as submit:
-        _begin(folder, wanted, tokenizer if form.reads_text else None, host)
-        shards: list[Shard] = []
-        digest, written = hashlib.sha256(), 0
+    _check_folder(folder, settings)
+    with hold(folder, f".{host_file(host)}.lock"), _workers(form, tokenizer, processes) as submit:
+        with writing(folder):
+            if not (folder / MANIFEST).is_file():
+                write_file(folder / MANIFEST, (json.dumps(to_data(settings), indent=2) + "\n").encode())
+            if tokenizer is not None and not has_tokenizer(folder):
+                tokenizer.save(folder / TOKENIZER)
+            (folder / host_file(host)).unlink(missing_ok=True)  # its shards may change now
+        shards, written = list[Shard](), 0
         for split in (split for split in SPLITS if split in splits):
-            with progress(f"preparing {split}", splits[split].count, "row") as bar:
+            with progress(f"preparing {split}", splits[split].count // host.count, "row") as bar:
                 waiting: collections.deque[Future[Shard]] = collections.deque()
                 read = 0
-                for number, rows in enumerate(chunks(splits[split].rows(), shard_bytes)):
+                for number, rows in enumerate(chunks(splits[split].rows(host), shard_bytes)):
                     read += len(rows)
                     bar(read, {})
-                    path, found = folder / shard_name(split, number), fingerprint(rows)
-                    digest.update(f"{path.name} {found}\n".encode())
-                    if not host.owns(number):
-                        continue
-                    there = read_shard(path)
+                    place = number * host.count + host.index
+                    path = folder / shard_name(split, place)
+                    there, found = read_shard(path), fingerprint(rows)
                     if there is not None and there.rows == found:
                         waiting.append(_done(there))
                     else:
-                        waiting.append(submit(Work(path, split, rows, found, (seed, SPLITS.index(split), number))))
+                        waiting.append(submit(Work(path, split, rows, found, (seed, SPLITS.index(split), place))))
                         written += 1
                     while len(waiting) > 2 * (processes - 1):
                         shards.append(waiting.popleft().result())
                 shards += [one.result() for one in waiting]
             own = [one for one in shards if one.split == split]
-            if not read or (host.count == 1 and not sum(one.examples for one in own)):
+            if host.count == 1 and not sum(one.examples for one in own):
                 raise DataError(form.nothing(split, own[0].counts if own else {}, source or name))
-        write_host(folder, host, shards, digest.hexdigest()[:16])
-    everyones, others = finished_shards(folder)
-    return Prepared(dataclasses.replace(wanted, shards=everyones), written, others)
+        listed = json.dumps([to_data(shard) for shard in shards], indent=1) + "\n"
+        write_file(folder / host_file(host), listed.encode())
+    return Written(open_prepared(folder), written)
 
 
-def _wanted(name: str, form: Form, source: str, tokenizer: Tokenizer | None, shard_bytes: int, seed: int) -> Manifest:
-    """Return the settings of a preparation, its arguments checked."""
-    require(shard_bytes >= 1, "shard_bytes", f"must be at least 1, got {shard_bytes}")
-    require(seed >= 0, "seed", f"must not be negative, got {seed}")
-    if form.reads_text:
-        form.check(tokenizer)
-    return Manifest(
-        task=name,
-        form=form,
-        source=source,
-        tokenizer="" if tokenizer is None else tokenizer.fingerprint,
-        shard_bytes=shard_bytes,
-        seed=seed,
-        versions=_versions(),
-    )
-
-
-def _check_folder(folder: Path, wanted: Manifest) -> None:
+def _check_folder(folder: Path, wanted: Settings) -> None:
     """Raise `DataError` if a folder has other content, or another preparation."""
     # Other hosts may begin meanwhile, and write the manifest before all else: it is looked for last.
     names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
@@ -155,18 +155,6 @@ def _check_folder(folder: Path, wanted: Manifest) -> None:
             raise DataError(f"{folder}: holds another preparation, {difference}; choose another folder")
     elif any(not name.startswith(".") for name in names) or (folder.exists() and not folder.is_dir()):
         raise DataError(f"{folder}: not empty, and not prepared by this command; choose another folder")
-
-
-def _begin(folder: Path, wanted: Manifest, tokenizer: Tokenizer | None, host: Host) -> None:
-    """Write settings and tokenizer, and take back what another run said of shards that may change now."""
-    with writing(folder):
-        if not (folder / MANIFEST).is_file():
-            wanted.write(folder)
-        if tokenizer is not None and not has_tokenizer(folder):
-            tokenizer.save(folder / TOKENIZER)
-        for other in hosts_of(folder):
-            if other == host or other.count != host.count:
-                (folder / other.file).unlink(missing_ok=True)
 
 
 def _done(shard: Shard) -> Future[Shard]:
@@ -179,7 +167,7 @@ def encode_shard(form: Form, tokenizer: Tokenizer | None, work: Work) -> Shard:
     """Encode rows and write their shard."""
     encoded = form.encode(tokenizer, work.rows, work.split, work.seed)
     counts = {key: int(count) for key, count in encoded.counts.items()}
-    shard = Shard(work.path.name, work.split, len(encoded.records), work.fingerprint, counts)
+    shard = Shard(work.path.name, work.split, len(encoded.records), counts, work.fingerprint)
     write_shard(work.path, shard, encoded.records, record_sizes(form, encoded.records))
     return shard
 

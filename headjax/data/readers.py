@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from headjax.core.errors import DataError
 from headjax.data.documents import Document, HeldOut
 from headjax.data.files import find_files, visible
-from headjax.data.registry import TaskSpec
-from headjax.data.rows import Row, Rows, RowSource, Split, hold_out
+from headjax.data.rows import Row, Rows, RowSource, Share, Split, hold_out
+from headjax.data.spec import TaskSpec
 from headjax.data.tables import SUFFIXES, header, is_table, table_rows
 from headjax.data.text_rows import document_row
 
@@ -59,27 +59,34 @@ def task_rows(
     read = functools.partial(read_file, spec, columns=columns or {})
     first = next(file for split in files.values() for file in split)
     if spec.documents and not files["validation"] and not is_table(first):
-        sides = HeldOut(lambda: _documents(files["train"], read), fraction or spec.held_out)
-        return {"train": _documents_of(sides.train), "validation": _documents_of(sides.validation)}
-
-    def rows(splits: Sequence[Split]) -> Iterator[Row]:
-        return itertools.chain.from_iterable(read(file) for split in splits for file in files[split])
-
+        return _divided_documents(files["train"], read, fraction or spec.held_out)
     if spec.only_evaluated:
-        return {"validation": RowSource(lambda: rows(["train", "validation"]))}
+        return {"validation": RowSource(functools.partial(_shared, [*files["train"], *files["validation"]], read))}
     if not files["validation"]:
-        return hold_out(lambda: rows(["train"]), spec.form.divided_by, fraction or spec.held_out, str(first))
+        whole = functools.partial(_shared, files["train"], read)
+        return hold_out(whole, spec.form.divided_by, fraction or spec.held_out, str(first))
     splits: list[Split] = ["train", "validation"] if files["train"] else ["validation"]
-    return {split: RowSource(functools.partial(rows, [split])) for split in splits}
+    return {split: RowSource(functools.partial(_shared, files[split], read)) for split in splits}
 
 
-def _documents(files: Sequence[Path], read: Read) -> Iterator[Document]:
-    rows = itertools.chain.from_iterable(map(read, files))
-    return (Document(row.place, row.values["text"]) for row in rows)
+def _shared(files: Sequence[Path], read: Read, share: Share) -> Iterator[Row]:
+    """Yield a share of the rows of files: those of every n-th file, or of fewer files than shares every n-th row."""
+    if len(files) >= share.count:
+        return itertools.chain.from_iterable(map(read, files[share.index :: share.count]))
+    return itertools.islice(itertools.chain.from_iterable(map(read, files)), share.index, None, share.count)
 
 
-def _documents_of(read: Callable[[], Iterator[Document]]) -> RowSource:
-    return RowSource(lambda: map(document_row, read()))
+def _divided_documents(files: Sequence[Path], read: Read, fraction: float) -> Rows:
+    """Return documents of which pieces are held out; the first host alone reads what is held out, from all files."""
+
+    def documents(share: Share) -> Iterator[Document]:
+        return (Document(row.place, row.values["text"]) for row in _shared(files, read, share))
+
+    sides = HeldOut(lambda: documents(Share()), fraction)
+    return {
+        "train": RowSource(lambda share: map(document_row, sides.train(documents(share)))),
+        "validation": RowSource(lambda share: () if share.index else map(document_row, sides.validation())),
+    }
 
 
 def read_file(spec: TaskSpec, file: Path, columns: Mapping[str, str]) -> Iterator[Row]:
@@ -157,7 +164,7 @@ def suffixes_of(spec: TaskSpec, paths: Sequence[Path]) -> tuple[str, ...]:
 
 def has_suffix(file: Path, suffixes: tuple[str, ...]) -> bool:
     """Return whether a file's name ends in one of the suffixes, or in one with `.gz`."""
-    return not file.name.startswith("cache-") and file.name.removesuffix(".gz").endswith(suffixes)
+    return file.name.removesuffix(".gz").endswith(suffixes)
 
 
 class Layout(NamedTuple):

@@ -13,7 +13,8 @@ from headjax.core.errors import DataError
 from headjax.core.fields import unknown_name
 from headjax.data.files import find_files, read_lines, source_of, suffix_of, visible
 from headjax.data.image_rows import is_image_folder
-from headjax.data.registry import PAIR_COLUMNS, TASKS, TaskSpec, of_languages
+from headjax.data.registry import PAIR_COLUMNS, TASKS, of_languages
+from headjax.data.spec import TaskSpec
 from headjax.data.tables import has_lists, header, is_table, table_rows
 from headjax.data.text_rows import CONLL
 
@@ -64,13 +65,10 @@ def first_file(path: str) -> Path:
     place = source_of(path)
     if not place.is_dir():
         return find_files(path)[0]
-    files = [file for file in visible(place) if file.is_file() and not file.name.startswith("cache-")]
+    files = [file for file in visible(place) if file.is_file()]
     if not files:
         raise DataError(f"{path}: no file in this folder")
-    data = (
-        file for file in files if is_table(file) and not file.name.endswith(("_info.json", "_dict.json", "state.json"))
-    )
-    return next(data, files[0])
+    return next(filter(is_table, files), files[0])
 
 
 def _table_form(file: Path, by_labels: bool) -> str:

@@ -25,12 +25,24 @@ class Row(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class RowSource:
-    """The rows of a split, read as often as needed."""
+class Share:
+    """One of the equal shares of rows that several hosts read."""
 
-    rows: Callable[[], Iterable[Row]]
+    index: int = 0
+    count: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RowSource:
+    """The rows of a split, or a host's share of them, read as often as needed."""
+
+    read: Callable[[Share], Iterable[Row]]
     count: int = 0
     row: Callable[[int], Row] | None = None
+
+    def rows(self, share: Share = Share()) -> Iterable[Row]:
+        """Return the rows of a share, without reading the others where the source allows it."""
+        return self.read(share)
 
     def at(self, number: int) -> Row:
         """Return one row by its number."""
@@ -41,12 +53,12 @@ class RowSource:
     @classmethod
     def of(cls, rows: Sequence[Row]) -> RowSource:
         """Return a source of rows in memory."""
-        return cls(lambda: rows, len(rows), rows.__getitem__)
+        return cls(lambda share: rows[share.index :: share.count], len(rows), rows.__getitem__)
 
     @classmethod
     def by_number(cls, row: Callable[[int], Row], count: int) -> RowSource:
         """Return a source of rows that are read one by one, in any order."""
-        return cls(lambda: map(row, range(count)), count, row)
+        return cls(lambda share: map(row, range(share.index, count, share.count)), count, row)
 
 
 Rows = Mapping[Split, RowSource]
@@ -59,7 +71,7 @@ def text_hash(text: str | bytes) -> float:
     return int.from_bytes(hashlib.sha256(data).digest()[:6], "big") / 2**48
 
 
-def hold_out(read: Callable[[], Iterable[Row]], field: str, fraction: float, place: str) -> dict[Split, RowSource]:
+def hold_out(read: Callable[[Share], Iterable[Row]], field: str, fraction: float, place: str) -> dict[Split, RowSource]:
     """Divide rows by the hash of a field: rows with the same text stay together, and added rows move no other."""
 
     def is_held(row: Row) -> bool:
@@ -67,10 +79,10 @@ def hold_out(read: Callable[[], Iterable[Row]], field: str, fraction: float, pla
         return text_hash(value.tobytes() if isinstance(value, np.ndarray) else str(value)) < fraction
 
     def side(held: bool) -> RowSource:
-        return RowSource(lambda: (row for row in read() if is_held(row) is held))
+        return RowSource(lambda share: (row for row in read(share) if is_held(row) is held))
 
     sides: set[bool] = set()
-    for row in read():
+    for row in read(Share()):
         sides.add(is_held(row))
         if len(sides) == 2:
             return {"train": side(False), "validation": side(True)}

@@ -1,4 +1,8 @@
-"""Rows of the data sets of TensorFlow Datasets, read as seqio Tasks (Roberts et al. 2022). Imports TensorFlow."""
+"""seqio Tasks (Roberts et al. 2022) of the registry's tasks: rows to prepare, and text to text for T5X.
+
+Imports TensorFlow; no other module does. After `import headjax.data.seqio_tasks`,
+`seqio.get_mixture_or_task("headjax_mnli")` is MNLI.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,9 @@ import seqio
 import tensorflow as tf
 
 from headjax.core.errors import DataError
-from headjax.data.registry import TaskSpec, TfdsSource
-from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split
+from headjax.data.registry import TASKS
+from headjax.data.rows import SPLITS, Row, Rows, RowSource, Share, Split
+from headjax.data.spec import TaskSpec, TfdsSource
 
 HOST = "storage.googleapis.com"
 """Host that TFDS asks first for a data set that it does not have."""
@@ -44,6 +49,52 @@ def row_task(spec: TaskSpec, source: TfdsSource) -> seqio.Task:
     )
 
 
+TARGETS = ("label", "target", "answers")
+"""Fields of rows that a model of text to text writes; of other rows it writes the text."""
+
+
+def register(vocabulary: seqio.Vocabulary | None = None) -> None:
+    """Add every task of text that TFDS has to seqio's registry, as `headjax_NAME`, with this vocabulary.
+
+    The features are `inputs` (the task's name and its fields, "mnli text: ... second: ...", nothing for running text)
+    and `targets` (the class by name, the number with one digit, the translation, the first answer, or the text). The
+    vocabulary is that of bytes unless one is given; another call replaces the tasks.
+    """
+    feature = seqio.Feature(seqio.ByteVocabulary() if vocabulary is None else vocabulary, add_eos=True)
+    for spec in (spec for spec in TASKS.values() if spec.sources and spec.form.reads_text):
+        for source, name in zip(spec.sources, (spec.name, *(f"{spec.name}_{i}" for i in range(2, 9))), strict=False):
+            seqio.TaskRegistry.remove(f"headjax_{name}")
+            seqio.TaskRegistry.add(
+                f"headjax_{name}",
+                source=seqio.TfdsDataSource(tfds_name=source.name, splits=dict(source.splits)),
+                preprocessors=[
+                    functools.partial(_take, fields=source.fields),
+                    functools.partial(_as_text, spec=spec),
+                    seqio.preprocessors.tokenize,
+                    seqio.preprocessors.append_eos,
+                ],
+                output_features={"inputs": feature, "targets": feature},
+            )
+
+
+def _as_text(dataset: tf.data.Dataset, spec: TaskSpec) -> tf.data.Dataset:
+    """Return rows as `inputs` and `targets`, both text."""
+    written = next((name for name in spec.form.wanted if name in TARGETS), "text")
+    read = [name for name, what in spec.form.wanted.items() if what == "text" and name not in (written, "id")]
+
+    def example(row: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        parts = [part for name in read for part in (f" {name}: ", row[name])]
+        value = row[written]
+        if written == "label":
+            names = spec.form.label_names
+            value = tf.constant(names)[value] if names else tf.strings.as_string(value, precision=1)
+        elif written == "answers":
+            value = value[0]
+        return {"inputs": tf.strings.join([spec.name, *parts]) if parts else tf.constant(""), "targets": value}
+
+    return dataset.map(example, num_parallel_calls=tf.data.AUTOTUNE)
+
+
 def _take(dataset: tf.data.Dataset, fields: Mapping[str, str]) -> tf.data.Dataset:
     """Return the task's fields of TFDS's examples."""
 
@@ -70,12 +121,14 @@ def tfds_rows(spec: TaskSpec) -> Rows:
     return splits
 
 
-def _read(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split) -> Iterator[Row]:
+def _read(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split, share: Share) -> Iterator[Row]:
+    part = seqio.ShardInfo(share.index, share.count) if share.count > 1 else None
     for task, source in tasks:
         place = f"{source.name}: {source.splits[split]}"
         with _asking(place):
             _check_network(task, source)
-            for number, values in enumerate(task.get_dataset(split=split, shuffle=False).as_numpy_iterator()):
+            dataset = task.get_dataset(split=split, shuffle=False, shard_info=part)
+            for number, values in enumerate(dataset.as_numpy_iterator()):
                 yield Row(f"{place}: example {number}", {name: _plain(value) for name, value in values.items()})
 
 
@@ -121,3 +174,6 @@ def _plain(value: Any) -> Any:
     if getattr(value, "ndim", 0) == 1:
         return tuple(item.decode("utf-8") for item in value)
     return value.item() if getattr(value, "ndim", 1) == 0 else value
+
+
+register()

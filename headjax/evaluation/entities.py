@@ -136,6 +136,7 @@ def entities(classes: jax.Array, judged: jax.Array, tags: Tags) -> Ends:
     begins = judged & (prefix != outside) & (begins | ~same)
     closes = one_of(prior, end, single) | one_of(prefix, begin, single, outside) | ~same
     closes = judged & (prior != outside) & closes
-    # An entity ends with the last judged word before the first word that closes it.
-    closing = jnp.pad(jnp.where(closes, before, length)[:, 1:], ((0, 0), (0, 1)), constant_values=length)
+    # An entity ends with the last judged word before the first word that closes it, or with the sentence.
+    last = jnp.where(judged, places, -1).max(axis=1, keepdims=True)
+    closing = jnp.concatenate([jnp.where(closes, before, last)[:, 1:], last], axis=1)
     return Ends(begins, jax.lax.cummin(closing, axis=1, reverse=True), kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -41,12 +42,16 @@ from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.generation import check_generative, check_room, for_decoding
 from headjax.models.model import Model
 from headjax.models.prompts import new_tokens, prompt_batch
-from headjax.models.tasks import Regression, Span, TokenClassification
+from headjax.models.tasks import MultiLabel, Regression, Span, TokenClassification
 from headjax.models.tasks.classification import Classification, DistilledClassification, names_or_numbers
 from headjax.models.tasks.text import sentence_embeddings
 
 Prediction = dict[str, Any]
 """A prediction by field, see `predict`."""
+
+
+SHOWN_ROWS = 10
+"""Greatest number of examples without text that a warning lists."""
 
 
 class Inputs(NamedTuple):
@@ -97,6 +102,10 @@ def read_inputs(spec: str) -> Inputs | None:
         found = _of_form(spec, whole=bool(path) and source_of(path).is_file())
     if not found.texts:
         raise DataError(f"{spec}: there are no texts in it")
+    blank = [str(number) for number, text in enumerate(found.texts, start=1) if not text.strip()]
+    if blank:
+        rows = ", ".join(blank[:SHOWN_ROWS]) + (f" and {len(blank) - SHOWN_ROWS} more" if blank[SHOWN_ROWS:] else "")
+        warnings.warn(f"{spec}: no text in example {rows}, counted from 1", UserWarning, stacklevel=2)
     return found
 
 
@@ -147,6 +156,7 @@ def predict(
 
     * of a classifier `label`, its `probability`, and the `probabilities` of all classes by name;
     * of a regression `number`;
+    * of a multi-label classifier `labels`, those with a probability above a half, and the `probabilities` of all;
     * of a classifier of tokens `tokens`, pairs of a token and its label;
     * of a span the `answer` to the question `text` in the context `second`, and its `score`, the sum of two logits;
     * of an encoder-decoder the `translation`, by beam search with `beams`;
@@ -164,7 +174,7 @@ def predict(
         raise HeadjaxError("predict: it needs an encoder or an encoder-decoder; headjax generate continues texts")
     elif isinstance(output, Span):
         found = _answered(model, inputs, request, batch_size)
-    elif isinstance(output, Classification | Regression | TokenClassification):
+    elif isinstance(output, Classification | MultiLabel | Regression | TokenClassification):
         found = _headed(model, inputs, request, batch_size, progress)
     else:
         first, second = (_embedded(model, texts, request, batch_size) for texts in (inputs.texts, inputs.second))
@@ -224,6 +234,10 @@ def _headed(
             for ids, present, classes in zip(batch["input_ids"], batch["attention_mask"], best, strict=True):
                 some = np.flatnonzero(present)
                 found.append({"tokens": [[backend.id_to_token(int(ids[t])), names[classes[t]]] for t in some]})
+        elif isinstance(output, MultiLabel):
+            for row in np.asarray(jax.nn.sigmoid(logits)).tolist():
+                chances = dict(zip(names, row, strict=True))
+                found.append({"labels": [name for name in names if chances[name] > 0.5], "probabilities": chances})
         else:
             found += [_class(row, names) for row in np.asarray(jax.nn.softmax(logits))]
         if progress is not None:

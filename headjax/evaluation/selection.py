@@ -103,9 +103,13 @@ def selection_of(task: Task) -> Task:
 
 
 def describe(task: Task, limit: int = 0) -> dict[str, Any]:
-    """Return the description of examples in a command's JSON: `task`, `split`, `examples`, and `rule` of a half."""
+    """Return the description of examples in a command's JSON.
+
+    It has `task`, `split`, `examples`, the `form` as which a path was read, and `rule` of a half.
+    """
     described: dict[str, Any] = {"task": task.name, "split": task.split, "examples": task.count(limit)}
-    return described | ({"rule": RULE} if task.split in HALVES else {})
+    form = {"form": task.data.info["form"]} if "form" in task.data.info else {}
+    return described | form | ({"rule": RULE} if task.split in HALVES else {})
 
 
 def in_words(
@@ -116,7 +120,8 @@ def in_words(
     notes = []
     for title, found in (("Selection", selection), ("Evaluation", evaluation)):
         if found is not None:
-            notes.append(f"{title}: {found['examples']:,} examples of {found['task']}, {found['split']}.")
+            form = f" (read as {found['form']})" if "form" in found else ""
+            notes.append(f"{title}: {found['examples']:,} examples of {found['task']}{form}, {found['split']}.")
     if any(found is not None and "rule" in found for found in (selection, evaluation)):
         notes.append(f"The task has {RULE}.")
     named = [(found["task"], found["split"]) for found in (selection, evaluation) if found is not None]

@@ -10,9 +10,9 @@ from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.data.config import DataConfig, protocol
 from headjax.data.files import source_of
 from headjax.data.forms import ImageForm, QuestionForm, TranslationForm
-from headjax.data.prepared import is_prepared
 from headjax.data.recognise import named_task, read_labels, table_columns
 from headjax.data.registry import PAIR_COLUMNS, TASKS
+from headjax.data.store import is_prepared
 from headjax.data.tables import has_lists
 from headjax.data.wikitext import CONTEXT
 from headjax.evaluation.selection import SPLITS, selection_of
@@ -87,6 +87,8 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
     if measure is None:
         raise HeadjaxError(f"{spec}: nothing is measured on this data")
     name = str(data.info["task"]) if folder is not None else _name(spec, config)
+    if folder is None and config.named.path == spec:  # a path alone, whose form is said
+        data = data._replace(info={**data.info, "form": config.named.spec.name})
     task = Task(name, data, measure)
     if folder is None and config.named.spec.name == "wikitext2":
         task = dataclasses.replace(task, part=data.info["protocol"]["split"])

@@ -7,6 +7,7 @@ from headjax.attention import (
     CollaborativeAttention,
     GroupedAttention,
     LatentAttention,
+    MultiHeadAttention,
     NoHeadsAttention,
     RotaryHalves,
 )
@@ -111,7 +112,7 @@ def test_text_and_targets_say_the_same(target: Target) -> None:
 
 def test_only_the_chosen_layers_change_and_each_can_have_its_own_target(model) -> None:
     one = convert(model, "latent:rank=8", layers=[1]).model
-    assert [attention.of for attention in attentions(one)] == [GroupedAttention, LatentAttention]
+    assert [attention.of for attention in attentions(one)] == [MultiHeadAttention, LatentAttention]
     each = convert(model, {("encoder", 0): "latent:rank=4", ("encoder", 1): ToGrouped(kv_heads=2)}).model
     assert [attention.of for attention in attentions(each)] == [LatentAttention, GroupedAttention]
 

@@ -1,7 +1,5 @@
 """Other sizes of heads, and gates around them."""
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -72,4 +70,4 @@ def test_smaller_heads_that_turn_keep_the_frequencies_of_their_logits() -> None:
 )
 def test_heads_that_turn_and_cannot_shrink_are_refused(target, fields, field) -> None:
     with pytest.raises(ConfigError, match=f"^{field}:"):
-        target.check(dataclasses.replace(TURNING, **fields), WIDTH, WIDTH)
+        target.check(TURNING.replace(**fields), WIDTH, WIDTH)

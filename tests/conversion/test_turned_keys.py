@@ -1,7 +1,5 @@
 """Keys that turn, in fewer numbers: exact where they can be, the best ones below, where the logits need them."""
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -78,7 +76,7 @@ def test_no_small_change_of_a_shared_key_makes_the_error_smaller() -> None:
 
 def test_a_key_that_all_tokens_have_counts_at_fast_frequencies_alone() -> None:
     """The softmax does not see it where it hardly turns over the context."""
-    source = dataclasses.replace(TURNING["qwen2"], rotary=RotaryHalves(base=1e9))
+    source = TURNING["qwen2"].replace(rotary=RotaryHalves(base=1e9))
     params = random_params(source)
     params["key"] = jnp.zeros_like(params["key"])
     size = np.real(

@@ -125,4 +125,4 @@ def test_images_are_held_out_by_all_of_their_pixels():
     images = np.zeros((60, 32, 32, 3), np.uint8)
     images[:, 16, 16, 0] = np.arange(60)
     rows = [Row(f"image {i}", {"image": image}) for i, image in enumerate(images)]
-    assert 0 < len([*hold_out(lambda: rows, "image", 0.2, "images")["validation"].rows()]) < 30
+    assert 0 < len([*hold_out(lambda share: rows, "image", 0.2, "images")["validation"].rows()]) < 30

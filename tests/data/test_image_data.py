@@ -90,7 +90,7 @@ def test_mnist_is_pixels_and_labels_and_found_under_the_root(tmp_path, monkeypat
     assert data.info["labels"] == ["0", "1"]
     with pytest.raises(DataError, match=rf"^{tmp_path}: "):
         DataConfig(task=f"mnist:{tmp_path}").load()
-    with pytest.raises(ConfigError, match=r"^deviation"):
+    with pytest.raises(ConfigError, match=r"^form.deviation"):
         DataConfig(task="mnist", form={"deviation": (0.0,)}).load()
 
 

@@ -22,9 +22,10 @@ from headjax.data import DataConfig
 from headjax.data import prepare as preparing
 from headjax.data.forms import LanguageForm
 from headjax.data.prepare import prepare
-from headjax.data.prepared import READ_AHEAD, Host, hosts_of, read_manifest
-from headjax.data.rows import Row, RowSource
+from headjax.data.rows import Row, RowSource, Share
+from headjax.data.store import READ_AHEAD, open_prepared
 from headjax.data.stream import evaluation_batches, train_iterator
+from headjax.mesh.distributed import BatchShare
 from headjax.storage import files
 from headjax.storage.paths import path_of
 from headjax.tokenizers.learned import byte_tokenizer
@@ -37,7 +38,7 @@ def run(film_rows, wordpiece):
 
     def prepared(out, index=0, count=1, form=FORM, processes=1, **splits):
         found = film_rows | splits
-        host = Host(index, count)
+        host = Share(index, count)
         return prepare("films", form, found, wordpiece, out, shard_bytes=SIZE, host=host, processes=processes)
 
     return prepared
@@ -59,7 +60,7 @@ def contents(folder):
 def assert_same(folder, other):
     """Two prepared folders hold the same shards and examples."""
     assert contents(folder) == contents(other)
-    assert read_manifest(folder) == read_manifest(other)
+    assert open_prepared(folder).shards == open_prepared(other).shards
 
 
 def test_examples_are_those_of_the_form(prepared_films, film_rows, wordpiece):
@@ -80,10 +81,10 @@ def test_examples_are_those_of_the_form(prepared_films, film_rows, wordpiece):
     assert batch["labels"].tolist() == [row.values["label"] for row in film_rows["validation"].rows()]
     assert data.info["train"]["examples"] == 70
     assert data.info["labels"] == ["bad", "good"]
-    manifest = read_manifest(prepared_films)
-    assert len(manifest.of("train")) > 3
-    assert manifest.tokenizer == wordpiece.fingerprint
-    assert manifest.versions["headjax"]
+    found = open_prepared(prepared_films)
+    assert len(found.of("train")) > 3
+    assert found.settings.tokenizer == wordpiece.fingerprint
+    assert found.settings.versions["headjax"]
     data = json.loads((prepared_films / "manifest.json").read_text())
     assert data["form"] == {"kind": "labelled", "length": 12, "pairs": False, "classes": ["bad", "good"], "scale": 1.0}
 
@@ -115,7 +116,7 @@ def test_a_full_disk_keeps_whole_shards_and_the_rest_resumes(prepared_films, run
         DataConfig(task=str(out)).load()
     kept = {file.name: file.stat().st_mtime_ns for file in out.glob("*.array_record")}
     done = run(out)
-    assert done.written == len(done.manifest.shards) - 4
+    assert done.written == len(done.prepared.shards) - 4
     assert {name: (out / name).stat().st_mtime_ns for name in kept} == kept
     assert_same(out, prepared_films)
 
@@ -126,7 +127,7 @@ def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films
     write = preparing.write_shard
 
     def stopped(path, *rest):
-        assert not hosts_of(out)
+        assert open_prepared(out).waiting
         write(path, *rest)
         raise KeyboardInterrupt
 
@@ -141,21 +142,20 @@ def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films
     assert run(out, train=changed_rows(film_rows, 0)).written == 1
     assert DataConfig(task=str(out)).load().train[0]["labels"] == 1
     fewer = run(out, train=RowSource.of([*film_rows["train"].rows()][:5]))
-    assert fewer.manifest.counts("train")["examples"] == len(DataConfig(task=str(out)).load().train) == 5
+    assert fewer.prepared.counts("train")["examples"] == len(DataConfig(task=str(out)).load().train) == 5
 
 
 READING = """
 import sys, time
 from headjax.data.prepare import prepare
-from headjax.data.prepared import Host
-from headjax.data.rows import RowSource
+from headjax.data.rows import RowSource, Share
 from headjax.tokenizers.tokenizer import Tokenizer
 from tests.data.films import FORM, SIZE, rows
 
 tokenizer, out, count, index, hosts, processes = sys.argv[1:]
 
-def reading():
-    yield from rows(70)[:int(count)]
+def reading(share):
+    yield from rows(70)[:int(count)][share.index::share.count]
     print("reading", flush=True)
     while True:
         time.sleep(0.1)
@@ -163,7 +163,7 @@ def reading():
 splits = {"train": RowSource(reading), "validation": RowSource.of(rows(15, seed=1))}
 try:
     prepare("films", FORM, splits, Tokenizer.load(tokenizer), out, shard_bytes=SIZE,
-            host=Host(int(index), int(hosts)), processes=int(processes))
+            host=Share(int(index), int(hosts)), processes=int(processes))
 except KeyboardInterrupt:
     sys.exit(130)
 """
@@ -212,7 +212,7 @@ def test_several_processes_write_the_same_while_rows_are_still_read(prepared_fil
     assert_same(tmp_path / "several", prepared_films)
     shard, seen = tmp_path / "films" / "train-00000.array_record", []
 
-    def reading():
+    def reading(share):
         for row in rows(70):
             seen.append(shard.exists())
             yield row
@@ -258,67 +258,72 @@ def test_a_folder_of_something_else(prepared_films, film_rows, run, wordpiece, t
         prepare("films", LanguageForm(), film_rows, wordpiece, tmp_path / "text")
 
 
+def texts_of(folder):
+    """The examples to train on, without an order."""
+    source = DataConfig(task=str(folder)).load().train
+    return sorted(source[index]["input_ids"].tobytes() for index in range(len(source)))
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-def test_hosts_write_together_what_one_process_writes(order, run, prepared_films, tmp_path):
-    first, second, last = (run(tmp_path / "films", index, 3) for index in order)
-    assert [first.waiting, second.waiting, last.waiting] == [tuple(sorted(order[1:])), order[2:], ()]
-    assert first.written + second.written + last.written == len(last.manifest.shards)
-    assert max(map(len, (first.manifest.shards, second.manifest.shards))) <= 2 * len(last.manifest.shards) // 3 + 2
-    assert_same(tmp_path / "films", prepared_films)
+def test_hosts_read_their_shares_and_write_all_examples_together(order, run, prepared_films, tmp_path):
+    read = []
+
+    def reading(share):
+        mine = rows(70)[share.index :: share.count]
+        read.extend(mine)
+        return mine
+
+    written = [run(tmp_path / "films", index, 3, train=RowSource(reading)) for index in order]
+    assert [one.prepared.waiting for one in written] == [tuple(sorted(order[1:])), order[2:], ()]
+    assert len(read) == 70
+    assert texts_of(tmp_path / "films") == texts_of(prepared_films)
+    with pytest.raises(DataError, match="hosts was 3 and is 2 now"):
+        run(tmp_path / "films", 0, 2)
 
 
 def test_hosts_write_at_the_same_time(run, prepared_films, tmp_path):
     out = tmp_path / "films"
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(run, itertools.repeat(out), range(8), itertools.repeat(8)))
-    assert any(not each.waiting for each in found)
-    assert_same(out, prepared_films)
-    found = [run(tmp_path / "more hosts than shards", index, 20) for index in range(20)]
-    assert (found[18].written, found[18].waiting) == (0, (19,))
-    assert_same(tmp_path / "more hosts than shards", prepared_films)
-    assert run(out, 0, 3).waiting == (1, 2)  # another number of hosts goes on from the same shards
-    assert run(out, 1, 3).written == run(out, 2, 3).written == 0
-    assert_same(out, prepared_films)
+    assert any(not each.prepared.waiting for each in found)
+    assert texts_of(out) == texts_of(prepared_films)
+
+
+def test_two_hosts_read_batches_that_one_host_reads_and_another_number_goes_on(prepared_films):
+    source = DataConfig(task=str(prepared_films)).load().train
+    alone = train_iterator(source, 6, 1)
+    pair = [train_iterator(source, 6, 1, share=BatchShare(index, 2)) for index in range(2)]
+    for _ in range(20):  # over the ends of epochs of 70 examples
+        whole = next(alone)["input_ids"]
+        np.testing.assert_array_equal(np.concatenate([next(one)["input_ids"] for one in pair]), whole)
+    three = [train_iterator(source, 6, 1, share=BatchShare(index, 3)) for index in range(3)]
+    for one in three:
+        one.set_state(pair[0].get_state())
+    np.testing.assert_array_equal(np.concatenate([next(one)["input_ids"] for one in three]), next(alone)["input_ids"])
 
 
 def test_a_killed_host_goes_on_and_the_others_never_notice(run, prepared_films, tmp_path):
     out = tmp_path / "films"
     with preparing_for_ever(prepared_films, out, 55, 1, 2, 1) as killed:
-        assert run(out, 0, 2).waiting == (1,)
+        assert run(out, 0, 2).prepared.waiting == (1,)
         killed.send_signal(signal.SIGKILL)
     kept = {file: file.stat().st_mtime_ns for file in out.glob("*.array_record")}
     with pytest.raises(DataError, match=r"films: not prepared to the end \(host 1\)"):
         DataConfig(task=str(out)).load()
     done = run(out, 1, 2)
-    assert 0 < done.written == len(done.manifest.shards) - len(kept)
+    assert 0 < done.written == len(done.prepared.shards) - len(kept)
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
-    assert_same(out, prepared_films)
+    assert texts_of(out) == texts_of(prepared_films)
 
 
-def test_hosts_that_do_not_fit(run, film_rows, prepared_films, tmp_path):
-    out = tmp_path / "films"
-    run(out, 0, 2)
-    with pytest.raises(DataError, match=r"films: .*length was 12 and is 10 now"):
-        run(out, 1, 2, form=dataclasses.replace(FORM, length=10))
-    with pytest.raises(DataError, match=r"^films: the split validation "):
-        run(out, 1, 2, validation=RowSource.of([]))
-    with pytest.raises(DataError, match=r"films: its hosts have read different rows"):
-        run(out, 1, 2, train=changed_rows(film_rows, 3))
-    with pytest.raises(DataError, match=r"films: its hosts have read different rows"):
-        DataConfig(task=str(out)).load()
-    assert run(out, 1, 2).waiting == ()
-    assert_same(out, prepared_films)
-
-
-def test_a_bucket_gets_from_two_hosts_the_shards_that_a_folder_gets(run, prepared_films, bucket):
+def test_a_bucket_gets_the_shards_that_a_folder_gets(run, prepared_films, bucket):
     out = f"{bucket}/films"
-    assert [run(path_of(out), index, 2).waiting for index in (1, 0)] == [(0,), ()]
-    assert read_manifest(path_of(out)) == read_manifest(prepared_films)
+    assert run(path_of(out)).prepared.shards == open_prepared(prepared_films).shards
     there, here = (contents(folder) for folder in (path_of(out), prepared_films))
     assert {name: data for name, data in there.items() if name.endswith("record")} == {
         name: data for name, data in here.items() if name.endswith("record")
     }
-    assert run(path_of(out), 0, 2).written == 0
+    assert run(path_of(out)).written == 0
     here, there = (DataConfig(task=str(place)).load() for place in (prepared_films, out))
     for index in (0, 13, 69):
         np.testing.assert_array_equal(there.train[index]["input_ids"], here.train[index]["input_ids"])

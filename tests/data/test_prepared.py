@@ -9,7 +9,7 @@ import pytest
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data import DataConfig
 from headjax.data.prepare import prepare
-from headjax.data.prepared import read_manifest
+from headjax.data.store import open_prepared
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.films import FORM, SIZE
 
@@ -57,7 +57,7 @@ def test_manifests_that_cannot_be_read(prepared_films, content, tmp_path):
 
 
 def test_shards_are_read_by_index_in_another_process_too(prepared_films):
-    records = read_manifest(prepared_films).records(prepared_films, "train")
+    records = open_prepared(prepared_films).stored("train").records
     everything = [records[index]["input_ids"].tolist() for index in range(70)]
     order = np.random.default_rng(0).permutation(70)
     for each in (records, pickle.loads(pickle.dumps(records))):

@@ -1,4 +1,4 @@
-"""All that imports TensorFlow, once: tasks over TFDS's mocked data sets, and TFRecords."""
+"""All that imports TensorFlow, once: tasks over TFDS's mocked data sets."""
 
 import contextlib
 import dataclasses
@@ -180,3 +180,22 @@ def test_prepare_from_tfds(mocked, vocabulary, tmp_path, capsys):
         assert main(["prepare", "cifar10", "--out", str(tmp_path / "cifar")]) == 0
     images = DataConfig(task=str(tmp_path / "cifar"), form={"size": 32}).load()
     assert images.train[0]["pixel_values"].shape == (3, 32, 32)
+
+
+def test_tasks_are_in_the_registry_of_seqio_as_text(mocked):
+    import seqio
+
+    from headjax.data import seqio_tasks
+
+    seqio_tasks.register()
+    for name, begins in (("mnli", "mnli text: "), ("wmt14_ende", "wmt14_ende source: "), ("squad", "squad question: ")):
+        task = seqio.get_mixture_or_task(f"headjax_{name}")
+        with mocked(2):
+            dataset = task.get_dataset({"inputs": 999, "targets": 99}, split="validation", shuffle=False)
+            rows = list(dataset.as_numpy_iterator())
+        assert len(rows) == 2
+        vocabulary = task.output_features["inputs"].vocabulary
+        assert vocabulary.decode(rows[0]["inputs"].tolist()).startswith(begins)
+        assert rows[0]["targets"][-1] == vocabulary.eos_id
+        if name == "mnli":
+            assert {vocabulary.decode(row["targets"].tolist()) for row in rows} <= {*TASKS["mnli"].form.label_names}

@@ -16,7 +16,7 @@ from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task, measure_task
 from headjax.heads.ablation import Ablation
 from headjax.heads.head_id import HeadId
-from headjax.models.tasks import Classification, NoTask, Regression, Span
+from headjax.models.tasks import Classification, MultiLabel, NoTask, Regression, Span
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close, close_to
@@ -243,3 +243,16 @@ def test_an_outcome_keeps_its_test_whatever_its_values_are(changed, declared, te
 def test_every_measure_says_its_kind():
     assert [one.kind for one in (Classes(), LanguageModelling(), Spans())] == ["binary", "sum", "graded"]
     assert [one.kind for one in (Classes(headline="f1", chosen=("f1",)), Numbers())] == ["corpus", "corpus"]
+
+
+def test_texts_that_are_empty_are_said_with_their_examples(tmp_path):
+    path = write_lines(tmp_path / "a.csv", "id,text", "1,good", '2,""', "3,bad", '4," "')
+    with pytest.warns(UserWarning, match=r"a\.csv: no text in example 2, 4, counted from 1"):
+        inputs = read_inputs(str(path))
+    assert [other["id"] for other in inputs.others] == ["1", "2", "3", "4"]
+
+
+def test_several_labels_have_their_probabilities(bert):
+    model = headjax.with_task(bert, MultiLabel(classes=2, names=("bad", "good")))
+    for one in predict(model, Inputs(TEXTS)):
+        assert one["labels"] == [name for name, chance in one["probabilities"].items() if chance > 0.5]

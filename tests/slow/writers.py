@@ -14,7 +14,7 @@ from safetensors.numpy import load as load_safetensors
 
 from headjax.cli import main
 from headjax.data import DataConfig
-from headjax.data.prepared import hosts_of
+from headjax.data.store import open_prepared
 from headjax.hub import from_huggingface
 from headjax.models.model import load
 from headjax.storage.paths import files_below, path_of
@@ -60,7 +60,7 @@ def of_model(path: Path) -> str:
 
 def of_shards(path: Path) -> str | None:
     """What a prepared folder holds; None while it is not finished."""
-    if not hosts_of(path):
+    if not (path / "manifest.json").is_file() or open_prepared(path).waiting:
         return None
     data = DataConfig(task=str(path)).load()
     assert sum(len(data.train[index]["input_ids"]) for index in range(len(data.train))) > 0

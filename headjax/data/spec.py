@@ -1,0 +1,97 @@
+"""The record of a task: all that is known of it, in one place; `headjax.data.registry` has the records."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Container, Iterable, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from headjax.data.files import packed_or_plain
+from headjax.data.forms import Form, TranslationForm
+from headjax.data.rows import Row, Split
+
+HELD_OUT, OWN_HELD_OUT = 0.05, 0.1
+"""Approximate share of the rows held out if no file is for validation: of known tasks and texts, of one's own rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsSource:
+    """A data set of TensorFlow Datasets."""
+
+    name: str
+    splits: Mapping[Split, str]
+    fields: Mapping[str, str]
+
+
+class FileLayout(NamedTuple):
+    """Files of a task as one of its distributions has them, and the columns of tables of labelled text."""
+
+    train: str
+    validation: str
+    text: str = ""
+    second: str = ""
+    label: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSpec:
+    """A task.
+
+    Attributes:
+        name: its name.
+        form: how its rows are encoded.
+        own: whether it is a form of the user's own files, in which second texts are found.
+        learns_classes: whether its classes are those of the user's files.
+        suffixes, read: its files that are no tables, and their reader.
+        documents: whether pieces of the text are held out, rather than rows.
+        files: its files in words.
+        folders: where they lie under the folder that HEADJAX_DATA names.
+        layouts: the tables of its distributions.
+        columns: names of a table's columns by field, besides the field's own.
+        skips: whether broken records of its tables are left out.
+        sources: its data sets in TFDS.
+        vocabulary: whether a tokenizer must be given, or is learned.
+        vocab_size: number of tokens to learn.
+        metrics: its metrics, the headline first; empty for the usual ones of the form.
+        held_out: share of the rows that is held out if no file is for validation.
+        examples: number of its training examples, by which the papers count epochs.
+    """
+
+    name: str
+    form: Form
+    own: bool = False
+    learns_classes: bool = False
+    suffixes: tuple[str, ...] = ()
+    read: Callable[[Path], Iterable[Row]] | None = None
+    documents: bool = False
+    files: str = ""
+    folders: tuple[str, ...] = ()
+    layouts: tuple[FileLayout, ...] = ()
+    columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    skips: bool = False
+    sources: tuple[TfdsSource, ...] = ()
+    vocabulary: Literal["given", "bpe", "none"] = "given"
+    vocab_size: int = 0
+    metrics: tuple[str, ...] = ()
+    held_out: float = HELD_OUT
+    examples: int = 0
+
+    def column(self, field: str, there: Container[str]) -> str:
+        """Return the name of a field's column among those of a table; a number, or the usual name, if none is there."""
+        known = self.columns.get(field, ())
+        names = (*(() if field in known else (field,)), *known, *(one.fields.get(field, field) for one in self.sources))
+        usual = known[0] if len(known) == 1 else field
+        return next((name for name in names if name in there or name.isdecimal()), usual)
+
+    def located(self, path: Path) -> Path:
+        """Return a path, or the file with the task's suffix that it stands for: `train.en` of `train`."""
+        if isinstance(self.form, TranslationForm) and not path.exists():
+            file = packed_or_plain(path.with_name(f"{path.name}{self.suffixes[0]}")) if self.suffixes else None
+            return file or path
+        return path
+
+    @property
+    def only_evaluated(self) -> bool:
+        """Whether the task has no training data."""
+        return bool(self.sources) and all("train" not in source.splits for source in self.sources)
