@@ -115,6 +115,14 @@ def tables(tmp_path_factory):
     write_lines(tables / "scored.tsv", "sentence1\tsentence2\tscore", *(f"{f}\tgood film\t{len(f) % 5}" for f in films))
     write_lines(tables / "numbers.tsv", "text\tlabel", *(f"{f}\t{len(f) / 10}" for f in films))
     write_lines(tables / "words.tsv", "en\tde", *(f"number {i}\tZahl {i}" for i in range(60)))
+    several = ({"text": film, "labels": [word, "film"]} for film, word in zip(films, said, strict=True))
+    write_lines(tables / "several.jsonl", *map(json.dumps, several))
+    write_lines(
+        tables / "tags.conll",
+        *("\n".join(f"{word} {'B-X' if word == 'good' else 'O'}" for word in film.split()) + "\n" for film in films),
+    )
+    ranked = (f"{film}\t{other}\t{int(film == other)}" for film in films for other in (film, films[0]))
+    write_lines(tables / "ranked.tsv", "query\ttext\trelevance", *ranked)
     questions = []
     for i, word in enumerate(np.random.default_rng(0).choice(["good", "bad", "dull"], 60)):
         answers = [{"text": word, "answer_start": len(f"the film {i} was ")}]
@@ -131,6 +139,9 @@ def tables(tmp_path_factory):
         ("encoder", "scored.tsv", "similarity", "spearman"),
         ("encoder", "numbers.tsv", "regression", "spearman"),
         ("encoder", "squad.json", "questions", "f1"),
+        ("encoder", "several.jsonl", "multi_label", "micro_f1"),
+        ("encoder", "tags.conll", "tokens", "entity_f1"),
+        ("encoder", "ranked.tsv", "retrieval", "ndcg_at_10"),
         ("translation", "words.tsv", "translation", "perplexity"),
         ("model", "text.txt", "text", "perplexity"),
     ],
