@@ -282,7 +282,7 @@ class DataConfig(Checked):
         return config.load(tokenizer, trains=not self.whole)
 
     def _rehearsed(self, tokenizer: Tokenizer | None, reading: Reading) -> TaskData:
-        """Return made-up examples in the form of a task; an eighth as many are evaluated on, at least one."""
+        """Return made-up examples in the form of a task; a quarter as many are evaluated on, at least one."""
         spec = self.named.spec
         known = {field.name for field in dataclasses.fields(spec.form)}
         sizes: dict[str, Any] = {"length": 96, "stride": 24, "size": 32, "stored": 36}

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headjax.core.errors import DataError, require
-from headjax.core.progress import Progress, silent
+from headjax.core.progress import Progress, Update, silent
 from headjax.core.serialize import to_data
 from headjax.data.forms import Form
 from headjax.data.loading import record_sizes
-from headjax.data.rows import SPLITS, Row, Rows, Share, Split, chunks, fingerprint
+from headjax.data.rows import SPLITS, Row, Rows, RowSource, Share, Split, chunks, fingerprint
 from headjax.data.store import (
     MANIFEST,
     TOKENIZER,
@@ -99,17 +99,10 @@ def prepare(
     tokenizer = tokenizer if form.reads_text else None
     if form.reads_text:
         form.check(tokenizer)
-    print_of = "" if tokenizer is None else tokenizer.fingerprint
-    settings = Settings(
-        task=name,
-        form=form,
-        source=source,
-        tokenizer=print_of,
-        shard_bytes=shard_bytes,
-        seed=seed,
-        hosts=host.count,
-        versions=_versions(),
-    )
+    known = "" if tokenizer is None else tokenizer.fingerprint
+    versions = _versions()
+    fields = {"task": name, "source": source, "tokenizer": known, "seed": seed, "hosts": host.count}
+    settings = Settings(form=form, shard_bytes=shard_bytes, versions=versions, **fields)  # type: ignore[arg-type]
     folder = path_of(out).expanduser()
     _check_folder(folder, settings)
     with hold(folder, f".{host_file(host)}.lock"), _workers(form, tokenizer, processes) as submit:
@@ -119,31 +112,50 @@ def prepare(
             if tokenizer is not None and not has_tokenizer(folder):
                 tokenizer.save(folder / TOKENIZER)
             (folder / host_file(host)).unlink(missing_ok=True)  # its shards may change now
-        shards, written = list[Shard](), 0
+        shards: list[Shard] = []
+        written = 0
         for split in (split for split in SPLITS if split in splits):
             with progress(f"preparing {split}", splits[split].count // host.count, "row") as bar:
-                waiting: collections.deque[Future[Shard]] = collections.deque()
-                read = 0
-                for number, rows in enumerate(chunks(splits[split].rows(host), shard_bytes)):
-                    read += len(rows)
-                    bar(read, {})
-                    place = number * host.count + host.index
-                    path = folder / shard_name(split, place)
-                    there, found = read_shard(path), fingerprint(rows)
-                    if there is not None and there.rows == found:
-                        waiting.append(_done(there))
-                    else:
-                        waiting.append(submit(Work(path, split, rows, found, (seed, SPLITS.index(split), place))))
-                        written += 1
-                    while len(waiting) > 2 * (processes - 1):
-                        shards.append(waiting.popleft().result())
-                shards += [one.result() for one in waiting]
-            own = [one for one in shards if one.split == split]
+                ahead = 2 * (processes - 1)
+                made = [*_shards(folder, split, splits[split], settings, host, submit, ahead, bar)]
+                own = [shard for shard, _ in made]
+                written += sum(is_new for _, is_new in made)
             if host.count == 1 and not sum(one.examples for one in own):
                 raise DataError(form.nothing(split, own[0].counts if own else {}, source or name))
+            shards += own
         listed = json.dumps([to_data(shard) for shard in shards], indent=1) + "\n"
         write_file(folder / host_file(host), listed.encode())
     return Written(open_prepared(folder), written)
+
+
+def _shards(
+    folder: Path,
+    split: Split,
+    source: RowSource,
+    settings: Settings,
+    host: Share,
+    submit: Submit,
+    ahead: int,
+    bar: Update,
+) -> Iterator[tuple[Shard, bool]]:
+    """Yield the shards of a host's rows, and whether each was written now; `ahead` more are under way."""
+    waiting: collections.deque[tuple[Future[Shard], bool]] = collections.deque()
+    read = 0
+    for number, rows in enumerate(chunks(source.rows(host), settings.shard_bytes)):
+        read += len(rows)
+        bar(read, {})
+        place = number * host.count + host.index
+        path, found = folder / shard_name(split, place), fingerprint(rows)
+        there = read_shard(path)
+        if there is not None and there.rows == found:
+            waiting.append((_done(there), False))
+        else:
+            seed = (settings.seed, SPLITS.index(split), place)
+            waiting.append((submit(Work(path, split, rows, found, seed)), True))
+        while len(waiting) > ahead:
+            future, is_new = waiting.popleft()
+            yield future.result(), is_new
+    yield from ((future.result(), is_new) for future, is_new in waiting)
 
 
 def _check_folder(folder: Path, wanted: Settings) -> None:

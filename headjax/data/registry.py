@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.class_names import class_numbers
-from headjax.core.errors import DataError
-from headjax.core.fields import unknown_name
 from headjax.data.forms import (
     Form,
     ImageForm,
@@ -369,10 +367,3 @@ TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in (*TEXT, *TRANSLATIONS,
 
 GLUE: Mapping[str, TaskSpec] = {spec.name: spec for spec in GLUE_TASKS if spec.layouts}
 """Tasks of GLUE that are read from its own files."""
-
-
-def find_task(name: str) -> TaskSpec:
-    """Return a task by name."""
-    if name not in TASKS:
-        raise DataError(f"task: {unknown_name('task', name, TASKS)}")
-    return TASKS[name]

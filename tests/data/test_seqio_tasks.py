@@ -12,7 +12,7 @@ import pytest
 from headjax.cli import main
 from headjax.core.errors import DataError
 from headjax.data import DataConfig
-from headjax.data.registry import GLUE, TASKS, find_task
+from headjax.data.registry import GLUE, TASKS
 from tests.data.vocabulary import write_vocabulary
 
 pytestmark = [
@@ -117,14 +117,14 @@ def test_rows_of_tfds_are_rows_of_the_form_and_their_number_is_known_or_an_error
     from headjax.data.seqio_tasks import tfds_rows
 
     for name in ("mrpc", "stsb", "squad", "mtnt_enfr", "cifar10"):
-        spec = find_task(name)
+        spec = TASKS[name]
         with mocked(2):
             rows = list(tfds_rows(spec)["validation"].rows())
         assert len(rows) == 2
         for field, what in spec.form.wanted.items():
             assert FITS[what](rows[0].values[field], spec), (name, field)
         assert rows[1].place.endswith("example 1")
-    spec = find_task("mrpc")
+    spec = TASKS["mrpc"]
     source = dataclasses.replace(spec.sources[0], splits={"validation": "nowhere"})
     with mocked(2):
         assert tfds_rows(spec)["train"].count == 10_000
@@ -146,7 +146,7 @@ def test_no_data_set_and_no_network(tfds, tmp_path, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", unreachable)
     try:
         with pytest.raises(DataError, match=r"^glue/rte:2.0.0: not in .*/rte/2.0.0, and no network; name local files"):
-            list(tfds_rows(find_task("rte"))["train"].rows())
+            list(tfds_rows(TASKS["rte"])["train"].rows())
     finally:
         seqio.set_tfds_data_dir_override(None)
 
@@ -159,11 +159,11 @@ def test_class_numbers_and_subsets_are_those_of_tfds(tfds):
     for name in ("mnist:3.0.1", "cifar10:3.0.2", "cifar100:3.0.2", "imagenet2012:5.1.0"):
         (spec,) = (spec for spec in TASKS.values() if any(source.name == name for source in spec.sources))
         assert tfds.builder(name).info.features["label"].num_classes == len(spec.form.classes)
-    subsets = tfds.builder(find_task("wmt14_ende").sources[0].name).subsets
+    subsets = tfds.builder(TASKS["wmt14_ende"].sources[0].name).subsets
     assert "newstest2013" in subsets[tfds.Split.VALIDATION]
     assert [*subsets[tfds.Split.TEST]] == ["newstest2014"]
     for year, split in (("2013", "validation"), ("2014", "test")):
-        assert find_task(f"newstest{year}_ende").sources[0].splits == {"validation": split}
+        assert TASKS[f"newstest{year}_ende"].sources[0].splits == {"validation": split}
 
 
 def test_prepare_from_tfds(mocked, vocabulary, tmp_path, capsys):

@@ -11,7 +11,7 @@ from headjax.data import DataConfig
 from headjax.data.augmentation import Augmentation
 from headjax.data.forms import LabelledForm, LanguageForm
 from headjax.data.loading import Reading, load_rows, totals
-from headjax.data.registry import TASKS, find_task
+from headjax.data.registry import TASKS
 from headjax.data.rehearsal import made_up_rows
 from headjax.data.rows import Row
 from headjax.data.stream import LengthBuckets
@@ -87,7 +87,7 @@ def test_real_files(data_dir):
     found = counts("lm1b", data_dir / "lm" / "lm1b_heldout.dev.tokens")
     assert sum(found.values()) == 12_216
     with pytest.raises(DataError, match="'lm1'; did you mean 'lm1b'"):
-        find_task("lm1")
+        DataConfig(task="lm1").open()
 
 
 def films(*labels):
