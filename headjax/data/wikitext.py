@@ -33,18 +33,10 @@ FILES = {"train": "wiki.train.raw", "validation": "wiki.valid.raw", "test": "wik
 class WikiText2(Checked):
     """WikiText-2 (Merity et al. 2016) by one fixed protocol, so that perplexities compare between models and tools.
 
-    * Text: a split's raw file as it is (`wiki.valid.raw`), read whole and encoded at once, without special tokens.
-    * Beginning: one `bos_token` before the text (one `eos_token` where the tokenizer has no `bos_token`, as GPT-2
-      begins documents; nothing where it has neither, and the first token is then not predicted). None at the start of
-      windows.
-    * Windows: `context` tokens each. A window starts `stride` tokens after the one before and predicts the tokens that
-      those before have not predicted, so every token is predicted once. The last window ends with the text and is as
-      long as the others. Without a stride it is context - 1: windows share one token.
-    * Metrics: perplexity per token exp(loss / tokens), per word exp(loss / words), bits per byte
-      loss / (ln 2 * bytes), with the loss summed over the text, words separated by white space (line ends are no
-      words), and bytes of UTF-8.
-
-    The stride context - 1 is the rolling log-likelihood of lm-evaluation-harness with a `max_length` of context - 1.
+    The raw file is encoded whole, after one `bos_token` (else `eos_token`, else nothing). Windows of `context` tokens start
+    every `stride` tokens, predict the tokens that those before have not, and the last ends with the text. Losses are
+    summed over the text and divided by its tokens, words (white space separates them) and bytes of UTF-8. The stride
+    context - 1 is the rolling log-likelihood of lm-evaluation-harness with a `max_length` of context - 1.
 
     Attributes:
         path: folder of the files; empty looks for it under HEADJAX_DATA.

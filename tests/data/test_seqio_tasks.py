@@ -13,6 +13,7 @@ from headjax.cli import main
 from headjax.core.errors import DataError
 from headjax.data import DataConfig
 from headjax.data.registry import GLUE, TASKS
+from headjax.data.rows import Share
 from tests.data.vocabulary import write_vocabulary
 
 pytestmark = [
@@ -130,6 +131,16 @@ def test_rows_of_tfds_are_rows_of_the_form_and_their_number_is_known_or_an_error
         assert tfds_rows(spec)["train"].count == 10_000
         with pytest.raises(DataError, match=r"^glue/mrpc:2.0.0: nowhere: cannot be read from TFDS"):
             tfds_rows(dataclasses.replace(spec, sources=(source,)))
+
+
+def test_hosts_read_shares_of_tfds(mocked):
+    from headjax.data.seqio_tasks import tfds_rows
+
+    with mocked(5):
+        source = tfds_rows(TASKS["mrpc"])["validation"]
+        whole, *shares = ([row.values["text"] for row in source.rows(Share(*one))] for one in ((0, 1), (0, 2), (1, 2)))
+    assert sorted(shares[0] + shares[1]) == sorted(whole)
+    assert min(map(len, shares)) == 2
 
 
 def test_no_data_set_and_no_network(tfds, tmp_path, monkeypatch):
