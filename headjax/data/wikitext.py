@@ -33,10 +33,10 @@ FILES = {"train": "wiki.train.raw", "validation": "wiki.valid.raw", "test": "wik
 class WikiText2(Checked):
     """WikiText-2 (Merity et al. 2016) by one fixed protocol, so that perplexities compare between models and tools.
 
-    The raw file is encoded whole, after one `bos_token` (else `eos_token`, else nothing). Windows of `context` tokens start
-    every `stride` tokens, predict the tokens that those before have not, and the last ends with the text. Losses are
-    summed over the text and divided by its tokens, words (white space separates them) and bytes of UTF-8. The stride
-    context - 1 is the rolling log-likelihood of lm-evaluation-harness with a `max_length` of context - 1.
+    The raw file is encoded whole, after one `bos_token` (else `eos_token`, else nothing). Windows of `context` tokens
+    start every `stride` tokens, predict the tokens that those before have not, and the last ends with the text. Losses
+    are summed over the text and divided by its tokens, words (white space separates them) and bytes of UTF-8. The
+    stride context - 1 is the rolling log-likelihood of lm-evaluation-harness with a `max_length` of context - 1.
 
     Attributes:
         path: folder of the files; empty looks for it under HEADJAX_DATA.
