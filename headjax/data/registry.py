@@ -66,6 +66,13 @@ QUESTIONS = TaskSpec(
     files="SQuAD's JSON",
     held_out=OWN_HELD_OUT,
 )
+PAIR_COLUMNS = {
+    "text": ("sentence", "sentence1", "text", "text1", "premise", "question1"),
+    "second": ("sentence2", "text2", "hypothesis", "question2"),
+    "label": ("label", "score", "labels", "class"),
+}
+"""Names of the columns of labelled text by field, those that are looked for first before others."""
+
 OWN_TEXT: dict[str, Any] = {"form": LanguageForm(), "read": whole_text, "vocab_size": 1024}
 
 WIKITEXT_FILES = "wiki.valid.raw and wiki.train.raw"
@@ -74,7 +81,7 @@ WIKITEXT_FOLDERS = ("lm/wikitext-2-raw", "wikitext-2-raw")
 TEXT = (
     _text("python", **OWN_TEXT, files="text that ships with Python"),
     _text("python_code", **OWN_TEXT, files="the source code of Python's standard library"),
-    _text("text", **OWN_TEXT, own=True),
+    _text("text", **OWN_TEXT, own=True, columns=PAIR_COLUMNS),
     _text("lm1b", LM1B, form=LanguageForm(length=256, packed=True), read=text_lines, documents=False),
     _text("wikipedia", WIKIPEDIA),
     _text("books", BOOKS),
@@ -268,13 +275,6 @@ GLUE_TASKS = (
 )
 
 # Forms of the user's own tables.
-
-PAIR_COLUMNS = {
-    "text": ("sentence", "sentence1", "text", "text1", "premise", "question1"),
-    "second": ("sentence2", "text2", "hypothesis", "question2"),
-    "label": ("label", "score", "labels", "class"),
-}
-"""Names of the columns of labelled text by field, those that are looked for first before others."""
 
 
 def _own_table(name: str, form: Form, classes: bool = False, **columns: tuple[str, ...]) -> TaskSpec:

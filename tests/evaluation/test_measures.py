@@ -233,7 +233,7 @@ def test_only_for_models_with_spans(reader, squad):
     plain = reader.replace(config=dataclasses.replace(reader.config, task=NoTask()))
     with pytest.raises(HeadjaxError, match=r"^task: .* a span; .* no_task"):
         load_task(squad, plain)
-    with pytest.raises(HeadjaxError, match=r"missing: .*squad"):
+    with pytest.raises(HeadjaxError, match=r"missing: no such file or folder"):
         load_task(f"{squad}/missing", reader)
 
 
