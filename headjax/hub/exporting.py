@@ -25,7 +25,7 @@ from headjax.hub.families.entries import label_names
 from headjax.hub.families.remote import MODELING
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
-from headjax.hub.layouts import LAYOUTS, choose
+from headjax.hub.layouts import LAYOUTS, Written, choose
 from headjax.hub.onnx import to_onnx
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
@@ -64,41 +64,50 @@ def to_huggingface(
     Args:
         model: the model.
         directory: the directory to write; an earlier export there is replaced.
-        layout: `native` (the shapes the model has, in a class of `transformers`), `remote` (the same beside PyTorch
-            code that computes them, which is read with `trust_remote_code=True`), `padded` (zeros in place of removed
-            heads), or `auto`, the first of these that can express the model. `onnx` writes `model.onnx` instead, see
-            `to_onnx`.
-        family: the family or its `model_type`, which `remote` does not have; None is the family the model was imported
-            from, or the first that fits.
+        layout: `native` (the shapes the model has), `remote` (the same, with PyTorch code that `trust_remote_code=True`
+            runs), `padded` (zeros in place of removed heads), or `auto`, the first of these that can express the model.
+            `onnx` writes `model.onnx` instead, see `to_onnx`.
+        family: the family or its `model_type`, none for `remote`; None is the family the model was imported from, or
+            the first that fits.
         progress: shows what is written.
 
     Raises:
         InexpressibleError: the layout cannot express the model; the message says why and names one that can.
         HeadjaxError: the layout or family is unknown, or the directory holds something else.
     """
+    if family is not None and layout == "remote":
+        raise HeadjaxError("family: the layout remote has none")
     if layout not in ("auto", *LAYOUTS, "onnx"):
         raise HeadjaxError(f"layout: {unknown_name('layout', layout, ['auto', *LAYOUTS, 'onnx'])}")
     declared.check(model.config.tensors(), model.params)
     model = _without_similarity(model)
     if layout == "onnx":
         return to_onnx(model, directory)
-    if family is not None and layout == "remote":
-        raise HeadjaxError("family: the layout remote has none")
     imported = _imported(model)
     chosen, name, written = choose(model, _families(model, family, imported), layout, own=family is None)
-    model = declaring_tokenizer(model) if name == "remote" else model
-    past = imported["config"] if imported else {}
-    if imported and imported["family"] != chosen.model_type:
-        past = {name: past[name] for name in chosen.carried if name in past}
-    past = {name: value for name, value in past.items() if name not in chosen.aliases}
+    entries = _export(declaring_tokenizer(model) if name == "remote" else model, directory, chosen, written, progress)
+    return Exported(
+        chosen.model_type,
+        name,
+        len(entries),
+        sum(entry.size * entry.dtype.itemsize for entry in entries.values()),
+        padding=padding_cost(model, written.model) if name == "padded" else None,
+        bytes_before=imported.get("bytes") if imported else None,
+        notes=_notes(model, chosen, imported),
+    )
+
+
+def _export(
+    model: Model, directory: str | Path, chosen: Family, written: Written, progress: Progress
+) -> Mapping[str, jax.ShapeDtypeStruct]:
+    """Write the directory of a model as a family has written it; return type and shape of the file's tensors."""
+    past = _past(chosen, _imported(model))
     classes = chosen.class_names(written.model.config)
     class_name = next((entry for entry in past.get("architectures") or () if entry in classes), classes[0])
     params, bound = flatten(written.model.params), _bound(written.model, chosen, class_name)
     entries = _entries(bound, params)
-    fields = {**chosen.defaults, **_text_tokens(model), **_merge(past, written.fields)} | {
-        "architectures": [class_name],
-        "dtype": _dtype(entries),
-    }
+    own = {"architectures": [class_name], "dtype": _dtype(entries)}
+    fields = {**chosen.defaults, **_text_tokens(model), **_merge(past, written.fields), **own}
 
     def write(folder: Path) -> None:
         write_safetensors(folder / SINGLE, entries, _tensors(bound, params, progress))
@@ -108,16 +117,14 @@ def to_huggingface(
         write_companions(model, folder)
 
     write_directory(path_of(directory), write, Layout(SINGLE, EXPORTED))
-    size = sum(entry.size * entry.dtype.itemsize for entry in entries.values())
-    return Exported(
-        chosen.model_type,
-        name,
-        len(entries),
-        size,
-        padding=padding_cost(model, written.model) if name == "padded" else None,
-        bytes_before=imported.get("bytes") if imported else None,
-        notes=_notes(model, chosen, imported),
-    )
+    return entries
+
+
+def _past(family: Family, imported: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of the imported config that an export in a family may keep."""
+    past: Mapping[str, Any] = imported["config"] if imported else {}
+    kept = past if imported and imported["family"] == family.model_type else family.carried
+    return {name: past[name] for name in kept if name in past and name not in family.aliases}
 
 
 def _notes(model: Model, family: Family, imported: Mapping[str, Any] | None) -> tuple[str, ...]:
