@@ -109,8 +109,9 @@ def config_classes() -> dict[type, list[type]]:
 
 
 def base_of(cls: type) -> type:
-    """Return the class that a config's fields name: the last one above it that is a config itself."""
-    return ([cls] + [each for each in cls.__mro__ if issubclass(each, Checked) and each is not Checked])[-1]
+    """Return the class that a config's fields name: the last one above it of which there are kinds, or itself."""
+    bases = [each for each in cls.__mro__ if issubclass(each, Checked) and each is not Checked]
+    return ([cls] + [each for each in bases if kinds_of(each)])[-1]
 
 
 def config_page() -> str:
