@@ -6,7 +6,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.commands.examples import TASK, ExamplesOptions, WritingOptions, open_model_and_examples_if_any
+from headjax.commands.examples import (
+    DIRECTORY,
+    TASK,
+    DirectoryKind,
+    ExamplesOptions,
+    WritingOptions,
+    open_model_and_examples_if_any,
+)
 from headjax.commands.options import argument, option
 from headjax.commands.results import NO_EXAMPLES, found, table_of
 from headjax.commands.surgery import Changed, compared, evaluate_each
@@ -26,6 +33,7 @@ class Options(ExamplesOptions, WritingOptions):
         help="collaborative:shared_dim=384, grouped:kv_heads=4, latent:rank=256, fixed:head_dim=128, gated or deep",
         metavar="TARGET",
     )
+    format: DirectoryKind | None = option(None, DIRECTORY)  # `--to` of the other commands
     task: str = option("", TASK, "TASK", reads=True)
     calibrate: Count | None = option(
         None,

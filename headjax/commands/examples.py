@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 MODEL = "model directory, headjax's or of Hugging Face"
 """Help of MODEL."""
 
+DirectoryKind = Literal["huggingface", "headjax"]
+
+DIRECTORY = "kind of directory that OUT is (default: MODEL's)"
+"""Help of the option of a `DirectoryKind`."""
+
 TASK = "task name (python, sst2, ...) or a file"
 """Help of `--task`, also where a command can do without."""
 
@@ -108,7 +113,7 @@ class WritingOptions(CommandOptions):
 
     model: str
     out: str
-    format: Literal["huggingface", "headjax"] | None = option(None, "kind of directory that OUT is (default: MODEL's)")
+    format: DirectoryKind | None = option(None, DIRECTORY, name="--to")
 
     def write(self, model: Model, progress: Progress) -> str:
         """Write the model to OUT; return what is to be said about it."""
@@ -116,7 +121,7 @@ class WritingOptions(CommandOptions):
 
         return write_model(model, self.out, self.kind(), progress=progress)
 
-    def kind(self) -> Literal["headjax", "huggingface"]:
+    def kind(self) -> DirectoryKind:
         """Return the kind of directory that OUT becomes."""
         from headjax.hub.either import kind_of_directory
 

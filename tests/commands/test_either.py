@@ -37,7 +37,7 @@ def test_what_is_pruned_and_converted_stays_a_directory_of_theirs(bert, tmp_path
     batch = example_batch(again)
     np.testing.assert_allclose(again(batch).logits, from_huggingface(tmp_path / "ragged")(batch).logits, atol=1e-2)
     assert call(capsys, "inspect", tmp_path / "gated")[0]["heads"] == 7
-    call(capsys, "prune", bert, tmp_path / "ours", "--remove", "encoder/0/1", "--format", "headjax")
+    call(capsys, "prune", bert, tmp_path / "ours", "--remove", "encoder/0/1", "--to", "headjax")
     assert [attention.ids for attention in load(tmp_path / "ours").config.attention] == [(0, 2, 3), (0, 1, 2, 3)]
 
 
