@@ -19,6 +19,8 @@ from headjax.storage.paths import path_of
 
 if TYPE_CHECKING:
     from headjax.data.config import Opened
+    from headjax.data.rows import Rows
+    from headjax.data.spec import TaskSpec
     from headjax.tokenizers.tokenizer import Tokenizer
 
 LEARNED_FROM = 1_000_000
@@ -151,6 +153,11 @@ def _opened(options: Options) -> tuple[Opened, str]:
             raise DataError(f"{spec.name}: name its files, {spec.name}:PATH or --source PATH")
         opened = config.open(options.source)
         return opened, opened.place
+    return config.opened(_tfds_rows(spec)), ", ".join(source.name for source in spec.sources)
+
+
+def _tfds_rows(spec: TaskSpec) -> Rows:
+    """Return the task's rows from TFDS."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         from headjax.data.seqio_tasks import tfds_rows
@@ -159,7 +166,7 @@ def _opened(options: Options) -> tuple[Opened, str]:
             f"{spec.name}: TFDS needs {error.name}: pip install '.[data]' from a checkout; or name local files with "
             "--source"
         ) from None
-    return config.opened(tfds_rows(spec)), ", ".join(source.name for source in spec.sources)
+    return tfds_rows(spec)
 
 
 def _tokenizer(opened: Opened, options: Options, out: Path) -> Tokenizer:

@@ -106,8 +106,7 @@ def sandbox(pristine, tmp_path, monkeypatch):
     checked = inputs.check_ranges
     monkeypatch.setattr(inputs, "check_ranges", lambda *given: (checked(*given), enough()))
     prepare = importlib.import_module("headjax.commands.prepare")
-    rows = prepare._rows
-    monkeypatch.setattr(prepare, "_rows", lambda spec, paths: rows(spec, paths) if paths else enough())
+    monkeypatch.setattr(prepare, "_tfds_rows", enough)
     for place in ("headjax.training.loop._train", "headjax.plan.tpu.Slice.devices", "jax.distributed.initialize"):
         monkeypatch.setattr(place, enough)
     return folder
