@@ -47,7 +47,7 @@ test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'whole and not parity and not attack' $(BY_FILE) tests
 
 # What may differ between versions of Python, JAX and Flax: imports, attention, other people's models, our own, resuming.
-PART := tests/test_api.py tests/test_flax.py tests/attention/test_module.py tests/attention/test_equivalents.py \
+PART := tests/test_api.py tests/test_flax.py tests/nn/test_module.py tests/nn/test_equivalents.py \
 	tests/sites/test_sites.py tests/sites/test_scores.py tests/sites/test_scans.py tests/sites/test_missed.py \
 	tests/models/test_model.py tests/models/test_parts_run.py tests/models/test_generation.py
 test-part: $(VENV)/.part

@@ -13,20 +13,20 @@ import numpy as np
 
 from benchmarks.result import BenchResult, pytorch
 from benchmarks.speed import DecodingCost, Rates, decoding_cost, peak_rates
-from headjax.attention import GroupedAttention, Kind
-from headjax.attention.rotary import RotaryHalves
 from headjax.conversion import convert
-from headjax.core.norms import RMSNorm
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import count
 from headjax.core.timing import Timing
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
 from headjax.hub import to_huggingface
-from headjax.models.compute import Compute
 from headjax.models.decoder import DecoderConfig
 from headjax.models.generation import begin, for_decoding
 from headjax.models.model import Model
+from headjax.nn import GroupedAttention, Kind
+from headjax.nn.compute import Compute
+from headjax.nn.norms import RMSNorm
+from headjax.nn.rotary import RotaryHalves
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 

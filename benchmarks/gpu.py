@@ -10,17 +10,17 @@ import jax
 import numpy as np
 
 from benchmarks.result import SPREAD, BenchResult, pytorch
-from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import Kind
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns
 from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.compute import Compute
 from headjax.models.config import ModelConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import MaskedLanguageModel
+from headjax.nn.compute import Compute
+from headjax.nn.multi_head import MultiHeadAttention
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, ConstantRate

@@ -12,7 +12,6 @@ import numpy as np
 from flax import nnx
 
 from benchmarks import generate
-from headjax.attention import Kind, MultiHeadAttention
 from headjax.conversion import convert
 from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Solver, fit_layers
@@ -25,9 +24,10 @@ from headjax.heads.site import ones
 from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import generation
-from headjax.models.compute import Compute
 from headjax.models.decoder import DecoderConfig
 from headjax.models.model import Model
+from headjax.nn import Kind, MultiHeadAttention
+from headjax.nn.compute import Compute
 from headjax.training.optimizer import AdamW, LinearDecay
 from headjax.training.step import Trainer
 

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from headjax.core.tensors import count
-from headjax.models.compute import Compute
 from headjax.models.config import ModelConfig
+from headjax.nn.compute import Compute
 
 SIZE = {"cpu": 1024}
 """Rows and columns of the matrices that rates are measured with, by platform; others take `LARGE`."""

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict, config_dict
 
-from headjax.attention import MultiHeadAttention, NoHeadsAttention
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import Kind
 from headjax.core.serialize import kinds_of, to_data
@@ -26,9 +25,10 @@ from headjax.core.tensors import count
 from headjax.models import Model, Pass
 from headjax.models.memory import check_state
 from headjax.models.summary import check_kernels, summarize
+from headjax.nn import MultiHeadAttention, NoHeadsAttention
 from headjax.training.config import TrainConfig, train_config
 from headjax.training.config_file import load_config
-from tests.attention.formulations import FORMULATIONS
+from tests.nn.formulations import FORMULATIONS
 
 SIZES = {"num_layers": 2, "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 4}}
 LAYERS = SIZES | {"width": 8, "hidden": 8}

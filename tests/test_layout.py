@@ -13,7 +13,7 @@ ORDER = (
     "mesh",
     "storage",
     "tokenizers",
-    "attention",
+    "nn",
     "models",
     "heads",
     "initialization",

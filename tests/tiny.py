@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from headjax.attention import CollaborativeAttention, GroupedAttention, Kind, MultiHeadAttention
 from headjax.core.modules import bind, declared
 from headjax.core.tensors import Constant, Normal, Params, Zeros, map_tensors
 from headjax.models import DecoderConfig, EncoderConfig, Model
 from headjax.models.tasks import TaskOutput
+from headjax.nn import CollaborativeAttention, GroupedAttention, Kind, MultiHeadAttention
 from headjax.tokenizers.tokenizer import Tokenizer
 
 WIDTH = 16

@@ -13,8 +13,8 @@ from headjax.core.errors import DataError
 from headjax.core.progress import Update
 from headjax.models.config import Batch
 from headjax.models.inputs import counted_at
-from headjax.models.layer import Probe
 from headjax.models.model import Model
+from headjax.nn.layer import Probe
 
 FOLDS = 4
 """Calibration batches of which one is judged on."""

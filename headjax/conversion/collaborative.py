@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from headjax.attention import CollaborativeAttention, Kind
-from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import Root, covariance_root
 from headjax.conversion.decomposition import CP, Solver, decompose
 from headjax.conversion.products import Products
@@ -24,6 +22,8 @@ from headjax.conversion.target import (
 from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.tensors import Params
+from headjax.nn import CollaborativeAttention, Kind
+from headjax.nn.module import AttentionModule
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

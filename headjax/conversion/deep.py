@@ -18,10 +18,10 @@ from headjax.core.fields import Size
 from headjax.core.modules import arrays, bind, fresh
 from headjax.core.tensors import Params
 from headjax.heads.deepen import deepen, part_counts
-from headjax.models.layer import Layer, TransformerLayer
 from headjax.models.model import Model
-from headjax.models.passes import Pass
-from headjax.models.residuals import BEFORE
+from headjax.nn.layer import Layer, TransformerLayer
+from headjax.nn.passes import Pass
+from headjax.nn.residuals import BEFORE
 
 EXAMPLES, LENGTH = 4, 32
 """Number of sequences that a layer's error is measured on, and their length."""

@@ -10,8 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import GroupedAttention, Kind
-from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import covariance_root
 from headjax.conversion.sharing import (
     Groups,
@@ -36,6 +34,8 @@ from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.modules import declared
 from headjax.core.tensors import Params
+from headjax.nn import GroupedAttention, Kind
+from headjax.nn.module import AttentionModule
 
 NORMS = ("query_norm", "key_norm")
 """Fields and parameters of the norms of queries and keys."""

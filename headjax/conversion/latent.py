@@ -11,8 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import CompressedAttention, GroupedAttention, Kind, LatentAttention
-from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import Moments, Root, covariance_root
 from headjax.conversion.products import gain, gram
 from headjax.conversion.target import (
@@ -25,6 +23,8 @@ from headjax.conversion.target import (
 from headjax.conversion.turning import turned
 from headjax.core.fields import Size
 from headjax.core.tensors import Params
+from headjax.nn import CompressedAttention, GroupedAttention, Kind, LatentAttention
+from headjax.nn.module import AttentionModule
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

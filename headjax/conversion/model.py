@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import GatedAttention
-from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import Calibration, Moments, calibrate, covariance_root
 from headjax.conversion.named import describe, parse_target
 from headjax.conversion.products import Products, query_key, relative_distance, value_output
@@ -32,6 +30,8 @@ from headjax.heads.surgery import LayerModule, map_attention
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.config import Batch
 from headjax.models.model import Model
+from headjax.nn import GatedAttention
+from headjax.nn.module import AttentionModule
 
 
 class Conversion(NamedTuple):

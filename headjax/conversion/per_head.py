@@ -9,8 +9,6 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from headjax.attention import GatedAttention, Kind, NoHeadsAttention
-from headjax.attention.module import AttentionModule
 from headjax.conversion.sharing import fit_query_key, fit_value_output
 from headjax.conversion.target import Site, Target, multi_head_of
 from headjax.conversion.turned_keys import keep_frequencies
@@ -21,6 +19,8 @@ from headjax.core.limits import check_memory
 from headjax.core.modules import declared
 from headjax.core.tensors import Constant, Params, flatten, nested
 from headjax.mesh.memory import memory_of
+from headjax.nn import GatedAttention, Kind, NoHeadsAttention
+from headjax.nn.module import AttentionModule
 
 _FLOAT32 = 4
 """Bytes of a number: layers are converted in float32."""

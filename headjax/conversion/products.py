@@ -8,17 +8,17 @@ from typing import NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from headjax.attention import (
+from headjax.core.errors import ConfigError
+from headjax.core.serialize import kind_of
+from headjax.nn import (
     CollaborativeAttention,
     CompressedAttention,
     GatedAttention,
     GroupedAttention,
     LatentAttention,
 )
-from headjax.attention.module import AttentionModule
-from headjax.core.errors import ConfigError
-from headjax.core.norms import Normalisation
-from headjax.core.serialize import kind_of
+from headjax.nn.module import AttentionModule
+from headjax.nn.norms import Normalisation
 
 Tree = TypeVar("Tree")
 

@@ -9,8 +9,6 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.attention import GatedAttention, GroupedAttention, Kind, MultiHeadAttention, NoHeadsAttention
-from headjax.attention.module import AttentionModule
 from headjax.conversion.calibration import Moments
 from headjax.conversion.products import in_float32
 from headjax.core.errors import ConfigError, require
@@ -19,6 +17,8 @@ from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 from headjax.heads.surgery import attention_layers
 from headjax.models.model import Model
+from headjax.nn import GatedAttention, GroupedAttention, Kind, MultiHeadAttention, NoHeadsAttention
+from headjax.nn.module import AttentionModule
 
 
 class LayerError(NamedTuple):

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import GroupedAttention, Kind, MultiHeadAttention
-from headjax.attention.rotary import Rotary
 from headjax.conversion.target import Site, bias_or_zeros, shared_fields
 from headjax.core.serialize import kind_of
+from headjax.nn import GroupedAttention, Kind, MultiHeadAttention
+from headjax.nn.rotary import Rotary
 
 DISTANCES = 256
 """Number of distances between query and key, from 0 on, that turned keys are weighed for."""

@@ -14,7 +14,7 @@ import numpy as np
 from headjax.core.errors import DataError, require
 from headjax.data.examples import Padded, RandomSource, Source, bucket_ends
 from headjax.mesh.distributed import BatchShare
-from headjax.models.outputs import IGNORED
+from headjax.nn.outputs import IGNORED
 
 if TYPE_CHECKING:
     import grain

@@ -19,7 +19,7 @@ from headjax.data.registry import WIKITEXT_FOLDERS
 from headjax.data.rows import Split
 from headjax.data.task import TaskData
 from headjax.data.text_rows import articles
-from headjax.models.outputs import IGNORED
+from headjax.nn.outputs import IGNORED
 from headjax.tokenizers.tokenizer import Tokenizer
 
 CONTEXT = 1024

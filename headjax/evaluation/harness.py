@@ -22,13 +22,13 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from headjax.core.errors import HeadjaxError
-from headjax.models.compute import Compute
 from headjax.models.decoder import DecoderConfig
 from headjax.models.generation import begin, for_decoding
 from headjax.models.model import Model, load
-from headjax.models.passes import Pass
 from headjax.models.prompts import tokenizer_of
 from headjax.models.sampling import Greedy, Sample, Sampler
+from headjax.nn.compute import Compute
+from headjax.nn.passes import Pass
 
 MAX_LENGTH = 2048
 """Greatest number of tokens of models whose positions have no limit, as lm-eval's own backends have it."""

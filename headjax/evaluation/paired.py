@@ -18,7 +18,7 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.significance import Comparison, mcnemar, paired_bootstrap, t_test
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
-from headjax.models.outputs import IGNORED
+from headjax.nn.outputs import IGNORED
 
 RESAMPLES = 1000
 """Number of bootstrap resamples, that of the paper's compare-mt."""

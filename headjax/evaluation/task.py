@@ -36,11 +36,11 @@ from headjax.evaluation.sets import Ranking, SeveralLabels
 from headjax.evaluation.spans import Spans
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.mesh.mesh import replicated
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, Loss
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
-from headjax.models.passes import Pass
+from headjax.nn.compute import Compute
+from headjax.nn.passes import Pass
 
 if TYPE_CHECKING:
     import grain

@@ -11,13 +11,13 @@ import numpy as np
 from headjax.heads.agreement import Predictions, agreement_kind, compare, mean_agreement, predict
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.heads.program import gated
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
-from headjax.models.outputs import IGNORED
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
 from headjax.models.tasks.classification import names_or_numbers
+from headjax.nn.compute import Compute
+from headjax.nn.outputs import IGNORED
 
 MOST_EXAMPLES = 3
 """Number of examples that are shown where their attention is not more than `MOST_BYTES`."""

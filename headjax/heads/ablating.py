@@ -24,7 +24,7 @@ from headjax.heads.site import AttentionSite, Gates, at_path, filled, find_heads
 from headjax.heads.statistics import one_behind
 from headjax.mesh.distributed import fetch
 from headjax.mesh.explicit import explicit_mesh
-from headjax.models.compute import Compute
+from headjax.nn.compute import Compute
 
 Metrics = tuple[tuple[str, Loss], ...]
 """Metrics by name, functions of a model and a batch that return one value per example."""

@@ -12,13 +12,13 @@ import numpy as np
 
 from headjax.core.progress import Update
 from headjax.heads.statistics import sum_over
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.inputs import counted_at, device_batch
 from headjax.models.model import Model
-from headjax.models.passes import Pass
 from headjax.models.tasks import NoTask, Regression, SentenceSimilarity, Span
 from headjax.models.tasks.text import sentence_embeddings
+from headjax.nn.compute import Compute
+from headjax.nn.passes import Pass
 
 Kind = Literal["kl", "cosine", "squared_difference"]
 """Measures of agreement: KL(first || second) of predictions in nats, cosine of embeddings, difference of numbers."""

@@ -11,15 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention.operands import Mask
 from headjax.heads.head_id import HeadId
 from headjax.heads.statistics import Pattern, counted_queries, offsets, probabilities, sum_over, visible_keys
-from headjax.models.compute import Compute
 from headjax.models.config import Batch
 from headjax.models.inputs import device_batch
-from headjax.models.layer import Probe
 from headjax.models.model import Model
-from headjax.models.passes import Pass
+from headjax.nn.compute import Compute
+from headjax.nn.layer import Probe
+from headjax.nn.operands import Mask
+from headjax.nn.passes import Pass
 
 ROLES: Mapping[str, int | None] = {"previous": -1, "self": 0, "next": 1, "first": None}
 """Position of the key that a query attends to, relative to its own; None is the first key that is no padding."""

@@ -11,10 +11,10 @@ import numpy as np
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads.effect import Effect
-from headjax.models.compute import Compute
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.models.walk import LayerBlock, embed, step
+from headjax.nn.compute import Compute
 
 
 class _Example(NamedTuple):

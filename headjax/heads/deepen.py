@@ -20,20 +20,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Kind, NoHeadsAttention
-from headjax.attention.module import AttentionModule
 from headjax.core import history
 from headjax.core.errors import require
 from headjax.core.modules import arrays, bind, fresh
-from headjax.core.norms import Normalisation
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, flatten, nested
 from headjax.heads.units import resized
 from headjax.models.config import ModelConfig
-from headjax.models.feed_forward import FeedForward
-from headjax.models.layer import Layer, TransformerLayer
 from headjax.models.model import Model
-from headjax.models.residuals import BEFORE
+from headjax.nn import Kind, NoHeadsAttention
+from headjax.nn.feed_forward import FeedForward
+from headjax.nn.layer import Layer, TransformerLayer
+from headjax.nn.module import AttentionModule
+from headjax.nn.norms import Normalisation
+from headjax.nn.residuals import BEFORE
 
 Parts = dict[str, list[int]]
 """Number of layers that each layer splits into, by stack (`encoder`, `decoder`)."""

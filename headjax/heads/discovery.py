@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from flax import nnx
 
-from headjax.attention.module import AttentionModule, NoHeadsAttention
 from headjax.core.errors import HeadjaxError
 from headjax.core.modules import declared
 from headjax.core.tensors import flatten
 from headjax.heads.checks import check_alone, check_arrays, check_projection, layers_in_front
 from headjax.heads.site import HEAD_IDS, ROOT, AttentionSite, Sites, View, at_path, is_within, parameters
+from headjax.nn.module import AttentionModule, NoHeadsAttention
 
 HEADS = ("num_heads", "num_query_heads", "num_attention_heads", "n_heads", "n_head", "heads")
 """Names by which attention layers say how many query heads they have."""

@@ -12,11 +12,11 @@ import jax
 from headjax.core.errors import DataError
 from headjax.heads.agreement import Predictions, agreement_kind, compare, mean_agreement, predictions_of
 from headjax.heads.statistics import sum_over
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, Loss, ModelConfig, Output
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
-from headjax.models.passes import Pass
+from headjax.nn.compute import Compute
+from headjax.nn.passes import Pass
 
 MEASURED = 64
 """Number of examples on which a change of the model's output is measured."""

@@ -12,10 +12,10 @@ from flax import nnx
 from headjax.core import history
 from headjax.core.errors import ConfigError, require
 from headjax.core.modules import arrays, bind, declared
-from headjax.core.norms import Normalisation
 from headjax.core.tensors import Tensors, flatten
-from headjax.models.layer import Layer, TransformerLayer
 from headjax.models.model import Model
+from headjax.nn.layer import Layer, TransformerLayer
+from headjax.nn.norms import Normalisation
 
 
 def fold_shortcuts(model: Model) -> Model:

@@ -16,12 +16,12 @@ from headjax.heads.statistics import sum_over
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import by_example, check_batch_size, spreading_mesh
 from headjax.mesh.rules import ShardingConfig, shardings
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, head_stack_at
 from headjax.models.inputs import check_batch, counted_at, device_batch
-from headjax.models.layer import TransformerLayer
 from headjax.models.model import Model
 from headjax.models.walk import LayerBlock, State, embed, step
+from headjax.nn.compute import Compute
+from headjax.nn.layer import TransformerLayer
 
 Tree = TypeVar("Tree")
 

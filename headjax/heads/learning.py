@@ -17,7 +17,7 @@ from headjax.heads.learned_gates import GateDistribution, LearnedGates, closed, 
 from headjax.heads.missed import checked
 from headjax.heads.program import Applied, Loss, Program, prepare
 from headjax.heads.site import Gates, find_heads, ones, to_values
-from headjax.models.compute import Compute
+from headjax.nn.compute import Compute
 
 
 def learn_gates(

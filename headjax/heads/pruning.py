@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import CollaborativeAttention
-from headjax.attention.module import AttentionModule
 from headjax.core import history
 from headjax.heads.head_id import HeadId, position, tied_heads
 from headjax.heads.surgery import LayerModule, kept_heads, map_attention
 from headjax.models.model import Model
+from headjax.nn import CollaborativeAttention
+from headjax.nn.module import AttentionModule
 
 PERCENTAGES = tuple(range(5, 101, 5))
 """5, 10, ..., 100: the steps of Michel et al.'s BERT experiments."""

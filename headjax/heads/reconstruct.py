@@ -35,9 +35,9 @@ from headjax.heads.site import (
 from headjax.heads.statistics import sum_over
 from headjax.heads.units import Place, prune_units
 from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
-from headjax.models.compute import Compute
 from headjax.models.model import Model
 from headjax.models.walk import shows_sub_layers
+from headjax.nn.compute import Compute
 
 SECOND_MAPS = ("down_proj", "fc2", "linear2", "dense2", "w2", "wo", "linear_out", "fc_out", "c_proj", "down")
 """Names of a feed-forward's second map."""

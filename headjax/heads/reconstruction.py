@@ -23,11 +23,11 @@ from headjax.heads.refit import RIDGES, Change, RefitSums, centred, least_needed
 from headjax.heads.surgery import output_map
 from headjax.heads.units import Place, units_to_remove
 from headjax.mesh.distributed import fetch
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
-from headjax.models.layer import TransformerLayer
 from headjax.models.model import Model, check_parts
 from headjax.models.walk import FEED_FORWARD
+from headjax.nn.compute import Compute
+from headjax.nn.layer import TransformerLayer
 
 
 class LayerRepair(NamedTuple):

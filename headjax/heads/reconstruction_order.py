@@ -32,13 +32,13 @@ from headjax.heads.statistics import sum_over
 from headjax.mesh.distributed import fetch
 from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
 from headjax.mesh.mesh import by_example
-from headjax.models.compute import Compute
 from headjax.models.config import HEAD_STACKS, ModelConfig
 from headjax.models.inputs import counted_at
-from headjax.models.layer import Probe
 from headjax.models.model import Model
-from headjax.models.passes import Pass
 from headjax.models.walk import shows_sub_layers
+from headjax.nn.compute import Compute
+from headjax.nn.layer import Probe
+from headjax.nn.passes import Pass
 
 POINTS = 4
 """Numbers of removed heads of a layer at which the effect is measured: a quarter, half, three quarters, all."""

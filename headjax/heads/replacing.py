@@ -11,12 +11,12 @@ from typing import Any
 import jax
 from flax import nnx
 
-from headjax.attention import AttentionModule, GroupedAttention, RotaryHalves
 from headjax.core.errors import HeadjaxError
-from headjax.core.norms import RMSNorm
 from headjax.core.tensors import nested
 from headjax.heads.discovery import ADAPTERS, find_sites
 from headjax.heads.site import AttentionSite, at_path, parameters, put_at
+from headjax.nn import AttentionModule, GroupedAttention, RotaryHalves
+from headjax.nn.norms import RMSNorm
 
 NO_CACHE = "cache: a layer of headjax fills no cache of the layer that it replaces; call it with whole texts"
 

@@ -20,7 +20,7 @@ from headjax.heads.scores import NO_TARGET, Scores, means, require_finite
 from headjax.heads.seam import Notes
 from headjax.heads.site import AttentionSite, Gates, Sites, filled, to_values
 from headjax.heads.statistics import STATISTICS, sum_over
-from headjax.models.compute import Compute
+from headjax.nn.compute import Compute
 
 
 def score_heads(

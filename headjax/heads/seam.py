@@ -23,15 +23,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec
 
-from headjax.attention.attend import Call
-from headjax.attention.module import AttentionModule
-from headjax.attention.operands import Attended
 from headjax.core.errors import HeadjaxError
 from headjax.core.modules import Beside
 from headjax.heads.site import AttentionSite, Sites, at_path, output_matrix
 from headjax.heads.statistics import STATISTICS, Pattern, counted_queries
 from headjax.mesh.explicit import placed_as, spread_by_compiler
 from headjax.models.inputs import counted_at
+from headjax.nn.attend import Call
+from headjax.nn.module import AttentionModule
+from headjax.nn.operands import Attended
 
 Read = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """Function of contexts `[..., heads, head_dim]`, W_O `[heads, head_dim, width]` and counted positions `[...]`."""

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention.operands import Mask
 from headjax.core.errors import DataError, KernelError
 from headjax.mesh.distributed import fetch
 from headjax.models.inputs import counted_at
+from headjax.nn.operands import Mask
 
 
 class Pattern(NamedTuple):

@@ -14,11 +14,11 @@ from headjax.core.modules import arrays, bind, fresh
 from headjax.core.tensors import Params, abstract
 from headjax.heads.head_id import HeadId, require_stack, tied_heads
 from headjax.models.config import HEAD_STACKS, ModelConfig
-from headjax.models.feed_forward import FeedForward
-from headjax.models.layer import TransformerLayer
 from headjax.models.model import Model
-from headjax.models.stack import Stack
 from headjax.models.walk import FEED_FORWARD
+from headjax.nn.feed_forward import FeedForward
+from headjax.nn.layer import TransformerLayer
+from headjax.nn.stack import Stack
 
 
 class LayerModule(NamedTuple):

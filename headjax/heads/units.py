@@ -16,8 +16,8 @@ from headjax.core.modules import bind, declared
 from headjax.core.tensors import map_tensors
 from headjax.heads.surgery import LayerModule, config_after, map_feed_forward
 from headjax.models.config import ModelConfig
-from headjax.models.feed_forward import FeedForward
 from headjax.models.model import Model
+from headjax.nn.feed_forward import FeedForward
 
 Place = tuple[str, int]
 """A stack (`encoder`, `decoder`) and a layer in it."""

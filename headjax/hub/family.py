@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.kind import Kind
 from headjax.core.serialize import kind_of
 from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules, under
 from headjax.hub.table import InexpressibleError, Record, record
 from headjax.models.config import ModelConfig
+from headjax.nn.multi_head import MultiHeadAttention
 
 Copies = tuple[tuple[str, str], ...]
 """Pairs (copy, original) of tensors that some files hold twice."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from headjax.core.errors import CheckpointError, ConfigError, DataError
 from headjax.core.fields import INTEGER_MAX, shown
-from headjax.models.feed_forward import ActivationName
+from headjax.nn.feed_forward import ActivationName
 from headjax.storage.files import check_links, read_document
 
 T = TypeVar("T")

@@ -8,9 +8,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 
-from headjax.attention.latent import LatentAttention
-from headjax.attention.module import AttentionModule
-from headjax.attention.multi_head import GroupedAttention, MultiHeadAttention
 from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
 from headjax.core.fields import options_of
 from headjax.core.kind import Kind
@@ -28,6 +25,9 @@ from headjax.hub.rules import bind
 from headjax.hub.table import InexpressibleError
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
+from headjax.nn.latent import LatentAttention
+from headjax.nn.module import AttentionModule
+from headjax.nn.multi_head import GroupedAttention, MultiHeadAttention
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import kind_of
 from headjax.hub.checking import EXPORTED, ONNX, Exported, example_batch, longest
 from headjax.hub.companions import write_companions
-from headjax.models.compute import Compute
 from headjax.models.model import Model
-from headjax.models.passes import Pass
+from headjax.nn.compute import Compute
+from headjax.nn.passes import Pass
 from headjax.storage.directories import Layout, write_directory
 from headjax.storage.failures import in_one_line
 from headjax.storage.paths import path_of, size_of

@@ -14,11 +14,6 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention.collaborative import CollaborativeAttention
-from headjax.attention.compressed import CompressedAttention
-from headjax.attention.latent import LatentAttention
-from headjax.attention.module import AttentionModule, NoHeadsAttention, WrappingAttention
-from headjax.attention.multi_head import GroupedAttention, MultiHeadAttention
 from headjax.core.kind import Kind
 from headjax.core.modules import declared
 from headjax.core.serialize import kind_of
@@ -28,6 +23,11 @@ from headjax.hub.family import Family
 from headjax.hub.table import InexpressibleError
 from headjax.models.config import HEAD_STACKS
 from headjax.models.model import Model
+from headjax.nn.collaborative import CollaborativeAttention
+from headjax.nn.compressed import CompressedAttention
+from headjax.nn.latent import LatentAttention
+from headjax.nn.module import AttentionModule, NoHeadsAttention, WrappingAttention
+from headjax.nn.multi_head import GroupedAttention, MultiHeadAttention
 
 
 class PlainHeads(NamedTuple):

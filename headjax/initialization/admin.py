@@ -25,11 +25,11 @@ from headjax.initialization.initialization import (
     set_shortcuts,
 )
 from headjax.mesh.mesh import replicated
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.model import Model
-from headjax.models.passes import Joining, Pass
 from headjax.models.walk import LayerBlock, blocks_of, entered
+from headjax.nn.compute import Compute
+from headjax.nn.passes import Joining, Pass
 
 _SMALLEST = 0.5
 """The second omega of a stack whose input is about normalised is more than 1; of one with unscaled embeddings of

@@ -15,10 +15,10 @@ from headjax.core.errors import require
 from headjax.core.fields import Checked
 from headjax.core.modules import arrays, declared
 from headjax.core.tensors import Params, flatten
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.model import Model
-from headjax.models.stack import Stack
+from headjax.nn.compute import Compute
+from headjax.nn.stack import Stack
 
 
 class Setting(NamedTuple):

@@ -10,15 +10,15 @@ import jax.numpy as jnp
 
 from headjax.core.errors import DataError
 from headjax.mesh.explicit import on_automatic_axes
-from headjax.models.cache import DecodingState
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, GenerativeConfig
 from headjax.models.decode_loop import start
 from headjax.models.generation import check_generative, for_decoding
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
-from headjax.models.passes import Pass
 from headjax.models.prompts import check_positions
+from headjax.nn.cache import DecodingState
+from headjax.nn.compute import Compute
+from headjax.nn.passes import Pass
 
 NEVER = -1e30
 """Score of a hypothesis that does not exist."""

@@ -16,15 +16,15 @@ from headjax.core.errors import DataError, require
 from headjax.core.fields import LISTED_MAX, Checked, Listed, Positive, Rate, Size
 from headjax.core.kind import Kind
 from headjax.core.modules import declared, declared_module
-from headjax.core.norms import LayerNorm, Norm
+from headjax.core.ranges import Range
 from headjax.core.tensors import Initializer, Normal, Params, Tensors, initialize
-from headjax.models.cache import DecodingState, Prompt
-from headjax.models.feed_forward import ActivationName
-from headjax.models.layer import Layer
-from headjax.models.passes import Pass
-from headjax.models.ranges import Range
-from headjax.models.residuals import ResidualKind
-from headjax.models.stack import Stack
+from headjax.nn.cache import DecodingState, Prompt
+from headjax.nn.feed_forward import ActivationName
+from headjax.nn.layer import Layer
+from headjax.nn.norms import LayerNorm, Norm
+from headjax.nn.passes import Pass
+from headjax.nn.residuals import ResidualKind
+from headjax.nn.stack import Stack
 
 Batch = Mapping[str, Any]
 """Arrays by Hugging Face's names: `input_ids [batch, length]`, `attention_mask [batch, length]`, `labels`, ...

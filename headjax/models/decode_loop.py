@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from headjax.core.errors import DataError
-from headjax.models.cache import DecodingState, with_units, without_units
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, GenerativeConfig
-from headjax.models.passes import Pass
 from headjax.models.prompts import prompt_length
 from headjax.models.sampling import Sampler
+from headjax.nn.cache import DecodingState, with_units, without_units
+from headjax.nn.compute import Compute
+from headjax.nn.passes import Pass
 
 
 def start(

@@ -9,20 +9,20 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.kind import Kind
+from headjax.core.ranges import Range
 from headjax.core.serialize import kind
-from headjax.models.cache import DecodingState, Prompt
 from headjax.models.config import Batch, GenerativeConfig, Loss, Output
 from headjax.models.decoding import decode, empty_cache
-from headjax.models.embeddings import PositionKind, Positions, TokenEmbeddings
 from headjax.models.inputs import abstract_integers, batch_present, batch_tokens, embedded, reading
-from headjax.models.outputs import IGNORED, VocabularyLogits, cross_entropy
-from headjax.models.passes import Pass
-from headjax.models.ranges import Range
-from headjax.models.residuals import ResidualKind
-from headjax.models.stack import TransformerStack
+from headjax.nn.cache import DecodingState, Prompt
+from headjax.nn.embeddings import PositionKind, Positions, TokenEmbeddings
+from headjax.nn.multi_head import MultiHeadAttention
+from headjax.nn.outputs import IGNORED, VocabularyLogits, cross_entropy
+from headjax.nn.passes import Pass
+from headjax.nn.residuals import ResidualKind
+from headjax.nn.stack import TransformerStack
 
 
 @kind("decoder")
@@ -41,7 +41,7 @@ class DecoderConfig(GenerativeConfig):
 
     Attributes:
         vocab_size: number of tokens.
-        positions: how positions enter, see `headjax.models.embeddings.Positions`; rotary ones belong to attention.
+        positions: how positions enter, see `headjax.nn.embeddings.Positions`; rotary ones belong to attention.
         max_length: longest sequence, in tokens; None is any.
         position_offset: added to every learned position.
         embedding_norm: whether the embeddings are normalised; post-norm stacks need it to begin at variance one.

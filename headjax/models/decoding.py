@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.operands import Mask
-from headjax.models.cache import Cache, GroupCache, LayerCache, is_empty, stored
-from headjax.models.layer import CACHE, TransformerLayer
-from headjax.models.passes import Pass
-from headjax.models.stack import Layers, TransformerStack
+from headjax.nn.cache import Cache, GroupCache, LayerCache, is_empty, stored
+from headjax.nn.layer import CACHE, TransformerLayer
+from headjax.nn.operands import Mask
+from headjax.nn.passes import Pass
+from headjax.nn.stack import Layers, TransformerStack
 
 
 def decode(stack: TransformerStack, x: jax.Array, call: Pass, cache: Cache) -> tuple[jax.Array, Cache]:

@@ -8,23 +8,23 @@ from typing import Any, Self
 import jax
 from flax import nnx
 
-from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, Rate, Size
 from headjax.core.kind import Kind
-from headjax.core.norms import LayerNorm, Norm
+from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal
 from headjax.models.config import Batch, Loss, ModelConfig, Output
-from headjax.models.embeddings import PositionKind, Positions, TokenEmbeddings
-from headjax.models.feed_forward import ActivationName, fold
 from headjax.models.inputs import abstract_integers, embedded, reading
-from headjax.models.outputs import Pooler
-from headjax.models.passes import Pass
-from headjax.models.ranges import Range
-from headjax.models.stack import TransformerStack
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
 from headjax.models.tasks.task_output import task_answer
+from headjax.nn.embeddings import PositionKind, Positions, TokenEmbeddings
+from headjax.nn.feed_forward import ActivationName, fold
+from headjax.nn.multi_head import MultiHeadAttention
+from headjax.nn.norms import LayerNorm, Norm
+from headjax.nn.outputs import Pooler
+from headjax.nn.passes import Pass
+from headjax.nn.stack import TransformerStack
 
 
 @kind("encoder")
@@ -43,7 +43,7 @@ class EncoderConfig(ModelConfig):
 
     Attributes:
         vocab_size: number of tokens.
-        positions: how positions enter, see `headjax.models.embeddings.Positions`.
+        positions: how positions enter, see `headjax.nn.embeddings.Positions`.
         max_length: longest sequence, in tokens.
         position_offset: added to every learned position (RoBERTa counts from 2).
         segments: number of segment embeddings, 0 for none.

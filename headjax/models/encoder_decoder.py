@@ -9,19 +9,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.multi_head import MultiHeadAttention
-from headjax.attention.operands import Mask
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, Positive, Rate, Size
 from headjax.core.kind import Kind
-from headjax.core.norms import RMSNorm
+from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import FanIn, FanOut, Initializer, Xavier
-from headjax.models.cache import DecodingState, Prompt
 from headjax.models.config import Batch, GenerativeConfig, Loss, Output
 from headjax.models.decoding import decode, empty_cache
-from headjax.models.embeddings import PositionKind, Positions, RelativeBuckets, TokenEmbeddings
-from headjax.models.feed_forward import fold
 from headjax.models.inputs import (
     abstract_integers,
     batch_array,
@@ -31,10 +26,15 @@ from headjax.models.inputs import (
     embedded,
     reading,
 )
-from headjax.models.outputs import IGNORED, VocabularyLogits, cross_entropy
-from headjax.models.passes import Pass
-from headjax.models.ranges import Range
-from headjax.models.stack import TransformerStack
+from headjax.nn.cache import DecodingState, Prompt
+from headjax.nn.embeddings import PositionKind, Positions, RelativeBuckets, TokenEmbeddings
+from headjax.nn.feed_forward import fold
+from headjax.nn.multi_head import MultiHeadAttention
+from headjax.nn.norms import RMSNorm
+from headjax.nn.operands import Mask
+from headjax.nn.outputs import IGNORED, VocabularyLogits, cross_entropy
+from headjax.nn.passes import Pass
+from headjax.nn.stack import TransformerStack
 
 
 @kind("encoder_decoder")
@@ -57,7 +57,7 @@ class EncoderDecoderConfig(GenerativeConfig):
         vocab_size: number of tokens, of the source.
         target_vocab_size: number of the target's; None is as many.
         share_tokens: whether both sides use one table of token embeddings.
-        positions: how positions enter on each side, see `headjax.models.embeddings.Positions`.
+        positions: how positions enter on each side, see `headjax.nn.embeddings.Positions`.
         max_length: longest sequence on each side, in tokens; None is any.
         position_offset: added to every learned position.
         position_bias, decoder_position_bias: relative positions of a stack's self-attention (T5), or None.

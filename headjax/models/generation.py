@@ -14,12 +14,10 @@ from headjax.core.errors import DataError
 from headjax.core.limits import check_memory
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.mesh.memory import memory_of
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, GenerativeConfig, ModelConfig
 from headjax.models.decode_loop import Loop, Settings, continue_until, read_prompts
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
-from headjax.models.passes import Pass
 from headjax.models.prompts import (
     NEW_TOKENS,
     check_positions,
@@ -30,6 +28,8 @@ from headjax.models.prompts import (
     tokenizer_of,
 )
 from headjax.models.sampling import Greedy, Sampler
+from headjax.nn.compute import Compute
+from headjax.nn.passes import Pass
 
 
 class Generated(NamedTuple):

@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.operands import Mask
 from headjax.core.errors import DataError
+from headjax.core.ranges import check_ranges
 from headjax.models.config import Batch, ModelConfig
-from headjax.models.embeddings import Positions
-from headjax.models.feed_forward import fold
-from headjax.models.passes import Pass
-from headjax.models.ranges import check_ranges
+from headjax.nn.embeddings import Positions
+from headjax.nn.feed_forward import fold
+from headjax.nn.operands import Mask
+from headjax.nn.passes import Pass
 
 
 def check_batch(config: ModelConfig, batch: Batch) -> Batch:

@@ -19,12 +19,12 @@ from headjax.core.modules import Aside, arrays, bind, declared_module, settings,
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 from headjax.mesh.explicit import spread_by_example
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, Loss, ModelConfig, Output
 from headjax.models.directory import ModelFolder, Saved, save
 from headjax.models.inputs import device_batch
-from headjax.models.passes import Pass, Probe, ProbeFunction
 from headjax.models.walk import LayerBlock, NextStack, State, blocks_of, entered
+from headjax.nn.compute import Compute
+from headjax.nn.passes import Pass, Probe, ProbeFunction
 
 
 class _Beside(NamedTuple):

@@ -19,7 +19,7 @@ def with_task(model: Model, task: TaskOutput, *, seed: int = 0) -> Model:
 
     A pooler is added where the task reads the pooled vector and the model does not pool.
 
-        >>> from headjax.attention import Kind, MultiHeadAttention
+        >>> from headjax.nn import Kind, MultiHeadAttention
         >>> from headjax.models import EncoderConfig
         >>> heads = Kind(MultiHeadAttention, num_heads=2, head_dim=8)
         >>> small = EncoderConfig(attention=heads, hidden=16, width=16, num_layers=1)

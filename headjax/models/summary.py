@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 import jax
 
-from headjax.attention import Call, Dropout
-from headjax.attention.attend import choosing_only
-from headjax.attention.kernels import KERNELS, target
 from headjax.core import tensors as declared
 from headjax.core.errors import ConfigError, KernelError
 from headjax.core.kind import Kind
 from headjax.core.modules import declared as declared_weights
 from headjax.core.serialize import kind_of, to_data
-from headjax.models.compute import Compute
 from headjax.models.config import ModelConfig
+from headjax.nn import Call, Dropout
+from headjax.nn.attend import choosing_only
+from headjax.nn.compute import Compute
+from headjax.nn.kernels import KERNELS, target
 
 
 class LayerSummary(NamedTuple):

@@ -9,25 +9,25 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.multi_head import MultiHeadAttention
-from headjax.attention.operands import Dropout
-from headjax.attention.projections import into_heads
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Listed, Size
 from headjax.core.kind import Kind
-from headjax.core.norms import LayerNorm, Norm
+from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal, Zeros, weight
 from headjax.models.config import Batch, Loss, ModelConfig, Output
-from headjax.models.feed_forward import ActivationName, fold
 from headjax.models.inputs import batch_array
-from headjax.models.outputs import IGNORED, Pooler
-from headjax.models.passes import Pass
-from headjax.models.ranges import Range
-from headjax.models.residuals import ResidualKind
-from headjax.models.stack import TransformerStack
 from headjax.models.tasks import DistilledClassification, Features, NoTask, TaskOutput, Vocabulary
 from headjax.models.tasks.task_output import task_answer
+from headjax.nn.feed_forward import ActivationName, fold
+from headjax.nn.multi_head import MultiHeadAttention
+from headjax.nn.norms import LayerNorm, Norm
+from headjax.nn.operands import Dropout
+from headjax.nn.outputs import IGNORED, Pooler
+from headjax.nn.passes import Pass
+from headjax.nn.projections import into_heads
+from headjax.nn.residuals import ResidualKind
+from headjax.nn.stack import TransformerStack
 
 NO_TOKENS = Vocabulary(0, 0)
 

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from headjax.core.modules import Aside
-from headjax.models.compute import Compute
 from headjax.models.config import HEAD_STACKS, Batch, ModelConfig
-from headjax.models.layer import TransformerLayer
-from headjax.models.passes import Joining, Pass, Probe
-from headjax.models.stack import LayerGroup
+from headjax.nn.compute import Compute
+from headjax.nn.layer import TransformerLayer
+from headjax.nn.passes import Joining, Pass, Probe
+from headjax.nn.stack import LayerGroup
 
 FEED_FORWARD = "feed_forward"
 """Slot of the feed-forward sub-layer, beside `attention` and `cross_attention`."""

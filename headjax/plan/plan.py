@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from headjax.attention.kernels import target
 from headjax.core.errors import ConfigError, require, within
 from headjax.core.fields import Size
 from headjax.core.serialize import from_data
@@ -20,10 +19,11 @@ from headjax.initialization import ModelSource
 from headjax.mesh.mesh import MeshConfig, check_batch_size
 from headjax.mesh.random_bits import Prng
 from headjax.mesh.rules import ShardingConfig, shardings
-from headjax.models.compute import Compute
 from headjax.models.config import ModelConfig
 from headjax.models.memory import STATE
 from headjax.models.summary import check_kernels
+from headjax.nn.compute import Compute
+from headjax.nn.kernels import target
 from headjax.plan.collectives import Collective, collectives
 from headjax.plan.tpu import GIB, Slice
 from headjax.training.optimizer import Optimizer

@@ -11,9 +11,9 @@ from headjax.core import history
 from headjax.core.programs import forget
 from headjax.core.progress import Update
 from headjax.heads.reconstruct import reconstruct
-from headjax.models.compute import Compute
 from headjax.models.config import Batch
 from headjax.models.model import Model
+from headjax.nn.compute import Compute
 from headjax.shrinking.choice import Choice
 from headjax.shrinking.places import converted, places_of, without
 

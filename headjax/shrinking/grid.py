@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-from headjax.attention import Kind
 from headjax.conversion.named import parse_target
 from headjax.conversion.target import Target
 from headjax.conversion.turning import turns
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Bound, Checked
+from headjax.nn import Kind
 
 Share = Annotated[float, Bound("must be from 0 to 1", lambda value: 0.0 <= value <= 1.0)]
 """A share of a layer's heads, units or dimensions."""

@@ -25,8 +25,8 @@ from headjax.core.timing import Timing, seconds_in_turns, time_in_turns
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model, forward
-from headjax.models.passes import Joining, Pass
 from headjax.models.walk import FEED_FORWARD
+from headjax.nn.passes import Joining, Pass
 from headjax.shrinking.places import Place
 
 REPEATS = 9

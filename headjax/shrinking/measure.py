@@ -23,11 +23,11 @@ from headjax.heads.reconstruction_order import batches_for, layer_removals
 from headjax.heads.refit import Change, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
-from headjax.models.layer import TransformerLayer
 from headjax.models.model import Model
 from headjax.models.walk import LayerBlock
+from headjax.nn.compute import Compute
+from headjax.nn.layer import TransformerLayer
 from headjax.shrinking.costs import costs_of
 from headjax.shrinking.grid import Grid, Level, head_groups, target_of
 from headjax.shrinking.places import Orders, Place, attentions_of, converted, places_of, without

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from headjax.attention import Kind
 from headjax.conversion.calibration import Moments
 from headjax.conversion.model import convert
 from headjax.conversion.target import Target
@@ -16,6 +15,7 @@ from headjax.heads.pruning import prune
 from headjax.heads.units import units_to_remove
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD
+from headjax.nn import Kind
 from headjax.shrinking.grid import Grid, Level, head_groups, heads_left
 
 Orders = Mapping[str, Sequence[int]]

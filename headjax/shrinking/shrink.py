@@ -19,10 +19,10 @@ from headjax.heads.agreement import agreement_kind
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.program import Loss
 from headjax.mesh.explicit import on_automatic_axes
-from headjax.models.compute import Compute
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.models.walk import shows_sub_layers
+from headjax.nn.compute import Compute
 from headjax.shrinking.build import build
 from headjax.shrinking.by_loss import by_loss
 from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose, choose_if_any

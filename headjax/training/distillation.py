@@ -24,13 +24,13 @@ from headjax.heads.agreement import divergence
 from headjax.mesh.distributed import on_this_process, put_batch
 from headjax.mesh.mesh import MeshConfig, batch_sharding
 from headjax.mesh.rules import shardings
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, Loss, ModelConfig, Output
 from headjax.models.inputs import check_batch, counted_at
 from headjax.models.model import Model
-from headjax.models.passes import Pass
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
 from headjax.models.tasks.text import cosines
+from headjax.nn.compute import Compute
+from headjax.nn.passes import Pass
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.optimizer import AdamW, LinearDecay, Optimizer
 from headjax.training.step import Objective, Trainer

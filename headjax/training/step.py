@@ -20,10 +20,10 @@ from headjax.mesh.distributed import place_copies
 from headjax.mesh.mesh import BATCH_AXES, COPY_AXES, axes_of, batch_sharding, parts_along, replicated
 from headjax.mesh.random_bits import Prng, step_key
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
-from headjax.models.compute import Compute
 from headjax.models.config import Batch, Loss, ModelConfig, Output
 from headjax.models.model import Model
-from headjax.models.passes import Pass
+from headjax.nn.compute import Compute
+from headjax.nn.passes import Pass
 
 
 class TrainState(NamedTuple):

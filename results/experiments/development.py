@@ -20,11 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import RotaryHalves
 from headjax.conversion import convert
 from headjax.core.tensors import flatten
 from headjax.hub.demo_model import demo_model
 from headjax.models.model import Model, load
+from headjax.nn import RotaryHalves
 
 WEIGHTS = Path(__file__).with_name("development.npz")
 """Trained weights in float16, by path."""

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from headjax.attention.attend import attend
+from headjax.nn.attend import attend
 from results.table import Row, write
 
 TOKENS, WIDTH, SEEDS, STEPS, RATE = 16, 32, 5, 4000, 0.02

@@ -18,9 +18,9 @@ from benchmarks.result import in_new_process
 from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import count
 from headjax.hub import from_huggingface
-from headjax.models.compute import Compute
 from headjax.models.generation import cache_bytes
 from headjax.models.model import load
+from headjax.nn.compute import Compute
 
 TINY = Shape(
     width=16, layers=1, heads=4, kv_heads=2, head_dim=4, hidden=24, vocabulary=50, prompt=6, new=5, repeats=2,

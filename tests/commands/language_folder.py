@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 
-from headjax.attention import GroupedAttention, Kind, MultiHeadAttention
 from headjax.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification
+from headjax.nn import GroupedAttention, Kind, MultiHeadAttention
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny

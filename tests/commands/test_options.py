@@ -74,7 +74,7 @@ def test_the_help_shows_defaults(capsys):
 
 
 MODULE = """
-from headjax.attention import MultiHeadAttention, formulation
+from headjax.nn import MultiHeadAttention, formulation
 
 @formulation("my_heads")
 class MyHeads(MultiHeadAttention):

@@ -24,8 +24,8 @@ from headjax.training.config import train_config
 from headjax.training.config_file import load_config
 from headjax.training.distillation import Distillation
 from headjax.training.optimizer import AdamW, Cosine, InverseSquareRoot, RAdam
-from tests.attention.formulations import FORMULATIONS
 from tests.mutations import FAMILIES, RUN, nested, run_all
+from tests.nn.formulations import FORMULATIONS
 from tests.tiny import decoder_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from headjax.attention import CollaborativeAttention, Concatenate, GroupedAttention, MultiHeadAttention
 from headjax.cli import main
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import count, flatten
 from headjax.data.registry import GLUE
 from headjax.models.tasks import Classification, Regression
+from headjax.nn import CollaborativeAttention, Concatenate, GroupedAttention, MultiHeadAttention
 from headjax.training.config import train_config
 from headjax.training.config_file import load_config
 from tests import tiny

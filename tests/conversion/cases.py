@@ -4,19 +4,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Call, Kind, Mask
-from headjax.attention.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGated, ToGrouped, ToLatent
 from headjax.conversion.decomposition import Solver
 from headjax.conversion.model import convert_layer
 from headjax.conversion.products import Products
-from headjax.core.norms import OffsetRMSNorm, RMSNorm
+from headjax.nn import Call, Kind, Mask
+from headjax.nn.norms import OffsetRMSNorm, RMSNorm
+from headjax.nn.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
 from tests import tiny
-from tests.attention.formulations import WIDTH, outputs_of, random_inputs
 from tests.models.test_encoder import config
 from tests.models.test_encoder_decoder import t5, translation
 from tests.models.test_vision import BATCH as IMAGES
 from tests.models.test_vision import config as vision
+from tests.nn.formulations import WIDTH, outputs_of, random_inputs
 
 MASK = np.array([[1] * 10, [1] * 7 + [0] * 3])
 PADDED = tiny.tokens() | {"attention_mask": MASK}

@@ -10,8 +10,8 @@ from headjax.conversion.named import describe
 from headjax.core.errors import ConfigError
 from headjax.heads.agreement import agreement
 from headjax.models.inputs import counted_at
-from headjax.models.outputs import IGNORED
 from headjax.models.tasks import Classification
+from headjax.nn.outputs import IGNORED
 from tests import tiny
 from tests.closeness import assert_close
 from tests.conversion.cases import EXACT, LABELS, LOSSY, PADDED, QUICK, crossed, hidden

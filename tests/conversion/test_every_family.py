@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from headjax.attention import GatedAttention, GroupedAttention
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent, convert
 from headjax.core import tensors
 from headjax.heads.pruning import prune
+from headjax.nn import GatedAttention, GroupedAttention
 from tests import tiny
 from tests.closeness import assert_close, tolerance
 from tests.hub.directories import BERT, CONFIGS, T5, model_of

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import GroupedAttention, RotaryHalves
 from headjax.conversion import ToGrouped, convert
+from headjax.nn import GroupedAttention, RotaryHalves
 from tests import tiny
-from tests.attention.formulations import random_params
 from tests.closeness import assert_close
 from tests.conversion.cases import PADDED, TURNING, attentions, converted_layer, hidden, output
+from tests.nn.formulations import random_params
 
 
 @pytest.mark.whole

@@ -6,8 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import CompressedAttention
-from headjax.attention.rotary import RotaryInterleaved
 from headjax.conversion import convert
 from headjax.conversion.calibration import Moments
 from headjax.conversion.latent import ToLatent, _turned_grams, low_rank
@@ -15,11 +13,13 @@ from headjax.conversion.target import Site, Target
 from headjax.conversion.turning import DISTANCES
 from headjax.core.errors import ConfigError
 from headjax.core.kind import Kind
+from headjax.nn import CompressedAttention
+from headjax.nn.rotary import RotaryInterleaved
 from tests import tiny
-from tests.attention.formulations import WIDTH, random_inputs, random_params
 from tests.closeness import assert_close
 from tests.conversion.cases import TURNING, converted_layer
 from tests.hub.directories import LLAMA, model_of
+from tests.nn.formulations import WIDTH, random_inputs, random_params
 
 PART = tiny.multi_head(2, 6, value_dim=3, rotary=RotaryInterleaved(dim=4))
 

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from headjax.attention import (
+from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent, convert, parse_target
+from headjax.conversion.named import describe
+from headjax.core import tensors
+from headjax.core.errors import ConfigError
+from headjax.heads.pruning import prune
+from headjax.nn import (
     CollaborativeAttention,
     GroupedAttention,
     LatentAttention,
@@ -11,11 +16,6 @@ from headjax.attention import (
     NoHeadsAttention,
     RotaryHalves,
 )
-from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent, convert, parse_target
-from headjax.conversion.named import describe
-from headjax.core import tensors
-from headjax.core.errors import ConfigError
-from headjax.heads.pruning import prune
 from tests import tiny
 from tests.closeness import assert_close, tolerance
 from tests.conversion.cases import EXACT, LOSSY, MODELS, PADDED, QUICK, attentions, encoder, hidden

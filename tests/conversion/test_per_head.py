@@ -4,13 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import CollaborativeAttention, GatedAttention, RotaryHalves
 from headjax.conversion import ToCollaborative, ToFixed, ToGrouped, convert
 from headjax.core.errors import ConfigError
+from headjax.nn import CollaborativeAttention, GatedAttention, RotaryHalves
 from tests import tiny
-from tests.attention.formulations import WIDTH, outputs_of, random_inputs, random_params
 from tests.closeness import assert_close
 from tests.conversion.cases import PADDED, attentions, converted_layer, hidden
+from tests.nn.formulations import WIDTH, outputs_of, random_inputs, random_params
 
 
 def test_smaller_heads_come_back_from_larger_ones(model, outputs) -> None:

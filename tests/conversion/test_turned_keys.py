@@ -4,8 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import CompressedAttention
-from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
 from headjax.conversion import ToGrouped, convert
 from headjax.conversion.target import Site
 from headjax.conversion.turned_keys import shared_key, turning_losses
@@ -13,11 +11,13 @@ from headjax.conversion.turning import LEAST_SEEN, turning_keys
 from headjax.heads.pruning import prune
 from headjax.models.generation import generate
 from headjax.models.sampling import Greedy
+from headjax.nn import CompressedAttention
+from headjax.nn.rotary import RotaryHalves, RotaryInterleaved
 from tests import tiny
-from tests.attention.formulations import WIDTH, random_inputs, random_params
 from tests.closeness import assert_close
 from tests.conversion.cases import TURNING, converted_layer, output
 from tests.hub.directories import CONFIGS, LLAMA, model_of
+from tests.nn.formulations import WIDTH, random_inputs, random_params
 from tests.selected import first
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from headjax.core.derivatives import gelu, softmax, standardised
 from headjax.core.modules import declared
-from headjax.core.norms import LayerNorm, OffsetRMSNorm, RMSNorm, small_norm
+from headjax.nn.norms import LayerNorm, OffsetRMSNorm, RMSNorm, small_norm
 from tests.closeness import assert_close, tolerance
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headjax.attention import Kind, MultiHeadAttention, NoHeadsAttention
 from headjax.core.errors import ConfigError
 from headjax.core.fields import Checked, options_of, unknown_name
-from headjax.core.norms import LayerNorm, RMSNorm
 from headjax.core.serialize import dumps, from_data, kind_of, kinds_of, to_data
 from headjax.core.tensors import Constant, FanIn, Initializer, Normal, TruncatedNormal, Xavier, Zeros
 from headjax.models import DecoderConfig, ModelConfig
+from headjax.nn import Kind, MultiHeadAttention, NoHeadsAttention
+from headjax.nn.norms import LayerNorm, RMSNorm
 from tests import tiny
 
 

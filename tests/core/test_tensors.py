@@ -33,7 +33,7 @@ from headjax.core.tensors import (
     stack_weight,
     weight,
 )
-from headjax.models.feed_forward import FeedForward
+from headjax.nn.feed_forward import FeedForward
 from tests.closeness import assert_trees_equal
 
 TENSORS = {

@@ -251,12 +251,12 @@ def named_files() -> list[str]:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     path = re.search(r"From a config to the softmax(.*?)From a command", text, flags=re.S)
     assert path is not None
-    return re.findall(r"`((?:models|attention)/[\w/]+\.py)`", path[1])
+    return re.findall(r"`((?:models|nn)/[\w/]+\.py)`", path[1])
 
 
 def test_the_map_names_the_files_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    module = importlib.import_module("headjax.attention.attend")
+    module = importlib.import_module("headjax.nn.attend")
     softmax = module.softmax
 
     def recording(logits: jax.Array) -> jax.Array:

@@ -1,11 +1,11 @@
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Attended, Mask
 from headjax.heads.attended import ROLES, _role_counts, head_roles
 from headjax.heads.head_id import HeadId
 from headjax.heads.surgery import map_attention
-from headjax.models.passes import Probe
+from headjax.nn import Attended, Mask
+from headjax.nn.passes import Probe
 from tests import tiny
 
 

@@ -7,23 +7,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Kind, NoHeadsAttention
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
 from headjax.core.modules import bind, declared
-from headjax.core.norms import LayerNorm, OffsetRMSNorm, RMSNorm
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Normal, initialize
 from headjax.heads.deepen import deep_config, deepen, level, split_attention, split_feed_forward
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
 from headjax.initialization.source import ModelSource
-from headjax.models.feed_forward import FeedForward
+from headjax.nn import Kind, NoHeadsAttention
+from headjax.nn.feed_forward import FeedForward
+from headjax.nn.norms import LayerNorm, OffsetRMSNorm, RMSNorm
 from tests import tiny
-from tests.attention.formulations import FORMULATIONS, WIDTH, outputs_of, random_inputs, random_params
 from tests.closeness import assert_close
 from tests.models.test_encoder import config
 from tests.models.test_encoder_decoder import t5, translation
+from tests.nn.formulations import FORMULATIONS, WIDTH, outputs_of, random_inputs, random_params
 
 ALIKE = dict.fromkeys(("attention", "decoder_attention", "cross_attention"), tiny.multi_head())
 

@@ -12,10 +12,10 @@ from headjax.heads.scores import DESCRIPTIONS
 from headjax.models import Model
 from headjax.models.tasks import MaskedLanguageModel
 from tests import tiny
-from tests.attention.formulations import FORMULATIONS
 from tests.closeness import assert_close, tolerance
 from tests.models import test_encoder as encoder
 from tests.models import test_encoder_decoder as encoder_decoder
+from tests.nn.formulations import FORMULATIONS
 
 pytestmark = pytest.mark.whole  # every one of a product: minutes of compilation
 

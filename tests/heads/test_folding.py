@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import GroupedAttention, Kind, LatentAttention
-from headjax.core.norms import RMSNorm
 from headjax.core.tensors import flatten
 from headjax.heads.folding import fold_shortcuts
 from headjax.models.model import load
+from headjax.nn import GroupedAttention, Kind, LatentAttention
+from headjax.nn.norms import RMSNorm
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder import config as encoder

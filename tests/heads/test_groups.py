@@ -2,14 +2,14 @@ import dataclasses
 
 import pytest
 
-from headjax.attention import GroupedAttention, Kind
-from headjax.attention.compressed import CompressedAttention
 from headjax.core.errors import HeadjaxError
 from headjax.heads.groups import by_groups, key_value_groups, part, removals, uniform_steps
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import ends, flat, random_order, steps_within_minimum
 from headjax.heads.pruning import prune
-from headjax.models.embeddings import RelativeBuckets
+from headjax.nn import GroupedAttention, Kind
+from headjax.nn.compressed import CompressedAttention
+from headjax.nn.embeddings import RelativeBuckets
 from tests import tiny
 from tests.hub.directories import BERT, model_of
 from tests.models.test_encoder import config as encoder

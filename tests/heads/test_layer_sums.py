@@ -11,7 +11,7 @@ from headjax.heads.reconstruct import reconstruct
 from headjax.heads.reconstruction import silenced
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.compute import Compute
+from headjax.nn.compute import Compute
 from tests import tiny
 from tests.closeness import assert_close
 

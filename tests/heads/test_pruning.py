@@ -6,8 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.attention import CollaborativeAttention, NoHeadsAttention
-from headjax.attention.collaborative import Concatenate
 from headjax.core import tensors
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import Kind
@@ -15,6 +13,8 @@ from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.program import gated
 from headjax.heads.pruning import percent_steps, prune
 from headjax.heads.surgery import map_attention
+from headjax.nn import CollaborativeAttention, NoHeadsAttention
+from headjax.nn.collaborative import Concatenate
 from tests import tiny
 from tests.closeness import assert_close
 

@@ -2,13 +2,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import GatedAttention, GroupedAttention, Kind
 from headjax.core.tensors import head_axis
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
 from headjax.heads.surgery import map_attention, map_feed_forward
 from headjax.heads.units import count_units
+from headjax.nn import GatedAttention, GroupedAttention, Kind
 from tests import tiny
 from tests.closeness import assert_close
 from tests.layer_walk import joined, walk

@@ -6,11 +6,11 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import headjax
-from headjax.attention.module import NoHeadsAttention
-from headjax.attention.projections import HeadOutput
 from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.scores import DESCRIPTIONS, hies
+from headjax.nn.module import NoHeadsAttention
+from headjax.nn.projections import HeadOutput
 from tests import tiny
 from tests.closeness import assert_numbers_close, close_to
 

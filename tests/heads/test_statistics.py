@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Mask
 from headjax.core.errors import KernelError
 from headjax.heads import statistics
 from headjax.heads.statistics import Pattern, sum_over
+from headjax.nn import Mask
 from tests import tiny
 from tests.closeness import assert_close
 

@@ -5,11 +5,11 @@ import math
 
 import pytest
 
-from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves, YarnScaling
 from headjax.core.errors import ConfigError
-from headjax.core.norms import OffsetRMSNorm
 from headjax.hub.fields import Fields
 from headjax.models.tasks import Classification, Regression
+from headjax.nn.norms import OffsetRMSNorm
+from headjax.nn.rotary import LinearScaling, Llama3Scaling, RotaryHalves, YarnScaling
 from tests.hub.directories import BERT, CONFIGS, family
 
 SLIDING, FULL = "sliding_attention", "full_attention"

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from headjax.attention import CollaborativeAttention, GatedAttention, LatentAttention
 from headjax.cli import main
 from headjax.core.errors import CheckpointError, HeadjaxError
 from headjax.core.kind import Kind
@@ -17,6 +16,7 @@ from headjax.hub.checking import example_batch, max_difference
 from headjax.hub.exporting import padding_cost
 from headjax.hub.onnx import to_onnx
 from headjax.models.tasks import NoTask, SentenceSimilarity
+from headjax.nn import CollaborativeAttention, GatedAttention, LatentAttention
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close, close_to, tolerance

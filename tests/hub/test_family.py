@@ -9,9 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import headjax
-from headjax.attention import MultiHeadAttention
 from headjax.core.errors import ConfigError, ParameterError
-from headjax.core.norms import LayerNorm
 from headjax.heads.pruning import prune
 from headjax.hub.checking import max_difference
 from headjax.hub.family import Family, ModelClass
@@ -29,6 +27,8 @@ from headjax.hub.table import (
     size,
 )
 from headjax.models import DecoderConfig
+from headjax.nn import MultiHeadAttention
+from headjax.nn.norms import LayerNorm
 from tests.tiny import model as noisy
 
 WIDTH, HEADS = size("width"), size("heads")

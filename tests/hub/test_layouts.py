@@ -7,17 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from headjax.attention import (
-    CollaborativeAttention,
-    GatedAttention,
-    Kind,
-    LatentAttention,
-    RotaryInterleaved,
-)
-from headjax.attention.collaborative import Concatenate
 from headjax.conversion import convert
 from headjax.core.errors import DataError
-from headjax.core.norms import RMSNorm
 from headjax.heads.head_id import HeadId
 from headjax.heads.program import gated
 from headjax.heads.pruning import prune
@@ -25,6 +16,15 @@ from headjax.heads.scoring import score_heads
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import max_difference
 from headjax.hub.exporting import imported_from, layout_of_export
+from headjax.nn import (
+    CollaborativeAttention,
+    GatedAttention,
+    Kind,
+    LatentAttention,
+    RotaryInterleaved,
+)
+from headjax.nn.collaborative import Concatenate
+from headjax.nn.norms import RMSNorm
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import BERT, CONFIGS, LLAMA, RAGGED, SIZES, T5, model_of, refused_export, replaced, rounding

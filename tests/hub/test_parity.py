@@ -16,7 +16,7 @@ from headjax.heads.ordering import random_order
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.generation import generate
-from headjax.models.passes import Pass
+from headjax.nn.passes import Pass
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import rewrite

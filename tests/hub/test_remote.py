@@ -8,20 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headjax.attention import (
-    CompressedAttention,
-    GatedAttention,
-    GroupedAttention,
-    Kind,
-    LatentAttention,
-    MultiHeadAttention,
-    NoHeadsAttention,
-    RotaryHalves,
-    RotaryInterleaved,
-)
-from headjax.attention.rotary import LinearScaling, Llama3Scaling, YarnScaling
 from headjax.core.errors import HeadjaxError
-from headjax.core.norms import OffsetRMSNorm, RMSNorm
 from headjax.data.examples import text_batch
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
@@ -39,6 +26,19 @@ from headjax.models.tasks import (
     Span,
     TokenClassification,
 )
+from headjax.nn import (
+    CompressedAttention,
+    GatedAttention,
+    GroupedAttention,
+    Kind,
+    LatentAttention,
+    MultiHeadAttention,
+    NoHeadsAttention,
+    RotaryHalves,
+    RotaryInterleaved,
+)
+from headjax.nn.norms import OffsetRMSNorm, RMSNorm
+from headjax.nn.rotary import LinearScaling, Llama3Scaling, YarnScaling
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.hub.directories import rewrite
@@ -309,7 +309,7 @@ def test_what_has_no_code_is_refused(tmp_path):
 def test_a_config_that_describes_no_model_is_an_error(tmp_path):
     to_huggingface(encoder(ATTENTION["ragged"]), tmp_path / "out")
     rewrite(tmp_path / "out", headjax_layers=[{"kind": "multi_heads", "hidden": 3}] * 2)
-    with pytest.raises(HeadjaxError, match=r"config.json: headjax.attention\[0\].kind: .*did you mean 'multi_head'"):
+    with pytest.raises(HeadjaxError, match=r"config.json: headjax.nn\[0\].kind: .*did you mean 'multi_head'"):
         from_huggingface(tmp_path / "out")
     rewrite(tmp_path / "out", headjax_layers=None)
     with pytest.raises(HeadjaxError, match=r"config.json: headjax_layers: expected a list"):

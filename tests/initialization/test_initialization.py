@@ -13,7 +13,7 @@ from headjax.initialization.admin import profile
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute, EncoderDecoderConfig, Model
-from headjax.models.passes import Pass
+from headjax.nn.passes import Pass
 from tests import tiny
 from tests.closeness import assert_close, close_to
 from tests.models.test_encoder import config as encoder_config

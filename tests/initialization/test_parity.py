@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from headjax.core.modules import bind
-from headjax.core.norms import LayerNorm
 from headjax.core.tensors import FanIn
 from headjax.initialization import Admin, Setting
 from headjax.initialization.admin import profile
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import EncoderConfig
+from headjax.nn.norms import LayerNorm
 from tests import tiny
 from tests.closeness import assert_close
 

@@ -10,13 +10,13 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import headjax
-from headjax.attention import AttentionModule
 from headjax.core.tensors import flatten
 from headjax.heads.learned_gates import Subset
 from headjax.mesh.rules import shardings
+from headjax.nn import AttentionModule
 from tests import tiny
-from tests.attention.formulations import WIDTH, module, random_inputs
 from tests.closeness import assert_close
+from tests.nn.formulations import WIDTH, module, random_inputs
 from tests.selected import further
 from tests.sites import houses
 from tests.sites.houses import HOUSES, loss

@@ -17,7 +17,7 @@ from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
 from headjax.training.config_file import load_config
 from headjax.training.optimizer import decayed
 from tests import tiny
-from tests.attention.formulations import FORMULATIONS, WIDTH
+from tests.nn.formulations import FORMULATIONS, WIDTH
 
 LISTINGS = Path(__file__).with_name("shardings")
 PAPERS = Path(__file__).resolve().parents[2] / "configs" / "papers"

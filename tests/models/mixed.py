@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from headjax.attention import Kind
 from headjax.models import VisionConfig
 from headjax.models.tasks import MaskedLanguageModel
+from headjax.nn import Kind
 from tests import tiny
 from tests.models.test_encoder import config as encoder_config
 from tests.models.test_encoder_decoder import translation

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Kind, NoHeadsAttention, RotaryHalves
 from headjax.core.tensors import flatten
 from headjax.evaluation.task import evaluate
 from headjax.heads.scoring import score_heads
 from headjax.models import Compute, DecoderConfig, Model, Pass
+from headjax.nn import Kind, NoHeadsAttention, RotaryHalves
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_close
 from tests.selected import first

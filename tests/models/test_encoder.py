@@ -8,13 +8,13 @@ import numpy as np
 
 from headjax.core import tensors
 from headjax.core.modules import declared
-from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.heads.program import gated
 from headjax.heads.pruning import prune
 from headjax.models import EncoderConfig
-from headjax.models.embeddings import Positions, few_rows
-from headjax.models.layer import TransformerLayer
+from headjax.nn.embeddings import Positions, few_rows
+from headjax.nn.layer import TransformerLayer
+from headjax.nn.norms import LayerNorm
 from tests import tiny
 from tests.closeness import assert_close
 

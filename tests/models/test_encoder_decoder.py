@@ -4,12 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.attention import GroupedAttention, Kind
 from headjax.core import tensors
 from headjax.core.tensors import Normal
 from headjax.evaluation.task import evaluate
 from headjax.models import EncoderDecoderConfig
-from headjax.models.embeddings import RelativeBuckets
+from headjax.nn import GroupedAttention, Kind
+from headjax.nn.embeddings import RelativeBuckets
 from tests import tiny
 from tests.closeness import assert_close
 

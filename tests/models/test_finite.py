@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from headjax.attention import NoHeadsAttention
-from headjax.attention.kernels import KERNELS
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import flatten
 from headjax.heads import program
@@ -27,10 +25,12 @@ from headjax.models.beam import beam_search
 from headjax.models.generation import generate
 from headjax.models.sampling import Sample
 from headjax.models.summary import check_kernels
+from headjax.nn import NoHeadsAttention
+from headjax.nn.kernels import KERNELS
 from tests import tiny
-from tests.attention.formulations import FORMULATIONS
 from tests.models.mixed import decoder, encoder, encoder_decoder
 from tests.models.test_encoder_decoder import t5, translation
+from tests.nn.formulations import FORMULATIONS
 
 LENGTH = 6
 PRESENT = np.array(

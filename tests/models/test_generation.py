@@ -6,13 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention.rotary import RotaryHalves
 from headjax.core import tensors
 from headjax.core.errors import ConfigError, DataError
 from headjax.models.beam import beam_search
 from headjax.models.decode_loop import continue_until
 from headjax.models.generation import begin, cache_bytes, check_room, for_decoding, generate, programs
 from headjax.models.sampling import Greedy, Sample
+from headjax.nn.rotary import RotaryHalves
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close

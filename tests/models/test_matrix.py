@@ -1,7 +1,7 @@
 """Every formulation x {forward, gates, prune, save, shard, decode}: each model has a layer of each formulation.
 
 The examples of one batch do not see each other, so that one forward holds the original and all its variations. Which
-formulation it is that fails, `tests/attention/test_formulation.py` says.
+formulation it is that fails, `tests/nn/test_formulation.py` says.
 """
 
 import functools
@@ -19,10 +19,10 @@ from headjax.mesh.mesh import MeshConfig, batch_sharding
 from headjax.models import Compute, Pass
 from headjax.models.model import load
 from tests import tiny
-from tests.attention.formulations import FORMULATIONS
 from tests.closeness import assert_close, assert_trees_equal
 from tests.models.mixed import MODELS
-from tests.models.test_cache import piecewise
+from tests.nn.formulations import FORMULATIONS
+from tests.nn.test_cache import piecewise
 
 LENGTH, SEEN, ROWS = 6, 4, 8
 ORIGINAL, PADDING, LAST, FIRST, GATED = range(5)

@@ -10,7 +10,6 @@ from flax import nnx
 from jax.sharding import Mesh
 
 import headjax
-from headjax.attention import CollaborativeAttention
 from headjax.core.errors import CheckpointError, ConfigError, DamagedError, HeadjaxError, ParameterError
 from headjax.core.kind import Kind, own_copy
 from headjax.core.serialize import kind_of
@@ -20,6 +19,7 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.models.decoder import DecoderConfig
 from headjax.models.directory import ModelFolder
 from headjax.models.model import Model, load
+from headjax.nn import CollaborativeAttention
 from headjax.storage.checksums import write_checksums
 from headjax.storage.paths import copy_file, files_below, path_of
 from tests import tiny

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from headjax.core.modules import bind, declared
-from headjax.core.norms import RMSNorm
-from headjax.models.embeddings import Positions, RelativeBuckets, RelativePositionBias
-from headjax.models.feed_forward import FeedForward
-from headjax.models.residuals import Residual
+from headjax.nn.embeddings import Positions, RelativeBuckets, RelativePositionBias
+from headjax.nn.feed_forward import FeedForward
+from headjax.nn.norms import RMSNorm
+from headjax.nn.residuals import Residual
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder import PADDED, config

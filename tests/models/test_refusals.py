@@ -6,10 +6,10 @@ import pytest
 from headjax.core.errors import ConfigError, DataError
 from headjax.models import Compute
 from headjax.models.beam import beam_search
-from headjax.models.embeddings import RelativeBuckets
 from headjax.models.generation import generate, programs
 from headjax.models.sampling import Sample
 from headjax.models.tasks import Classification, Span
+from headjax.nn.embeddings import RelativeBuckets
 from tests import tiny
 from tests.models.test_encoder import config as encoder
 from tests.models.test_encoder_decoder import BATCH, CONFIGS, translation

@@ -4,7 +4,6 @@ import jax
 import pytest
 
 from benchmarks.speed import DecodingCost, Rates, decoding_cost, peak_rates
-from headjax.attention import Kind, NoHeadsAttention
 from headjax.conversion import convert
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
@@ -13,6 +12,7 @@ from headjax.heads.pruning import prune
 from headjax.models import Compute, DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, Pass, VisionConfig
 from headjax.models.summary import check_kernels, summarize
 from headjax.models.tasks import Classification, MaskedLanguageModel, Pretraining
+from headjax.nn import Kind, NoHeadsAttention
 from tests import tiny
 from tests.hub.directories import LLAMA, model_of
 from tests.models.test_encoder import config

@@ -16,7 +16,7 @@ from headjax.heads.effect import OutputChange
 from headjax.heads.surgery import map_attention, map_feed_forward
 from headjax.heads.units import count_units
 from headjax.hub.exporting import layout_of_export
-from headjax.models.compute import Compute
+from headjax.nn.compute import Compute
 from headjax.shrinking.build import build
 from headjax.shrinking.choice import Choice, Option, Table, choose, choose_if_any
 from headjax.shrinking.grid import Grid, Level

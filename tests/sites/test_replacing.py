@@ -8,9 +8,9 @@ from flax import nnx
 
 import headjax
 from headjax import HeadId, HeadjaxError
-from headjax.attention import RotaryInterleaved
 from headjax.heads import discovery, replacing
 from headjax.heads.site import without
+from headjax.nn import RotaryInterleaved
 from tests.closeness import assert_close
 from tests.selected import first
 from tests.sites import houses

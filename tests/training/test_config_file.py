@@ -2,10 +2,10 @@
 
 import pytest
 
-from headjax.attention import GatedAttention, GroupedAttention, Kind, MultiHeadAttention
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
 from headjax.initialization import Admin
+from headjax.nn import GatedAttention, GroupedAttention, Kind, MultiHeadAttention
 from headjax.storage.paths import path_of
 from headjax.training.config import train_config
 from headjax.training.config_file import load_config

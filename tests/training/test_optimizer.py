@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import CollaborativeAttention, GatedAttention
 from headjax.core.kind import Kind
 from headjax.core.tensors import Constant, Ones, Zeros, flatten
 from headjax.initialization import Admin
+from headjax.nn import CollaborativeAttention, GatedAttention
 from headjax.training.optimizer import AdamW, ConstantRate, Cosine, InverseSquareRoot, LinearDecay, decayed
 from tests import tiny
 

@@ -17,8 +17,8 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig
 from headjax.models import Compute, Model, VisionConfig
 from headjax.models.config import Loss
-from headjax.models.outputs import IGNORED
 from headjax.models.tasks import Classification
+from headjax.nn.outputs import IGNORED
 from headjax.plan.collectives import collectives
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.step import Trainer, _program, gradient

@@ -26,7 +26,7 @@ from headjax.data.examples import (
 from headjax.data.forms.form import Encoded, Form, Seed, language_measure, sequences_hash, text_counts, tokenizer_of
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
-from headjax.models.outputs import IGNORED
+from headjax.nn.outputs import IGNORED
 from headjax.tokenizers.tokenizer import Tokenizer
 
 OPEN_ROWS = 32

@@ -17,7 +17,7 @@ from headjax.data.examples import RandomSource, Record, Records, Source, changea
 from headjax.data.forms.form import Encoded, Form, Seed, tokenizer_of
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
-from headjax.models.outputs import IGNORED
+from headjax.nn.outputs import IGNORED
 from headjax.tokenizers.tokenizer import Tokenizer
 
 ABBREVIATIONS = frozenset(

@@ -18,7 +18,7 @@ from headjax.data.forms.form import Encoded, Seed, SequenceForm, tokenizer_of
 from headjax.data.forms.labelled import class_number
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
-from headjax.models.outputs import IGNORED
+from headjax.nn.outputs import IGNORED
 from headjax.tokenizers.tokenizer import CANNOT_READ, Tokenizer, library_errors
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from headjax.attention.multi_head import MultiHeadAttention
-from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import CAUSAL
 from headjax.hub.family import Copies, Family, ModelClass
@@ -25,6 +23,8 @@ from headjax.hub.table import (
     size,
 )
 from headjax.models.encoder_decoder import EncoderDecoderConfig
+from headjax.nn.multi_head import MultiHeadAttention
+from headjax.nn.norms import LayerNorm
 
 _WIDTH, _VOCABULARY, _PADDING = size("d_model"), size("vocab_size"), integer("pad_token_id", 1)
 _NORM = LayerNorm(1e-5)

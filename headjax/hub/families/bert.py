@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from headjax.attention.multi_head import MultiHeadAttention
-from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import classifier, labelled
 from headjax.hub.family import Copies, Family, ModelClass
@@ -31,6 +29,8 @@ from headjax.hub.table import (
 )
 from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining, Span, TokenClassification
+from headjax.nn.multi_head import MultiHeadAttention
+from headjax.nn.norms import LayerNorm
 
 _WIDTH, _HEADS, _VOCABULARY = size("hidden_size"), size("num_attention_heads"), size("vocab_size")
 _ACTIVATION = activation("hidden_act", "gelu")

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves, YarnScaling
 from headjax.core.class_names import tell_nothing
 from headjax.hub.fields import Fields
 from headjax.hub.table import Choice, Custom, Entry, Fixed, Record, flag, number, record, size, text
 from headjax.models.tasks import Classification, Regression
+from headjax.nn.rotary import LinearScaling, Llama3Scaling, RotaryHalves, YarnScaling
 
 
 def num_labels(fields: Fields) -> int:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.attention.multi_head import GroupedAttention
-from headjax.attention.rotary import Rotary, RotaryHalves
 from headjax.core.kind import Kind
-from headjax.core.norms import OffsetRMSNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import (
     FULL,
@@ -29,6 +26,9 @@ from headjax.hub.fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from headjax.hub.rules import Rules, one
 from headjax.hub.table import Custom, Field, Layers, TrainingOnly, computed, flag, number, record, size
 from headjax.models.decoder import DecoderConfig
+from headjax.nn.multi_head import GroupedAttention
+from headjax.nn.norms import OffsetRMSNorm
+from headjax.nn.rotary import Rotary, RotaryHalves
 
 _BASES = {FULL: 1e6, SLIDING: 1e4}
 _OLD_BASES = {FULL: "rope_theta", SLIDING: "rope_local_base_freq"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from headjax.attention.multi_head import MultiHeadAttention
-from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import CAUSAL
 from headjax.hub.family import Family, ModelClass
@@ -22,6 +20,8 @@ from headjax.hub.table import (
     size,
 )
 from headjax.models.decoder import DecoderConfig
+from headjax.nn.multi_head import MultiHeadAttention
+from headjax.nn.norms import LayerNorm
 
 _WIDTH, _HEADS = size("n_embd", 768), size("n_head", 12)
 _NORM = record(LayerNorm, epsilon=number("layer_norm_epsilon", 1e-5))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headjax.attention.multi_head import GroupedAttention
 from headjax.core.kind import Kind
-from headjax.core.norms import RMSNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import CAUSAL, POSITIONS, rotary, window, windows_from, windows_to
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size
@@ -29,6 +27,8 @@ from headjax.hub.table import (
     size,
 )
 from headjax.models.decoder import DecoderConfig
+from headjax.nn.multi_head import GroupedAttention
+from headjax.nn.norms import RMSNorm
 
 _WIDTH, _HEADS = size("hidden_size"), size("num_attention_heads")
 _NORM = record(RMSNorm, epsilon=number("rms_norm_eps", 1e-6))

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headjax.attention.latent import LatentAttention
-from headjax.attention.multi_head import GroupedAttention
 from headjax.core.kind import Kind
 from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
 from headjax.hub.families.entries import written_labels
@@ -34,6 +32,8 @@ from headjax.models.tasks import (
     TokenClassification,
 )
 from headjax.models.vision import VisionConfig
+from headjax.nn.latent import LatentAttention
+from headjax.nn.multi_head import GroupedAttention
 
 FOLDER = Path(__file__).resolve().parents[1] / "remote"
 SHARED = ("layers_headjax.py", "parts_headjax.py")

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headjax.attention.multi_head import MultiHeadAttention
 from headjax.core.kind import Kind
-from headjax.core.norms import RMSNorm
 from headjax.core.tensors import FanIn
 from headjax.hub.families.entries import CAUSAL
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.rules import TRANSPOSED, Rules, given, one, projection, projections, under, unless
 from headjax.hub.table import Custom, Layers, computed, flag, integer, number, record, size
-from headjax.models.embeddings import RelativeBuckets
 from headjax.models.encoder_decoder import EncoderDecoderConfig
-from headjax.models.feed_forward import ActivationName
+from headjax.nn.embeddings import RelativeBuckets
+from headjax.nn.feed_forward import ActivationName
+from headjax.nn.multi_head import MultiHeadAttention
+from headjax.nn.norms import RMSNorm
 
 _HIDDEN = size("d_ff")
 

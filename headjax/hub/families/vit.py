@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from headjax.attention.multi_head import MultiHeadAttention
-from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import classifier, labelled
 from headjax.hub.family import Family, ModelClass
@@ -27,6 +25,8 @@ from headjax.hub.table import (
 )
 from headjax.models.tasks import DistilledClassification, NoTask
 from headjax.models.vision import VisionConfig
+from headjax.nn.multi_head import MultiHeadAttention
+from headjax.nn.norms import LayerNorm
 
 
 def _read_side(fields: Fields, name: str, default: Any) -> int:

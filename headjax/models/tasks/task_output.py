@@ -9,16 +9,16 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 from flax import nnx
 
-from headjax.attention.operands import Dropout
-from headjax.attention.projections import Weight
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.modules import Spec
+from headjax.core.ranges import Range
 from headjax.core.serialize import kind, kind_of
 from headjax.models.config import Batch, Loss, Output
-from headjax.models.feed_forward import fold
-from headjax.models.outputs import Linear
-from headjax.models.passes import Pass
-from headjax.models.ranges import Range
+from headjax.nn.feed_forward import fold
+from headjax.nn.operands import Dropout
+from headjax.nn.outputs import Linear
+from headjax.nn.passes import Pass
+from headjax.nn.projections import Weight
 
 
 class Vocabulary(NamedTuple):

@@ -9,19 +9,19 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.attention.operands import Dropout
-from headjax.attention.projections import bias_weight, into_heads
 from headjax.core.errors import DataError
 from headjax.core.fields import Rate
-from headjax.core.norms import LayerNorm, Norm
+from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import weight
 from headjax.models.config import Batch, Loss, Output
-from headjax.models.feed_forward import ACTIVATIONS, ActivationName
 from headjax.models.inputs import abstract_integers, batch_array
-from headjax.models.outputs import IGNORED, Linear, cross_entropy
-from headjax.models.ranges import Range
 from headjax.models.tasks.task_output import Features, Logits, NoLogits, TaskOutput, Vocabulary
+from headjax.nn.feed_forward import ACTIVATIONS, ActivationName
+from headjax.nn.norms import LayerNorm, Norm
+from headjax.nn.operands import Dropout
+from headjax.nn.outputs import IGNORED, Linear, cross_entropy
+from headjax.nn.projections import bias_weight, into_heads
 
 
 @kind("masked_language_model")

@@ -1,0 +1,42 @@
+"""Attention formulations: Flax modules, which all compute in `attend`; a config holds a `Kind` of them."""
+
+from headjax.core.kind import Kind
+from headjax.nn.attend import Call, attend
+from headjax.nn.collaborative import CollaborativeAttention, Concatenate
+from headjax.nn.compressed import CompressedAttention
+from headjax.nn.gated import GatedAttention
+from headjax.nn.latent import LatentAttention
+from headjax.nn.module import AttentionCache, AttentionModule, Ids, NoHeadsAttention, formulation
+from headjax.nn.multi_head import GroupedAttention, MultiHeadAttention
+from headjax.nn.operands import Attended, Dropout, KeyValues, Mask
+from headjax.nn.projections import HeadOutput
+from headjax.nn.rotary import LinearScaling, Llama3Scaling, Rotary, RotaryHalves, RotaryInterleaved, YarnScaling
+
+__all__ = [
+    "Attended",
+    "AttentionCache",
+    "AttentionModule",
+    "Call",
+    "CollaborativeAttention",
+    "CompressedAttention",
+    "Concatenate",
+    "Dropout",
+    "GatedAttention",
+    "GroupedAttention",
+    "HeadOutput",
+    "Ids",
+    "KeyValues",
+    "Kind",
+    "LatentAttention",
+    "LinearScaling",
+    "Llama3Scaling",
+    "Mask",
+    "MultiHeadAttention",
+    "NoHeadsAttention",
+    "Rotary",
+    "RotaryHalves",
+    "RotaryInterleaved",
+    "YarnScaling",
+    "attend",
+    "formulation",
+]

@@ -1,0 +1,69 @@
+"""How to compute: types, kernels, recomputation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from headjax.core.errors import require
+from headjax.core.fields import Checked
+from headjax.core.modules import Beside
+from headjax.core.serialize import unknown_name
+from headjax.nn.kernels import KERNELS
+
+
+@dataclasses.dataclass(frozen=True)
+class Compute(Checked):
+    """Options of one forward pass that change neither parameters nor, up to rounding, results.
+
+        >>> model = headjax.demo_model()
+        >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:"])
+        >>> model(batch, compute=headjax.Compute(dtype="bfloat16")).hidden.dtype
+        dtype(bfloat16)
+
+    Attributes:
+        dtype: type of activations and of the parameters as used; normalisations, softmax and losses stay in float32.
+        attention: attention implementation, `auto` or a name in `headjax.nn.kernels.KERNELS`.
+        remat: activations that the backward pass recomputes: `none`, `dots` for all but matrix products, `full` for all
+            but each layer's input.
+        scan: whether the layers of a group are scanned (compile time independent of depth) or unrolled.
+    """
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    attention: str = "auto"
+    remat: Literal["none", "dots", "full"] = "none"
+    scan: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.attention == "auto":
+            return
+        known = [*KERNELS, "auto"]
+        require(self.attention in known, "attention", unknown_name("attention kernel", self.attention, known))
+        dtypes = KERNELS[self.attention].dtypes
+        takes = " and ".join(dtypes)
+        require(self.dtype in dtypes, "attention", f"{self.attention} computes in {takes}, and dtype is {self.dtype}")
+
+    def cast(self, model: Any) -> Any:
+        """Return a model, or parameters, with numbers in the compute type."""
+
+        def cast(x: Any) -> Any:
+            return x if isinstance(x, Beside) else jax.tree.map(lambda array: array.astype(self.dtype), x)
+
+        return jax.tree.map(cast, model, is_leaf=lambda x: isinstance(x, Beside))
+
+    @property
+    def type(self) -> jnp.dtype:
+        """The compute type as a dtype."""
+        return jnp.dtype(self.dtype)
+
+    def rematerialised(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the body of a layer with the recomputation that `remat` names."""
+        if self.remat == "none":
+            return body
+        policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if self.remat == "dots" else None
+        return jax.checkpoint(body, policy=policy)

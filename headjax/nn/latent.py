@@ -1,0 +1,167 @@
+"""Multi-head latent attention: keys and values of all heads come from one short latent, which is all a cache holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from headjax.core.errors import require
+from headjax.core.fields import Count, Listed, Positive, Size
+from headjax.core.tensors import weight
+from headjax.nn.attend import Call, default_scale
+from headjax.nn.module import AttentionModule, Ids, formulation
+from headjax.nn.norms import Norm, small_norm
+from headjax.nn.operands import Attended, KeyValues
+from headjax.nn.projections import HeadOutput, bias_weight, into_heads
+from headjax.nn.rotary import Rotary, positions_or_count
+
+
+@formulation("latent")
+class LatentAttention(AttentionModule):
+    """Multi-head latent attention (DeepSeek-V2 2024, section 2.1).
+
+        c = norm(y W_C) [rank],   k_h = c W_UK^h,   v_h = c W_UV^h + b_V^h
+        z = norm(x W_Z) [query_rank], or x itself,   (q_h, r_h) = z W_Q^h + b_Q^h
+        head_h = softmax((q_h k_h^T + turn(r_h) turn(y W_R)^T) * scale) v_h
+
+    The second term exists with rotary_dim > 0: turned keys cannot be computed from c alone, so their rotary part
+    y W_R [rotary_dim] is kept apart, one for all heads. A decoding cache holds c and the turned y W_R.
+    There is no key bias: it would add the same to every logit of a row.
+
+    Because q_h k_h^T = (q_h W_UK^hT) c^T, heads can also attend to c itself (multi-query attention with one KV head of
+    size rank) and be mapped by W_UV^h afterwards. A single query, as in decoding, does so; both are
+    equal up to rounding.
+
+        >>> layer = headjax.LatentAttention(16, num_heads=4, rank=8, rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones((1, 3, 16))).shape
+        (1, 3, 16)
+
+    Args:
+        rank: size of the latent c.
+        head_dim: size of each query and key, the rotary part not counted.
+        value_dim: size of each value; None is head_dim.
+        query_rank: size of the queries' own latent; None computes them from x directly.
+        rotary_dim: size of the rotary part of queries and keys; 0 without.
+        rotary: rotation of the rotary part; given exactly when rotary_dim > 0.
+        scale: multiplies the logits; None is 1 / sqrt(head_dim + rotary_dim). A conversion keeps the original's.
+        latent_norm, query_norm: normalise c and z, or None.
+        projection_bias: whether queries and values have biases.
+        output_bias: whether the output has one.
+        num_heads, head_ids, setting: see `AttentionModule`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        memory_width: int | None = None,
+        *,
+        num_heads: Listed,
+        head_ids: Ids = None,
+        rank: Size,
+        head_dim: Size,
+        value_dim: Size | None = None,
+        query_rank: Size | None = None,
+        rotary_dim: Count = 0,
+        rotary: Rotary | None = None,
+        scale: Positive | None = None,
+        latent_norm: Norm | None = None,
+        query_norm: Norm | None = None,
+        projection_bias: bool = False,
+        output_bias: bool = False,
+        **setting: Any,
+    ) -> None:
+        super().__init__(width, memory_width, **setting)
+        given = "given" if rotary is not None else "None"
+        matched = (rotary is not None) == (rotary_dim > 0)
+        require(matched, "rotary_dim", f"is {rotary_dim}, but rotary is {given}; both or neither")
+        if rotary is not None:
+            rotary.check("rotary_dim", rotary_dim)
+        lonely = query_norm is not None and query_rank is None
+        require(not lonely, "query_norm", "normalises the latent of query_rank, which is None")
+        heads, source, size, values = num_heads, self.memory_width, head_dim + rotary_dim, self.values
+        self.latent = weight((source, rank), ("embed", "latent"))
+        self.latent_norm = small_norm(latent_norm, rank)
+        self.query_latent = None if query_rank is None else weight((width, query_rank), ("embed", "latent"))
+        self.query_norm = None if query_rank is None else small_norm(query_norm, query_rank)
+        read, read_axis = (width, "embed") if query_rank is None else (query_rank, "latent")
+        self.query = weight((read, heads, size), (read_axis, "heads", "head_dim"))
+        self.query_bias = bias_weight(projection_bias, (heads, size), ("heads", "head_dim"))
+        self.rotary_key = weight((source, rotary_dim), ("embed", None)) if rotary_dim else None
+        self.key = weight((rank, heads, head_dim), ("latent", "heads", "head_dim"))
+        self.value = weight((rank, heads, values), ("latent", "heads", "head_dim"))
+        self.value_bias = bias_weight(projection_bias, (heads, values), ("heads", "head_dim"))
+        self.output = HeadOutput(heads, values, width, bias=output_bias)
+
+    @property
+    def values(self) -> int:
+        """Size of each value."""
+        return self.kind.head_dim if self.kind.value_dim is None else self.kind.value_dim
+
+    @property
+    def logit_scale(self) -> float:
+        """Factor of the dot products."""
+        scale, rotary = self.kind.scale, self.kind.rotary
+        size = self.kind.head_dim + self.kind.rotary_dim
+        return scale or default_scale(size) * (1.0 if rotary is None else rotary.logit_factor)
+
+    def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        latent = into_heads(inputs, self.latent)  # [batch, key, rank]
+        if self.latent_norm is not None:
+            latent = self.latent_norm(latent)
+        if self.kind.rotary is None or self.rotary_key is None:
+            return {"latent": latent}
+        turning = into_heads(inputs, self.rotary_key)  # [batch, key, rotary_dim]
+        turned = self.kind.rotary(turning[:, :, None], positions_or_count(positions, inputs.shape[1]))
+        return {"latent": latent, "rotary_key": turned[:, :, 0]}
+
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+        query, turned = self._queries(inputs, call)
+        # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
+        absorbs = self.absorbs(inputs.shape[1]) and not call.dropout.active
+        if absorbs:
+            query = jnp.einsum("bqhd,rhd->bqhr", query, self.key[...])
+            key = value = key_values["latent"][:, :, None]  # [batch, key, 1, rank]
+        else:
+            key = into_heads(key_values["latent"], self.key)  # [batch, key, heads, head_dim]
+            value = into_heads(key_values["latent"], self.value, self.value_bias)
+        if turned is not None:
+            shared = key_values["rotary_key"][:, :, None]
+            shared = jnp.broadcast_to(shared, (*key.shape[:3], shared.shape[3]))
+            query, key = jnp.concatenate([query, turned], axis=-1), jnp.concatenate([key, shared], axis=-1)
+        attended = call(query, key, value, scale=self.logit_scale)
+        if not absorbs:
+            return attended
+        context = jnp.einsum("bqhr,rhv->bqhv", attended.context, self.value[...])
+        return attended._replace(context=context if self.value_bias is None else context + self.value_bias[None, None])
+
+    def absorbs(self, query_length: int) -> bool:
+        """Return whether heads attend to c itself."""
+        return query_length == 1
+
+    def _queries(self, inputs: jax.Array, call: Call) -> tuple[jax.Array, jax.Array | None]:
+        """Return q_h `[batch, query, heads, head_dim]` and the turned r_h `[batch, query, heads, rotary_dim]`."""
+        if self.query_latent is not None:
+            inputs = into_heads(inputs, self.query_latent)  # [batch, query, query_rank]
+        if self.query_norm is not None:
+            inputs = self.query_norm(inputs)
+        query = into_heads(inputs, self.query, self.query_bias)
+        size, rotary = self.kind.head_dim, self.kind.rotary
+        if rotary is None:
+            return query, None
+        positions = positions_or_count(call.positions, query.shape[1], call.mask)
+        return query[..., :size], rotary(query[..., size:], positions)
+
+    def flops(self, query_length: int, key_length: int) -> int:
+        rank, query_rank, turning = self.kind.rank, self.kind.query_rank, self.kind.rotary_dim
+        width, heads, parts = self.width, self.num_heads, self.kind.head_dim + self.values
+        queries = heads * (self.kind.head_dim + turning)  # of one token, by a number read
+        queries = width * queries if query_rank is None else query_rank * (width + queries)
+        compressed = self.memory_width * (rank + turning)
+        if query_length <= 1:
+            inside = query_length * (rank * parts + key_length * (2 * rank + turning))
+        else:
+            inside = key_length * (rank * parts + query_length * (turning + parts))
+        outputs = heads * self.values * width
+        return 2 * (query_length * (queries + outputs) + key_length * compressed + heads * inside)

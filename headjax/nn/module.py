@@ -1,0 +1,388 @@
+"""The base of the attention modules: a formulation's weights, the call that Flax users make, and removal of heads."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from headjax.core import serialize
+from headjax.core import tensors as declared_tensors
+from headjax.core.errors import ConfigError, HeadjaxError, require
+from headjax.core.fields import Count, options_of
+from headjax.core.kind import Kind
+from headjax.core.modules import arrays, bind, declared
+from headjax.core.tensors import RULES, Initializer, Normal, Params
+from headjax.mesh.explicit import spread_by_compiler, take
+from headjax.nn.attend import Call
+from headjax.nn.calling import AttentionCache, ModuleCall, check_call, conditions, one_batch_axis
+from headjax.nn.operands import Attended, Dropout, KeyValues, Mask
+from headjax.nn.projections import HeadOutput
+
+Ids = tuple[int, ...] | None
+"""A number of each head, or None."""
+
+M = TypeVar("M", bound="AttentionModule")
+
+
+class Setting(NamedTuple):
+    """How an attention module is drawn, computed and spread over a mesh.
+
+    Attributes:
+        initializer: draws the weights that have no initializer of their own.
+        dropout_rate: rate on the probabilities.
+        dtype: type to compute in; None is that of the arrays.
+        implementation: name of the attention kernel.
+        rules: mesh axis of every logical axis, in place of `headjax.mesh.rules.RULES`.
+    """
+
+    initializer: Initializer = Normal(0.02)
+    dropout_rate: float = 0.0
+    dtype: Any = None
+    implementation: str = "auto"
+    rules: Mapping[str, str | None] | tuple[tuple[str, str | None], ...] = ()
+
+
+def formulation(name: str) -> Callable[[type[M]], type[M]]:
+    """Class decorator: registers an attention module under the name that its `Kind`s carry in JSON.
+
+    The keyword-only parameters of its `__init__`, which declares the weights, are the formulation's options. They are
+    compared with their types and bounds before, and the weights are drawn, or hold the arrays of `params`, after it.
+    """
+
+    def register(cls: type[M]) -> type[M]:
+        declare: Callable[..., None] = cls.__init__
+
+        @functools.wraps(declare)
+        def __init__(
+            self: M,
+            width: int,
+            memory_width: int | None = None,
+            *,
+            kind: Kind | None = None,
+            rngs: nnx.Rngs | None = None,
+            params: Params | None = None,
+            **given: Any,
+        ) -> None:
+            if "kind" in vars(self):  # the `__init__` of a subclass calls that of its base
+                declare(self, width, memory_width, **given)
+                return
+            setting = {name: given.pop(name) for name in Setting._fields if name in given}
+            if kind is None:
+                kind = Kind(type(self), **_with_sizes(type(self), width, given))
+                if rngs is None and params is None:
+                    raise HeadjaxError("rngs: needed to draw the parameters, as in rngs=nnx.Rngs(0)")
+            self.kind = kind
+            declare(self, width, memory_width, **kind.options, **setting)
+            self.fill(rngs, params)
+
+        cls.__init__ = __init__  # type: ignore[assignment, method-assign]
+        return serialize.kind(name)(cls)
+
+    return register
+
+
+def _with_sizes(cls: type, width: int, given: dict[str, Any]) -> dict[str, Any]:
+    """Return options with the sizes of heads that are needed and not given: `width / num_heads`."""
+    heads, known = given.get("num_heads"), options_of(cls)
+    if not isinstance(heads, int) or heads < 1 or width % heads:
+        return given
+    sizes = [name for name in ("head_dim", "value_dim") if name in known and known[name].default is dataclasses.MISSING]
+    return given | {name: width // heads for name in sizes if given.get(name) is None}
+
+
+class AttentionModule(nnx.Module, abc.ABC):
+    """Base of the attention modules, each of one formulation, whose class has the formula and explains the options.
+
+    Weights are attributes (`query`, `key`, `value`, `output`, `query_bias`, ...); one that the formulation goes without
+    is None.
+
+    Args:
+        width: size of the residual stream.
+        memory_width: size of the vectors that are attended to; None is `width`.
+        num_heads: number of heads.
+        head_ids: the heads' original numbers, kept when heads are removed; None counts from 0.
+        rngs: draws the weights.
+        params: holds the weights, a nested dict of arrays, in place of `rngs`.
+        setting: see `Setting`.
+
+    Attributes:
+        kind: class and options, as a config holds them.
+        setting: how it is drawn, computed and spread over a mesh.
+        deterministic: whether calls drop nothing, whatever `rngs` they are given; `eval()` and `train()` set it.
+    """
+
+    kind: Kind
+    deterministic: bool
+    output: Any
+
+    def __init__(self, width: int, memory_width: int | None = None, **setting: Any) -> None:
+        given = Setting(**setting)
+        if not 0.0 <= given.dropout_rate < 1.0:
+            raise ConfigError(f"dropout_rate: must be at least 0 and below 1, got {given.dropout_rate}")
+        heads, ids = self.num_heads, self.ids
+        require(len(ids) == heads, "head_ids", f"names {len(ids)} heads, but num_heads is {heads}")
+        distinct = len(set(ids)) == heads and min(ids, default=0) >= 0
+        require(distinct, "head_ids", f"must be distinct and not negative, got {ids}")
+        self.width = width
+        self.memory_width = width if memory_width is None else memory_width
+        dtype = None if given.dtype is None else jnp.dtype(given.dtype)
+        self.setting = given._replace(dtype=dtype, rules=tuple(dict(given.rules).items()))
+        self.deterministic = False
+
+    def fill(self, rngs: nnx.Rngs | None, params: Params | None) -> None:
+        """Draw the declared weights from `rngs`, or hold the arrays of `params`; without both leave them declared."""
+        tensors = declared(self)
+        if params is not None:
+            declared_tensors.check(tensors, params)
+        elif rngs is not None:
+            params = declared_tensors.initialize(tensors, rngs.params(), self.setting.initializer)
+        else:
+            return
+        bind(self, params)
+        if self.setting.rules:
+            # Flax takes a logical axis without a rule for a mesh axis, so those that are left out are named, too.
+            rules = tuple((dict.fromkeys(RULES) | dict(self.setting.rules)).items())
+            for weight in declared_tensors.flatten(tensors).values():
+                weight.set_metadata("sharding_rules", rules)
+
+    @property
+    def params(self) -> Params:
+        """The weights as a nested dict of arrays."""
+        return arrays(self)
+
+    @property
+    def num_heads(self) -> int:
+        """Number of heads."""
+        return self.kind.options["num_heads"]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Original number of each head."""
+        own: Ids = self.kind.options.get("head_ids")
+        return tuple(range(self.num_heads)) if own is None else own
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The KV head that each query head reads; by default each has its own."""
+        return tuple(range(self.num_heads))
+
+    @abc.abstractmethod
+    def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        """Return the keys and values of the attended sequence, or the arrays they are computed from."""
+
+    @abc.abstractmethod
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+        """Return the contexts `[batch, query, heads, value_dim]` of queries `inputs [batch, query, width]`."""
+
+    @abc.abstractmethod
+    def flops(self, query_length: int, key_length: int) -> int:
+        """Count the floating-point operations of one forward of one sequence.
+
+        A multiply-add counts as two; softmax and biases count nothing.
+        """
+
+    def combine(self, context: jax.Array) -> jax.Array:
+        """Return sum_h context_h W_O^h + b_O: `[batch, query, heads, value_dim]` to `[batch, query, width]`."""
+        heads, size = context.shape[2:]
+        return self.output(context.reshape(*context.shape[:2], heads * size))
+
+    def output_matrices(self) -> jax.Array:
+        """Return W_O^h of every head, `[heads, value_dim, width]`, of which `combine` is the linear map, b_O aside."""
+        kernel = self.output.kernel
+        return jnp.zeros((0, 1, self.width)) if kernel is None else kernel[...]
+
+    def step_flops(self, length: int) -> int:
+        """Count the FLOPs of one query where a cache holds the `key_values` of `length` tokens, the last one new."""
+        return self.flops(1, length) - self.flops(0, length - 1)
+
+    def cache_size(self) -> int:
+        """Return the number of scalars that a decoding cache holds per token: the size of `key_values`."""
+        return _cache_size(self.kind, self.width, self.memory_width)
+
+    def __call__(
+        self,
+        inputs: jax.Array,
+        attended_to: jax.Array | None = None,
+        *,
+        mask: Mask | jax.typing.ArrayLike | None = None,
+        is_causal: bool = False,
+        bias: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        cache: AttentionCache | None = None,
+        rngs: nnx.Rngs | None = None,
+        deterministic: bool | None = None,
+    ) -> Any:
+        """sum_h softmax(scale Q_h K_h^T + bias_h) V_h W_O^h + b_O, with the formulation's own Q, K and V.
+
+        `batch` stands for any number of axes, none included. On a mesh with explicit axes (`jax.make_mesh`) outputs lie
+        as the inputs do, and the compiler spreads what lies between.
+        """
+        drops = self.setting.dropout_rate > 0.0 and not (self.deterministic if deterministic is None else deterministic)
+        call = ModuleCall(
+            inputs=inputs,
+            attended_to=attended_to,
+            mask=conditions(mask if isinstance(mask, Mask) else None, is_causal, cache),
+            allowed=None if mask is None or isinstance(mask, Mask) else jnp.asarray(mask),
+            bias=bias,
+            positions=positions,
+            cache=cache,
+            dropout=rngs.dropout() if rngs is not None and drops else None,
+        )
+        call = jax.tree.map(jnp.asarray, call)
+        call = check_call(call, self.width, self.memory_width, self.num_heads)
+        like = call.inputs if cache is None else (call.inputs, call.cache)
+        return spread_by_compiler(type(self)._computed, like, self, call)
+
+    def _computed(self, call: ModuleCall) -> Any:
+        """Return the results of `__call__`."""
+        module, setting, batch = self, self.setting, call.batch
+        call = one_batch_axis(call, self.num_heads)
+        inputs, cache = call.inputs, call.cache
+        if setting.dtype is not None:
+            module, inputs, memory = jax.tree.map(lambda x: x.astype(setting.dtype), (self, inputs, call.attended_to))
+            call = call._replace(attended_to=memory)
+        key_values = module.key_values(inputs if call.attended_to is None else call.attended_to, call.positions)
+        if cache is not None:
+            held = cache.entries
+            append = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=cache.used, axis=1)
+            key_values = {name: append(held[name], new.astype(held[name].dtype)) for name, new in key_values.items()}
+        context = Call(
+            mask=call.mask,
+            bias=call.bias,
+            positions=call.positions,
+            dropout=Dropout(setting.dropout_rate, call.dropout),
+            implementation=setting.implementation,
+        )
+        outputs = module.combine(module.attend(inputs, key_values, context).context)
+        outputs = outputs.reshape(*batch, *outputs.shape[1:])  # [batch, query, width]
+        if cache is None:
+            return outputs
+        entries = {name: array.reshape(*batch, *array.shape[1:]) for name, array in key_values.items()}
+        return outputs, AttentionCache(entries, cache.used + inputs.shape[1])
+
+    def empty_cache(self, batch: int | Sequence[int], capacity: int, dtype: Any = None) -> AttentionCache:
+        """A cache with room for this many tokens of each example, in the type to compute in or another."""
+        axes = (batch,) if isinstance(batch, int) else tuple(batch)
+        shapes = key_value_shapes(self, 1, capacity, dtype or self.setting.dtype or jnp.float32)
+        entries = {name: jnp.zeros((*axes, *shape.shape[1:]), shape.dtype) for name, shape in shapes.items()}
+        return AttentionCache(entries, jnp.zeros((), jnp.int32))
+
+    def keep_heads(self, heads: Sequence[int]) -> AttentionModule:
+        """Return a module with the heads at these positions alone: its outputs are those with the other gates at 0."""
+        if not heads:
+            bias = self.output.bias
+            return self.like(self.left(heads), {"output": {} if bias is None else {"bias": bias.get_raw_value()}})
+        index = {"heads": list(heads), "kv_heads": sorted({self.groups[head] for head in heads})}
+
+        def cut(path: str, weight: nnx.Param[Any]) -> Any:
+            array = weight.get_raw_value()
+            for dimension, axis in enumerate(weight.out_sharding):
+                if axis in index:
+                    array = take(array, jnp.asarray(index[axis], jnp.int32), dimension, axis)
+            return array
+
+        return self.like(self.left(heads), declared_tensors.map_tensors(cut, declared(self)))
+
+    def left(self, heads: Sequence[int]) -> Kind:
+        """Return the kind that `keep_heads` returns; abstract weights suffice."""
+        if not heads:
+            return Kind(NoHeadsAttention, output_bias=self.output.bias is not None)
+        return self.kind.replace(**self.changed(heads))
+
+    def changed(self, heads: Sequence[int]) -> dict[str, Any]:
+        """Return the options that change where only the heads at these positions stay."""
+        return {"num_heads": len(heads), "head_ids": tuple(self.ids[head] for head in heads)}
+
+    def convert(self, to: Any, seed: int = 0) -> AttentionModule:
+        """Return a module of another formulation with these weights, by `headjax.convert`'s targets."""
+        # Conversions are made of formulations, so that formulations do not know them.
+        return importlib.import_module("headjax.conversion.model").convert_layer(self, to, seed)
+
+    def like(self, kind: Kind, params: Params) -> AttentionModule:
+        """Return a module of another kind with this one's sizes and setting."""
+        module = kind.module(self.width, self.memory_width)
+        module.setting, module.deterministic = self.setting, self.deterministic
+        module.fill(None, params)
+        return module
+
+
+def key_value_shapes(module: AttentionModule, batch: int, length: int, dtype: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the shapes of the `key_values` of an attention module that computes in a type."""
+    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, dtype), module)
+    inputs = jax.ShapeDtypeStruct((batch, length, module.memory_width), dtype)
+    positions = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    return jax.eval_shape(type(module).key_values, shapes, inputs, positions)
+
+
+@functools.lru_cache(maxsize=1024)
+def _cache_size(kind: Kind, width: int, memory_width: int) -> int:
+    kept = key_value_shapes(kind.module(width, memory_width), 1, 1, jnp.float32)
+    return sum(array.size for array in jax.tree.leaves(kept))
+
+
+class WrappingAttention(AttentionModule):
+    """Base of the modules around another one, whose kind is their option `inner` and which lies under `inner`."""
+
+    inner: Any
+
+    @property
+    def output(self) -> Any:
+        """The map of the module inside from its contexts to the stream."""
+        return self.inner.output
+
+    @property
+    def num_heads(self) -> int:
+        heads = self.kind.inner.num_heads
+        require(heads > 0, "inner", "has no heads, so that there is nothing around them")
+        return heads
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.kind.inner.ids
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        return self.kind.inner.groups
+
+    def changed(self, heads: Sequence[int]) -> dict[str, Any]:
+        return {"inner": self.inner.left(heads)}
+
+
+@formulation("no_heads")
+class NoHeadsAttention(AttentionModule):
+    """Attention without heads: every output is b_O, or zero without it, since a sum over no heads is zero.
+
+    Args:
+        output_bias: whether the layer has a b_O.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        memory_width: int | None = None,
+        *,
+        num_heads: Count = 0,
+        head_ids: Ids = None,
+        output_bias: bool = True,
+        **setting: Any,
+    ) -> None:
+        require(num_heads == 0, "num_heads", f"a layer without heads has 0, got {num_heads}")
+        super().__init__(width, memory_width, **setting)
+        self.output = HeadOutput(0, 1, width, bias=output_bias)
+
+    def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        return {}
+
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+        return Attended(jnp.zeros((*inputs.shape[:2], 0, 1), inputs.dtype), None)
+
+    def flops(self, query_length: int, key_length: int) -> int:
+        return 0

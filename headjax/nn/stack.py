@@ -1,0 +1,285 @@
+"""Stacks of layers. Consecutive layers of equal structure form a group, which is computed as one scan."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from headjax.core.kind import Kind
+from headjax.core.modules import Beside, bind, fresh, stacked_module
+from headjax.core.tensors import Params
+from headjax.mesh.mesh import by_example
+from headjax.nn.cache import LayerCache
+from headjax.nn.embeddings import RelativeBuckets, RelativePositionBias
+from headjax.nn.layer import Layer, TransformerLayer
+from headjax.nn.norms import Norm
+from headjax.nn.passes import Pass
+from headjax.nn.residuals import BEFORE
+
+Layers = TransformerLayer | nnx.List
+"""Layers of a group: one module of stacked weights, or a list of each layer's own module."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerGroup:
+    """Layers `start` to `stop` (not included), all of the same structure.
+
+    Their parameters lie under `name`, stacked along a leading axis; once only where all layers share them.
+    """
+
+    start: int
+    stop: int
+    layer: Layer
+    shared: bool = False
+
+    @property
+    def name(self) -> str:
+        """Key of the group's parameters."""
+        return f"layers_{self.start}_{self.stop - 1}"
+
+    @property
+    def count(self) -> int:
+        """Number of layers."""
+        return self.stop - self.start
+
+    def module(self) -> TransformerLayer:
+        """Return the module of one layer, with the weights of all layers of the group stacked in it."""
+        layer = TransformerLayer(self.layer)
+        return layer if self.shared else stacked_module(layer, self.count)
+
+    def unstack(self, params: Params) -> list[Params]:
+        """Return the parameters of each layer."""
+        if self.shared:
+            return [params] * self.count
+        on_device = jax.tree.map(jnp.asarray, params)
+        return [_layer(on_device, i) for i in range(self.count)]
+
+    def unstacked(self, layers: TransformerLayer) -> list[TransformerLayer]:
+        """Return each layer as a module with its own arrays."""
+        return [layers] * self.count if self.shared else [_layer(layers, i) for i in range(self.count)]
+
+    def restack(self, layers: Sequence[Params]) -> Params:
+        """Invert `unstack`."""
+        return layers[0] if self.shared else _stacked(list(layers))
+
+    def tied(self, layer: int) -> tuple[int, ...]:
+        """Return the layers that share their parameters with this one, itself included."""
+        return tuple(range(self.start, self.stop)) if self.shared else (layer,)
+
+    def __call__(
+        self, layers: Layers, x: jax.Array, call: Pass, columns: Any
+    ) -> tuple[jax.Array, list[dict[str, Any]]]:
+        """Return the last layer's output and the reports of all layers; `columns` are those of the stack."""
+        if call.compute.scan and self.count > 1 and isinstance(layers, TransformerLayer):
+            x, reports = self.scan(layers, x, call, columns)
+            return x, [_slice(reports, i) for i in range(self.count)]
+        return self.one_by_one(layers, x, call, columns)
+
+    def scan(
+        self, layers: TransformerLayer, x: jax.Array, call: Pass, columns: Any, caches: LayerCache | None = None
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """Return the last layer's output and the reports of all layers, stacked; so are the caches of a decoder."""
+        weights = nnx.state(layers, Beside) if self.shared else layers
+        own = weights, jnp.arange(self.start, self.stop), self._own(columns), caches
+        return jax.lax.scan(self._body(layers, call), x, own)
+
+    def one_by_one(
+        self, layers: Layers, x: jax.Array, call: Pass, columns: Any, caches: Sequence[LayerCache] | None = None
+    ) -> tuple[jax.Array, list[dict[str, Any]]]:
+        """Return the last layer's output and the report of each layer, unrolled; caches are a list."""
+        body, columns, reports = self._body(layers, call), self._own(columns), []
+        weights = nnx.state(layers, Beside) if self.shared else layers
+        for i in range(self.count):
+            own = layers[i] if isinstance(layers, nnx.List) else _slice(weights, i)
+            cache = None if caches is None else caches[i]
+            x, report = body(x, (own, jnp.int32(self.start + i), _slice(columns, i), cache))
+            reports.append(report)
+        return x, reports
+
+    def _body(self, layers: Layers, call: Pass) -> Callable[..., tuple[jax.Array, dict[str, Any]]]:
+        """Return the function from x and what is a layer's own to its output and its report."""
+
+        def body(x: jax.Array, own: Any) -> tuple[jax.Array, dict[str, Any]]:
+            weights, number, columns, cache = own
+            layer = _with_shared(layers, weights) if self.shared else weights
+            return self.one(layer, x, call, number, columns, cache)
+
+        return call.compute.rematerialised(body)
+
+    @staticmethod
+    def one(
+        layer: TransformerLayer,
+        x: jax.Array,
+        call: Pass,
+        number: jax.Array,
+        columns: jax.Array | None,
+        cache: LayerCache | None = None,
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """Return the output and the report of a layer; `columns [heads]` are its heads' places in the position bias."""
+        if columns is not None and call.attention.bias is not None:
+            bias = jnp.take(call.attention.bias, columns, axis=1)
+            call = call._replace(attention=call.attention._replace(bias=bias))
+        x, report = layer(by_example(x), call, number, cache)
+        return by_example(x), report
+
+    def _own(self, columns: jax.Array | None) -> jax.Array | None:
+        return None if columns is None else columns[self.start : self.stop, : len(self.layer.attention.ids)]
+
+
+def _with_shared(layers: Any, own: Any) -> TransformerLayer:
+    """Return one layer, from the module of shared weights and the numbers that are this depth's own."""
+    graph, *states = nnx.split(layers, Beside, ...)
+    layer: TransformerLayer = nnx.merge(graph, own, states[1])
+    return layer
+
+
+@jax.jit
+def _layer(params: Params, index: int) -> Params:
+    """Return one layer of a group's parameters. The index is traced, so that one program takes them all apart."""
+    return jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, index, keepdims=False), params)
+
+
+@jax.jit
+def _stacked(layers: Sequence[Params]) -> Params:
+    return jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
+
+
+def _slice(tree: Any, index: int) -> Any:
+    return jax.tree.map(lambda array: array[index], tree)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stack:
+    """Layers one after another, as their family's config gives them.
+
+    Attributes:
+        layers: the layers, any formulation each.
+        position_bias: bias of the self-attention's logits, shared by all layers; or None.
+        causal: whether tokens see those before them alone.
+        shared: whether all layers are one layer, with one set of parameters (ALBERT, Lan et al. 2020, section 3.1).
+            Probes and gates distinguish the depths; a change of parameters changes every depth.
+    """
+
+    layers: tuple[Layer, ...]
+    position_bias: RelativeBuckets | None = None
+    causal: bool = False
+    shared: bool = False
+
+    @property
+    def final_norm(self) -> Norm | None:
+        """Normalisation of the output, where the layers do not normalise the stream."""
+        return self.layers[0].norm if self.layers[0].residual in BEFORE else None
+
+    @property
+    def crossed(self) -> bool:
+        """Whether the layers have cross-attention."""
+        return self.layers[0].cross_attention is not None
+
+    @functools.cached_property
+    def groups(self) -> tuple[LayerGroup, ...]:
+        """The longest groups of consecutive layers with equal structure."""
+        groups, start = [], 0
+        for layer, equal in itertools.groupby(_structures(self.layers)):
+            stop = start + len(list(equal))
+            groups.append(LayerGroup(start, stop, layer, self.shared))
+            start = stop
+        return tuple(groups)
+
+    def tied_layers(self, layer: int) -> tuple[int, ...]:
+        """Return the layers that share their parameters with this one, itself included, and only change together."""
+        return self.group_of(layer).tied(layer)
+
+    def group_of(self, layer: int) -> LayerGroup:
+        """Return the group of a layer, by the layer's number."""
+        return self.groups[bisect.bisect_right(self.groups, layer, key=lambda group: group.start) - 1]
+
+    def attentions(self, slot: str) -> tuple[Kind, ...]:
+        """Return the formulations in a slot (`attention` or `cross_attention`), by layer."""
+        return tuple(getattr(layer, slot) for layer in self.layers)
+
+    def columns(self, bias: jax.Array | None) -> jax.Array | None:
+        """Return where each layer's heads are in a bias `[1 or batch, heads, query, key]`, `[layers, max_heads]`.
+
+        These are the heads' original numbers; None where every layer has all heads in order.
+        """
+        ids = [attention.ids for attention in self.attentions("attention")]
+        if bias is None or all(layer == tuple(range(bias.shape[1])) for layer in ids):
+            return None
+        longest = max(map(len, ids))
+        return jnp.asarray([[*layer, *(0,) * (longest - len(layer))] for layer in ids], jnp.int32)
+
+    def flops(self, length: int) -> int:
+        """Count the floating-point operations of one forward of one sequence, and of its encoder output if crossed."""
+        return sum(layer.flops(length) for layer in self.layers)
+
+    def unstack(self, params: Params) -> list[Params]:
+        """Return the parameters as one dict per layer."""
+        return [layer for group in self.groups for layer in group.unstack(params[group.name])]
+
+    def modules(self, params: Params) -> list[TransformerLayer]:
+        """Return each layer as a module with its own arrays."""
+        pairs = zip(self.layers, self.unstack(params), strict=True)
+        return [bind(fresh(TransformerLayer, layer), own) for layer, own in pairs]
+
+    def restack(self, layers: Sequence[Params], params: Params) -> Params:
+        """Invert `unstack` for this stack's groups; parameters that belong to no layer are taken from `params`."""
+        stacked: Params = {group.name: group.restack(layers[group.start : group.stop]) for group in self.groups}
+        return stacked | {name: entry for name, entry in params.items() if not name.startswith("layers_")}
+
+
+def _structures(layers: Iterable[Layer]) -> Iterator[Layer]:
+    """Yield the structure of each layer, made once where the same layer is there again and again."""
+    last = made = None
+    for layer in layers:
+        if last is None or made is None or layer is not last:
+            last, made = layer, layer.structure()
+        yield made
+
+
+class TransformerStack(nnx.Module):
+    """The module of a `Stack`. The layers of a group are one module, `layers_0_5`, of stacked weights.
+
+    Attributes:
+        config: the stack.
+        final_norm: normalisation of the output, where the stack has one.
+        position_bias: bias of the self-attention's logits, where the stack has one.
+    """
+
+    def __init__(self, config: Stack) -> None:
+        self.config = config
+        for group in config.groups:
+            setattr(self, group.name, group.module())
+        if config.final_norm is not None:
+            self.final_norm = config.final_norm.module(config.layers[0].width)
+        if config.position_bias is not None:
+            self.position_bias = RelativePositionBias(config.position_bias, not config.causal)
+
+    def __call__(self, x: jax.Array, call: Pass) -> tuple[jax.Array, list[dict[str, Any]]]:
+        """Return the output `[batch, length, width]`, and the probe's results by layer."""
+        call, reports = self.biased(x, call), list[dict[str, Any]]()
+        columns = self.config.columns(call.attention.bias)
+        for group in self.config.groups:
+            x, of_layers = group(getattr(self, group.name), x, call, columns)
+            reports.extend(of_layers)
+        return self.end(x), reports
+
+    def biased(self, x: jax.Array, call: Pass, keys: jax.Array | None = None) -> Pass:
+        """Return the pass with the position bias of its tokens; `keys` are positions of keys that are not theirs."""
+        if self.config.position_bias is None:
+            return call
+        positions = call.attention.positions
+        positions = jnp.arange(x.shape[1])[None, :] if positions is None else positions
+        bias = self.position_bias(positions, positions if keys is None else keys)
+        return call._replace(attention=call.attention._replace(bias=bias))
+
+    def end(self, x: jax.Array) -> jax.Array:
+        """Return the last layer's output, normalised if the stack has a final norm."""
+        return x if self.config.final_norm is None else self.final_norm(x)

@@ -1,0 +1,203 @@
+"""`attend` and `Mask.array` against plain NumPy."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headjax.core.errors import KernelError
+from headjax.nn import Dropout, Mask, attend
+from headjax.nn.kernels.choose import target
+from tests.closeness import assert_close
+
+BATCH, QUERIES, KEYS, HEADS, DIM, VALUES = 2, 5, 7, 4, 6, 3
+SCALE = 0.37
+SUMS = DIM + 2 * KEYS
+"""Terms on the way to a context: logits, softmax and context over the keys."""
+
+
+@functools.partial(jax.jit, static_argnames="implementation")
+def attended_by(query, key, value, mask=None, bias=None, implementation="auto"):
+    """One program of each structure, which its tests share."""
+    return attend(query, key, value, scale=SCALE, mask=mask, bias=bias, implementation=implementation)
+
+
+def draw(shape: tuple[int, ...], seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def inputs(key_heads: int = HEADS, value_heads: int = HEADS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Query, key and value."""
+    return (
+        draw((BATCH, QUERIES, HEADS, DIM), 0),
+        draw((BATCH, KEYS, key_heads, DIM), 1),
+        draw((BATCH, KEYS, value_heads, VALUES), 2),
+    )
+
+
+def reference(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, scale: float, allowed: Any = None, bias: Any = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Context and probabilities, head by head and query by query, in float64."""
+    batch, queries, heads, _ = query.shape
+    context = np.zeros((batch, queries, heads, value.shape[-1]))
+    probabilities = np.zeros((batch, heads, queries, key.shape[1]))
+    bias = None if bias is None else np.broadcast_to(bias, probabilities.shape)
+    for b in range(batch):
+        for h in range(heads):
+            keys = key[b, :, h * key.shape[2] // heads].astype(np.float64)
+            values = value[b, :, h * value.shape[2] // heads].astype(np.float64)
+            for q in range(queries):
+                logits = scale * keys @ query[b, q, h].astype(np.float64)
+                if bias is not None:
+                    logits = logits + bias[b, h, q]
+                if allowed is not None:
+                    logits = np.where(np.broadcast_to(allowed, probabilities.shape)[b, h, q], logits, -np.inf)
+                weights = np.exp(logits - logits.max())
+                probabilities[b, h, q] = weights / weights.sum()
+                context[b, q, h] = probabilities[b, h, q] @ values
+    return context, probabilities
+
+
+@pytest.mark.parametrize("key_heads, value_heads", [(4, 4), (1, 4), (2, 1), (4, 2)])
+def test_agrees_with_numpy_for_shared_and_own_keys_and_values(key_heads, value_heads):
+    query, key, value = inputs(key_heads, value_heads)
+    present = np.arange(KEYS)[None] < np.array([[KEYS], [4]])
+    bias = draw((1, HEADS, QUERIES, KEYS), 3)
+    attended = attended_by(query, key, value, Mask(keys=present), bias)
+    context, probabilities = reference(query, key, value, SCALE, present[:, None, None], bias)
+    assert_close(attended.context, context, sums=SUMS)
+    assert_close(attended.probabilities, probabilities, sums=SUMS)
+
+
+@settings(max_examples=20)
+@given(data=st.data(), causal=st.booleans(), padded=st.booleans(), packed=st.booleans())
+def test_agrees_with_numpy_under_every_mask(data, causal, padded, packed):
+    query, key, value = inputs()
+    key, value = key[:, :QUERIES], value[:, :QUERIES]
+    booleans = st.lists(st.booleans(), min_size=QUERIES, max_size=QUERIES)
+    numbers = st.lists(st.integers(0, 1), min_size=QUERIES, max_size=QUERIES)
+    present = np.array([data.draw(booleans) for _ in range(BATCH)]) if padded else None
+    segments = np.array([data.draw(numbers) for _ in range(BATCH)]) if packed else None
+    allowed = np.ones((BATCH, QUERIES, QUERIES), bool)
+    if causal:
+        allowed &= np.tril(np.ones((QUERIES, QUERIES), bool))[None]
+    if present is not None:
+        allowed &= present[:, None]
+    if segments is not None:
+        allowed &= segments[:, :, None] == segments[:, None]
+    mask = Mask(causal=causal, keys=present, query_segments=segments, key_segments=segments)
+    attended = attended_by(query, key, value, mask)
+    # A query that may see nothing attends to all evenly.
+    blind = ~allowed.any(axis=-1)
+    context, probabilities = reference(query, key, value, SCALE, (allowed | blind[:, :, None])[:, None])
+    probabilities = np.where(blind[:, None, :, None], 1 / QUERIES, probabilities)
+    context = np.where(blind[:, :, None, None], value.mean(axis=1)[:, None], context)
+    assert_close(attended.probabilities, probabilities, sums=SUMS)
+    assert_close(attended.context, context, sums=SUMS)
+
+
+def test_large_logits_neither_overflow_nor_lose_the_winner():
+    query, key, value = inputs()
+    attended = attended_by(1e4 * query, 1e4 * key, value)
+    winner = np.einsum("bqhd,bkhd->bhqk", query.astype(np.float64), key).argmax(axis=-1)
+    assert np.isfinite(attended.context).all()
+    np.testing.assert_array_equal(np.argmax(attended.probabilities, axis=-1), winner)
+
+
+def test_dropout_zeroes_at_its_rate_and_keeps_the_mean():
+    """Identity values show the dropped probabilities themselves."""
+    rate, draws = 0.25, 400
+    query, key, _ = inputs()
+    value = np.broadcast_to(np.eye(KEYS, dtype=np.float32)[None, :, None], (BATCH, KEYS, HEADS, KEYS))
+    probabilities = np.asarray(attended_by(query, key, value).context)
+
+    def dropped(key_: Any) -> Any:
+        return attend(query, key, value, scale=SCALE, dropout=Dropout(rate, key_))
+
+    attended = jax.jit(jax.vmap(dropped))(jax.random.split(jax.random.key(0), draws))
+    contexts, zero = np.asarray(attended.context), np.asarray(attended.context) == 0
+    assert_close(np.where(zero, 0, contexts), np.where(zero, 0, probabilities[None] / (1 - rate)), sums=SUMS)
+    deviation = np.sqrt(rate * (1 - rate) / zero.size)
+    assert abs(zero.mean() - rate) < 4 * deviation
+    relative = (contexts / probabilities[None]).mean(axis=0) - 1
+    assert np.abs(relative).max() < 5 * np.sqrt(rate / (1 - rate) / draws)
+    # What is reported is what the softmax gave.
+    assert_close(np.asarray(attended.probabilities)[0], np.swapaxes(probabilities, 1, 2), sums=SUMS)
+
+
+def test_softmax_stays_in_float32_for_bfloat16_inputs():
+    attended = attended_by(*(array.astype(jnp.bfloat16) for array in inputs()))
+    assert attended.context.dtype == jnp.bfloat16
+    assert attended.probabilities.dtype == jnp.float32
+    assert_close(np.sum(attended.probabilities, axis=-1), np.ones((BATCH, HEADS, QUERIES)), sums=2 * KEYS)
+
+
+def test_requests_that_cannot_be_met_say_why():
+    query, key, value = inputs()
+    with pytest.raises(KernelError, match=r"^key heads: 3 does not divide the 4 query heads$"):
+        attend(query, key[:, :, :3], value, scale=SCALE)
+
+
+@pytest.mark.parametrize("key_heads, value_heads", [(4, 4), (2, 2), (1, 4)])
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_the_layout_that_a_platform_gets_changes_nothing(platform, key_heads, value_heads):
+    """CPUs multiply matrices by head, TPUs and GPUs arrays as they come."""
+    query, key, value = inputs(key_heads, value_heads)
+    with target(platform):
+        found = jax.jit(functools.partial(attend, scale=SCALE, implementation="einsum"))(query, key, value)
+    context, probabilities = reference(query, key, np.repeat(value, HEADS // value_heads, axis=2), SCALE)
+    assert_close(found.context, context, sums=SUMS)
+    assert_close(found.probabilities, probabilities, sums=SUMS)
+
+
+SEGMENTS = {"query_segments": np.array([[1, 1, 2], [1, 1, 1]]), "key_segments": np.array([[1, 2, 2, 2], [1, 1, 2, 1]])}
+PRESENT = np.array([[1, 1, 1, 1], [1, 0, 1, 0]])
+MASKS = {
+    "causal": Mask(causal=True),
+    "causal, all examples at one offset": Mask(causal=True, query_offset=2),
+    "causal, each example at its own": Mask(causal=True, query_offset=np.array([0, 3])),
+    "segments": Mask(**SEGMENTS),
+    "causal, keys and segments": Mask(causal=True, keys=PRESENT, **SEGMENTS),
+    "window": Mask(window=2, query_offset=np.array([0, 3])),
+    "causal window": Mask(causal=True, window=2, query_offset=np.array([0, 3])),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_are_their_definitions_entry_by_entry(name):
+    """Query i stands at position i + offset among the keys; all conditions hold together."""
+    mask = MASKS[name]
+    allowed = np.asarray(jax.jit(lambda mask: mask.array(3, 4))(mask))
+    offsets = np.broadcast_to(0 if mask.query_offset is None else mask.query_offset, 2)
+    expected = np.ones((2, 1, 3, 4), bool)
+    for b, _, i, j in np.ndindex(expected.shape):
+        place = i + offsets[b]
+        expected[b, 0, i, j] = (
+            (not mask.causal or j <= place)
+            and (mask.window is None or abs(place - j) < mask.window)
+            and (mask.keys is None or PRESENT[b, j] == 1)
+            and (mask.query_segments is None or mask.query_segments[b, i] == mask.key_segments[b, j])
+        )
+    assert allowed.dtype == bool
+    np.testing.assert_array_equal(np.broadcast_to(allowed, expected.shape), expected)
+
+
+def test_a_window_measures_distances_between_positions_where_they_are_given():
+    """Padding between two tokens takes an index and no position."""
+    positions = np.array([[0, 0, 1, 2]])
+    mask = Mask(causal=True, window=2, query_positions=positions, key_positions=positions)
+    rows = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 1, 1]]
+    assert np.asarray(jax.jit(lambda mask: mask.array(4, 4))(mask))[0, 0].astype(int).tolist() == rows
+
+
+def test_a_mask_is_a_tree_whose_causality_is_static_and_nothing_masked_is_no_array():
+    mask = Mask(causal=True, keys=PRESENT)
+    assert len(jax.tree.leaves(mask)) == 1
+    assert jax.tree.structure(mask) != jax.tree.structure(Mask(keys=PRESENT))
+    assert Mask().array(3, 4) is None
