@@ -254,7 +254,7 @@ class Cost(NamedTuple):
     def of(cls, config: Any, shape: Shape, compute: Compute, batch: int = 1) -> Cost:
         """Count them for a decoder."""
         width = config.width
-        held = sum(attention.cache_size(width, width) for attention in config.attention)
+        held = sum(attention.module(width, width).cache_size() for attention in config.attention)
         prompt = config.stacks()["decoder"].flops(shape.prompt) + 2 * width * shape.vocabulary
         step = decoding_cost(config, shape.prompt + shape.new, batch, compute)
         return cls(compute.type.itemsize * held, prompt, step)

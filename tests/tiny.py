@@ -14,7 +14,7 @@ from headjax.core.modules import bind, declared
 from headjax.core.tensors import Constant, Normal, Params, Zeros, map_tensors
 from headjax.models import DecoderConfig, EncoderConfig, Model
 from headjax.models.tasks import TaskOutput
-from headjax.nn import CollaborativeAttention, GroupedAttention, Kind, MultiHeadAttention
+from headjax.nn import CollaborativeAttention, GroupedAttention, Kind, MultiHeadAttention, NoHeadsAttention
 from headjax.tokenizers.tokenizer import Tokenizer
 
 WIDTH = 16
@@ -43,6 +43,11 @@ def collaborative(num_heads: int = 4, **fields: Any) -> Kind:
     """A small collaborative formulation with every bias."""
     fields = {"shared_dim": 8, "value_dim": 4, "head_dim": 4, "content_bias": True, "projection_bias": True} | fields
     return Kind(CollaborativeAttention, num_heads=num_heads, **fields)
+
+
+def no_heads() -> Kind:
+    """What a layer that lost every head has."""
+    return Kind(NoHeadsAttention)
 
 
 def layer(attention: Kind | None = None, **fields: Any) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def twinned(model):
     """Head 3 of layer 0 reads as head 1 does, and writes something else."""
 
     def twin(found):
-        own = {name: tensor for name, tensor in found.config.tensors(16, 16).items() if name != "output"}
+        own = {name: tensor for name, tensor in tiny.weights(found.config, 16, 16).items() if name != "output"}
         index = np.array([0, 1, 2, 1])
         return found.holding(
             {name: jnp.take(found.params[name], index, axis=head_axis(tensor)) for name, tensor in own.items()}

@@ -20,7 +20,8 @@ from headjax.core.tensors import flatten
 from headjax.mesh.distributed import BatchShare, Vote, initialize, process_share
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.model import load
-from headjax.training.config import load_config, train_config
+from headjax.training.config import train_config
+from headjax.training.config_file import load_config
 from headjax.training.loop import train
 from headjax.training.recording import read_metrics
 from tests import tiny

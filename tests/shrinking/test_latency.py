@@ -36,7 +36,7 @@ def true_seconds(part: Part) -> float:
     layers = part.config.stacks()["decoder"].layers
     of = {
         "attention": lambda layer: attention(layer.attention),
-        "feed_forward": lambda layer: layer.feed_forward.hidden / 8,
+        "feed_forward": lambda layer: layer.hidden / 8,
     }
     if part.slot == "rest":
         return REST

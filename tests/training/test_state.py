@@ -59,6 +59,6 @@ def test_a_measured_initialisation_leaves_its_numbers_in_the_history(kind, tmp_p
     run, start = prepare(settings, tmp_path, walk())
     state, found = run.first_state(start)
     assert int(state.step) == 0
-    assert flatten(state.params).keys() == flatten(start.config.tensors()).keys()
+    assert flatten(state.params).keys() == flatten(settings.architecture().tensors()).keys()
     assert [entry["action"] for entry in found] == ["initialize"] * (kind is not None)
     assert all(to_data(settings.initialization).items() <= entry.items() for entry in found)
