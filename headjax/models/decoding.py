@@ -51,17 +51,13 @@ def decode(stack: TransformerStack, x: jax.Array, call: Pass, cache: Cache) -> t
 def empty_cache(stack: TransformerStack, example: jax.Array, capacity: int, memory: jax.Array | None = None) -> Cache:
     """Return an empty cache, with the cross-attention's keys and values of an encoder's output in it."""
 
-    def empty(layers: Layers, count: int, shared: bool) -> GroupCache:
+    def empty(layers: Layers) -> GroupCache:
         if isinstance(layers, nnx.List):
             return [_empty_layer(layer, example, capacity, memory) for layer in layers]
-        if shared:
-            one = _empty_layer(layers, example, capacity, memory)
-            return jax.tree.map(lambda array: jnp.broadcast_to(array[None], (count, *array.shape)), one)
         caches: LayerCache = jax.lax.map(lambda layer: _empty_layer(layer, example, capacity, memory), layers)
         return caches
 
-    groups = stack.config.groups
-    layers = {group.name: empty(getattr(stack, group.name), group.count, group.shared) for group in groups}
+    layers = {group.name: empty(getattr(stack, group.name)) for group in stack.config.groups}
     batch = example.shape[0]
     positions, present = jnp.zeros((batch, capacity), jnp.int32), jnp.zeros((batch, capacity), bool)
     return Cache(layers=layers, positions=positions, present=present, used=0)

@@ -220,7 +220,7 @@ def for_decoding(model: Model, compute: Compute = Compute()) -> Model:
         module = getattr(model, name)
         for group in stack.groups if len(stack.layers) <= UNROLLED else ():
             layers = getattr(module, group.name)
-            if len(group.tied(group.start)) == 1 and not isinstance(layers, nnx.List):
+            if not isinstance(layers, nnx.List):
                 setattr(module, group.name, nnx.List(group.unstacked(layers)))
     return model
 
