@@ -192,8 +192,8 @@ def test_pretraining_on_books_and_articles(data_dir):
     assert 3000 < train["examples"] < 8000
     assert 0.48 < train["random_next"] / train["examples"] < 0.62
     assert 0 < held["examples"] < 1000
-    text = data.tokenizer.decode(data.train[5]["input_ids"])
-    assert text.startswith("[CLS]")
-    assert "[UNK]" not in text
+    decoded = data.tokenizer.decode(data.train[5]["input_ids"])
+    assert decoded.startswith("[CLS]")
+    assert "[UNK]" not in decoded
     with pytest.raises(DataError, match=r"^config.data.tokenizer: "):
         DataConfig(task=f"bert_pretraining:{text}").load()

@@ -309,7 +309,7 @@ def test_what_has_no_code_is_refused(tmp_path):
 def test_a_config_that_describes_no_model_is_an_error(tmp_path):
     to_huggingface(encoder(ATTENTION["ragged"]), tmp_path / "out")
     rewrite(tmp_path / "out", headjax_layers=[{"kind": "multi_heads", "hidden": 3}] * 2)
-    with pytest.raises(HeadjaxError, match=r"config.json: headjax.nn\[0\].kind: .*did you mean 'multi_head'"):
+    with pytest.raises(HeadjaxError, match=r"config.json: headjax.attention\[0\].kind: .*did you mean 'multi_head'"):
         from_huggingface(tmp_path / "out")
     rewrite(tmp_path / "out", headjax_layers=None)
     with pytest.raises(HeadjaxError, match=r"config.json: headjax_layers: expected a list"):
