@@ -146,7 +146,10 @@ class Family:
         return [entry for entry in self.classes if has_output(entry)]
 
     def _named(self, fields: Fields) -> ModelClass:
-        """Return the class that `architectures` names."""
+        """Return the class that `architectures` names, or the base model where the file holds nothing of its output.
+
+        Directories of sentence-transformers name the class of the model that theirs was made of (all-mpnet-base-v2).
+        """
         known = {self.class_prefix + entry.suffix: entry for entry in self.classes}
         named = fields.data.get("architectures") or list(known)[:1]
         if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
@@ -158,4 +161,6 @@ class Family:
         for entry in self.classes:
             marked = entry.instead_of == found.suffix and any(re.search(entry.marked_by, t) for t in fields.tensors)
             found = entry if marked else found
-        return found
+        own = {rule.theirs for rule in found.rules}
+        is_base = self.prefix and self.rules[0].theirs in fields.tensors
+        return known[self.class_prefix + self.base] if own and is_base and own.isdisjoint(fields.tensors) else found

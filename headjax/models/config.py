@@ -200,6 +200,12 @@ class ModelConfig(Checked, abc.ABC):
             for name in (fields[name] for name in BY_LAYER if name in fields):
                 given = len(getattr(self, name))
                 require(given == count, name, f"names {given} layers, but {fields['num_layers']} is {count}")
+            name = fields.get("position_bias", "")
+            bias = getattr(self, name, None)
+            if bias is not None:
+                last = max((head for one in getattr(self, fields["attention"]) for head in one.ids), default=0)
+                known = last < bias.num_heads
+                require(known, name, f"num_heads is {bias.num_heads}, but a layer has a head numbered {last}")
         self.validate()
 
     def validate(self) -> None:

@@ -1,4 +1,4 @@
-"""The encoder: BERT, DistilBERT, RoBERTa and ALBERT."""
+"""The encoder: BERT, DistilBERT, RoBERTa, MPNet, ELECTRA and ALBERT."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headjax.models.config import Batch, Loss, ModelConfig, Output
 from headjax.models.inputs import abstract_integers, embedded, reading
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
 from headjax.models.tasks.task_output import task_answer
-from headjax.nn.embeddings import PositionKind, Positions, TokenEmbeddings
+from headjax.nn.embeddings import PositionKind, Positions, RelativeBuckets, TokenEmbeddings
 from headjax.nn.feed_forward import ActivationName, fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm, Norm
@@ -49,6 +49,7 @@ class EncoderConfig(ModelConfig):
         segments: number of segment embeddings, 0 for none.
         embedding_size: size of the embeddings, mapped to the width (ALBERT); None is the width, without a map.
         embedding_norm: whether the embeddings are normalised, by `norm`.
+        position_bias: relative positions in the self-attention (MPNet), or None.
         window: self-attention of a layer sees only keys at a distance below this (sliding window); None is any.
         shared_layers: whether all layers are one layer, applied again and again (ALBERT).
         pooler: activation of the map that makes `pooled` of the first token, or None for no such map.
@@ -68,6 +69,7 @@ class EncoderConfig(ModelConfig):
     embedding_size: Size | None = None
     embedding_norm: bool = True
     norm: Norm = LayerNorm(1e-12)
+    position_bias: RelativeBuckets | None = None
     window: tuple[Size | None, ...] = ()
     shared_layers: bool = False
     pooler: ActivationName | None = "tanh"
@@ -134,7 +136,10 @@ class EncoderConfig(ModelConfig):
         return embedded(model.embeddings, batch, call, segments=batch.get("token_type_ids"))
 
     def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
-        return reading(self.position_table, batch, call)
+        call = reading(self.position_table, batch, call)
+        if self.position_bias is None:
+            return call
+        return call._replace(attention=call.attention._replace(positions=None))  # distances count padding
 
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
         pooled = None if self.pooler is None else model.pooler(hidden, fold(call.key, 2))  # [batch, width]

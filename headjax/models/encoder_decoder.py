@@ -136,12 +136,6 @@ class EncoderDecoderConfig(GenerativeConfig):
 
     def validate(self) -> None:
         self.position_table.validate()
-        for name, attention in {"": self.attention, "decoder_": self.decoder_attention or ()}.items():
-            field = f"{name}position_bias"
-            bias, last = getattr(self, field), max((head for layer in attention for head in layer.ids), default=0)
-            if bias is not None:
-                known = last < bias.num_heads
-                require(known, field, f"num_heads is {bias.num_heads}, but a layer has a head numbered {last}")
         one_table = not self.share_tokens or self.target_tokens == self.vocab_size
         sizes = f"vocab_size is {self.vocab_size}, target_vocab_size {self.target_tokens}"
         require(one_table, "share_tokens", f"{sizes}; only equal tables can be one")

@@ -28,8 +28,10 @@ _CLASSES = {
     "bert": "Bert",
     "camembert": "Camembert",
     "distilbert": "Bert",
+    "electra": "Bert",
     "gpt2": "GPT2",
     "llama": "Llama",
+    "mpnet": "MPNet",
     "qwen2": "Qwen2",
     "qwen3": "Qwen2",
     "roberta": "Roberta",
@@ -37,7 +39,7 @@ _CLASSES = {
 }
 """The class of each `model_type`, less `Tokenizer`, where the directory names none."""
 
-_WORDPIECE = ("Bert", "DistilBert")
+_WORDPIECE = ("Bert", "DistilBert", "Electra", "MPNet")
 _PREFIX = {
     **dict.fromkeys(("GPT2", "Roberta", "Bart", "Qwen2"), False),
     **dict.fromkeys(("Albert", "Camembert", "XLMRoberta"), True),

@@ -27,6 +27,7 @@ PIXELS = {"pixel_values": RANDOM.standard_normal((2, 3, 4, 4)).astype(np.float32
 FAMILIES = {
     "distilbert": CONFIGS["distilbert"],
     "roberta": CONFIGS["roberta"],
+    "mpnet": CONFIGS["mpnet"],
     "gpt2": CONFIGS["gpt2"],
     "vit": CONFIGS["vit"] | {"num_hidden_layers": 4},
     "bart": CONFIGS["bart"] | {"decoder_layers": 2},

@@ -46,6 +46,8 @@ CONFIGS = {
     "roberta": BERT | {"model_type": "roberta", "architectures": ["RobertaForMaskedLM"]},
     "xlm-roberta": BERT | {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForSequenceClassification"]},
     "camembert": BERT | {"model_type": "camembert", "architectures": ["CamembertForTokenClassification"]},
+    "mpnet": BERT | {"model_type": "mpnet", "architectures": ["MPNetForMaskedLM"]},
+    "electra": BERT | {"model_type": "electra", "architectures": ["ElectraForMaskedLM"], "embedding_size": 6},
     "albert": BERT | {"model_type": "albert", "architectures": ["AlbertForMaskedLM"], "embedding_size": 6},
     "gpt2": {"model_type": "gpt2", "vocab_size": 20, "n_embd": 8, "n_layer": 2, "n_head": 4, "n_positions": 10},
     "llama": LLAMA,

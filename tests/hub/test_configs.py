@@ -29,7 +29,7 @@ ROBERTA = {"architectures": ["RobertaModel"], "pad_token_id": 2}
 NAMED = {"id2label": {"0": "no", "1": "maybe", "2": "yes"}}
 LABELLED = functools.partial(Classification, dropout=0.1)
 POOLER = ("pooler.dense.weight",)
-ENCODERS = {"bert", "distilbert", "roberta", "xlm-roberta", "camembert", "albert", "vit", "deit"}
+ENCODERS = {"bert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet", "electra", "albert", "vit", "deit"}
 
 
 def read(kind, tensors=(), **fields):

@@ -13,6 +13,7 @@ from headjax.core.errors import CheckpointError, ConfigError, DataError, Paramet
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.families import FAMILIES
 from headjax.mesh.mesh import MeshConfig
+from headjax.models.tasks import NoTask
 from headjax.storage.paths import path_of
 from tests.closeness import assert_trees_equal
 from tests.hub.directories import BERT, CONFIGS, family, model_of, refused_import, rewrite
@@ -215,6 +216,18 @@ def test_classes_have_tensors_of_their_own(kind, fields, there, absent, tmp_path
     assert names.issuperset(there)
     assert names.isdisjoint(absent)
     assert from_huggingface(tmp_path / "out").config == model.config
+
+
+def test_weights_of_the_base_model_under_the_name_of_another_class(tmp_path):
+    """As in directories of sentence-transformers; with a part of the output it is that class, which lacks the rest."""
+    base = model_of(CONFIGS["mpnet"] | {"architectures": ["MPNetModel"]})
+    to_huggingface(base, tmp_path / "out", family="mpnet")
+    rewrite(tmp_path / "out", architectures=["MPNetForMaskedLM"])
+    again = from_huggingface(tmp_path / "out")
+    assert (again.config, again.config.task) == (base.config, NoTask())
+    rewrite(tmp_path / "out", lambda tensors: tensors.update({"lm_head.bias": np.zeros(20, np.float32)}))
+    with pytest.raises(ParameterError, match=r"not the tensors of MPNetForMaskedLM: missing lm_head.dense.bias"):
+        from_huggingface(tmp_path / "out")
 
 
 TIED = [

@@ -75,6 +75,16 @@ CASES = {
     "RobertaForQuestionAnswering": SIZES | {"type_vocab_size": 1},
     "XLMRobertaForTokenClassification": SIZES | {"type_vocab_size": 1, "num_labels": 7},
     "CamembertForMaskedLM": SIZES | {"type_vocab_size": 1},
+    "MPNetModel": SIZES | {"layer_norm_eps": 1e-5, "max_position_embeddings": 300},
+    "MPNetForMaskedLM": SIZES,
+    "MPNetForSequenceClassification": SIZES | {"num_labels": 3},
+    "MPNetForTokenClassification": SIZES,
+    "MPNetForQuestionAnswering": SIZES,
+    "ElectraModel": ALBERT,
+    "ElectraForMaskedLM": ALBERT | {"embedding_size": 16},
+    "ElectraForSequenceClassification": ALBERT | {"num_labels": 3},
+    "ElectraForTokenClassification": ALBERT | {"hidden_act": "relu"},
+    "ElectraForQuestionAnswering": ALBERT,
     "AlbertModel": ALBERT,
     "AlbertForMaskedLM": ALBERT,
     "AlbertForPreTraining": ALBERT,
@@ -230,6 +240,14 @@ def test_same_outputs_there_and_back(case, tmp_path):
         assert_close(fresh.get(name, array), array, sums=tiny.SUMS, message=name)
 
 
+@pytest.mark.parametrize("case", ["MPNetModel"], indirect=True)
+def test_every_distance_of_a_long_text(case):
+    """All 32 buckets, with the distances at which they begin."""
+    theirs, folder = case
+    inputs = {"input_ids": np.random.default_rng(1).integers(3, 49, (1, 280)), "attention_mask": np.ones((1, 280))}
+    assert_same(from_huggingface(folder)(inputs), outputs(theirs, inputs), inputs)
+
+
 CASES_BY_CLASS = {name.split()[0]: sizes for name, sizes in CASES.items()}
 
 
@@ -267,6 +285,8 @@ RAGGED = [
     "DistilBertForMaskedLM",
     "RobertaForMaskedLM",
     "AlbertForMaskedLM",
+    "MPNetForSequenceClassification",
+    "ElectraForMaskedLM",
     "GPT2LMHeadModel",
     "LlamaForCausalLM",
     "Qwen3ForCausalLM",
@@ -309,7 +329,10 @@ def test_a_pruned_model_loads_there(case, layout, tmp_path):
 DECODERS = [name for name in CASES if "ForCausalLM" in name or name == "GPT2LMHeadModel"]
 
 
-ENCODERS = ["BertModel", "DistilBertModel", "AlbertModel", "RobertaModel", "T5ForConditionalGeneration", "BartModel"]
+ENCODERS = [
+    "BertModel", "DistilBertModel", "AlbertModel", "RobertaModel", "MPNetModel", "T5ForConditionalGeneration",
+    "BartModel",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", ENCODERS, indirect=True)

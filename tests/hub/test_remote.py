@@ -37,6 +37,7 @@ from headjax.nn import (
     RotaryHalves,
     RotaryInterleaved,
 )
+from headjax.nn.embeddings import RelativeBuckets
 from headjax.nn.norms import OffsetRMSNorm, RMSNorm
 from headjax.nn.rotary import LinearScaling, Llama3Scaling, YarnScaling
 from headjax.tokenizers.learned import byte_tokenizer
@@ -263,6 +264,16 @@ class TestInTransformers:
         for name, fields in kinds.items():
             attention = (PAIR, PAIR) if name == "ALBERT" else ATTENTION["ragged"]
             assert_hidden(encoder(attention, **fields), tmp_path / name)
+
+    @pytest.mark.parametrize("name", [name for name in ATTENTION if name not in ("turning", "scaled")])
+    def test_relative_positions_of_the_heads_that_are_left(self, name, tmp_path):
+        """Near and far, with padding: 40 tokens, of which distances from 3 share buckets."""
+        bias, attention = RelativeBuckets(num_heads=4, buckets=8, max_distance=20), ATTENTION[name]
+        fields = {"positions": "learned_present", "position_offset": 2, "segments": 0, "max_length": 40}
+        model = encoder(attention, position_bias=bias, **fields)
+        to_huggingface(model, tmp_path / "out", "remote")
+        batch = example_batch(model, 40)
+        assert_same(model(batch).hidden, computed_there(tmp_path / "out", batch, "AutoModel").last_hidden_state, batch)
 
     def test_a_pipeline_and_what_is_saved_again(self, tmp_path):
         """The names of classes, the tokenizer; a fine-tuned model is saved with its code and read here again."""

@@ -119,7 +119,7 @@ def test_decoders(family, conversion, tmp_path):
     converted = CONVERSIONS[conversion](model, [{"input_ids": ids, "attention_mask": np.ones_like(ids)}])
     biased = any(path.endswith("key_bias") for path in flatten(converted.params))
     expected = "smollm3" if biased and family == "mistral" else family
-    exported = to_huggingface(converted, tmp_path / "out")
+    exported = to_huggingface(converted, tmp_path / "out", "padded")
     assert (exported.family, bool(exported.notes)) == (expected, expected != family)
     assert_text(converted, tmp_path / "out")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headjax.hub.families.bart import BART, MARIAN
-from headjax.hub.families.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ROBERTA, XLM_ROBERTA
+from headjax.hub.families.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, MPNET, ROBERTA, XLM_ROBERTA
 from headjax.hub.families.gemma import GEMMA3_TEXT
 from headjax.hub.families.gpt2 import GPT2
 from headjax.hub.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3
@@ -20,6 +20,8 @@ FAMILIES: tuple[Family, ...] = (
     ROBERTA,
     XLM_ROBERTA,
     CAMEMBERT,
+    MPNET,
+    ELECTRA,
     ALBERT,
     GPT2,
     LLAMA,

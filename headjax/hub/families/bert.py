@@ -1,13 +1,16 @@
-"""BERT, RoBERTa (XLM-RoBERTa, CamemBERT), DistilBERT and ALBERT: post-norm encoders with learned positions."""
+"""BERT, RoBERTa (XLM-RoBERTa, CamemBERT), MPNet, ELECTRA, DistilBERT, ALBERT: post-norm encoders, learned positions."""
 
 from __future__ import annotations
 
 import functools
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import classifier, labelled
 from headjax.hub.family import Copies, Family, ModelClass
+from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules, affine, norm, one, projection, projections, under
 from headjax.hub.table import (
     Custom,
@@ -29,6 +32,8 @@ from headjax.hub.table import (
 )
 from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining, Span, TokenClassification
+from headjax.nn.embeddings import RelativeBuckets
+from headjax.nn.feed_forward import ActivationName
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm
 
@@ -59,6 +64,8 @@ def _encoder(hidden_act: Field = _ACTIVATION, **parts: Any) -> Record:
         "positions": "learned",
         "max_length": _LENGTH,
         "position_offset": 0,
+        "segments": size("type_vocab_size", 2),
+        "pooler": _POOLER,
         "initializer": TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
     }
     return record(
@@ -66,12 +73,10 @@ def _encoder(hidden_act: Field = _ACTIVATION, **parts: Any) -> Record:
         _layers(size("num_hidden_layers"), _WIDTH, _HEADS, size("intermediate_size")),
         width=_WIDTH,
         vocab_size=_VOCABULARY,
-        segments=size("type_vocab_size", 2),
         activation=hidden_act,
         norm=_NORM,
         dropout=_DROPOUT,
         attention_dropout=_ATTENTION_DROPOUT,
-        pooler=_POOLER,
         **own | parts,
     )
 
@@ -100,18 +105,22 @@ _EMBEDDINGS: Rules = (
     *one("embeddings.token_type_embeddings.weight", "embeddings/segment"),
     *norm("embeddings.LayerNorm", "embeddings/norm"),
 )
-_BERT_LAYER: Rules = (
-    *projections("attention.", "self.query self.key self.value output.dense", "attention"),
-    *norm("attention.output.LayerNorm", "attention_residual/norm"),
-    *projection("intermediate.dense", "feed_forward/up"),
-    *projection("output.dense", "feed_forward/down"),
-    *norm("output.LayerNorm", "feed_forward_residual/norm"),
-)
-_BERT_RULES: Rules = (
-    *_EMBEDDINGS,
-    *under("encoder.layer.{}.", "encoder/{}/", _BERT_LAYER),
-    *affine("pooler.dense", "pooler"),
-)
+
+
+def _rules(attention: str, attention_norm: str) -> Rules:
+    """Return the rules of BERT, with these names of query, key, value and output, and of the norm behind them."""
+    layer = (
+        *projections("attention.", attention, "attention"),
+        *norm(f"attention.{attention_norm}", "attention_residual/norm"),
+        *projection("intermediate.dense", "feed_forward/up"),
+        *projection("output.dense", "feed_forward/down"),
+        *norm("output.LayerNorm", "feed_forward_residual/norm"),
+    )
+    layers = under("encoder.layer.{}.", "encoder/{}/", layer)
+    return (*_EMBEDDINGS, *layers, *affine("pooler.dense", "pooler"))
+
+
+_BERT_RULES = _rules("self.query self.key self.value output.dense", "output.LayerNorm")
 
 
 def _pretraining(
@@ -171,21 +180,36 @@ _OFFSET = Custom(
 )
 
 
-def roberta(model_type: str, class_prefix: str) -> Family:
+def _head_in_two(dense: str, activation: ActivationName, dropout: Entry) -> ModelClass:
+    """Return ForSequenceClassification whose output is BERT's pooler, with this activation, and a map to labels."""
+    rules = (*affine(dense, "pooler"), *affine("classifier.out_proj", "output"))
+    task = classifier(dropout)
+    return _task("ForSequenceClassification", task, rules, pooler=activation, pooler_dropout=dropout)
+
+
+def roberta(
+    model_type: str,
+    class_prefix: str,
+    config: Record | None = None,
+    *,
+    prefix: str = "roberta.",
+    rules: Rules = _BERT_RULES,
+    dropout: Entry = _CLASSIFIER_DROPOUT,
+    supported: Mapping[str, tuple[Any, ...]] = _UNSUPPORTED,
+) -> Family:
     """Return a family like RoBERTa (Liu et al. 2019): BERT whose positions skip padding, with other task outputs."""
-    tokens = "roberta.embeddings.word_embeddings.weight"
+    own = _encoder(positions="learned_present", max_length=_LENGTH_PRESENT, position_offset=_OFFSET)
     masked = (
         *projection("lm_head.dense", "output/transform"),
         *norm("lm_head.layer_norm", "output/norm"),
         *one("lm_head.bias", "output/bias"),
     )
+    tokens = f"{prefix}embeddings.word_embeddings.weight"
     return _FAMILY(
         model_type=model_type,
         class_prefix=class_prefix,
-        prefix="roberta.",
-        config=_encoder(positions="learned_present", max_length=_LENGTH_PRESENT, position_offset=_OFFSET).writing(
-            lambda config: {_LENGTH.name: config.max_length + config.position_offset}
-        ),
+        prefix=prefix,
+        config=(config or own).writing(lambda config: {_LENGTH.name: config.max_length + config.position_offset}),
         classes=(
             _MODEL,
             _task(
@@ -194,23 +218,73 @@ def roberta(model_type: str, class_prefix: str) -> Family:
                 masked,
                 (("lm_head.decoder.weight", tokens), ("lm_head.decoder.bias", "lm_head.bias")),
             ),
-            _task(
-                "ForSequenceClassification",
-                classifier(_CLASSIFIER_DROPOUT),
-                (*affine("classifier.dense", "pooler"), *affine("classifier.out_proj", "output")),
-                pooler="tanh",
-                pooler_dropout=_CLASSIFIER_DROPOUT,
-            ),
-            *_tokens_and_spans(_CLASSIFIER_DROPOUT, 0.0),
+            _head_in_two("classifier.dense", "tanh", dropout),
+            *_tokens_and_spans(dropout, 0.0),
         ),
-        rules=_BERT_RULES,
-        ignored=(r"(roberta\.)?embeddings\.position_ids",),
+        rules=rules,
+        ignored=(rf"({re.escape(prefix)})?embeddings\.position_ids",),
+        supported=supported,
     )
 
 
 ROBERTA = roberta("roberta", "Roberta")
 XLM_ROBERTA = roberta("xlm-roberta", "XLMRoberta")
 CAMEMBERT = roberta("camembert", "Camembert")
+
+MPNET = roberta(  # Song et al. 2020: RoBERTa without segments, whose layers share T5's bias of relative positions
+    "mpnet",
+    "MPNet",
+    _encoder(
+        positions="learned_present",
+        max_length=computed(lambda fields: _LENGTH.read(fields) - 2, _LENGTH.name),
+        position_offset=2,
+        segments=0,
+        position_bias=record(RelativeBuckets, num_heads=_HEADS, buckets=32, max_distance=128),
+    ),
+    prefix="mpnet.",
+    rules=(
+        *_rules("attn.q attn.k attn.v attn.o", "LayerNorm"),
+        *one("encoder.relative_attention_bias.weight", "encoder/position_bias/table"),
+    ),
+    dropout=_DROPOUT,
+    supported={"pad_token_id": (1,), "relative_attention_num_buckets": (32,)},  # transformers computes no others
+)
+
+_ELECTRA_SIZE = size("embedding_size", 128)
+
+
+def _electra_size(fields: Fields) -> int | None:
+    """Read the size of the embeddings; there is no map where it is the width."""
+    found = _ELECTRA_SIZE.read(fields)
+    return None if found == _WIDTH.read(fields) else int(found)
+
+
+ELECTRA = _FAMILY(  # Clark et al. 2020: BERT with small token embeddings, without a pooler
+    model_type="electra",
+    class_prefix="Electra",
+    prefix="electra.",
+    config=_encoder(
+        pooler=None,
+        embedding_size=computed(_electra_size, _ELECTRA_SIZE.name),
+    ).writing(lambda config: {_ELECTRA_SIZE.name: config.embedding_size or config.width}),
+    classes=(
+        _MODEL,
+        _task(
+            "ForMaskedLM",
+            record(MaskedLanguageModel, activation="gelu", norm=_NORM),
+            (
+                *projection("generator_predictions.dense", "output/transform"),
+                *norm("generator_predictions.LayerNorm", "output/norm"),
+                *one("generator_lm_head.bias", "output/bias"),
+            ),
+            (("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),),
+        ),
+        _head_in_two("classifier.dense", "gelu", _CLASSIFIER_DROPOUT),
+        *_tokens_and_spans(_CLASSIFIER_DROPOUT, 0.0),
+    ),
+    rules=(*_BERT_RULES, *projection("embeddings_project", "embeddings/projection")),
+    ignored=(r"(electra\.)?embeddings\.position_ids",),
+)
 
 
 _DISTIL_WIDTH, _DISTIL_HEADS, _DISTIL_DROPOUT = size("dim"), size("n_heads"), number("dropout", 0.1)

@@ -24,15 +24,15 @@ def split(x: Tensor, heads: int) -> Tensor:
 
 
 class Call:
-    """What an attention is told: mask `[batch or 1, 1, query or 1, key]` or None, positions and rate of dropout."""
+    """What an attention is told: mask `[batch or 1, 1, query or 1, key]`, bias of its logits, positions, dropout."""
 
-    def __init__(self, mask: Tensor | None, positions: Tensor, dropout: float) -> None:
-        self.mask, self.positions, self.dropout = mask, positions, dropout
+    def __init__(self, mask: Tensor | None, bias: Tensor | None, positions: Tensor, dropout: float) -> None:
+        self.mask, self.bias, self.positions, self.dropout = mask, bias, positions, dropout
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
-        mask = self.mask
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float, own: Tensor | None = None) -> Tensor:
+        mask, bias = self.mask, self.bias if own is None else own if self.bias is None else own + self.bias
         if bias is not None:
-            mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
+            mask = bias if mask is None else bias.where(mask, -math.inf)
         return functional.scaled_dot_product_attention(query, key, value, mask, self.dropout, scale=scale)
 
 
@@ -214,19 +214,25 @@ def attention(own: dict[str, Any], width: int, memory_width: int) -> nn.Module:
     return KINDS[own["kind"]](own, width, memory_width)
 
 
+def head_ids(own: dict[str, Any]) -> list[int]:
+    """Return the original numbers of an attention's heads."""
+    return head_ids(own["inner"]) if "inner" in own else own.get("head_ids") or list(range(own.get("num_heads", 0)))
+
+
 class Layer(GradientCheckpointingLayer):
     """Attention and feed-forward, each with its residual connection."""
 
     def __init__(self, shared: dict[str, Any], own: dict[str, Any], number: int) -> None:
         super().__init__()
-        self.number, self.attention_dropout = number, shared["attention_dropout"]
+        self.number, self.head_ids, self.attention_dropout = number, head_ids(own), shared["attention_dropout"]
         self.attention = attention(own, shared["width"], shared["width"])
         self.feed_forward = FeedForward(shared, own["hidden"])
         self.attention_residual, self.feed_forward_residual = Residual(shared), Residual(shared)
 
-    def forward(self, x: Tensor, mask: Tensor | None, positions: Tensor, cache: Any = None) -> Tensor:
-        """`mask` is True where queries may attend; `cache` holds the tokens before."""
-        call = Call(mask, positions, self.attention_dropout if self.training else 0.0)
+    def forward(self, x: Tensor, mask: Tensor | None, positions: Tensor, cache: Any = None, bias: Any = None) -> Tensor:
+        """`mask` is True where queries may attend, `bias` of all original heads; `cache` holds the tokens before."""
+        bias = None if bias is None else bias[:, self.head_ids]
+        call = Call(mask, bias, positions, self.attention_dropout if self.training else 0.0)
 
         def attended(inputs: Tensor) -> Tensor:
             key, value = self.attention.key_values(inputs, positions)

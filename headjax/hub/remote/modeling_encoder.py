@@ -1,4 +1,4 @@
-"""An encoder of texts (BERT, RoBERTa, DistilBERT, ALBERT) or images (ViT, DeiT) whose layers have sizes of their own.
+"""An encoder of texts (BERT, RoBERTa, MPNet, ...) or images (ViT, DeiT) whose layers have sizes of their own.
 
 Written by headjax; needs PyTorch and `transformers`: `AutoModel.from_pretrained(FOLDER, trust_remote_code=True)`.
 """
@@ -22,7 +22,7 @@ from transformers.modeling_outputs import (
 from transformers.utils.generic import can_return_tuple
 
 from .layers_headjax import make_layers
-from .parts_headjax import ACTIVATIONS, Embeddings, Norm, Patches, final_norm, within
+from .parts_headjax import ACTIVATIONS, Embeddings, Norm, Patches, RelativeBias, final_norm, within
 
 
 class HeadjaxConfig(PretrainedConfig):
@@ -58,6 +58,7 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
         else:
             self.embeddings = Embeddings(shared, config.vocab_size)
         self.layers, self.final_norm = make_layers(config), final_norm(shared)
+        self.position_bias = RelativeBias(shared["position_bias"]) if shared.get("position_bias") else None
         self.pooler = nn.Linear(shared["width"], shared["width"]) if shared["pooler"] else None
         self.pooler_dropout = nn.Dropout(shared.get("pooler_dropout", 0.0))
         self.post_init()
@@ -95,12 +96,13 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
             x = self.embeddings.token(input_ids) if inputs_embeds is None else inputs_embeds
             x = self.embeddings(x, position_ids, token_type_ids)
         counted = torch.arange(x.shape[1], device=x.device)
-        positions = counted[None] if position_ids is None else position_ids
+        positions = counted[None] if position_ids is None or self.position_bias is not None else position_ids
         mask = None if attention_mask is None else attention_mask[:, None, None].bool()
+        bias = None if self.position_bias is None else self.position_bias(counted)
         states = [x]
         for number, own in enumerate(self.config.headjax_layers):
             near = within(mask, own.get("window"), counted, counted)
-            x = self.layers[number % len(self.layers)](x, near, positions)
+            x = self.layers[number % len(self.layers)](x, near, positions, bias=bias)
             states.append(x)
         x = self.final_norm(x)
         pooled = x[:, 0] if pixel_values is not None else None

@@ -168,6 +168,23 @@ class Embeddings(nn.Module):
         return functional.pad(torch.cat([angles.sin(), angles.cos()], dim=-1), (0, size - 2 * half))
 
 
+class RelativeBias(nn.Module):
+    """One number for each head and bucket of distance; far distances share buckets (MPNet, T5)."""
+
+    def __init__(self, bias: dict[str, Any]) -> None:
+        super().__init__()
+        self.max_distance = bias["max_distance"]
+        self.table = nn.Parameter(torch.zeros(bias["buckets"], bias["num_heads"]))
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Return `[1, heads, query, key]`, of positions `[length]`."""
+        distance, count = positions[None] - positions[:, None], len(self.table) // 2
+        size, exact = distance.abs(), count // 2
+        growth = torch.log(size.clamp(min=1) / exact) / math.log(self.max_distance / exact)
+        far = (exact + (growth * (count - exact)).long()).clamp(max=count - 1)
+        return self.table[torch.where(size < exact, size, far) + count * (distance > 0)].permute(2, 0, 1)[None]
+
+
 class Patches(nn.Conv2d):
     """Squares of an image behind the class token, and the distillation token of DeiT."""
 
