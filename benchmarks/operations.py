@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -75,7 +74,7 @@ def language_model(shape: Shape) -> DecoderConfig:
     """Return the config of a decoder, none of whose weights depends on the length."""
     return DecoderConfig(
         vocab_size=shape.vocabulary,
-        max_length=shape.length + NEW,
+        max_length=None,
         width=shape.width,
         num_layers=shape.depth,
         attention=(Kind(MultiHeadAttention, num_heads=shape.heads, head_dim=shape.head_dim),) * shape.depth,
@@ -155,7 +154,7 @@ def scoring_flops(config: DecoderConfig, shape: Shape) -> float:
 
 def pair_flops(attention: Kind, width: int, length: int) -> int:
     """Return the part of an attention's count that grows with queries times keys."""
-    count = functools.partial(attention.flops, width, width)
+    count = attention.module(width, width).flops
     return count(length, length) - count(length, 0) - count(0, length)
 
 
@@ -173,11 +172,11 @@ def sweeping(shape: Shape) -> Operation:
 def sweeping_flops(config: DecoderConfig, shape: Shape) -> float:
     """Count a forward pass and the walk beside it, then for every head the layers from its own on and the logits.
 
-    Kind of a head's own layer is computed once for the heads that are ablated together.
+    The attention of a head's own layer is computed once for the heads that are ablated together.
     """
     length, layers = shape.length, config.stacks()["decoder"].layers
     whole = [layer.flops(length) for layer in layers]
-    attention = [layer.attention.flops(config.width, config.width, length, length) for layer in layers]
+    attention = [layer.attention.module(config.width, config.width).flops(length, length) for layer in layers]
     logits = config.flops(length) - sum(whole)
     total, size = 2 * config.flops(length), together(shape.heads)
     for layer in range(len(layers)):

@@ -21,12 +21,13 @@ def with_task(model: Model, task: TaskOutput, *, seed: int = 0) -> Model:
 
         >>> from headjax.nn import Kind, MultiHeadAttention
         >>> from headjax.models import EncoderConfig
+        >>> from headjax.models.tasks import Classification
         >>> heads = Kind(MultiHeadAttention, num_heads=2, head_dim=8)
         >>> small = EncoderConfig(attention=heads, hidden=16, width=16, num_layers=1)
         >>> encoder = headjax.Model(small, rngs=nnx.Rngs(0))
-        >>> headjax.with_task(encoder, headjax.Classification(classes=3)).config.task.classes
+        >>> headjax.with_task(encoder, Classification(classes=3)).config.task.classes
         3
-        >>> headjax.with_task(headjax.demo_model(), headjax.Classification(classes=3))
+        >>> headjax.with_task(headjax.demo_model(), Classification(classes=3))
         Traceback (most recent call last):
             ...
         headjax.core.errors.ConfigError: task: the output of a decoder cannot be exchanged

@@ -38,7 +38,7 @@ def start() -> Model:
     grouped = convert(demo_model(), "grouped:kv_heads=4,grouping=consecutive").model
     config: Any = grouped.config
     embeddings = dict(grouped.params["embeddings"])
-    attention = tuple(dataclasses.replace(layer, rotary=RotaryHalves()) for layer in config.attention)
+    attention = tuple(layer.replace(rotary=RotaryHalves()) for layer in config.attention)
     # The mean position adds the same to every logit.
     embeddings["token"] = embeddings["token"] + embeddings.pop("position")[:LENGTH].mean(axis=0, keepdims=True)
     changed = dataclasses.replace(config, attention=attention, positions="none", max_length=None)

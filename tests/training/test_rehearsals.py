@@ -37,7 +37,7 @@ def test_the_second_stage_of_bert_starts_from_the_first(tmp_path):
 
 
 def test_a_deep_translator_with_admin_trains(tmp_path):
-    result = rehearse("transformer_base:deep,initialization=admin", tmp_path, "--config.model.of.attention.num_heads=2")
+    result = rehearse("transformer_base:deep,initialization=admin", tmp_path, "--config.model.attention.num_heads=2")
     assert result.finished
     model = load(result.path)
     assert {len(stack.layers) for stack in model.config.stacks().values()} == {4}
