@@ -6,6 +6,7 @@ import sys
 
 WANTED = (
     "--xla_cpu_use_fusion_emitters=false",  # halves the compiler's time, up to jaxlib 0.10
+    "--xla_cpu_parallel_codegen_split_count=1",  # programs are small and cores few
     # Eight devices wait for each other on few cores; where these are busy, XLA ends the process after 40 seconds.
     "--xla_cpu_collective_call_terminate_timeout_seconds=600",
 )
