@@ -30,9 +30,9 @@ class Call:
         self.mask, self.bias, self.positions, self.dropout = mask, bias, positions, dropout
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float, own: Tensor | None = None) -> Tensor:
-        mask, bias = self.mask, self.bias if own is None else own if self.bias is None else own + self.bias
-        if bias is not None:
-            mask = bias if mask is None else bias.where(mask, -math.inf)
+        mask, biases = self.mask, [bias for bias in (self.bias, own) if bias is not None]
+        if biases:
+            mask = sum(biases) if mask is None else sum(biases).where(mask, -math.inf)
         return functional.scaled_dot_product_attention(query, key, value, mask, self.dropout, scale=scale)
 
 
