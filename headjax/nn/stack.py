@@ -96,9 +96,9 @@ class LayerGroup:
     ) -> tuple[jax.Array, list[dict[str, Any]]]:
         """Return the last layer's output and the report of each layer, unrolled; caches are a list."""
         body, columns, reports = self._body(layers, call), self._own(columns), []
-        weights = nnx.state(layers, Beside) if self.shared else layers
-        for i in range(self.count):
-            own = layers[i] if isinstance(layers, nnx.List) else _slice(weights, i)
+        apart = isinstance(layers, nnx.List)
+        weights = layers if apart else _split(nnx.state(layers, Beside) if self.shared else layers, self.count)
+        for i, own in enumerate(weights):
             cache = None if caches is None else caches[i]
             x, report = body(x, (own, jnp.int32(self.start + i), _slice(columns, i), cache))
             reports.append(report)
@@ -150,6 +150,13 @@ def _layer(params: Params, index: int) -> Params:
 @jax.jit
 def _stacked(layers: Sequence[Params]) -> Params:
     return jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
+
+
+def _split(tree: Any, count: int) -> list[Any]:
+    """Return a stacked tree's slices. The gradient is one concatenation, where that of indexing adds padded arrays."""
+    arrays, kind = jax.tree.flatten(tree)
+    slices = [[part[0] for part in jax.lax.split(array, (1,) * count)] for array in arrays]
+    return [kind.unflatten(own) for own in zip(*slices, strict=True)] if arrays else [tree] * count
 
 
 def _slice(tree: Any, index: int) -> Any:
