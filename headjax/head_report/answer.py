@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from headjax.head_report.curves import CurveConfig, CurvePoint, removable
 from headjax.head_report.study import HeadStudy
 from headjax.heads.head_id import all_heads
@@ -63,7 +65,7 @@ def tolerance(study: HeadStudy) -> float:
 
 def allowed(study: HeadStudy) -> str:
     """Return the tolerance in words."""
-    return "one point" if is_share(study) else numbers.significant(tolerance(study))
+    return "one point" if is_share(study) else f"{RELATIVE:.0%} of the {study.task.headline}"
 
 
 def is_share(study: HeadStudy) -> bool:
@@ -81,9 +83,11 @@ def too_few(study: HeadStudy) -> str:
 
 def _doubt(study: HeadStudy, change: Comparison | None) -> str:
     """Return a warning where the interval reaches losses above the tolerance."""
-    if change is None or study.task.measure.kind == "sum":
+    if change is None:
         return ""
     worst = -change.low if study.task.higher_is_better else change.high
+    if study.task.measure.kind == "sum" and study.task.headline != "loss":
+        worst = np.expm1(change.high) * study.baseline[study.task.headline]  # the interval is in nats
     return "" if worst <= tolerance(study) else f"too few examples to exclude a loss of {allowed(study)}"
 
 
