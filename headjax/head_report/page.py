@@ -100,7 +100,7 @@ def _pruning(study: HeadStudy, best: Answer) -> Section:
     share = 0.0 if best.point is None else best.point.fraction
     caption = (
         f"By {best.order.words}, {numbers.percent(share)} of the heads go at a loss of at most {allowed(study)}. Heads "
-        f"are gated off in each order, without training afterwards. Lines are means over the seeds ({study.config.seeds}), "
+        f"are gated off in each order, without training afterwards. Lines are means over {study.config.seeds} seed(s), "
         "bands reach from the worst to the best: a seed draws the examples that heads are ordered by."
     )
     if any(CurveConfig.parse(name).reconstruct for name in study.curves):
@@ -141,7 +141,7 @@ def curve_table(study: HeadStudy) -> Table:
         *(Column(f"{share}% gone", numbers.significant, better) for share in shown),
     )
     note = (
-        f"{study.task.headline}, means over the seeds ({study.config.seeds}). Removable: the largest share of heads up to "
+        f"{study.task.headline}, means over {study.config.seeds} seed(s). Removable: the largest share of heads up to "
         f"which every share measured costs at most {allowed(study)}."
     )
     return Table(columns, rows, notes=(note,))
