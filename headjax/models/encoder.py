@@ -1,4 +1,4 @@
-"""The encoder: BERT, DistilBERT, RoBERTa, MPNet, ELECTRA and ALBERT."""
+"""The encoder: BERT, DistilBERT, RoBERTa, MPNet, ELECTRA, ALBERT, ModernBERT."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headjax.nn.embeddings import PositionKind, Positions, RelativeBuckets, Toke
 from headjax.nn.feed_forward import ActivationName, fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm, Norm
-from headjax.nn.outputs import Pooler
+from headjax.nn.outputs import Pooler, PoolerInputs
 from headjax.nn.passes import Pass
 from headjax.nn.stack import TransformerStack
 
@@ -52,8 +52,11 @@ class EncoderConfig(ModelConfig):
         position_bias: relative positions in the self-attention (MPNet), or None.
         window: self-attention of a layer sees only keys at a distance below this (sliding window); None is any.
         shared_layers: whether all layers are one layer, applied again and again (ALBERT).
+        attention_norm: whether a norm stands before a layer's self-attention; the first layer of ModernBERT has none.
         pooler: activation of the map that makes `pooled` of the first token, or None for no such map.
-        pooler_dropout: rate on the first token before it.
+        pooler_reads: `first` token, the `mean` of all, or each of the `tokens`, for tasks about tokens.
+        pooler_bias, pooler_norm: whether the map has a bias, and the normalisation behind it (ModernBERT), or None.
+        pooler_dropout: rate on what it reads.
         task: the task output.
     """
 
@@ -71,8 +74,12 @@ class EncoderConfig(ModelConfig):
     norm: Norm = LayerNorm(1e-12)
     position_bias: RelativeBuckets | None = None
     window: tuple[Size | None, ...] = ()
+    attention_norm: tuple[bool, ...] = ()
     shared_layers: bool = False
     pooler: ActivationName | None = "tanh"
+    pooler_reads: PoolerInputs = "first"
+    pooler_bias: bool = True
+    pooler_norm: Norm | None = None
     pooler_dropout: Rate = 0.0
     task: TaskOutput = NoTask()
     dropout: Rate = 0.1
@@ -101,8 +108,10 @@ class EncoderConfig(ModelConfig):
         self.position_table.validate()
         pooled = self.pooler is not None or not self.task.needs_pooler
         require(pooled, "pooler", "the task reads the pooled vector, so the model needs a pooler")
-        equal = not self.shared_layers or len(set(zip(self.attention, self.hidden, self.window, strict=True))) == 1
+        equal = not self.shared_layers or len(set(self.stacks()["encoder"].layers)) == 1
         require(equal, "shared_layers", "layers that are one layer must be equal")
+        before = all(self.attention_norm) or self.residual == "pre_norm"
+        require(before, "attention_norm", f"the residual {self.residual} cannot be without it")
 
     @property
     def position_table(self) -> Positions:
@@ -124,7 +133,8 @@ class EncoderConfig(ModelConfig):
             norm=self.norm if self.embedding_norm else None,
             dropout=self.embeddings_rate,
         )
-        pooler = {} if self.pooler is None else {"pooler": Pooler(self.width, self.pooler, self.pooler_dropout)}
+        how: dict[str, Any] = {"reads": self.pooler_reads, "norm": self.pooler_norm, "bias": self.pooler_bias}
+        pooler = {} if self.pooler is None else {"pooler": Pooler(self.width, self.pooler, self.pooler_dropout, **how)}
         return {
             "embeddings": embeddings,
             "encoder": TransformerStack(self.stacks()["encoder"]),
@@ -142,8 +152,12 @@ class EncoderConfig(ModelConfig):
         return call._replace(attention=call.attention._replace(positions=None))  # distances count padding
 
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
-        pooled = None if self.pooler is None else model.pooler(hidden, fold(call.key, 2))  # [batch, width]
-        return task_answer(model.output, Features(hidden, pooled, model.embeddings.token), call)
+        read, pooled = hidden, None
+        if self.pooler is not None:
+            pooled = model.pooler(hidden, fold(call.key, 2), self.counted(batch))  # [batch, width]
+        if pooled is not None and pooled.ndim == 3:  # of every token
+            read, pooled = pooled, pooled[:, 0]
+        return task_answer(model.output, Features(read, pooled, model.embeddings.token), call)._replace(hidden=hidden)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.task.loss(output, batch)
@@ -166,6 +180,6 @@ class EncoderConfig(ModelConfig):
 
     def flops(self, length: int) -> int:
         mapped = 0 if self.embedding_size is None else 2 * length * self.embedding_size * self.width
-        pooled = 0 if self.pooler is None else 2 * self.width**2
+        pooled = 0 if self.pooler is None else 2 * self.width**2 * (length if self.pooler_reads == "tokens" else 1)
         layers = self.stacks()["encoder"].flops(length)
         return mapped + layers + pooled + self.task.flops(self.width, self.vocabulary, length)

@@ -29,21 +29,21 @@ class Residual(nnx.Module):
 
     Attributes:
         kind: which of them.
-        norm: LN.
+        norm: LN; None reads x as it is.
         after: LN', or None.
         shortcut: omega `[width]` or alpha, which multiplies x.
     """
 
-    def __init__(self, kind: ResidualKind, norm: Norm, width: int, alpha: float = 1.0) -> None:
+    def __init__(self, kind: ResidualKind, norm: Norm | None, width: int, alpha: float = 1.0) -> None:
         self.kind = kind
-        self.norm = norm.module(width)
-        self.after = norm.module(width) if kind == "sandwich_norm" else None
+        self.norm: Any = None if norm is None else norm.module(width)
+        self.after = norm.module(width) if norm is not None and kind == "sandwich_norm" else None
         scaled = kind == "scaled_post_norm"
         self.shortcut: nnx.Param[Any] | float = weight((width,), ("embed",), Ones, decay=False) if scaled else alpha
 
     def enter(self, x: jax.Array) -> jax.Array:
         """Return f's input from the stream `[batch, length, width]`."""
-        return self.norm(x) if self.kind in BEFORE else x
+        return self.norm(x) if self.kind in BEFORE and self.norm is not None else x
 
     def join(self, x: jax.Array, outputs: jax.Array) -> jax.Array:
         """Return the stream after f, from x and the outputs of f, `[batch, length, width]` each."""

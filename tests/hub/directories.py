@@ -49,6 +49,11 @@ CONFIGS = {
     "mpnet": BERT | {"model_type": "mpnet", "architectures": ["MPNetForMaskedLM"]},
     "electra": BERT | {"model_type": "electra", "architectures": ["ElectraForMaskedLM"], "embedding_size": 6},
     "albert": BERT | {"model_type": "albert", "architectures": ["AlbertForMaskedLM"], "embedding_size": 6},
+    "modernbert": {
+        "model_type": "modernbert", "architectures": ["ModernBertForSequenceClassification"], "vocab_size": 20,
+        "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 12,
+        "local_attention": 4, "global_attn_every_n_layers": 2, "max_position_embeddings": 10,
+    },
     "gpt2": {"model_type": "gpt2", "vocab_size": 20, "n_embd": 8, "n_layer": 2, "n_head": 4, "n_positions": 10},
     "llama": LLAMA,
     "mistral": LLAMA | {"model_type": "mistral", "sliding_window": 6},

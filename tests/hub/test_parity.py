@@ -35,6 +35,9 @@ SIZES = {
 }  # fmt: skip
 DISTIL = {"vocab_size": 50, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "max_position_embeddings": 20}
 ALBERT = SIZES | {"embedding_size": 8}
+MODERN = SIZES | {
+    "num_hidden_layers": 3, "local_attention": 4, "global_attn_every_n_layers": 2, "pad_token_id": 0,
+}  # fmt: skip
 GPT2 = {"vocab_size": 50, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 20}
 GROUPED = SIZES | {"num_key_value_heads": 2}
 SCALED = {
@@ -90,6 +93,15 @@ CASES = {
     "AlbertForPreTraining": ALBERT,
     "AlbertForSequenceClassification": ALBERT | {"num_labels": 4},
     "AlbertForQuestionAnswering": ALBERT,
+    "ModernBertModel": MODERN,
+    "ModernBertModel biased, bases": MODERN
+    | {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "global_rope_theta": 100.0, "local_attention": 5},
+    "ModernBertForMaskedLM": MODERN | {"layer_types": ["full_attention", *TYPES]},
+    "ModernBertForMaskedLM biased": MODERN | {"classifier_bias": True, "decoder_bias": False},
+    "ModernBertForSequenceClassification": MODERN | {"num_labels": 3, "hidden_activation": "relu"},
+    "ModernBertForSequenceClassification mean": MODERN | {"classifier_pooling": "mean", "classifier_bias": True},
+    "ModernBertForTokenClassification": MODERN | {"num_labels": 5, "classifier_activation": "relu"},
+    "ModernBertForQuestionAnswering": MODERN,
     "GPT2LMHeadModel": GPT2,
     "GPT2Model": GPT2 | {"n_inner": 40, "activation_function": "relu"},
     "LlamaForCausalLM": GROUPED,
@@ -287,6 +299,8 @@ RAGGED = [
     "AlbertForMaskedLM",
     "MPNetForSequenceClassification",
     "ElectraForMaskedLM",
+    "ModernBertModel biased, bases",
+    "ModernBertForSequenceClassification",
     "GPT2LMHeadModel",
     "LlamaForCausalLM",
     "Qwen3ForCausalLM",
@@ -330,8 +344,8 @@ DECODERS = [name for name in CASES if "ForCausalLM" in name or name == "GPT2LMHe
 
 
 ENCODERS = [
-    "BertModel", "DistilBertModel", "AlbertModel", "RobertaModel", "MPNetModel", "T5ForConditionalGeneration",
-    "BartModel",
+    "BertModel", "DistilBertModel", "AlbertModel", "RobertaModel", "MPNetModel", "ModernBertModel", "BartModel",
+    "T5ForConditionalGeneration",
 ]  # fmt: skip
 
 

@@ -38,7 +38,7 @@ from headjax.nn import (
     RotaryInterleaved,
 )
 from headjax.nn.embeddings import RelativeBuckets
-from headjax.nn.norms import OffsetRMSNorm, RMSNorm
+from headjax.nn.norms import LayerNorm, OffsetRMSNorm, RMSNorm
 from headjax.nn.rotary import LinearScaling, Llama3Scaling, YarnScaling
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
@@ -139,8 +139,8 @@ def modules(tmp_path_factory):
         yield
 
 
-def texts(task, labels):
-    return lambda: (encoder(ATTENTION["ragged"], task), np.asarray(labels))
+def texts(task, labels, **fields):
+    return lambda: (encoder(ATTENTION["ragged"], task, **fields), np.asarray(labels))
 
 
 LABELS = np.zeros((2, tiny.MAX_LENGTH), np.int64)
@@ -148,7 +148,12 @@ TASKS = {
     "SequenceClassification": texts(Classification(classes=3, dropout=0.0), [0, 2]),
     "SequenceClassification of numbers": texts(Regression(dropout=0.0), np.asarray([0.5, 2.0], np.float32)),
     "TokenClassification": texts(TokenClassification(classes=4, dropout=0.0), LABELS),
+    "SequenceClassification by the mean": texts(Classification(classes=3, dropout=0.0), [0, 2], pooler_reads="mean"),
+    "TokenClassification of pooled tokens": texts(
+        TokenClassification(classes=4, dropout=0.0), LABELS, pooler="gelu", pooler_reads="tokens", pooler_norm=NORM
+    ),
     "MaskedLM": texts(MaskedLanguageModel(), LABELS),
+    "MaskedLM without biases": texts(MaskedLanguageModel(transform_bias=False, bias=False), LABELS),
     "MaskedLM and next sentences": texts(Pretraining(), LABELS),
     "QuestionAnswering": lambda: (
         encoder(ATTENTION["latent"], Span(dropout=0.0)),
@@ -259,6 +264,19 @@ class TestInTransformers:
             "RoBERTa": {"positions": "learned_present", "position_offset": 2, "segments": 1},
             "DistilBERT": {"segments": 0, "pooler": None},
             "ALBERT": {"embedding_size": 6, "shared_layers": True, "hidden": (9, 9), "window": (2, 2)},
+            "ModernBERT": {
+                "positions": "none",
+                "segments": 0,
+                "gated": True,
+                "feed_forward_bias": False,
+                "residual": "pre_norm",
+                "norm": LayerNorm(bias=False),
+                "attention_norm": (False, True),
+                "window": (None, 2),
+                "pooler_reads": "mean",
+                "pooler_bias": False,
+                "pooler_norm": LayerNorm(),
+            },
             "Admin": {"positions": "sinusoidal_endpoint", "residual": "scaled_post_norm", "embedding_norm": False},
         }
         for name, fields in kinds.items():

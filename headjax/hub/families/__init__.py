@@ -7,6 +7,7 @@ from headjax.hub.families.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECT
 from headjax.hub.families.gemma import GEMMA3_TEXT
 from headjax.hub.families.gpt2 import GPT2
 from headjax.hub.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3
+from headjax.hub.families.modernbert import MODERNBERT
 from headjax.hub.families.remote import CODE, REMOTE
 from headjax.hub.families.t5 import MT5, T5
 from headjax.hub.families.vit import DEIT, VIT
@@ -23,6 +24,7 @@ FAMILIES: tuple[Family, ...] = (
     MPNET,
     ELECTRA,
     ALBERT,
+    MODERNBERT,
     GPT2,
     LLAMA,
     MISTRAL,

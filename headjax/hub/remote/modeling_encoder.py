@@ -22,7 +22,7 @@ from transformers.modeling_outputs import (
 from transformers.utils.generic import can_return_tuple
 
 from .layers_headjax import make_layers
-from .parts_headjax import ACTIVATIONS, Embeddings, Norm, Patches, RelativeBias, final_norm, within
+from .parts_headjax import ACTIVATIONS, Embeddings, Norm, Patches, Pooler, RelativeBias, final_norm, within
 
 
 class HeadjaxConfig(PretrainedConfig):
@@ -59,8 +59,7 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
             self.embeddings = Embeddings(shared, config.vocab_size)
         self.layers, self.final_norm = make_layers(config), final_norm(shared)
         self.position_bias = RelativeBias(shared["position_bias"]) if shared.get("position_bias") else None
-        self.pooler = nn.Linear(shared["width"], shared["width"]) if shared["pooler"] else None
-        self.pooler_dropout = nn.Dropout(shared.get("pooler_dropout", 0.0))
+        self.pooler = Pooler(shared) if shared["pooler"] else None
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -107,7 +106,7 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
         x = self.final_norm(x)
         pooled = x[:, 0] if pixel_values is not None else None
         if self.pooler is not None:
-            pooled = ACTIVATIONS[self.config.headjax["pooler"]](self.pooler(self.pooler_dropout(x[:, 0])))
+            pooled = self.pooler(x, attention_mask)
         wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         return BaseModelOutputWithPooling(x, pooled, tuple(states) if wanted else None)
 
@@ -137,6 +136,14 @@ class HeadjaxForTask(HeadjaxPreTrainedModel):
         self.dropout = nn.Dropout(task.get("dropout", 0.0))
         self.classifier = nn.Linear(width, self.outputs or self.config.num_labels)
 
+    def read(self, found: Any) -> Tensor:
+        """Return what the map to logits reads; a pooler may be applied to each token."""
+        pooled = found.pooler_output
+        each = pooled is not None and pooled.dim() == 3
+        if self.reads_pooled:
+            return pooled[:, 0] if each else pooled
+        return pooled if each else found.last_hidden_state
+
     @can_return_tuple
     def forward(
         self,
@@ -158,7 +165,7 @@ class HeadjaxForSequenceClassification(HeadjaxForTask):
     reads_pooled = True
 
     def answer(self, found: Any, labels: Tensor | None) -> SequenceClassifierOutput:
-        logits = self.classifier(self.dropout(found.pooler_output))
+        logits = self.classifier(self.dropout(self.read(found)))
         return SequenceClassifierOutput(self.loss(logits, labels), logits, found.hidden_states)
 
     def loss(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
@@ -173,7 +180,7 @@ class HeadjaxForTokenClassification(HeadjaxForTask):
     """Classes of tokens."""
 
     def answer(self, found: Any, labels: Tensor | None) -> TokenClassifierOutput:
-        logits = self.classifier(self.dropout(found.last_hidden_state))
+        logits = self.classifier(self.dropout(self.read(found)))
         loss = None if labels is None else cross_entropy(logits, labels)
         return TokenClassifierOutput(loss, logits, found.hidden_states)
 
@@ -187,7 +194,7 @@ class HeadjaxForQuestionAnswering(HeadjaxForTask):
         self, *inputs: Any, start_positions: Tensor | None = None, end_positions: Tensor | None = None, **named: Any
     ) -> QuestionAnsweringModelOutput:
         found = self.model(*inputs, **named)
-        start, end = self.classifier(self.dropout(found.last_hidden_state)).unbind(-1)
+        start, end = self.classifier(self.dropout(self.read(found))).unbind(-1)
         pairs = ((start, start_positions), (end, end_positions))
         losses = [cross_entropy(logits, at) for logits, at in pairs if at is not None]
         return QuestionAnsweringModelOutput(sum(losses) / 2.0 if losses else None, start, end, found.hidden_states)
@@ -200,8 +207,9 @@ class MaskedHead(nn.Module):
         super().__init__()
         width, size = config.headjax["width"], config.headjax["embedding_size"] or config.headjax["width"]
         self.activation = ACTIVATIONS[task.get("activation", "gelu")]
-        self.transform, self.norm = nn.Linear(width, size), Norm(task.get("norm", config.headjax["norm"]), size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.transform = nn.Linear(width, size, bias=task.get("transform_bias", True))
+        self.norm = Norm(task.get("norm", config.headjax["norm"]), size)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if task.get("bias", True) else None
 
     def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
         return functional.linear(self.norm(self.activation(self.transform(hidden))), embedding, self.bias)
@@ -214,7 +222,7 @@ class HeadjaxForMaskedLM(HeadjaxForTask):
         self.lm_head = MaskedHead(self.config, task.get("masked", task))
 
     def answer(self, found: Any, labels: Tensor | None) -> MaskedLMOutput:
-        logits = self.lm_head(found.last_hidden_state, self.model.embeddings.token.weight)
+        logits = self.lm_head(self.read(found), self.model.embeddings.token.weight)
         loss = None if labels is None else cross_entropy(logits, labels)
         return MaskedLMOutput(loss, logits, found.hidden_states)
 
@@ -237,5 +245,5 @@ class HeadjaxForImageClassification(HeadjaxForSequenceClassification):
             hidden = found.last_hidden_state
             logits = sum(head(hidden[:, at]) for at, head in enumerate(self.classifier.values())) / 2.0
         else:
-            logits = self.classifier(self.dropout(found.pooler_output))
+            logits = self.classifier(self.dropout(self.read(found)))
         return ImageClassifierOutput(self.loss(logits, labels), logits, found.hidden_states)

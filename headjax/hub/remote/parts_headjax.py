@@ -29,7 +29,7 @@ class Norm(nn.Module):
         super().__init__()
         self.kind, self.epsilon = norm["kind"], norm["epsilon"]
         self.weight = nn.Parameter(torch.zeros(size) if self.kind == "offset_rms_norm" else torch.ones(size))
-        self.bias = nn.Parameter(torch.zeros(size)) if self.kind == "layer_norm" else None
+        self.bias = nn.Parameter(torch.zeros(size)) if norm.get("bias") else None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.kind == "layer_norm":
@@ -105,10 +105,10 @@ class FeedForward(nn.Module):
 class Residual(nn.Module):
     """How a sub-layer joins the stream x: before or behind a norm, or between two (`sandwich_norm`)."""
 
-    def __init__(self, shared: dict[str, Any]) -> None:
+    def __init__(self, shared: dict[str, Any], normed: bool = True) -> None:
         super().__init__()
         width, self.kind, self.alpha = shared["width"], shared["residual"], shared["alpha"]
-        self.norm, self.dropout = Norm(shared["norm"], width), nn.Dropout(shared["dropout"])
+        self.norm, self.dropout = small_norm(shared["norm"] if normed else None, width), nn.Dropout(shared["dropout"])
         self.after = Norm(shared["norm"], width) if self.kind == "sandwich_norm" else None
         self.shortcut = nn.Parameter(torch.ones(width)) if self.kind == "scaled_post_norm" else None
 
@@ -166,6 +166,24 @@ class Embeddings(nn.Module):
             torch.arange(half, device=positions.device) * (-math.log(10000.0) / steps)
         )
         return functional.pad(torch.cat([angles.sin(), angles.cos()], dim=-1), (0, size - 2 * half))
+
+
+class Pooler(nn.Linear):
+    """`norm(phi(linear(h)))` of the first token, of the mean of all, or of each (`pooler_reads`)."""
+
+    def __init__(self, shared: dict[str, Any]) -> None:
+        super().__init__(shared["width"], shared["width"], bias=shared.get("pooler_bias", True))
+        self.activation, self.reads = ACTIVATIONS[shared["pooler"]], shared.get("pooler_reads", "first")
+        self.dropout = nn.Dropout(shared.get("pooler_dropout", 0.0))
+        self.norm = small_norm(shared.get("pooler_norm"), shared["width"])
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        if self.reads == "first":
+            x = x[:, 0]
+        elif self.reads == "mean":
+            counted = x.new_ones(x.shape[:2]) if mask is None else mask.to(x.dtype)
+            x = (x * counted[..., None]).sum(dim=1) / counted.sum(dim=1, keepdim=True).clamp(min=1)
+        return self.norm(self.activation(super().forward(self.dropout(x))))
 
 
 class RelativeBias(nn.Module):
