@@ -78,6 +78,7 @@ CONFIGS = {
 }  # fmt: skip
 CONFIGS["marian"] = CONFIGS["bart"] | {"model_type": "marian", "share_encoder_decoder_embeddings": False}
 CONFIGS["deit"] = CONFIGS["vit"] | {"model_type": "deit", "architectures": ["DeiTForImageClassificationWithTeacher"]}
+CONFIGS["dinov2"] = CONFIGS["vit"] | {"model_type": "dinov2", "architectures": ["Dinov2ForImageClassification"]}
 RAGGED = ["encoder/0/1", "encoder/1/0", "encoder/1/2"]
 SIZES = {"value_dim": 2, "head_dim": 2}
 

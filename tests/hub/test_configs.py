@@ -31,7 +31,7 @@ LABELLED = functools.partial(Classification, dropout=0.1)
 POOLER = ("pooler.dense.weight",)
 ENCODERS = {
     "bert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet", "electra", "albert", "modernbert", "vit",
-    "deit",
+    "deit", "dinov2",
 }  # fmt: skip
 
 
@@ -157,6 +157,8 @@ READ = [
     ("marian", {"pad_token_id": 3}, lambda config: config.start_token, 3),
     ("vit", {"image_size": [4, 4]}, lambda config: config.image_size, 4),
     ("deit", {}, lambda config: config.distillation_token, True),
+    ("dinov2", {}, lambda config: config.hidden, (32, 32)),
+    ("dinov2", {"use_swiglu_ffn": True, "mlp_ratio": 4}, lambda config: config.hidden, (24, 24)),
     (
         "bert",
         {"num_labels": 1, "architectures": ["BertForSequenceClassification"]},
@@ -201,6 +203,7 @@ def test_a_config_is_read_and_written(kind, fields, part, expected):
         ("qwen3", {}, {"layer_types": [FULL] * 2, "use_sliding_window": False, "sliding_window": None}),
         ("smollm3", {"rope_theta": 5e5}, {"rope_theta": 5e5, "no_rope_layers": [1, 0]}),
         ("modernbert", {}, {"local_attention": 4, "global_attn_every_n_layers": 2, "local_rope_theta": 1e4}),
+        ("dinov2", {"mlp_ratio": 4, "use_swiglu_ffn": True}, {"mlp_ratio": 4, "use_mask_token": False}),
         ("roberta", ROBERTA, {"max_position_embeddings": 10, "pad_token_id": 2}),
         ("camembert", NAMED, NAMED | {"label2id": {"no": 0, "maybe": 1, "yes": 2}}),
     ],

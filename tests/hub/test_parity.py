@@ -58,6 +58,7 @@ VIT = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24, "image_size": 8,
     "patch_size": 4,
 }  # fmt: skip
+DINO = VIT | {"mlp_ratio": 3, "layerscale_value": 0.5, "num_channels": 2}
 NEAR = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
 
 CASES = {
@@ -148,6 +149,9 @@ CASES = {
     "DeiTModel": VIT | {"num_channels": 1},
     "DeiTForImageClassification": VIT | {"num_labels": 3},
     "DeiTForImageClassificationWithTeacher": VIT | {"num_labels": 3},
+    "Dinov2Model": DINO | {"use_mask_token": False, "qkv_bias": False},
+    "Dinov2Model gated": DINO | {"use_swiglu_ffn": True},
+    "Dinov2ForImageClassification": DINO | {"num_labels": 3, "hidden_act": "relu"},
 }
 
 
@@ -240,6 +244,7 @@ def test_same_outputs_there_and_back(case, tmp_path):
     assert_same(ours(inputs), expected, inputs)
     assert to_huggingface(ours, tmp_path / "ours").layout == "native"
     before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "ours" / "model.safetensors")
+    before = {name: array for name, array in before.items() if "mask_token" not in name}  # of DINOv2's pretraining
     assert {name: (array.dtype, array.tobytes()) for name, array in after.items()} == {
         name: (array.dtype, array.tobytes()) for name, array in before.items()
     }
@@ -258,6 +263,24 @@ def test_every_distance_of_a_long_text(case):
     theirs, folder = case
     inputs = {"input_ids": np.random.default_rng(1).integers(3, 49, (1, 280)), "attention_mask": np.ones((1, 280))}
     assert_same(from_huggingface(folder)(inputs), outputs(theirs, inputs), inputs)
+
+
+@pytest.mark.parametrize("size", [(20, 13), (4, 8)])
+@pytest.mark.parametrize("case", ["Dinov2Model", "Dinov2ForImageClassification"], indirect=True)
+def test_images_of_other_sizes(case, size, tmp_path):
+    """Positions resized up and down, pixels beyond the last patch cut off; by the code of an export too."""
+    import transformers
+
+    theirs, folder = case
+    inputs = {"pixel_values": np.random.default_rng(0).standard_normal((2, 2, *size), dtype=np.float32)}
+    model, expected = from_huggingface(folder), outputs(theirs, inputs)
+    assert_same(model(inputs), expected, inputs)
+    assert model.config.count_tokens(inputs) == 2 * (1 + (size[0] // 4) * (size[1] // 4))
+    to_huggingface(model, tmp_path / "out", "remote")
+    auto = transformers.AutoModelForImageClassification if "logits" in expected else transformers.AutoModel
+    again = outputs(auto.from_pretrained(tmp_path / "out", trust_remote_code=True).eval(), inputs)
+    for name, array in expected.items():
+        assert_close(again[name], array, sums=tiny.SUMS, message=name)
 
 
 CASES_BY_CLASS = {name.split()[0]: sizes for name, sizes in CASES.items()}
@@ -310,6 +333,7 @@ RAGGED = [
     "BartForConditionalGeneration",
     "T5ForConditionalGeneration",
     "ViTForImageClassification",
+    "Dinov2Model gated",
 ]
 
 

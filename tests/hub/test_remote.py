@@ -164,6 +164,10 @@ TASKS = {
         vision(ATTENTION["ragged"], DistilledClassification(classes=3), distillation_token=True),
         np.asarray([1, 1]),
     ),
+    "ImageClassification of DINOv2": lambda: (
+        vision(ATTENTION["ragged"], residual="scaled_pre_norm", patch_mean=True, gated=True, hidden=(12, 5)),
+        np.asarray([0, 2]),
+    ),
     "CausalLM": lambda: (decoder(ATTENTION["grouped"]), LABELS),
 }
 

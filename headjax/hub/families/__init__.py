@@ -10,7 +10,7 @@ from headjax.hub.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3
 from headjax.hub.families.modernbert import MODERNBERT
 from headjax.hub.families.remote import CODE, REMOTE
 from headjax.hub.families.t5 import MT5, T5
-from headjax.hub.families.vit import DEIT, VIT
+from headjax.hub.families.vit import DEIT, DINOV2, VIT
 from headjax.hub.family import Family
 
 __all__ = ["CODE", "FAMILIES", "REMOTE"]
@@ -38,5 +38,6 @@ FAMILIES: tuple[Family, ...] = (
     MT5,
     VIT,
     DEIT,
+    DINOV2,
 )
 """All families. Where two can express a model, the first is taken unless another is asked for."""

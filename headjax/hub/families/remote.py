@@ -58,7 +58,7 @@ _TASKS: Mapping[type, str] = {
     DistilledClassification: "ImageClassification",
 }
 _TOKENS = tuple(f"{role}_token_id" for role in ("bos", "eos", "pad", "sep", "cls", "mask"))
-_PLAIN = ("bias", "mixing", "shortcut", "class_token", "distillation_token", "table")
+_PLAIN = ("bias", "mixing", "shortcut", "branch", "class_token", "distillation_token", "table")
 """Tensors that have no `weight` behind their name in PyTorch."""
 
 

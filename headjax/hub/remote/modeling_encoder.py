@@ -104,7 +104,7 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
             x = self.layers[number % len(self.layers)](x, near, positions, bias=bias)
             states.append(x)
         x = self.final_norm(x)
-        pooled = x[:, 0] if pixel_values is not None else None
+        pooled = self.patches.pooled(x) if pixel_values is not None else None
         if self.pooler is not None:
             pooled = self.pooler(x, attention_mask)
         wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -129,7 +129,7 @@ class HeadjaxForTask(HeadjaxPreTrainedModel):
             config.headjax = shared | {"pooler": "tanh"}  # fresh, as the map to labels is
         self.model = HeadjaxModel(config)
         self.main_input_name = self.model.main_input_name
-        self.make_head(shared["width"], shared["task"])
+        self.make_head(shared["width"] * (1 + shared.get("patch_mean", False)), shared["task"])
         self.post_init()
 
     def make_head(self, width: int, task: dict[str, Any]) -> None:

@@ -22,6 +22,9 @@ ACTIVATIONS = {
 }
 
 
+BEFORE = ("pre_norm", "scaled_pre_norm", "sandwich_norm")
+
+
 class Norm(nn.Module):
     """`layer_norm`, `rms_norm`, or `offset_rms_norm`, whose weight is added to one (Gemma)."""
 
@@ -111,10 +114,12 @@ class Residual(nn.Module):
         self.norm, self.dropout = small_norm(shared["norm"] if normed else None, width), nn.Dropout(shared["dropout"])
         self.after = Norm(shared["norm"], width) if self.kind == "sandwich_norm" else None
         self.shortcut = nn.Parameter(torch.ones(width)) if self.kind == "scaled_post_norm" else None
+        self.branch = nn.Parameter(torch.ones(width)) if self.kind == "scaled_pre_norm" else None
 
     def forward(self, x: Tensor, sub_layer: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.kind in ("pre_norm", "sandwich_norm"):
+        if self.kind in BEFORE:
             outputs = self.dropout(sub_layer(self.norm(x)))
+            outputs = outputs if self.branch is None else self.branch * outputs
             return self.alpha * x + outputs if self.after is None else x + self.after(outputs)
         shortcut = self.alpha * x if self.shortcut is None else self.shortcut * x
         return self.norm(shortcut + self.dropout(sub_layer(x)))
@@ -122,8 +127,7 @@ class Residual(nn.Module):
 
 def final_norm(shared: dict[str, Any]) -> nn.Module:
     """Return the norm behind the last layer, where layers do not normalise the stream."""
-    before = shared["residual"] in ("pre_norm", "sandwich_norm")
-    return Norm(shared["norm"], shared["width"]) if before else nn.Identity()
+    return small_norm(shared["norm"] if shared["residual"] in BEFORE else None, shared["width"])
 
 
 def embedding_dropout(shared: dict[str, Any]) -> nn.Module:
@@ -213,13 +217,30 @@ class Patches(nn.Conv2d):
         length = (shared["image_size"] // patch) ** 2 + 1 + distilled
         self.class_token, self.position = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(length, width))
         self.distillation_token = nn.Parameter(torch.zeros(width)) if distilled else None
-        self.dropout = embedding_dropout(shared)
+        self.dropout, self.patch_mean = embedding_dropout(shared), shared["patch_mean"]
 
     def forward(self, pixels: Tensor) -> Tensor:
-        patches = super().forward(pixels.to(self.weight.dtype)).flatten(2).transpose(1, 2)
+        patches = super().forward(pixels.to(self.weight.dtype))
         tokens = [token for token in (self.class_token, self.distillation_token) if token is not None]
         first = torch.stack(tokens)[None].expand(len(pixels), -1, -1)
-        return self.dropout(torch.cat([first, patches], dim=1) + self.position)
+        x = torch.cat([first, patches.flatten(2).transpose(1, 2)], dim=1)
+        return self.dropout(x + self.positions(len(tokens), patches.shape[2:]))
+
+    def positions(self, tokens: int, sides: torch.Size) -> Tensor:
+        """Return the positions of the tokens, and those of patches resized to an image of so many."""
+        first, grid = self.position[:tokens], self.position[tokens:]
+        square = math.isqrt(len(grid))
+        if sides == (square, square):
+            return self.position
+        grid = grid.T.unflatten(1, (square, square))[None].float()
+        resized = functional.interpolate(grid, size=tuple(sides), mode="bicubic", align_corners=False)
+        return torch.cat([first, resized[0].flatten(1).T.to(first.dtype)])
+
+    def pooled(self, x: Tensor) -> Tensor:
+        """Return the class token, beside the mean of the patches with `patch_mean` (DINOv2)."""
+        if not self.patch_mean:
+            return x[:, 0]
+        return torch.cat([x[:, 0], x[:, 1 + (self.distillation_token is not None) :].mean(dim=1)], dim=1)
 
 
 def within(mask: Tensor | None, window: int | None, queries: Tensor, keys: Tensor) -> Tensor | None:
