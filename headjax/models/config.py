@@ -253,7 +253,8 @@ class ModelConfig(Checked, abc.ABC):
             stacks[stack] = Stack(
                 layers=tuple(layers),
                 position_bias=getattr(self, fields["position_bias"]) if "position_bias" in fields else None,
-                causal=stack == "decoder",
+                causal=stack == "decoder" or getattr(self, "causal", False),
+                normed=not getattr(self, "pooled_norm", False),
                 shared=getattr(self, "shared_layers", False),
             )
         return stacks

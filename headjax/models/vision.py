@@ -1,4 +1,4 @@
-"""Vision Transformers (ViT, DeiT, DINOv2): images as sequences of patches."""
+"""Vision Transformers (ViT, DeiT, DINOv2, CLIP): images as sequences of patches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headjax.nn.operands import Dropout
 from headjax.nn.outputs import IGNORED, Pooler
 from headjax.nn.passes import Pass
 from headjax.nn.projections import into_heads
-from headjax.nn.residuals import ResidualKind
+from headjax.nn.residuals import BEFORE, ResidualKind
 from headjax.nn.stack import TransformerStack
 
 NO_TOKENS = Vocabulary(0, 0)
@@ -51,8 +51,11 @@ class VisionConfig(ModelConfig):
         patch_size: height and width of a patch, in pixels.
         channels: values per pixel.
         distillation_token: whether there is a distillation token beside the class token (DeiT; Touvron et al. 2021).
+        patch_bias: whether the map of patches has a bias.
+        embedding_norm: whether patches and tokens are normalised, by `norm`, before the first layer (CLIP).
         resized: whether images of other sizes are read too, with positions resized to theirs (DINOv2).
         pooler: activation of the map that makes `pooled` of the class token; None takes the token itself.
+        pooled_norm: whether `norm` behind the last layer is that of `pooled` alone (CLIP).
         patch_mean: whether `pooled` is the class token and the mean of the patches, side by side (DINOv2's classifier).
         task: the task output.
     """
@@ -65,10 +68,13 @@ class VisionConfig(ModelConfig):
     patch_size: Size = 16
     channels: Size = 3
     distillation_token: bool = False
+    patch_bias: bool = True
+    embedding_norm: bool = False
     resized: bool = False
     residual: ResidualKind = "pre_norm"
     norm: Norm = LayerNorm(1e-6)
     pooler: ActivationName | None = None
+    pooled_norm: bool = False
     patch_mean: bool = False
     task: TaskOutput = NoTask()
     initializer: Initializer = TruncatedNormal(0.02)
@@ -87,6 +93,8 @@ class VisionConfig(ModelConfig):
         require(distilled, "distillation_token", "the distilled task reads it, so there must be one")
         alone = self.pooler is None and not isinstance(self.task, DistilledClassification)
         require(alone or not self.patch_mean, "patch_mean", "is read without a pooler, by tasks of one classifier")
+        last = self.residual in BEFORE and self.pooler is None and not self.patch_mean
+        require(last or not self.pooled_norm, "pooled_norm", "is for pre_norm layers and the class token alone")
 
     @property
     def length(self) -> int:
@@ -94,12 +102,19 @@ class VisionConfig(ModelConfig):
         return (self.image_size // self.patch_size) ** 2 + 1 + self.distillation_token
 
     @property
+    def pools(self) -> bool:
+        """Whether there is a pooled vector."""
+        return True
+
+    @property
     def features(self) -> int:
         """Size of what the task reads."""
         return 2 * self.width if self.patch_mean else self.width
 
     def parts(self) -> dict[str, nnx.Module]:
-        pooler = {} if self.pooler is None else {"pooler": Pooler(self.width, self.pooler)}
+        pooler: dict[str, nnx.Module] = {} if self.pooler is None else {"pooler": Pooler(self.width, self.pooler)}
+        if self.pooled_norm:
+            pooler["pooled_norm"] = self.norm.module(self.width)
         return {
             "patches": PatchEmbeddings(
                 self.width,
@@ -107,6 +122,8 @@ class VisionConfig(ModelConfig):
                 self.patch_size,
                 self.channels,
                 distillation_token=self.distillation_token,
+                bias=self.patch_bias,
+                norm=self.norm if self.embedding_norm else None,
                 dropout=self.embeddings_rate,
             ),
             "encoder": TransformerStack(self.stacks()["encoder"]),
@@ -130,6 +147,7 @@ class VisionConfig(ModelConfig):
 
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
         pooled = hidden[:, 0] if self.pooler is None else model.pooler(hidden, fold(call.key, 2))  # [batch, width]
+        pooled = model.pooled_norm(pooled) if self.pooled_norm else pooled
         if self.patch_mean:
             pooled = jnp.concatenate([pooled, hidden[:, 1 + self.distillation_token :].mean(axis=1)], axis=1)
         return task_answer(model.output, Features(hidden, pooled, None), call)
@@ -177,7 +195,7 @@ class VisionConfig(ModelConfig):
 
 
 class PatchEmbeddings(nnx.Module):
-    """dropout([class token, distillation token, patch_1 W + b, patch_2 W + b, ...] + positions).
+    """dropout(norm([class token, distillation token, patch_1 W + b, patch_2 W + b, ...] + positions)).
 
     The image is cut into squares, row by row (Dosovitskiy et al. 2021, equation 1).
 
@@ -187,19 +205,31 @@ class PatchEmbeddings(nnx.Module):
         patch_size: height and width of a patch, in pixels.
         channels: values per pixel.
         distillation_token: whether there is a distillation token.
+        bias: whether there is a b.
+        norm: normalisation of the sum, or None.
         dropout: rate on the result.
     """
 
     def __init__(
-        self, width: int, length: int, patch_size: int, channels: int, *, distillation_token: bool, dropout: float
+        self,
+        width: int,
+        length: int,
+        patch_size: int,
+        channels: int,
+        *,
+        distillation_token: bool = False,
+        bias: bool = True,
+        norm: Norm | None = None,
+        dropout: float = 0.0,
     ) -> None:
         self.dropout = dropout
         square = (channels, patch_size, patch_size)
         self.kernel = weight((*square, width), (None, None, None, "embed"), inputs=(0, 1, 2))
-        self.bias = weight((width,), ("embed",), Zeros(), decay=False)
+        self.bias = weight((width,), ("embed",), Zeros(), decay=False) if bias else None
         self.class_token = weight((width,), ("embed",))
         self.position = weight((length, width), (None, "embed"))
         self.distillation_token = weight((width,), ("embed",)) if distillation_token else None
+        self.norm = None if norm is None else norm.module(width)
 
     def __call__(self, images: jax.Array, key: jax.Array | None) -> jax.Array:
         """`[batch, channels, height, width]` pixels to `[batch, length, width]`."""
@@ -210,7 +240,7 @@ class PatchEmbeddings(nnx.Module):
         first = jnp.broadcast_to(jnp.stack(tokens)[None], (images.shape[0], len(tokens), width))
         x = jnp.concatenate([first, patches], axis=1)  # [batch, length, width]
         x = x + self.positions(len(tokens), *images.shape[2:])[None]
-        return Dropout(self.dropout, key)(x)
+        return Dropout(self.dropout, key)(x if self.norm is None else self.norm(x))
 
     def positions(self, tokens: int, *sides: int) -> jax.Array:
         """Return the positions `[length, width]` of an image of these sides; those of patches are resized to them."""

@@ -31,7 +31,7 @@ LABELLED = functools.partial(Classification, dropout=0.1)
 POOLER = ("pooler.dense.weight",)
 ENCODERS = {
     "bert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet", "electra", "albert", "modernbert", "vit",
-    "deit", "dinov2",
+    "deit", "dinov2", "clip_text_model", "clip_vision_model",
 }  # fmt: skip
 
 
@@ -157,6 +157,8 @@ READ = [
     ("marian", {"pad_token_id": 3}, lambda config: config.start_token, 3),
     ("vit", {"image_size": [4, 4]}, lambda config: config.image_size, 4),
     ("deit", {}, lambda config: config.distillation_token, True),
+    ("clip_text_model", {}, lambda config: (config.end_token, config.causal), (3, True)),
+    ("clip_vision_model", {}, lambda config: config.activation, "quick_gelu"),
     ("dinov2", {}, lambda config: config.hidden, (32, 32)),
     ("dinov2", {"use_swiglu_ffn": True, "mlp_ratio": 4}, lambda config: config.hidden, (24, 24)),
     (

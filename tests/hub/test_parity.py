@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from headjax.core.errors import ConfigError
 from headjax.heads.groups import uniform_steps
 from headjax.heads.head_id import all_heads
 from headjax.heads.ordering import random_order
@@ -149,6 +150,9 @@ CASES = {
     "DeiTModel": VIT | {"num_channels": 1},
     "DeiTForImageClassification": VIT | {"num_labels": 3},
     "DeiTForImageClassificationWithTeacher": VIT | {"num_labels": 3},
+    "CLIPVisionModel": VIT | {"layer_norm_eps": 1e-3},
+    "CLIPTextModel": SIZES | {"eos_token_id": 7, "bos_token_id": 1, "pad_token_id": 0},
+    "CLIPTextModel old": SIZES | {"eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0, "hidden_act": "gelu"},
     "Dinov2Model": DINO | {"use_mask_token": False, "qkv_bias": False},
     "Dinov2Model gated": DINO | {"use_swiglu_ffn": True},
     "Dinov2ForImageClassification": DINO | {"num_labels": 3, "hidden_act": "relu"},
@@ -187,6 +191,8 @@ def batch(config):
     ids = generator.integers(3, config.vocab_size - 1, (2, 9))
     mask = np.ones_like(ids)
     mask[1, 6:] = 0
+    if config.model_type == "clip_text_model":
+        ids[0, 4] = ids[1, 2] = config.eos_token_id
     padding = config.pad_token_id if config.pad_token_id is not None else 0
     found = {"input_ids": np.where(mask == 1, ids, padding), "attention_mask": mask}
     if getattr(config, "type_vocab_size", 0) > 1:
@@ -255,6 +261,26 @@ def test_same_outputs_there_and_back(case, tmp_path):
     for name, array in expected.items():
         assert_close(again[name], array, sums=tiny.SUMS, message=name)
         assert_close(fresh.get(name, array), array, sums=tiny.SUMS, message=name)
+
+
+@pytest.mark.parametrize("tower", ["text", "vision"])
+def test_each_model_of_a_pair(tower, tmp_path):
+    """CLIP's, which are read by name and written as models of their own."""
+    import transformers
+
+    configs = {"text_config": CASES["CLIPTextModel"], "vision_config": VIT}
+    pair = build("CLIPModel", configs | {"projection_dim": 5})
+    pair.save_pretrained(tmp_path / "pair")
+    with pytest.raises(ConfigError, match=r"'clip' is read as clip_text_model or clip_vision_model; say which"):
+        from_huggingface(tmp_path / "pair")
+    with pytest.raises(ConfigError, match=r"'clip' is read as clip_text_model or clip_vision_model; not as bert"):
+        from_huggingface(tmp_path / "pair", family="bert")
+    theirs, ours = getattr(pair, f"{tower}_model"), from_huggingface(tmp_path / "pair", family=f"clip_{tower}_model")
+    inputs = batch(theirs.config)
+    assert_same(ours(inputs), outputs(theirs, inputs), inputs)
+    assert to_huggingface(ours, tmp_path / "ours").layout == "native"
+    again = loaded(getattr(transformers, f"CLIP{tower.title()}Model"), tmp_path / "ours")
+    assert_same(ours(inputs), outputs(again, inputs), inputs)
 
 
 @pytest.mark.parametrize("case", ["MPNetModel"], indirect=True)
@@ -334,6 +360,8 @@ RAGGED = [
     "T5ForConditionalGeneration",
     "ViTForImageClassification",
     "Dinov2Model gated",
+    "CLIPTextModel",
+    "CLIPVisionModel",
 ]
 
 

@@ -152,6 +152,12 @@ TASKS = {
     "TokenClassification of pooled tokens": texts(
         TokenClassification(classes=4, dropout=0.0), LABELS, pooler="gelu", pooler_reads="tokens", pooler_norm=NORM
     ),
+    "SequenceClassification of ends": texts(
+        Classification(classes=3, dropout=0.0), [0, 2], pooler=None, end_token=2, causal=True
+    ),
+    "SequenceClassification of ends by their token": texts(
+        Classification(classes=3, dropout=0.0), [0, 2], pooler=None, end_token=5
+    ),
     "MaskedLM": texts(MaskedLanguageModel(), LABELS),
     "MaskedLM without biases": texts(MaskedLanguageModel(transform_bias=False, bias=False), LABELS),
     "MaskedLM and next sentences": texts(Pretraining(), LABELS),
@@ -166,6 +172,10 @@ TASKS = {
     ),
     "ImageClassification of DINOv2": lambda: (
         vision(ATTENTION["ragged"], residual="scaled_pre_norm", patch_mean=True, gated=True, hidden=(12, 5)),
+        np.asarray([0, 2]),
+    ),
+    "ImageClassification of CLIP": lambda: (
+        vision(ATTENTION["ragged"], residual="pre_norm", embedding_norm=True, patch_bias=False, pooled_norm=True),
         np.asarray([0, 2]),
     ),
     "CausalLM": lambda: (decoder(ATTENTION["grouped"]), LABELS),
@@ -281,6 +291,7 @@ class TestInTransformers:
                 "pooler_bias": False,
                 "pooler_norm": LayerNorm(),
             },
+            "CLIP": {"causal": True, "residual": "pre_norm", "pooler": None, "activation": "quick_gelu"},
             "Admin": {"positions": "sinusoidal_endpoint", "residual": "scaled_post_norm", "embedding_norm": False},
         }
         for name, fields in kinds.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headjax.hub.families.bart import BART, MARIAN
 from headjax.hub.families.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, MPNET, ROBERTA, XLM_ROBERTA
+from headjax.hub.families.clip import CLIP_TEXT, CLIP_VISION
 from headjax.hub.families.gemma import GEMMA3_TEXT
 from headjax.hub.families.gpt2 import GPT2
 from headjax.hub.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3
@@ -39,5 +40,7 @@ FAMILIES: tuple[Family, ...] = (
     VIT,
     DEIT,
     DINOV2,
+    CLIP_TEXT,
+    CLIP_VISION,
 )
 """All families. Where two can express a model, the first is taken unless another is asked for."""

@@ -21,8 +21,9 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
+from .images_headjax import Patches
 from .layers_headjax import make_layers
-from .parts_headjax import ACTIVATIONS, Embeddings, Norm, Patches, Pooler, RelativeBias, final_norm, within
+from .parts_headjax import Embeddings, MaskedHead, Pooler, RelativeBias, ends, final_norm, small_norm, within
 
 
 class HeadjaxConfig(PretrainedConfig):
@@ -55,6 +56,7 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
         shared = config.headjax
         if shared["kind"] == "vision":
             self.patches, self.main_input_name = Patches(shared), "pixel_values"
+            self.pooled_norm = small_norm(shared["norm"] if shared["pooled_norm"] else None, shared["width"])
         else:
             self.embeddings = Embeddings(shared, config.vocab_size)
         self.layers, self.final_norm = make_layers(config), final_norm(shared)
@@ -97,6 +99,9 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
         counted = torch.arange(x.shape[1], device=x.device)
         positions = counted[None] if position_ids is None or self.position_bias is not None else position_ids
         mask = None if attention_mask is None else attention_mask[:, None, None].bool()
+        if self.config.headjax.get("causal"):
+            before = counted[:, None] >= counted
+            mask = before[None, None] if mask is None else mask & before
         bias = None if self.position_bias is None else self.position_bias(counted)
         states = [x]
         for number, own in enumerate(self.config.headjax_layers):
@@ -104,7 +109,9 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
             x = self.layers[number % len(self.layers)](x, near, positions, bias=bias)
             states.append(x)
         x = self.final_norm(x)
-        pooled = self.patches.pooled(x) if pixel_values is not None else None
+        pooled = self.pooled_norm(self.patches.pooled(x)) if pixel_values is not None else None
+        if self.config.headjax.get("end_token") is not None:
+            pooled = x[torch.arange(len(x), device=x.device), ends(tokens, self.config.headjax["end_token"])]
         if self.pooler is not None:
             pooled = self.pooler(x, attention_mask)
         wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -125,7 +132,8 @@ class HeadjaxForTask(HeadjaxPreTrainedModel):
     def __init__(self, config: HeadjaxConfig) -> None:
         super().__init__(config)
         shared = config.headjax
-        if self.reads_pooled and not shared["pooler"] and shared["kind"] != "vision":
+        pooled = shared["kind"] == "vision" or shared["pooler"] or shared["end_token"] is not None
+        if self.reads_pooled and not pooled:
             config.headjax = shared | {"pooler": "tanh"}  # fresh, as the map to labels is
         self.model = HeadjaxModel(config)
         self.main_input_name = self.model.main_input_name
@@ -200,26 +208,11 @@ class HeadjaxForQuestionAnswering(HeadjaxForTask):
         return QuestionAnsweringModelOutput(sum(losses) / 2.0 if losses else None, start, end, found.hidden_states)
 
 
-class MaskedHead(nn.Module):
-    """Logits of tokens by their embeddings."""
-
-    def __init__(self, config: HeadjaxConfig, task: dict[str, Any]) -> None:
-        super().__init__()
-        width, size = config.headjax["width"], config.headjax["embedding_size"] or config.headjax["width"]
-        self.activation = ACTIVATIONS[task.get("activation", "gelu")]
-        self.transform = nn.Linear(width, size, bias=task.get("transform_bias", True))
-        self.norm = Norm(task.get("norm", config.headjax["norm"]), size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if task.get("bias", True) else None
-
-    def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
-        return functional.linear(self.norm(self.activation(self.transform(hidden))), embedding, self.bias)
-
-
 class HeadjaxForMaskedLM(HeadjaxForTask):
     """Tokens in place of masks."""
 
     def make_head(self, width: int, task: dict[str, Any]) -> None:
-        self.lm_head = MaskedHead(self.config, task.get("masked", task))
+        self.lm_head = MaskedHead(self.config.headjax, self.config.vocab_size, task.get("masked", task))
 
     def answer(self, found: Any, labels: Tensor | None) -> MaskedLMOutput:
         logits = self.lm_head(self.read(found), self.model.embeddings.token.weight)

@@ -17,6 +17,7 @@ ACTIVATIONS = {
     "relu": functional.relu,
     "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "silu": functional.silu,
     "tanh": torch.tanh,
 }
@@ -127,7 +128,8 @@ class Residual(nn.Module):
 
 def final_norm(shared: dict[str, Any]) -> nn.Module:
     """Return the norm behind the last layer, where layers do not normalise the stream."""
-    return small_norm(shared["norm"] if shared["residual"] in BEFORE else None, shared["width"])
+    normed = shared["residual"] in BEFORE and not shared.get("pooled_norm")
+    return small_norm(shared["norm"] if normed else None, shared["width"])
 
 
 def embedding_dropout(shared: dict[str, Any]) -> nn.Module:
@@ -190,6 +192,26 @@ class Pooler(nn.Linear):
         return self.norm(self.activation(super().forward(self.dropout(x))))
 
 
+def ends(tokens: Tensor, end: int) -> Tensor:
+    """Return where texts end: at the first token `end`, or for 2 at the first of the largest number (CLIP)."""
+    return (tokens if end == 2 else (tokens == end).int()).argmax(dim=1)
+
+
+class MaskedHead(nn.Module):
+    """Logits of tokens by their embeddings."""
+
+    def __init__(self, shared: dict[str, Any], vocab_size: int, task: dict[str, Any]) -> None:
+        super().__init__()
+        width, size = shared["width"], shared["embedding_size"] or shared["width"]
+        self.activation = ACTIVATIONS[task.get("activation", "gelu")]
+        self.transform = nn.Linear(width, size, bias=task.get("transform_bias", True))
+        self.norm = Norm(task.get("norm", shared["norm"]), size)
+        self.bias = nn.Parameter(torch.zeros(vocab_size)) if task.get("bias", True) else None
+
+    def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
+        return functional.linear(self.norm(self.activation(self.transform(hidden))), embedding, self.bias)
+
+
 class RelativeBias(nn.Module):
     """One number for each head and bucket of distance; far distances share buckets (MPNet, T5)."""
 
@@ -205,42 +227,6 @@ class RelativeBias(nn.Module):
         growth = torch.log(size.clamp(min=1) / exact) / math.log(self.max_distance / exact)
         far = (exact + (growth * (count - exact)).long()).clamp(max=count - 1)
         return self.table[torch.where(size < exact, size, far) + count * (distance > 0)].permute(2, 0, 1)[None]
-
-
-class Patches(nn.Conv2d):
-    """Squares of an image behind the class token, and the distillation token of DeiT."""
-
-    def __init__(self, shared: dict[str, Any]) -> None:
-        width, patch = shared["width"], shared["patch_size"]
-        super().__init__(shared["channels"], width, patch, stride=patch)
-        distilled = shared["distillation_token"]
-        length = (shared["image_size"] // patch) ** 2 + 1 + distilled
-        self.class_token, self.position = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(length, width))
-        self.distillation_token = nn.Parameter(torch.zeros(width)) if distilled else None
-        self.dropout, self.patch_mean = embedding_dropout(shared), shared["patch_mean"]
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        patches = super().forward(pixels.to(self.weight.dtype))
-        tokens = [token for token in (self.class_token, self.distillation_token) if token is not None]
-        first = torch.stack(tokens)[None].expand(len(pixels), -1, -1)
-        x = torch.cat([first, patches.flatten(2).transpose(1, 2)], dim=1)
-        return self.dropout(x + self.positions(len(tokens), patches.shape[2:]))
-
-    def positions(self, tokens: int, sides: torch.Size) -> Tensor:
-        """Return the positions of the tokens, and those of patches resized to an image of so many."""
-        first, grid = self.position[:tokens], self.position[tokens:]
-        square = math.isqrt(len(grid))
-        if sides == (square, square):
-            return self.position
-        grid = grid.T.unflatten(1, (square, square))[None].float()
-        resized = functional.interpolate(grid, size=tuple(sides), mode="bicubic", align_corners=False)
-        return torch.cat([first, resized[0].flatten(1).T.to(first.dtype)])
-
-    def pooled(self, x: Tensor) -> Tensor:
-        """Return the class token, beside the mean of the patches with `patch_mean` (DINOv2)."""
-        if not self.patch_mean:
-            return x[:, 0]
-        return torch.cat([x[:, 0], x[:, 1 + (self.distillation_token is not None) :].mean(dim=1)], dim=1)
 
 
 def within(mask: Tensor | None, window: int | None, queries: Tensor, keys: Tensor) -> Tensor | None:
