@@ -81,6 +81,7 @@ CONFIGS["deit"] = CONFIGS["vit"] | {"model_type": "deit", "architectures": ["Dei
 CONFIGS["dinov2"] = CONFIGS["vit"] | {"model_type": "dinov2", "architectures": ["Dinov2ForImageClassification"]}
 CONFIGS["clip_vision_model"] = CONFIGS["vit"] | {"model_type": "clip_vision_model", "architectures": None}
 CONFIGS["clip_text_model"] = BERT | {"model_type": "clip_text_model", "architectures": None, "eos_token_id": 3}
+CONFIGS["nomic_bert"] = BERT | {"model_type": "nomic_bert", "architectures": ["NomicBertForMaskedLM"], "head_dim": 4}
 RAGGED = ["encoder/0/1", "encoder/1/0", "encoder/1/2"]
 SIZES = {"value_dim": 2, "head_dim": 2}
 

@@ -31,7 +31,7 @@ LABELLED = functools.partial(Classification, dropout=0.1)
 POOLER = ("pooler.dense.weight",)
 ENCODERS = {
     "bert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet", "electra", "albert", "modernbert", "vit",
-    "deit", "dinov2", "clip_text_model", "clip_vision_model",
+    "deit", "dinov2", "clip_text_model", "clip_vision_model", "nomic_bert",
 }  # fmt: skip
 
 
@@ -157,6 +157,7 @@ READ = [
     ("marian", {"pad_token_id": 3}, lambda config: config.start_token, 3),
     ("vit", {"image_size": [4, 4]}, lambda config: config.image_size, 4),
     ("deit", {}, lambda config: config.distillation_token, True),
+    ("nomic_bert", {}, lambda config: rotary(config)[0].base, 1000.0),
     ("clip_text_model", {}, lambda config: (config.end_token, config.causal), (3, True)),
     ("clip_vision_model", {}, lambda config: config.activation, "quick_gelu"),
     ("dinov2", {}, lambda config: config.hidden, (32, 32)),
@@ -236,6 +237,7 @@ REFUSED = [
     ("xlm-roberta", {"id2label": {"1": "no", "2": "yes"}}, "id2label"),
     *((kind, {"is_causal": False}, "is_causal") for kind in CONFIGS if kind not in ENCODERS),
     ("modernbert", {"rope_scaling": LINEAR}, "rope_scaling"),
+    ("nomic_bert", {"prenorm": True}, "prenorm"),
     ("modernbert", {"classifier_pooling": "max"}, "classifier_pooling"),
     ("bart", {"normalize_before": True}, "normalize_before"),
     ("vit", {"image_size": [4, 6]}, "image_size"),

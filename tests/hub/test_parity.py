@@ -104,6 +104,10 @@ CASES = {
     "ModernBertForSequenceClassification mean": MODERN | {"classifier_pooling": "mean", "classifier_bias": True},
     "ModernBertForTokenClassification": MODERN | {"num_labels": 5, "classifier_activation": "relu"},
     "ModernBertForQuestionAnswering": MODERN,
+    "NomicBertModel": SIZES | {"head_dim": 6, "num_hidden_layers": 3},
+    "NomicBertForMaskedLM": SIZES | {"hidden_act": "gelu"},
+    "NomicBertForSequenceClassification": SIZES | {"num_labels": 3, "rope_parameters": YARN},
+    "NomicBertForTokenClassification": SIZES | {"type_vocab_size": 1},
     "GPT2LMHeadModel": GPT2,
     "GPT2Model": GPT2 | {"n_inner": 40, "activation_function": "relu"},
     "LlamaForCausalLM": GROUPED,
@@ -350,6 +354,7 @@ RAGGED = [
     "ElectraForMaskedLM",
     "ModernBertModel biased, bases",
     "ModernBertForSequenceClassification",
+    "NomicBertForMaskedLM",
     "GPT2LMHeadModel",
     "LlamaForCausalLM",
     "Qwen3ForCausalLM",
@@ -366,6 +371,7 @@ RAGGED = [
 
 
 EVEN = {
+    "NomicBertForMaskedLM": ["encoder/0/1", "encoder/0/3", "encoder/1/0", "encoder/1/2"],
     "LlamaForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
     "Qwen2ForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
     # The heads left keep their columns of the position bias.
@@ -396,8 +402,8 @@ DECODERS = [name for name in CASES if "ForCausalLM" in name or name == "GPT2LMHe
 
 
 ENCODERS = [
-    "BertModel", "DistilBertModel", "AlbertModel", "RobertaModel", "MPNetModel", "ModernBertModel", "BartModel",
-    "T5ForConditionalGeneration",
+    "BertModel", "DistilBertModel", "AlbertModel", "RobertaModel", "MPNetModel", "ModernBertModel", "NomicBertModel",
+    "BartModel", "T5ForConditionalGeneration",
 ]  # fmt: skip
 
 

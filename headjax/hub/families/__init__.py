@@ -9,6 +9,7 @@ from headjax.hub.families.gemma import GEMMA3_TEXT
 from headjax.hub.families.gpt2 import GPT2
 from headjax.hub.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3
 from headjax.hub.families.modernbert import MODERNBERT
+from headjax.hub.families.nomic import NOMIC_BERT
 from headjax.hub.families.remote import CODE, REMOTE
 from headjax.hub.families.t5 import MT5, T5
 from headjax.hub.families.vit import DEIT, DINOV2, VIT
@@ -26,6 +27,7 @@ FAMILIES: tuple[Family, ...] = (
     ELECTRA,
     ALBERT,
     MODERNBERT,
+    NOMIC_BERT,
     GPT2,
     LLAMA,
     MISTRAL,
