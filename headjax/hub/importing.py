@@ -110,7 +110,8 @@ def family_of(fields: Fields, asked: str | Family | None = None) -> Family:
         kinds = " or ".join(family.model_type for family in fitting)
         raise fields.error("model_type", f"{name!r} is read as {kinds}; {said}")
     known = ", ".join(family.model_type for family in families)
-    raise fields.error("model_type", f"{name!r} is not a known family; known: {known}")
+    more = "docs/huggingface.md tells how to add one"
+    raise fields.error("model_type", f"{name!r} is not a known family; known: {known}; {more}")
 
 
 def read_config(family: Family, fields: Fields) -> ModelConfig:

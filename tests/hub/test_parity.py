@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from headjax.cli import main
 from headjax.core.errors import ConfigError
 from headjax.heads.groups import uniform_steps
 from headjax.heads.head_id import all_heads
@@ -17,6 +18,7 @@ from headjax.heads.ordering import random_order
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.generation import generate
+from headjax.models.model import load
 from headjax.nn.passes import Pass
 from tests import tiny
 from tests.closeness import assert_close
@@ -279,9 +281,11 @@ def test_each_model_of_a_pair(tower, tmp_path):
         from_huggingface(tmp_path / "pair")
     with pytest.raises(ConfigError, match=r"'clip' is read as clip_text_model or clip_vision_model; not as bert"):
         from_huggingface(tmp_path / "pair", family="bert")
-    theirs, ours = getattr(pair, f"{tower}_model"), from_huggingface(tmp_path / "pair", family=f"clip_{tower}_model")
+    name = f"clip_{tower}_model"
+    assert main(["import", str(tmp_path / "pair"), str(tmp_path / "imported"), "--family", name]) == 0
+    theirs, ours = getattr(pair, f"{tower}_model"), from_huggingface(tmp_path / "pair", family=name)
     inputs = batch(theirs.config)
-    assert_same(ours(inputs), outputs(theirs, inputs), inputs)
+    assert_same(load(tmp_path / "imported")(inputs), outputs(theirs, inputs), inputs)
     assert to_huggingface(ours, tmp_path / "ours").layout == "native"
     again = loaded(getattr(transformers, f"CLIP{tower.title()}Model"), tmp_path / "ours")
     assert_same(ours(inputs), outputs(again, inputs), inputs)
