@@ -137,7 +137,8 @@ class Loss(NamedTuple):
 class ModelConfig(Checked, abc.ABC):
     """Base of the families' configs, one flat dataclass each.
 
-    `attention`, `hidden` and `window` are tuples with an entry for each layer; a single value is that of every layer.
+    `attention`, `hidden`, `window` and `attention_norm` are tuples with an entry for each layer; a single value is that
+    of every layer.
 
         >>> config = headjax.demo_model().config
         >>> config.width, len(config.attention), config.hidden
@@ -191,7 +192,7 @@ class ModelConfig(Checked, abc.ABC):
             count = getattr(self, fields["num_layers"])
             for name in (fields[name] for name in BY_LAYER if name in fields):
                 value = getattr(self, name)
-                value = None if name == "window" and value == () else value
+                value = getattr(Layer, name, ()) if value == () else value
                 if not isinstance(value, tuple) and isinstance(count, int) and 0 < count <= LISTED_MAX:
                     object.__setattr__(self, name, (value,) * count)
         super().__post_init__()
@@ -252,7 +253,8 @@ class ModelConfig(Checked, abc.ABC):
             stacks[stack] = Stack(
                 layers=tuple(layers),
                 position_bias=getattr(self, fields["position_bias"]) if "position_bias" in fields else None,
-                causal=stack == "decoder",
+                causal=stack == "decoder" or getattr(self, "causal", False),
+                normed=not getattr(self, "pooled_norm", False),
                 shared=getattr(self, "shared_layers", False),
             )
         return stacks
@@ -380,7 +382,7 @@ class ModelConfig(Checked, abc.ABC):
         return length, length
 
 
-BY_LAYER = ("attention", "cross_attention", "hidden", "window")
+BY_LAYER = ("attention", "cross_attention", "hidden", "window", "attention_norm")
 """Fields of a `Layer` that may differ from layer to layer."""
 
 

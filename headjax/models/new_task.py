@@ -43,7 +43,7 @@ def with_task(model: Model, task: TaskOutput, *, seed: int = 0) -> Model:
     config: Any = model.config
     if not hasattr(config, "task"):
         raise ConfigError(f"task: the output of a {kind_of(config)} cannot be exchanged")
-    adds = task.needs_pooler and config.pooler is None
+    adds = task.needs_pooler and not config.pools
     changed = dataclasses.replace(config, task=task, **({"pooler": "tanh"} if adds else {}))
     tensors = changed.tensors()
     fresh = {name: tensors[name] for name in ("output", *(["pooler"] if adds else []))}

@@ -171,6 +171,7 @@ class Stack:
         layers: the layers, any formulation each.
         position_bias: bias of the self-attention's logits, shared by all layers; or None.
         causal: whether tokens see those before them alone.
+        normed: whether layers that leave the stream as it is are followed by a norm.
         shared: whether all layers are one layer, with one set of parameters (ALBERT, Lan et al. 2020, section 3.1).
             Probes and gates distinguish the depths; a change of parameters changes every depth.
     """
@@ -178,12 +179,13 @@ class Stack:
     layers: tuple[Layer, ...]
     position_bias: RelativeBuckets | None = None
     causal: bool = False
+    normed: bool = True
     shared: bool = False
 
     @property
     def final_norm(self) -> Norm | None:
         """Normalisation of the output, where the layers do not normalise the stream."""
-        return self.layers[0].norm if self.layers[0].residual in BEFORE else None
+        return self.layers[0].norm if self.layers[0].residual in BEFORE and self.normed else None
 
     @property
     def crossed(self) -> bool:

@@ -35,12 +35,15 @@ class MaskedLanguageModel(TaskOutput):
     Attributes:
         activation: phi.
         norm: the normalisation.
+        transform_bias, bias: whether there are b and c.
     """
 
     needs_tokens: ClassVar[bool] = True
 
     activation: ActivationName = "gelu"
     norm: Norm = LayerNorm(1e-12)
+    transform_bias: bool = True
+    bias: bool = True
 
     def module(self, width: int, vocabulary: Vocabulary) -> MaskedTokenLogits:
         return MaskedTokenLogits(self, width, vocabulary)
@@ -65,9 +68,9 @@ class MaskedTokenLogits(nnx.Module):
     def __init__(self, config: MaskedLanguageModel, width: int, vocabulary: Vocabulary) -> None:
         self.config = config
         self.transform = weight((width, vocabulary.size), ("embed", None))
-        self.transform_bias = bias_weight(True, (vocabulary.size,), (None,))
+        self.transform_bias = bias_weight(config.transform_bias, (vocabulary.size,), (None,))
         self.norm = config.norm.module(vocabulary.size)
-        self.bias = bias_weight(True, (vocabulary.tokens,), ("vocabulary",))
+        self.bias = bias_weight(config.bias, (vocabulary.tokens,), ("vocabulary",))
 
     def __call__(self, features: Features, key: jax.Array | None) -> Logits:
         phi, table = ACTIVATIONS[self.config.activation], features.require_embedding()
