@@ -24,6 +24,7 @@ from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SafetensorsFiles, shorten
+from headjax.hub.sentences import bound_maps, embedding_config
 from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
@@ -72,6 +73,7 @@ def from_huggingface(
     fields = Fields.load(folder, files.entries)
     family = _named_family(fields, (*FAMILIES, *REMOTE) if family is None else (family,))
     config, companions = read_config(family, fields), read_companions(folder)
+    whole = embedding_config(config, folder, companions)
     bound = match(family, config, files)
     pieces = _by_array(bound)
     kinds = {path: _kind(own, files, dtype) for path, own in pieces.items()}
@@ -86,14 +88,17 @@ def from_huggingface(
         bytes=sum(array.nbytes for array in flatten(params).values()),
         config=dict(fields.data),
     )
-    return Model(config, params, (entry,), read_tokenizer(folder), companions)
+    if whole is not config:
+        params = {**params, "output": _load_maps(folder, whole.tensors(), mesh, dtype, progress)}
+    return Model(whole, params, (entry,), read_tokenizer(folder), companions)
 
 
 def config_of(directory: str | Path) -> ModelConfig:
     """Return the architecture of a Hugging Face directory; no tensor is read."""
     folder = path_of(directory)
     fields = Fields.load(folder, SafetensorsFiles(folder).entries)
-    return read_config(_named_family(fields, (*FAMILIES, *REMOTE)), fields)
+    config = read_config(_named_family(fields, (*FAMILIES, *REMOTE)), fields)
+    return embedding_config(config, folder, read_companions(folder))
 
 
 def _named_family(fields: Fields, families: Collection[Family]) -> Family:
@@ -214,6 +219,16 @@ def _load_params(
             return array
 
         return map_tensors(load, tensors)
+
+
+def _load_maps(folder: Path, tensors: Tensors, mesh: Mesh | None, dtype: str | None, progress: Progress) -> Params:
+    """Return the weights of the maps of sentence vectors."""
+    declared, found = tensors.get("output", {}), {}
+    for name, files, bound in bound_maps(folder, declared):
+        pieces = _by_array(bound)
+        kinds = {path: _kind(own, files, dtype) for path, own in pieces.items()}
+        found[name] = _load_params(declared[name], pieces, files, mesh, kinds, progress)
+    return found
 
 
 def _load(

@@ -143,7 +143,7 @@ class EncoderConfig(ModelConfig):
 
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
         pooled = None if self.pooler is None else model.pooler(hidden, fold(call.key, 2))  # [batch, width]
-        return task_answer(model.output, Features(hidden, pooled, model.embeddings.token), call)
+        return task_answer(model.output, Features(hidden, pooled, model.embeddings.token, batch), call)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.task.loss(output, batch)

@@ -114,7 +114,7 @@ class VisionConfig(ModelConfig):
 
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
         pooled = hidden[:, 0] if self.pooler is None else model.pooler(hidden, fold(call.key, 2))
-        return task_answer(model.output, Features(hidden, pooled, None), call)
+        return task_answer(model.output, Features(hidden, pooled, None, batch), call)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.task.loss(output, batch)
