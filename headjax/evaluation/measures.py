@@ -261,8 +261,8 @@ def predicted_number(output: Output, batch: Batch) -> jax.Array:
 
 
 def given_label(output: Output, batch: Batch) -> jax.Array:
-    """Return the label, `[batch]`."""
-    return batch_array(batch, "labels").astype(jnp.float32)
+    """Return the label, `[batch]`; 0 at the rows that fill up a batch, whose label is a nan."""
+    return jnp.nan_to_num(batch_array(batch, "labels").astype(jnp.float32))
 
 
 def misfit(config: ModelConfig, wanted: str) -> HeadjaxError:
