@@ -24,7 +24,7 @@ from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SafetensorsFiles, shorten
-from headjax.hub.sentences import bound_maps, embedding_config
+from headjax.hub.sentences import bound_maps, embedding_config, read_cased
 from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
@@ -90,7 +90,7 @@ def from_huggingface(
     )
     if whole is not config:
         params = {**params, "output": _load_maps(folder, whole.tensors(), mesh, dtype, progress)}
-    return Model(whole, params, (entry,), read_tokenizer(folder), companions)
+    return Model(whole, params, (entry,), read_cased(folder, companions, read_tokenizer(folder)), companions)
 
 
 def config_of(directory: str | Path) -> ModelConfig:
