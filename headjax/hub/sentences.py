@@ -19,6 +19,7 @@ from headjax.core.tensors import flatten
 from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, Place, affine
 from headjax.hub.safetensors_files import SINGLE, SafetensorsFiles, shorten, write_safetensors
+from headjax.hub.table import InexpressibleError
 from headjax.models.config import ModelConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.model import Model
@@ -189,9 +190,13 @@ def write_maps(model: Model, folder: Path) -> None:
 
 
 def without_sentences(model: Model) -> Model:
-    """Return the model without sentence vectors, which no Hugging Face class has."""
-    if not isinstance(getattr(model.config, "task", None), SentenceSimilarity):
+    """Return the model without sentence vectors, which no Hugging Face class has but sentence-transformers can hold."""
+    task = getattr(model.config, "task", None)
+    if not isinstance(task, SentenceSimilarity):
         return model
+    if len(task.dense) > len(DENSE) or not {dense.activation for dense in task.dense} <= {*_PHI.values()}:
+        known = ", ".join(map(str, _PHI.values()))
+        raise InexpressibleError(f"task.dense: at most {len(DENSE)} maps are written, with activations {known}")
     config = dataclasses.replace(model.config, task=NoTask())  # type: ignore[call-arg]
     return model.replace(config=config, params={**model.params, "output": {}})
 

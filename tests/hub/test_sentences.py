@@ -20,7 +20,7 @@ from headjax.hub.sentences import task_files
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification, Dense, SentenceSimilarity
 from tests.data.vocabulary import write_lines
-from tests.hub.directories import CONFIGS, model_of
+from tests.hub.directories import CONFIGS, model_of, refused_export
 from tests.hub.test_companions import contents
 from tests.tokenizers.test_settings import wordpieces
 
@@ -116,6 +116,9 @@ def test_files_stay_and_are_written_anew_for_another_task(tmp_path):
     assert [*weights["3_Dense"]] == ["linear.weight"]
     again = from_huggingface(tmp_path / "out")
     assert again.config.task == MAPPED
+    for dense in ((Dense(size=2),) * 4, (Dense(size=2, activation="gelu_tanh"),)):
+        said = refused_export(with_task(model, dataclasses.replace(MAPPED, dense=dense)), tmp_path / "no")
+        assert said.startswith("task.dense: at most 3 maps")
     save_file({"linear.weight": np.zeros((6, 3), np.float32)}, tmp_path / "out" / "2_Dense" / "model.safetensors")
     with pytest.raises(ParameterError, match=r"2_Dense/model.safetensors: not the tensors"):
         from_huggingface(tmp_path / "out")
