@@ -36,6 +36,7 @@ class Options(ReadingOptions):
         "", "write the predictions, as TSV or JSON lines by the ending", "FILE.tsv|FILE.jsonl", writes="file"
     )
     beams: Size = option(4, "beam size of translations")
+    prompt: str | None = option(None, "prompt before sentences; empty for none (default: the model's)", "NAME")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,8 @@ def run(options: Options, progress: Progress) -> Found:
     else:
         some = inputs.first(options.limit)
         with progress("predicting", -(-len(some.texts) // options.batch_size), "batch") as bar:
-            made = predict(model, some, length=length, batch_size=options.batch_size, beams=options.beams, progress=bar)
+            choices: dict[str, Any] = {"length": length, "batch_size": options.batch_size, "beams": options.beams}
+            made = predict(model, some, **choices, prompt=options.prompt, progress=bar)
     made = [_rounded(row) for row in made]
     if options.out:
         write_file(path_of(options.out), WRITERS[path_of(options.out).suffix](made).encode())
@@ -90,7 +92,7 @@ def _table(found: Sequence[Mapping[str, Any]]) -> Table:
     rows = [[_cell(row[name]) for name in names] for row in found[:SHOWN]]
     notes = [f"{len(found):,} examples" + (f", the first {SHOWN} shown." if len(found) > SHOWN else ".")]
     if "embedding" in names or "similarity" in names:
-        notes.append("Embeddings are the mean of the last layer's hidden states over the tokens of a text.")
+        notes.append("Embeddings are pooled as the model says, else the mean of the last layer over the tokens.")
     return Table([Column(name) for name in names], rows, notes=notes)
 
 

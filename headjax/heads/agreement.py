@@ -16,7 +16,7 @@ from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.inputs import counted_at, device_batch
 from headjax.models.model import Model
 from headjax.models.tasks import NoTask, Regression, SentenceSimilarity, Span
-from headjax.models.tasks.text import sentence_embeddings
+from headjax.models.tasks.similarity import sentences
 from headjax.nn.compute import Compute
 from headjax.nn.passes import Pass
 
@@ -111,10 +111,7 @@ def predictions_of(config: ModelConfig, output: Output, batch: Any) -> Predictio
     """Return the predictions that a model's output holds."""
     task = getattr(config, "task", None)
     if isinstance(task, SentenceSimilarity):
-        segments = batch["segment_ids"]
-        return Predictions(
-            sentence_embeddings(output, batch), jnp.stack([(segments == s).any(axis=1) for s in (1, 2)], axis=1) * 1.0
-        )
+        return Predictions(output.require_embeddings(), sentences(batch, output.hidden).max(axis=2))
     counted = counted_positions(config, batch, output)
     if isinstance(task, NoTask):
         return Predictions(jnp.einsum("bt,btd->bd", counted, output.hidden), counted.max(axis=1))

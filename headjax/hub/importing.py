@@ -24,6 +24,7 @@ from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SafetensorsFiles, shorten
+from headjax.hub.sentences import bound_maps, embedding_config, read_cased
 from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
@@ -74,6 +75,7 @@ def from_huggingface(
     family = family_of(fields, family)
     fields = family.own(fields)
     config, companions = read_config(family, fields), read_companions(folder)
+    whole = embedding_config(config, folder, companions)
     bound = match(family, config, files)
     pieces = _by_array(bound)
     kinds = {path: _kind(own, files, dtype) for path, own in pieces.items()}
@@ -88,14 +90,17 @@ def from_huggingface(
         bytes=sum(array.nbytes for array in flatten(params).values()),
         config=dict(fields.data),
     )
-    return Model(config, params, (entry,), read_tokenizer(folder), companions)
+    if whole is not config:
+        params = {**params, "output": _load_maps(folder, whole.tensors(), mesh, dtype, progress)}
+    return Model(whole, params, (entry,), read_cased(folder, companions, read_tokenizer(folder)), companions)
 
 
 def config_of(directory: str | Path) -> ModelConfig:
     """Return the architecture of a Hugging Face directory; no tensor is read."""
     folder = path_of(directory)
     fields = Fields.load(folder, SafetensorsFiles(folder).entries)
-    return read_config(family_of(fields), fields)
+    config = read_config(family_of(fields), fields)
+    return embedding_config(config, folder, read_companions(folder))
 
 
 def family_of(fields: Fields, asked: str | Family | None = None) -> Family:
@@ -222,6 +227,16 @@ def _load_params(
             return array
 
         return map_tensors(load, tensors)
+
+
+def _load_maps(folder: Path, tensors: Tensors, mesh: Mesh | None, dtype: str | None, progress: Progress) -> Params:
+    """Return the weights of the maps of sentence vectors."""
+    declared, found = tensors.get("output", {}), {}
+    for name, files, bound in bound_maps(folder, declared):
+        pieces = _by_array(bound)
+        kinds = {path: _kind(own, files, dtype) for path, own in pieces.items()}
+        found[name] = _load_params(declared[name], pieces, files, mesh, kinds, progress)
+    return found
 
 
 def _load(

@@ -85,6 +85,7 @@ class Output(NamedTuple):
         probes: by head stack, a list over layers of the probe function's results; on request.
         extra_logits: by Hugging Face's names, further logits of tasks with more than one kind
             (`seq_relationship_logits`, `start_logits`, ...).
+        embeddings: `[batch, sentences, size]`, the sentence vectors of a model whose task is `SentenceSimilarity`.
     """
 
     hidden: jax.Array
@@ -93,6 +94,7 @@ class Output(NamedTuple):
     attention: dict[str, list[Any]] | None = None
     probes: dict[str, list[Any]] | None = None
     extra_logits: dict[str, jax.Array] | None = None
+    embeddings: jax.Array | None = None
 
     def require_logits(self, name: str | None = None) -> jax.Array:
         """Return the task's logits, or the extra logits of this name."""
@@ -100,6 +102,12 @@ class Output(NamedTuple):
         if logits is None:
             raise DataError(f"{name or 'logits'}: the model has no output for this task")
         return logits
+
+    def require_embeddings(self) -> jax.Array:
+        """Return the sentence vectors."""
+        if self.embeddings is None:
+            raise DataError("embeddings: the model's task is not sentence_similarity")
+        return self.embeddings
 
     def require_probes(self) -> dict[str, list[Any]]:
         """Return the probe function's results, see `probes`."""

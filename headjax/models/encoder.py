@@ -178,7 +178,9 @@ class EncoderConfig(ModelConfig):
             pooled = hidden[jnp.arange(len(hidden)), self.ends(batch_tokens(batch))]
         if pooled is not None and pooled.ndim == 3:  # of every token
             read, pooled = pooled, pooled[:, 0]
-        return task_answer(model.output, Features(read, pooled, model.embeddings.token), call)._replace(hidden=hidden)
+        return task_answer(model.output, Features(read, pooled, model.embeddings.token, batch), call)._replace(
+            hidden=hidden
+        )
 
     def ends(self, tokens: jax.Array) -> jax.Array:
         """Return where each text of tokens `[batch, length]` ends, `[batch]`."""

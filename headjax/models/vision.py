@@ -150,7 +150,7 @@ class VisionConfig(ModelConfig):
         pooled = model.pooled_norm(pooled) if self.pooled_norm else pooled
         if self.patch_mean:
             pooled = jnp.concatenate([pooled, hidden[:, 1 + self.distillation_token :].mean(axis=1)], axis=1)
-        return task_answer(model.output, Features(hidden, pooled, None), call)
+        return task_answer(model.output, Features(hidden, pooled, None, batch), call)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.task.loss(output, batch)

@@ -97,7 +97,7 @@ class LayerGroup:
         """Return the last layer's output and the report of each layer, unrolled; caches are a list."""
         body, columns, reports = self._body(layers, call), self._own(columns), []
         apart = isinstance(layers, nnx.List)
-        weights = layers if apart else _split(nnx.state(layers, Beside) if self.shared else layers, self.count)
+        weights: Any = layers if apart else _split(nnx.state(layers, Beside) if self.shared else layers, self.count)
         for i, own in enumerate(weights):
             cache = None if caches is None else caches[i]
             x, report = body(x, (own, jnp.int32(self.start + i), _slice(columns, i), cache))
@@ -156,7 +156,7 @@ def _split(tree: Any, count: int) -> list[Any]:
     """Return a stacked tree's slices. The gradient is one concatenation, where that of indexing adds padded arrays."""
     arrays, kind = jax.tree.flatten(tree)
     slices = [[part[0] for part in jax.lax.split(array, (1,) * count)] for array in arrays]
-    return [kind.unflatten(own) for own in zip(*slices, strict=True)] if arrays else [tree] * count
+    return [jax.tree.unflatten(kind, own) for own in zip(*slices, strict=True)] if arrays else [tree] * count
 
 
 def _slice(tree: Any, index: int) -> Any:

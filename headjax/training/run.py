@@ -20,6 +20,7 @@ from headjax.core.tensors import Params
 from headjax.data.stream import LengthBuckets, evaluation_batches, train_iterator
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import Measure
+from headjax.evaluation.specs import prompted
 from headjax.evaluation.task import measure_batch, measure_of, reduce_batches
 from headjax.initialization import Setting
 from headjax.mesh.distributed import on_this_process, process_share, put_batch, put_whole_batch
@@ -137,7 +138,7 @@ def prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple[
     check_kernels(model, config.compute, training=True)
     check_workdir(workdir, config)  # before data is loaded; again once no other run can write to it
     if data is None:
-        data = config.data.for_classes(class_names(model)).for_files(files).load(tokenizer)
+        data = prompted(config.data.for_classes(class_names(model)).for_files(files), model).load(tokenizer)
     if len(data.validation) == 0:
         raise DataError("config.data: the validation split is empty")
     model = with_class_names(model, data.info.get("labels", ()))
