@@ -50,12 +50,13 @@ class Found(OnExamples):
 
 def run(options: Options, progress: Progress) -> Found:
     """The effect of removing each head, and of keeping only one of its layer, with paired tests."""
-    from headjax.evaluation.selection import describe, in_words
-
     modes = options.mode
     for mode in modes:
         if mode not in MODES:
             raise HeadjaxError(f"--mode: {unknown_name('mode', mode, MODES)}")
+
+    from headjax.evaluation.selection import describe, in_words
+
     model, task = open_model_and_task(options)
     model = task.fit(model)
     measured = {mode: _effects(model, task, mode, options, progress) for mode in modes}

@@ -36,7 +36,7 @@ REPEATS = 7
 class Options(TaskOptions):
     """Options of `headjax evaluate`."""
 
-    other: str = argument("OTHER", "another model directory, to compare with on the same examples", "", reads=True)
+    other: str = argument("OTHER", "another model directory, to compare with on the same examples", "", reads="model")
     beams: Count | None = option(None, f"beam size of translations, for BLEU (default: {BEAMS}; 0: no BLEU)")
 
 

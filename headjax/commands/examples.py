@@ -43,7 +43,7 @@ class ConfigOptions(CommandOptions):
     config: str = option(
         help="config file, with its arguments; --config.FIELD=VALUE sets a field of it",
         metavar="FILE[:ARGS]",
-        reads=True,
+        reads="config",
     )
     overrides: tuple[str, ...] = ()
 
@@ -61,7 +61,7 @@ class ReadingOptions(BatchOptions):
     """Options of commands that read the examples of a task."""
 
     title: ClassVar[str] = "examples"
-    task: str = option(help=TASK, metavar="TASK", reads=True)
+    task: str = option(help=TASK, metavar="TASK", reads="task")
     limit: Count = option(0, "use the first N examples; 0 is all")
     length: Size | None = option(
         None, "cut texts, or both sentences of a similarity, to N tokens (default: all positions, up to 512; squad 384)"
@@ -81,7 +81,7 @@ class TaskOptions(ReadingOptions, BucketOptions):
     """Options of commands that evaluate a model on a task."""
 
     title: ClassVar[str] = "examples"
-    model: str = argument("MODEL", MODEL, reads=True)
+    model: str = argument("MODEL", MODEL, reads="model")
 
     def loaded(self) -> Model:
         """Return the model of the directory."""
@@ -100,7 +100,7 @@ class ExamplesOptions(TaskOptions):
         "examples that choose: another file or task, or validation; metrics are then taken on all of --task (default: "
         "the task's own training examples; a task with one split is divided in halves)",
         "FILE",
-        reads=True,
+        reads="task",
     )
     calibrate: Count | None = option(
         None, f"number of examples that choose; 0 is all (default: {CALIBRATE}, or --limit)"

@@ -47,17 +47,17 @@ def _task_name(text: str) -> str:
 class Options(WritingOptions):
     """Options of `headjax finetune`."""
 
-    model: str = argument("MODEL", f"{MODEL}, to start from", reads=True)
+    model: str = argument("MODEL", f"{MODEL}, to start from", reads="model")
     out: str = argument("OUT", "folder of the fine-tuned model", writes="new")
-    train: str = option(help="table, SQuAD's JSON, or text to train on", metavar="FILE", reads=True)
+    train: str = option(help="table, SQuAD's JSON, or text to train on", metavar="FILE", reads="task")
     validation: str = option(
-        "", "file to evaluate on (default: some of the training file is held out)", "FILE", reads=True
+        "", "file to evaluate on (default: some of the training file is held out)", "FILE", reads="task"
     )
     teacher: str = option(
         "",
         f"{MODEL}, to distil from: its logits (temperature 2) count as much as the labels",
         "MODEL",
-        reads=True,
+        reads="model",
     )
     task: OwnTask | None = option(
         None, "what to train for (default: by the file's columns and the model)", "NAME", read=_task_name

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.evaluation.measures import Classes, Measure, Numbers, Outcomes
@@ -18,7 +19,6 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.significance import Comparison, mcnemar, paired_bootstrap, t_test
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
-from headjax.nn.outputs import IGNORED
 
 RESAMPLES = 1000
 """Number of bootstrap resamples, that of the paper's compare-mt."""
