@@ -182,12 +182,14 @@ def _run(words: list[str]) -> int:
     options = parse_options(command.Options, typed, parser, **given)
 
     from headjax.commands.places import check_inputs, check_outputs
+    from headjax.core.compiled import keep_programs
     from headjax.core.progress import shown_on
     from headjax.core.terminal import Terminal
     from headjax.report.tables import print_table
 
     check_inputs(options)
     check_outputs(options)
+    keep_programs()
     if options.modules:
         from headjax.training.config_file import import_modules
 
