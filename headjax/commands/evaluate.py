@@ -116,8 +116,7 @@ def run(options: Options, progress: Progress) -> Found:
     more: dict[str, Any] = {}
     if options.other:
         other = _other(options)
-        with progress("comparing", 2, "model"):
-            compared = compare((model, other[0]), (task, other[1]), **chosen)
+        compared = compare((model, other[0]), (task, other[1]), progress=progress, **chosen)
         measured = compared.first
         more["other"] = _pair((model, other[0]), (task, other[1]), compared, options, progress)
         notes += more["other"].notes(measured.examples)
