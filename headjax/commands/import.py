@@ -19,7 +19,7 @@ from headjax.report.tables import Table
 class Options(CommandOptions):
     """Options of `headjax import`."""
 
-    directory: str = argument("HF_DIR", "folder of config.json, safetensors and tokenizer files", reads=True)
+    directory: str = argument("HF_DIR", "folder of config.json, safetensors and tokenizer files", reads="model")
     out: str = argument("OUT", "folder of the new model", writes="new")
     dtype: Literal["float32", "bfloat16", "float16"] | None = option(
         None, "type to convert weights to (default: as they are)"

@@ -24,12 +24,12 @@ SHOWN = 20
 class Options(ReadingOptions):
     """Options of `headjax predict`."""
 
-    model: str = argument("MODEL", MODEL, reads=True)
+    model: str = argument("MODEL", MODEL, reads="model")
     task: str = option(
         "",
         "task name, a table (labels may be missing), squad:FILE, or a text with an example a line",
         "TASK",
-        reads=True,
+        reads="task",
     )
     text: tuple[str, ...] = option((), "a text, instead of --task; can be repeated", "TEXT", words="repeated")
     out: str = option(
@@ -57,13 +57,14 @@ class Found(Result):
 
 def run(options: Options, progress: Progress) -> Found:
     """Labels and probabilities, numbers, answers, translations or embeddings."""
-    from headjax.evaluation.predictions import Inputs, predict, predict_images, read_inputs
-    from headjax.hub.either import read_model
-
     if bool(options.task) == bool(options.text):
         raise HeadjaxError("--task: give a task or file, or a text with --text, one of them")
     if options.out and path_of(options.out).suffix not in WRITERS:
         raise HeadjaxError(f"--out: expected a name that ends in {' or '.join(WRITERS)}, got {options.out!r}")
+
+    from headjax.evaluation.predictions import Inputs, predict, predict_images, read_inputs
+    from headjax.hub.either import read_model
+
     model = read_model(options.model)
     inputs = Inputs(options.text) if options.text else read_inputs(options.task)
     length = options.length or 0

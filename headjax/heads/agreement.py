@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.core.ahead import finished
 from headjax.core.progress import Update
 from headjax.heads.statistics import sum_over
 from headjax.models.config import Batch, ModelConfig, Output
@@ -83,15 +84,14 @@ def agreements(
     `progress` is called after every batch.
     """
     kind = agreement_kind(first.config)
-    parts: list[list[Any]] = [[] for _ in others]
-    for number, batch in enumerate(batches, start=1):
+
+    def compared(batch: Batch) -> list[Any]:
         arrays = device_batch(first.config, batch)
         wanted = predict(first, arrays, compute)
-        for found, model in zip(parts, others, strict=True):
-            found.append(compare(kind, wanted, predict(model, arrays, compute)))
-        if progress is not None:
-            progress(number, {})
-    return [mean_agreement(kind, found) for found in parts]
+        return [compare(kind, wanted, predict(model, arrays, compute)) for model in others]
+
+    parts = list(finished(map(compared, batches), progress))
+    return [mean_agreement(kind, [part[number] for part in parts]) for number in range(len(others))]
 
 
 def mean_agreement(kind: Kind, parts: Iterable[Any]) -> Agreement:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from headjax.core.class_names import IGNORED
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.kind import Kind
 from headjax.core.ranges import Range
@@ -19,7 +20,7 @@ from headjax.models.inputs import abstract_integers, batch_present, batch_tokens
 from headjax.nn.cache import DecodingState, Prompt
 from headjax.nn.embeddings import PositionKind, Positions, TokenEmbeddings
 from headjax.nn.multi_head import MultiHeadAttention
-from headjax.nn.outputs import IGNORED, VocabularyLogits, cross_entropy
+from headjax.nn.outputs import VocabularyLogits, cross_entropy
 from headjax.nn.passes import Pass
 from headjax.nn.residuals import ResidualKind
 from headjax.nn.stack import TransformerStack

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Listed, Size
 from headjax.core.kind import Kind
@@ -25,7 +26,7 @@ from headjax.nn.feed_forward import ActivationName, fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm, Norm
 from headjax.nn.operands import Dropout
-from headjax.nn.outputs import IGNORED, Pooler
+from headjax.nn.outputs import Pooler
 from headjax.nn.passes import Pass
 from headjax.nn.projections import into_heads
 from headjax.nn.residuals import BEFORE, ResidualKind

@@ -9,14 +9,12 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from headjax.core.class_names import IGNORED
 from headjax.core.tensors import Zeros, weight
 from headjax.nn.feed_forward import ACTIVATIONS, ActivationName
 from headjax.nn.norms import Norm, small_norm
 from headjax.nn.operands import Dropout
 from headjax.nn.projections import Weight, bias_weight, into_heads
-
-IGNORED = -100
-"""The label of positions that carry no loss."""
 
 
 class VocabularyLogits(nnx.Module):

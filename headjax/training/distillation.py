@@ -114,7 +114,7 @@ def distill(
         compute: how to compute.
         checkpoints: where the state is kept every `CHECKPOINT_EVERY` steps; those of the same run that are there are
             gone on from, and the batches up to there are passed over. None keeps nothing.
-        progress: called after every step with the number of steps done and the latest loss that the host knows, see
+        progress: called with the number of steps that are known to be done and the latest loss that the host knows, see
             `headjax.core.losses`.
 
     Raises:
@@ -144,7 +144,7 @@ def distill(
         if checkpoints is not None and number % CHECKPOINT_EVERY == 0 and number < settings.steps:
             checkpoints.save(number, state, {"losses": losses.fetch().tolist()})
         if progress is not None:
-            progress(number, losses.latest())
+            progress(len(losses.fetched), losses.latest())
     numbers = {name: getattr(settings, name) for name in ("task", "logits", "hidden", "temperature")}
     entry = history.entry("distill", steps=settings.steps, **numbers)
     params = on_this_process(state.params, mesh)

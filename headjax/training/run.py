@@ -13,6 +13,7 @@ import jax
 import optax
 
 from headjax.core import history
+from headjax.core.ahead import finished
 from headjax.core.errors import ConfigError, DataError, within
 from headjax.core.progress import Update
 from headjax.core.serialize import to_data
@@ -75,13 +76,11 @@ class Training:
 
     def evaluate(self, params: Params, progress: Update) -> Mapping[str, float]:
         """Return metrics on the validation split: by the data's own measure, else loss and perplexity."""
-        mesh, found = self.trainer.mesh, []
-        for batch in validation_batches(self.data, self.config.batch_size):
-            placed = put_whole_batch(check_batch(self.trainer.model, batch), mesh)
-            bound = Model(self.measured, params)
-            found.append(measure_batch(bound, self.measure, self.config.compute, placed, mesh=mesh))
-            progress(len(found), {})
-        return reduce_batches(self.measure, found).metrics
+        mesh, bound = self.trainer.mesh, Model(self.measured, params)
+        batches = validation_batches(self.data, self.config.batch_size)
+        placed = (put_whole_batch(check_batch(self.trainer.model, batch), mesh) for batch in batches)
+        found = (measure_batch(bound, self.measure, self.config.compute, batch, mesh=mesh) for batch in placed)
+        return reduce_batches(self.measure, list(finished(found, progress))).metrics
 
     def trained(
         self, past: tuple[Mapping[str, Any], ...], params: Params, steps: int, metrics: Mapping[str, float]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from headjax.core.class_names import IGNORED
 from headjax.core.fields import Rate
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind
@@ -19,7 +20,7 @@ from headjax.models.tasks.task_output import Features, Logits, TaskOutput, Vocab
 from headjax.nn.feed_forward import ACTIVATIONS, ActivationName
 from headjax.nn.norms import LayerNorm, Norm
 from headjax.nn.operands import Dropout
-from headjax.nn.outputs import IGNORED, Linear, cross_entropy
+from headjax.nn.outputs import Linear, cross_entropy
 from headjax.nn.projections import bias_weight, into_heads
 
 
