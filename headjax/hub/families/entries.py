@@ -11,9 +11,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headjax.core.class_names import tell_nothing
+from headjax.hub.family import ModelClass
 from headjax.hub.fields import Fields
-from headjax.hub.table import Choice, Custom, Entry, Fixed, Record, flag, number, record, size, text
-from headjax.models.tasks import Classification, Regression
+from headjax.hub.rules import TRANSPOSED, one
+from headjax.hub.table import (
+    Choice,
+    Custom,
+    Entry,
+    Field,
+    Fixed,
+    Record,
+    TrainingOnly,
+    flag,
+    number,
+    record,
+    size,
+    text,
+)
+from headjax.models.tasks import Classification, NoTask, Regression
 from headjax.nn.rotary import LinearScaling, Llama3Scaling, RotaryHalves, YarnScaling
 
 
@@ -62,6 +77,40 @@ def classifier(dropout: Entry | float) -> Choice:
             "regression": record(Regression, outputs=_COUNT, dropout=dropout),
             "single_label_classification": labelled(Classification, dropout=dropout),
         },
+    )
+
+
+def padding_token(default: int = -1) -> Custom:
+    """Return the entry of the token that texts are padded with; negative is none."""
+
+    def read(fields: Fields) -> int | None:
+        token = fields.integer("pad_token_id", default)
+        return None if token < 0 else token
+
+    return Custom(read, lambda token: {} if token is None else {"pad_token_id": token}, name="pad_token_id")
+
+
+def text_classes(
+    tied: Field, *, logits: str = "ForCausalLM", base: str = "Model", padding: int = -1, **output: Entry
+) -> tuple[ModelClass, ...]:
+    """Return a decoder's classes: the language model, the base model, and the classifier of a text's last token.
+
+    The base model has the logits of the language model where embeddings are tied. `output` is what else both have.
+    """
+    no_logits = Choice(tied, {True: Fixed(None), False: record(NoTask)})
+    last = {"task": classifier(TrainingOnly(Fixed(0.0))), "padding_token": padding_token(padding)}
+    return (
+        ModelClass(
+            suffix=logits,
+            parts={"tied": tied, "task": None, **output},
+            rules=one("lm_head.weight", "output/kernel", TRANSPOSED),
+        ),
+        ModelClass(suffix=base, parts={"tied": True, "task": no_logits, **output}),
+        ModelClass(
+            suffix=f"{base.removesuffix('Model')}ForSequenceClassification",
+            parts={"tied": True, **last},
+            rules=one("score.weight", "output/kernel", TRANSPOSED),
+        ),
     )
 
 

@@ -17,10 +17,11 @@ from headjax.hub.families.entries import (
     own_windows,
     read_layer_types,
     read_rotary,
+    text_classes,
     window,
     write_rotary,
 )
-from headjax.hub.families.llama import decoder_family, decoder_rules, grouped, text_classes
+from headjax.hub.families.llama import decoder_family, decoder_rules, grouped
 from headjax.hub.family import HeadShape
 from headjax.hub.fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from headjax.hub.rules import Rules, one

@@ -7,15 +7,13 @@ from typing import Any
 
 from headjax.core.kind import Kind
 from headjax.core.tensors import Normal
-from headjax.hub.families.entries import CAUSAL, POSITIONS, rotary, window, windows_from, windows_to
-from headjax.hub.family import Family, HeadShape, ModelClass, any_size
+from headjax.hub.families.entries import CAUSAL, POSITIONS, rotary, text_classes, window, windows_from, windows_to
+from headjax.hub.family import Family, HeadShape, any_size
 from headjax.hub.fields import Fields
-from headjax.hub.rules import TRANSPOSED, Rules, one, projection, projections, under
+from headjax.hub.rules import Rules, one, projection, projections, under
 from headjax.hub.table import (
-    Choice,
     Entry,
     Field,
-    Fixed,
     Layers,
     Optional,
     Record,
@@ -116,7 +114,7 @@ _DEFAULTS = {"max_position_embeddings": 2048}
 
 
 def decoder_family(model_type: str, class_prefix: str, config: Record, **parts: Any) -> Family:
-    """Return a family of decoders with one class for text and one without logits."""
+    """Return a family of decoders."""
     supported = CAUSAL | parts.pop("supported", {})
     shared: dict[str, Any] = {
         "prefix": "model.",
@@ -131,18 +129,6 @@ def decoder_family(model_type: str, class_prefix: str, config: Record, **parts: 
         "supported": supported,
     }
     return Family(model_type=model_type, class_prefix=class_prefix, config=config, **(shared | parts))
-
-
-def text_classes(tied: Field, base: str = "Model", **output: Entry) -> tuple[ModelClass, ModelClass]:
-    """Return the class with logits and the base model."""
-    return (
-        ModelClass(
-            suffix="ForCausalLM",
-            parts={"tied": tied, **output},
-            rules=one("lm_head.weight", "output/kernel", TRANSPOSED),
-        ),
-        ModelClass(suffix=base, parts={"tied": Choice(tied, {True: Fixed(True)}), **output}),
-    )
 
 
 def _windows(count: Field, layer: Mapping[str, Any]) -> Layers:
