@@ -54,6 +54,7 @@ class DecoderConfig(GenerativeConfig):
         tied: whether the logits' weights are the token embeddings (Press and Wolf 2017).
         output_bias: whether the logits have biases.
         softcap: c of the logits c * tanh(logits / c) (Gemma 2); None leaves them.
+        attention_softcap: the same of attention's logits, before their mask.
         window: self-attention of a layer sees only keys at a distance below this (sliding window); None is any.
         task: the task output of a model that predicts no tokens; None is the language model.
         padding_token: a token that is never the last one, whatever the `attention_mask` shows (Hugging Face's
@@ -72,6 +73,7 @@ class DecoderConfig(GenerativeConfig):
     tied: bool = True
     output_bias: bool = False
     softcap: Positive | None = None
+    attention_softcap: Positive | None = None
     window: tuple[Size | None, ...] = ()
     task: TaskOutput | None = None
     padding_token: Count | None = None

@@ -73,9 +73,7 @@ def test_a_decoder_reads_text_unless_it_is_told_of_labels(tmp_path):
     assert inferred(path, decoder, columns=("text", "label")).output == output
     classifier = decoder.replace(config=with_task(decoder, output).config)
     assert inferred(path, classifier).output is None
-    with pytest.raises(
-        HeadjaxError, match=r"--task: this model can be .* classification, .*, not for text"
-    ):
+    with pytest.raises(HeadjaxError, match=r"--task: this model can be .* classification, .*, not for text"):
         inferred(path, classifier, task="text")
 
 

@@ -45,6 +45,10 @@ YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max
 WINDOW = {"use_sliding_window": True, "sliding_window": 4}
 TYPES = ["sliding_attention", "full_attention"]
 GEMMA = GROUPED | {"head_dim": 8, "query_pre_attn_scalar": 24, "sliding_window": 4, "sliding_window_pattern": 2}
+GEMMA2 = GROUPED | {
+    "head_dim": 6, "query_pre_attn_scalar": 24, "sliding_window": 4, "attn_logit_softcapping": 0.7,
+    "final_logit_softcapping": 0.5, "attn_implementation": "eager",
+}  # fmt: skip
 LAST = {"num_labels": 3, "pad_token_id": 2}
 BART = {
     "vocab_size": 50, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4,
@@ -111,6 +115,17 @@ CASES = {
     "SmolLM3ForCausalLM windows": GROUPED
     | WINDOW
     | {"no_rope_layer_interval": 2, "pad_token_id": 0, "attention_bias": True, "mlp_bias": True},
+    "Gemma2ForCausalLM": GEMMA2,
+    "Gemma2ForCausalLM untied, no caps, full first": GEMMA2
+    | {
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+        "layer_types": TYPES[::-1],
+        "tie_word_embeddings": False,
+        "attention_bias": True,
+    },
+    "Gemma2Model": GEMMA2,
+    "Gemma2ForSequenceClassification": GEMMA2 | LAST,
     "Gemma3ForCausalLM": GEMMA,
     "Gemma3ForCausalLM capped, scaled": GEMMA
     | {
@@ -302,6 +317,7 @@ RAGGED = [
     "Qwen3ForCausalLM",
     "Qwen3ForCausalLM windows",
     "SmolLM3ForCausalLM",
+    "Gemma2ForCausalLM",
     "Gemma3ForCausalLM",
     "BartForConditionalGeneration",
     "T5ForConditionalGeneration",

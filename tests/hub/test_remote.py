@@ -103,6 +103,7 @@ DECODERS = {
         "residual": "sandwich_norm",
         "scale_embeddings": True,
         "softcap": 3.0,
+        "attention_softcap": 0.5,
         "window": (3, None),
     },
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headjax.hub.families.bart import BART, MARIAN
 from headjax.hub.families.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, MPNET, ROBERTA, XLM_ROBERTA
-from headjax.hub.families.gemma import GEMMA3_TEXT
+from headjax.hub.families.gemma import GEMMA2, GEMMA3_TEXT
 from headjax.hub.families.gpt2 import GPT2
 from headjax.hub.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3
 from headjax.hub.families.remote import CODE, REMOTE
@@ -29,6 +29,7 @@ FAMILIES: tuple[Family, ...] = (
     QWEN2,
     QWEN3,
     SMOLLM3,
+    GEMMA2,
     GEMMA3_TEXT,
     BART,
     MARIAN,
