@@ -45,6 +45,7 @@ YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max
 WINDOW = {"use_sliding_window": True, "sliding_window": 4}
 TYPES = ["sliding_attention", "full_attention"]
 GEMMA = GROUPED | {"head_dim": 8, "query_pre_attn_scalar": 24, "sliding_window": 4, "sliding_window_pattern": 2}
+PHI3 = GROUPED | {"head_dim": 8, "partial_rotary_factor": 0.5, "pad_token_id": 0}
 GEMMA2 = GROUPED | {
     "head_dim": 6, "query_pre_attn_scalar": 24, "sliding_window": 4, "attn_logit_softcapping": 0.7,
     "final_logit_softcapping": 0.5, "attn_implementation": "eager",
@@ -115,6 +116,10 @@ CASES = {
     "SmolLM3ForCausalLM windows": GROUPED
     | WINDOW
     | {"no_rope_layer_interval": 2, "pad_token_id": 0, "attention_bias": True, "mlp_bias": True},
+    "Phi3ForCausalLM": PHI3,
+    "Phi3ForCausalLM window, tied": PHI3
+    | {"head_dim": 12, "sliding_window": 4, "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 100.0}},
+    "Phi3ForSequenceClassification": PHI3 | LAST,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma2ForCausalLM untied, no caps, full first": GEMMA2
     | {
@@ -317,6 +322,7 @@ RAGGED = [
     "Qwen3ForCausalLM",
     "Qwen3ForCausalLM windows",
     "SmolLM3ForCausalLM",
+    "Phi3ForCausalLM",
     "Gemma2ForCausalLM",
     "Gemma3ForCausalLM",
     "BartForConditionalGeneration",
@@ -328,6 +334,7 @@ RAGGED = [
 EVEN = {
     "LlamaForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
     "LlamaForSequenceClassification": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
+    "Phi3ForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
     "Qwen2ForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
     # The heads left keep their columns of the position bias.
     "T5ForConditionalGeneration": [
@@ -431,7 +438,7 @@ def test_with_and_without_a_cache_behind_left_padding(case):
 
 
 @pytest.mark.parametrize("whole_groups", [False, True])
-@pytest.mark.parametrize("case", ["LlamaForCausalLM", "Qwen3ForCausalLM"], indirect=True)
+@pytest.mark.parametrize("case", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Phi3ForCausalLM"], indirect=True)
 def test_a_uniformly_pruned_decoder_generates_the_same_there(case, whole_groups, tmp_path):
     """Heads times their size is no longer the width, and the config says all three numbers."""
     import torch

@@ -6,6 +6,7 @@ Rotary positions are `rope_parameters` of transformers 5, or `rope_theta` and `r
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -167,14 +168,23 @@ _SCALING = Choice(
 _ROPE = record(RotaryHalves, base=number("rope_theta"), scaling=_SCALING)
 
 
-def read_rotary(fields: Fields, name: str, parameters: Mapping[str, Any], base: float) -> RotaryHalves:
-    """Read one object of rotary parameters."""
+def read_rotary(
+    fields: Fields, name: str, parameters: Mapping[str, Any], base: float, head_dim: int | None = None
+) -> RotaryHalves:
+    """Read one object of rotary parameters; without the size of heads all of their dimensions have to turn."""
     rope = _object(fields, name, {"rope_theta": base} | _given(parameters))
     if rope.has("rope_type") and rope.text("type", rope.text("rope_type")) != rope.text("rope_type"):
         raise rope.error("type", f"{rope.text('type')!r} contradicts the rope_type {rope.text('rope_type')!r}")
-    rope.only("partial_rotary_factor", [1.0], 1.0)
+    if head_dim is None:
+        rope.only(_PART, [1.0], 1.0)
     rotary: RotaryHalves = _ROPE.read(rope)
-    return rotary
+    part = 1.0 if head_dim is None else rope.number(_PART, 1.0)
+    if head_dim is None or part == 1.0:
+        return rotary
+    dim = int(head_dim * part)
+    if dim % 2 or not 0 < dim <= head_dim:
+        raise rope.error(_PART, f"{dim} of the {head_dim} dimensions of a head cannot turn in pairs")
+    return dataclasses.replace(rotary, dim=dim)
 
 
 def _object(fields: Fields, name: str, parameters: Mapping[str, Any]) -> Fields:
@@ -201,26 +211,40 @@ def check_base(fields: Fields, name: str, base: float, rotary: RotaryHalves) -> 
         raise fields.error(name, f"{base} contradicts the {rotary.base} in rope_parameters")
 
 
-def rotary(base: float = 10000.0) -> Custom:
-    """Return the entry of rotary positions that layers share, in the fields of both generations."""
+def rotary(
+    base: float = 10000.0, *, theta: str = "rope_theta", part: Field | None = None, head_dim: Entry | None = None
+) -> Custom:
+    """Return the entry of rotary positions that layers share, in the fields of both generations.
+
+    `theta` is the older field of the base, `part` that of the share of dimensions that turn, `head_dim` their number;
+    `written_part` writes the share.
+    """
 
     def read(fields: Fields) -> RotaryHalves:
-        theta = fields.number("rope_theta", base)
+        first, whole = fields.number(theta, base), None if head_dim is None else head_dim.read(fields)
         objects = {name: fields.group(name) for name in _OBJECTS if fields.group(name)} or {"rope_scaling": {}}
-        found = [read_rotary(fields, name, parameters, theta) for name, parameters in objects.items()]
+        turning = {} if part is None else {_PART: part.read(fields)}
+        found = [read_rotary(fields, name, turning | _given(own), first, whole) for name, own in objects.items()]
         if len(set(found)) > 1:
             raise fields.error("rope_scaling", "contradicts rope_parameters; keep one of the two")
-        check_base(fields, "rope_theta", theta, found[0])
+        check_base(fields, theta, first, found[0])
         return found[0]
 
     def write(rotary: Any) -> Mapping[str, Any]:
         parameters, scaling = write_rotary(rotary)
-        return {"rope_theta": rotary.base, "rope_scaling": scaling, "rope_parameters": parameters}
+        return {theta: rotary.base, "rope_scaling": scaling, "rope_parameters": parameters}
 
     return Custom(read, write)
 
 
-_OBJECTS = ("rope_parameters", "rope_scaling")
+def written_part(attention: Any, part: Field) -> dict[str, Any]:
+    """Return the fields of an attention's rotary positions with the share of dimensions that turn."""
+    (parameters, _), dim = write_rotary(attention.rotary), attention.rotary.dim
+    share = 1.0 if dim is None else dim / attention.head_dim
+    return {"rope_parameters": parameters | {_PART: share}, part.name: share}
+
+
+_OBJECTS, _PART = ("rope_parameters", "rope_scaling"), "partial_rotary_factor"
 
 
 def _read_positions(fields: Fields) -> int | None:
