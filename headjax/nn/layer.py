@@ -123,6 +123,7 @@ class TransformerLayer(nnx.Module):
         """
         key = None if call.key is None else jax.random.fold_in(call.key, number)
         run = _LayerRun(self, call._replace(key=key), number, cache)
+        run.entered = x if self.config.residual == "parallel_norm" else None
         x = run.join("attention", x, run.self_attention)
         if self.config.cross_attention is not None:
             x = run.join("cross_attention", x, run.cross_attention)
@@ -137,14 +138,14 @@ class _LayerRun:
 
     def __init__(self, layer: TransformerLayer, call: Pass, number: jax.Array | int, cache: LayerCache | None) -> None:
         self.reports: dict[str, Any] = {}
+        self.entered: jax.Array | None = None  # the stream that every sub-layer reads, of a parallel layer
         self._layer, self._config, self._call, self._number, self._cache = layer, layer.config, call, number, cache
 
     def join(self, slot: str, x: jax.Array, f: SubLayer) -> jax.Array:
         """Return the stream after the sub-layer in a slot."""
         residual = getattr(self._layer, f"{slot}_residual")
-        if self._call.join is None:
-            return residual.join(x, f(residual.enter(x)))
-        return self._call.join(Joining(slot, residual, x, f, self._call.query_mask))
+        joining = Joining(slot, residual, x, f, self._call.query_mask, self.entered)
+        return joining.joined() if self._call.join is None else self._call.join(joining)
 
     def self_attention(self, inputs: jax.Array) -> jax.Array:
         attention, call, window = self._layer.attention, self._call, self._config.window

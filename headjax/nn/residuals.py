@@ -10,9 +10,11 @@ from flax import nnx
 from headjax.core.tensors import Ones, weight
 from headjax.nn.norms import Norm
 
-ResidualKind = Literal["post_norm", "scaled_post_norm", "constant_post_norm", "pre_norm", "sandwich_norm"]
+ResidualKind = Literal[
+    "post_norm", "scaled_post_norm", "constant_post_norm", "pre_norm", "parallel_norm", "sandwich_norm"
+]
 
-BEFORE = ("pre_norm", "sandwich_norm")
+BEFORE = ("pre_norm", "parallel_norm", "sandwich_norm")
 """Kinds that normalise what a sub-layer reads, so that the stream itself is normalised once, at the end of a stack."""
 
 
@@ -23,7 +25,10 @@ class Residual(nnx.Module):
         scaled_post_norm    LN(omega * x + f(x))      Admin (Liu et al. 2020, section 4): a learned vector omega
         constant_post_norm  LN(alpha x + f(x))        DeepNorm (Wang et al. 2022, section 3): a constant alpha
         pre_norm            x + f(LN(x))              GPT-2, ViT
+        parallel_norm       x + f(LN(x)) + g(LN(x))   Wang and Komatsuzaki 2021 (GPT-J); GPT-NeoX
         sandwich_norm       x + LN'(f(LN(x)))         Ding et al. 2021; Gemma 3
+
+    In a parallel layer every sub-layer, f and g with norms of their own, reads the stream that enters the layer.
 
     Omega starts as ones; `headjax.initialization` sets it.
 

@@ -114,6 +114,14 @@ READ = [
         (1 + 0.05 * math.log(4)) / (1 + 0.1 * math.log(4)),
     ),
     ("llama", {"rope_scaling": LLAMA3}, scaling, Llama3Scaling(8.0, 1.0, 4.0, 32)),
+    ("gpt_neox", {}, lambda config: config.residual, "parallel_norm"),
+    ("gpt_neox", {"use_parallel_residual": False}, lambda config: config.residual, "pre_norm"),
+    (
+        "gpt_neox",
+        {"num_attention_heads": 1, "rotary_pct": 0.25, "rotary_emb_base": 5e5, "rope_scaling": LINEAR},
+        rotary,
+        [RotaryHalves(base=5e5, dim=2, scaling=LinearScaling(8.0))] * 2,
+    ),
     ("phi3", {}, rotary, [RotaryHalves(dim=2)] * 2),
     (
         "phi3",

@@ -45,6 +45,7 @@ YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max
 WINDOW = {"use_sliding_window": True, "sliding_window": 4}
 TYPES = ["sliding_attention", "full_attention"]
 GEMMA = GROUPED | {"head_dim": 8, "query_pre_attn_scalar": 24, "sliding_window": 4, "sliding_window_pattern": 2}
+NEOX = SIZES | {"rotary_pct": 0.5}
 PHI3 = GROUPED | {"head_dim": 8, "partial_rotary_factor": 0.5, "pad_token_id": 0}
 GEMMA2 = GROUPED | {
     "head_dim": 6, "query_pre_attn_scalar": 24, "sliding_window": 4, "attn_logit_softcapping": 0.7,
@@ -116,6 +117,16 @@ CASES = {
     "SmolLM3ForCausalLM windows": GROUPED
     | WINDOW
     | {"no_rope_layer_interval": 2, "pad_token_id": 0, "attention_bias": True, "mlp_bias": True},
+    "GPTNeoXForCausalLM": NEOX,
+    "GPTNeoXForCausalLM one after the other, scaled": NEOX
+    | {
+        "use_parallel_residual": False,
+        "attention_bias": False,
+        "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 100.0, "partial_rotary_factor": 1.0},
+    },
+    "GPTNeoXModel": NEOX,
+    "GPTNeoXForSequenceClassification": NEOX | LAST,
     "Phi3ForCausalLM": PHI3,
     "Phi3ForCausalLM window, tied": PHI3
     | {"head_dim": 12, "sliding_window": 4, "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 100.0}},
@@ -322,6 +333,7 @@ RAGGED = [
     "Qwen3ForCausalLM",
     "Qwen3ForCausalLM windows",
     "SmolLM3ForCausalLM",
+    "GPTNeoXForCausalLM",
     "Phi3ForCausalLM",
     "Gemma2ForCausalLM",
     "Gemma3ForCausalLM",

@@ -95,6 +95,7 @@ ATTENTION = {
 }
 DECODERS = {
     "GPT-2": {"activation": "gelu_tanh"},
+    "GPT-NeoX": {"positions": "none", "residual": "parallel_norm"},
     "Llama": {"positions": "none", "gated": True, "feed_forward_bias": False, "norm": NORM, "tied": False},
     "Gemma": {
         "positions": "none",

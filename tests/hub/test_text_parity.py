@@ -74,6 +74,7 @@ def bytes_of_qwen():
 
 DECODERS = {
     "gpt2": bytes_of_gpt2,
+    "gpt_neox": bytes_of_gpt2,
     "llama": words_of_llama,
     "mistral": words_of_llama,
     "qwen2": bytes_of_qwen,

@@ -6,6 +6,7 @@ from headjax.hub.families.bart import BART, MARIAN
 from headjax.hub.families.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, MPNET, ROBERTA, XLM_ROBERTA
 from headjax.hub.families.gemma import GEMMA2, GEMMA3_TEXT
 from headjax.hub.families.gpt2 import GPT2
+from headjax.hub.families.gpt_neox import GPT_NEOX
 from headjax.hub.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3
 from headjax.hub.families.phi3 import PHI3
 from headjax.hub.families.remote import CODE, REMOTE
@@ -25,6 +26,7 @@ FAMILIES: tuple[Family, ...] = (
     ELECTRA,
     ALBERT,
     GPT2,
+    GPT_NEOX,
     LLAMA,
     MISTRAL,
     QWEN2,

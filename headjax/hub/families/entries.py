@@ -92,7 +92,13 @@ def padding_token(default: int = -1) -> Custom:
 
 
 def text_classes(
-    tied: Field, *, logits: str = "ForCausalLM", base: str = "Model", padding: int = -1, **output: Entry
+    tied: Field,
+    *,
+    logits: str = "ForCausalLM",
+    head: str = "lm_head",
+    base: str = "Model",
+    padding: int = -1,
+    **output: Entry,
 ) -> tuple[ModelClass, ...]:
     """Return a decoder's classes: the language model, the base model, and the classifier of a text's last token.
 
@@ -104,7 +110,7 @@ def text_classes(
         ModelClass(
             suffix=logits,
             parts={"tied": tied, "task": None, **output},
-            rules=one("lm_head.weight", "output/kernel", TRANSPOSED),
+            rules=one(f"{head}.weight", "output/kernel", TRANSPOSED),
         ),
         ModelClass(suffix=base, parts={"tied": True, "task": no_logits, **output}),
         ModelClass(

@@ -245,7 +245,7 @@ class Layer(GradientCheckpointingLayer):
                 key, value = cache.update(key, value, self.number)
             return self.attention.combine(self.attention.attend(inputs, key, value, call))
 
-        return self.feed_forward_residual(self.attention_residual(x, attended), self.feed_forward)
+        return self.feed_forward_residual(self.attention_residual(x, attended, x), self.feed_forward, x)
 
 
 def make_layers(config: Any) -> nn.ModuleList:

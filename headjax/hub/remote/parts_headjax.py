@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+BEFORE = ("pre_norm", "parallel_norm", "sandwich_norm")
 ACTIVATIONS = {
     "relu": functional.relu,
     "gelu": functional.gelu,
@@ -103,7 +104,10 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """How a sub-layer joins the stream x: before or behind a norm, or between two (`sandwich_norm`)."""
+    """How a sub-layer joins the stream x: before or behind a norm, or between two (`sandwich_norm`).
+
+    In parallel layers (`parallel_norm`) it reads `entered`, the stream before the layer.
+    """
 
     def __init__(self, shared: dict[str, Any]) -> None:
         super().__init__()
@@ -112,9 +116,9 @@ class Residual(nn.Module):
         self.after = Norm(shared["norm"], width) if self.kind == "sandwich_norm" else None
         self.shortcut = nn.Parameter(torch.ones(width)) if self.kind == "scaled_post_norm" else None
 
-    def forward(self, x: Tensor, sub_layer: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.kind in ("pre_norm", "sandwich_norm"):
-            outputs = self.dropout(sub_layer(self.norm(x)))
+    def forward(self, x: Tensor, sub_layer: Callable[[Tensor], Tensor], entered: Tensor) -> Tensor:
+        if self.kind in BEFORE:
+            outputs = self.dropout(sub_layer(self.norm(entered if self.kind == "parallel_norm" else x)))
             return self.alpha * x + outputs if self.after is None else x + self.after(outputs)
         shortcut = self.alpha * x if self.shortcut is None else self.shortcut * x
         return self.norm(shortcut + self.dropout(sub_layer(x)))
@@ -122,8 +126,7 @@ class Residual(nn.Module):
 
 def final_norm(shared: dict[str, Any]) -> nn.Module:
     """Return the norm behind the last layer, where layers do not normalise the stream."""
-    before = shared["residual"] in ("pre_norm", "sandwich_norm")
-    return Norm(shared["norm"], shared["width"]) if before else nn.Identity()
+    return Norm(shared["norm"], shared["width"]) if shared["residual"] in BEFORE else nn.Identity()
 
 
 def embedding_dropout(shared: dict[str, Any]) -> nn.Module:
