@@ -65,7 +65,7 @@ class Joining(NamedTuple):
         x: `[batch, length, width]`, the stream.
         f: the sub-layer.
         mask: `[batch, length]` bool, False at padding; None without padding.
-        read: the stream that f reads; None is x.
+        read: the stream that f reads: x, or in a parallel layer what enters the layer.
     """
 
     slot: str
@@ -73,12 +73,12 @@ class Joining(NamedTuple):
     x: jax.Array
     f: SubLayer
     mask: jax.Array | None
-    read: jax.Array | None = None
+    read: jax.Array
 
     @property
     def inputs(self) -> jax.Array:
         """What f is given."""
-        return self.residual.enter(self.x if self.read is None else self.read)
+        return self.residual.enter(self.read)
 
     def joined(self) -> jax.Array:
         """Return the stream after the sub-layer."""
