@@ -62,8 +62,8 @@ class HeadjaxLM(TemplateLM):
     ) -> None:
         super().__init__()
         model = load(path)
-        if not isinstance(model.config, DecoderConfig):
-            raise HeadjaxError(f"{path}: not a decoder; lm-eval reads and continues text")
+        if not isinstance(model.config, DecoderConfig) or model.config.task is not None:
+            raise HeadjaxError(f"{path}: not a language model; lm-eval reads and continues text")
         self._path, self._tokenizer = path, tokenizer_of(model)
         self._compute = Compute(dtype=dtype)  # type: ignore[arg-type]
         self._model = for_decoding(model, self._compute)

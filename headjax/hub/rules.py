@@ -24,37 +24,42 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class TensorForm:
-    """Layout of a tensor in a file; several of ours (GPT-2's query, key and value) lie there along our last dimension.
+    """Layout of a tensor in a file; several of ours (query, key and value) lie there one after another.
 
+    `flat` is the shape of each in the file, the dimension along which they lie last; `last_first` puts it first there.
+    With `by_head` the file has a head's query, key and value before those of the next head.
     Ours are declared as parameters of one layer. The shape in the file follows from the declarations.
     """
 
     flat: Callable[[nnx.Param[Any]], Shape]
     last_first: bool = False
+    by_head: bool = False
 
     def shape(self, ours: Sequence[nnx.Param[Any]]) -> Shape:
         """Return the shape of the tensor in the file."""
-        flat = self.flat(ours[0])
-        flat = flat if len(ours) == 1 else (*flat[:-1], sum(self._sizes(ours)))
-        return flat[-1:] + flat[:-1] if self.last_first else flat
+        shapes = [self.flat(tensor) for tensor in ours]
+        *rest, last = shapes[0] if len(ours) == 1 else (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
+        return (last, *rest) if self.last_first else (*rest, last)
 
     def load(self, theirs: np.ndarray, ours: Sequence[nnx.Param[Any]], part: int) -> np.ndarray:
         """Return our tensor number `part`, perhaps as a view of the file's."""
         turned = np.moveaxis(theirs, 0, -1) if self.last_first else theirs
-        if len(ours) > 1:
-            sizes = self._sizes(ours)
+        if self.by_head:
+            turned = turned.reshape(*ours[part].shape[:-1], len(ours), -1)[..., part, :]
+        elif len(ours) > 1:
+            sizes = [self.flat(tensor)[-1] for tensor in ours]
             start = sum(sizes[:part])
             turned = turned[..., start : start + sizes[part]]
         return turned.reshape(ours[part].shape)
 
     def store(self, arrays: Sequence[np.ndarray], ours: Sequence[nnx.Param[Any]]) -> np.ndarray:
         """Return the file's tensor."""
-        flat = [array.reshape(self.flat(tensor)) for array, tensor in zip(arrays, ours, strict=True)]
-        stored = flat[0] if len(flat) == 1 else np.concatenate(flat, axis=-1)
+        if self.by_head:
+            stored = np.stack(arrays, axis=-2).reshape(*self.flat(ours[0])[:-1], -1)
+        else:
+            flat = [array.reshape(self.flat(tensor)) for array, tensor in zip(arrays, ours, strict=True)]
+            stored = flat[0] if len(flat) == 1 else np.concatenate(flat, axis=-1)
         return np.moveaxis(stored, -1, 0) if self.last_first else stored
-
-    def _sizes(self, ours: Sequence[nnx.Param[Any]]) -> list[int]:
-        return [self.flat(tensor)[-1] for tensor in ours]
 
 
 def _matrix(ours: nnx.Param[Any]) -> Shape:

@@ -163,7 +163,7 @@ class ModelConfig(Checked, abc.ABC):
         activation: nonlinearity of the feed-forward.
         gated: whether the feed-forward is gated (SwiGLU, GEGLU), see `FeedForward`.
         feed_forward_bias: whether the maps of the feed-forward have biases.
-        residual: how sub-layers join the stream, see `Residual`; `pre_norm` and `sandwich_norm` add a final norm.
+        residual: how sub-layers join the stream, see `Residual`; those with a norm before them add a final norm.
         norm: normalisation of the stream.
         alpha: multiplies the shortcut of `constant_post_norm`.
         dropout: rate on each sub-layer's output.

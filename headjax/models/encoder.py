@@ -178,9 +178,8 @@ class EncoderConfig(ModelConfig):
             pooled = hidden[jnp.arange(len(hidden)), self.ends(batch_tokens(batch))]
         if pooled is not None and pooled.ndim == 3:  # of every token
             read, pooled = pooled, pooled[:, 0]
-        return task_answer(model.output, Features(read, pooled, model.embeddings.token, batch), call)._replace(
-            hidden=hidden
-        )
+        features = Features(read, pooled, model.embeddings.token, batch)
+        return task_answer(model.output, features, call)._replace(hidden=hidden)
 
     def ends(self, tokens: jax.Array) -> jax.Array:
         """Return where each text of tokens `[batch, length]` ends, `[batch]`."""

@@ -107,7 +107,7 @@ class LayerBlock(nnx.Module):
             if joining.slot != slot:
                 return joining.joined()
             residual, x = joining.residual, joining.x
-            inputs = residual.enter(x)
+            inputs = joining.inputs
             output = joining.f(inputs)
             inner = compute.cast(self.layer).feed_forward.inner(inputs) if slot == FEED_FORWARD else contexts[0]
             shortcut, branch = (jnp.broadcast_to(factor, x.shape[-1:]) for factor in residual.factors())

@@ -38,6 +38,7 @@ class Layer:
         feed_forward_dropout: rate on the inner feed-forward activations.
         stochastic_depth: rate at which an example skips a sub-layer of the stack's last layer in training; rates grow
             evenly from 0 at the first layer (Huang et al. 2016; DeiT).
+        attention_softcap: cap of the self-attention's logits, see `Call`; None is none.
         window: self-attention sees only keys at a distance below this, before and after (sliding window); None is any.
         attention_norm: whether `norm` stands before self-attention too, where it does before sub-layers.
         depth: number of layers of the stack.
@@ -57,6 +58,7 @@ class Layer:
     attention_dropout: float = 0.0
     feed_forward_dropout: float = 0.0
     stochastic_depth: float = 0.0
+    attention_softcap: float | None = None
     window: int | None = None
     attention_norm: bool = True
     depth: int = 1
@@ -124,6 +126,7 @@ class TransformerLayer(nnx.Module):
         """
         key = None if call.key is None else jax.random.fold_in(call.key, number)
         run = _LayerRun(self, call._replace(key=key), number, cache)
+        run.entered = x if self.config.residual == "parallel_norm" else None
         x = run.join("attention", x, run.self_attention)
         if self.config.cross_attention is not None:
             x = run.join("cross_attention", x, run.cross_attention)
@@ -138,14 +141,16 @@ class _LayerRun:
 
     def __init__(self, layer: TransformerLayer, call: Pass, number: jax.Array | int, cache: LayerCache | None) -> None:
         self.reports: dict[str, Any] = {}
+        self.entered: jax.Array | None = None  # the stream that every sub-layer reads, of a parallel layer
         self._layer, self._config, self._call, self._number, self._cache = layer, layer.config, call, number, cache
 
     def join(self, slot: str, x: jax.Array, f: SubLayer) -> jax.Array:
         """Return the stream after the sub-layer in a slot."""
         residual = getattr(self._layer, f"{slot}_residual")
+        read = x if self.entered is None else self.entered
         if self._call.join is None:
-            return residual.join(x, f(residual.enter(x)))
-        return self._call.join(Joining(slot, residual, x, f, self._call.query_mask))
+            return residual.join(x, f(residual.enter(read)))
+        return self._call.join(Joining(slot, residual, x, f, self._call.query_mask, read))
 
     def self_attention(self, inputs: jax.Array) -> jax.Array:
         attention, call, window = self._layer.attention, self._call, self._config.window
@@ -157,6 +162,7 @@ class _LayerRun:
             if not is_empty(call.used):
                 key_values = {name: stored(array) for name, array in held.items()}
         options = call.attention if window is None else call.attention.within(window)
+        options = options._replace(softcap=self._config.attention_softcap)
         return self._attended("attention", inputs, inputs, key_values, options, dropout=0)
 
     def cross_attention(self, inputs: jax.Array) -> jax.Array:

@@ -65,6 +65,8 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) 
 class Linear(nnx.Module):
     """X W + b, or X W."""
 
+    bias: nnx.Param[Any] | None
+
     def __init__(self, width: int, size: int, config: Any = None, *, bias: bool = True) -> None:
         self.config = config
         self.kernel = weight((width, size), ("embed", None))

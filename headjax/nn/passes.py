@@ -65,6 +65,7 @@ class Joining(NamedTuple):
         x: `[batch, length, width]`, the stream.
         f: the sub-layer.
         mask: `[batch, length]` bool, False at padding; None without padding.
+        read: the stream that f reads: x, or in a parallel layer what enters the layer.
     """
 
     slot: str
@@ -72,10 +73,16 @@ class Joining(NamedTuple):
     x: jax.Array
     f: SubLayer
     mask: jax.Array | None
+    read: jax.Array
+
+    @property
+    def inputs(self) -> jax.Array:
+        """What f is given."""
+        return self.residual.enter(self.read)
 
     def joined(self) -> jax.Array:
         """Return the stream after the sub-layer."""
-        return self.residual.join(self.x, self.f(self.residual.enter(self.x)))
+        return self.residual.join(self.x, self.f(self.inputs))
 
 
 Join = Callable[[Joining], jax.Array]

@@ -11,10 +11,16 @@ from headjax.core.tensors import Ones, weight
 from headjax.nn.norms import Norm
 
 ResidualKind = Literal[
-    "post_norm", "scaled_post_norm", "constant_post_norm", "pre_norm", "scaled_pre_norm", "sandwich_norm"
+    "post_norm",
+    "scaled_post_norm",
+    "constant_post_norm",
+    "pre_norm",
+    "scaled_pre_norm",
+    "parallel_norm",
+    "sandwich_norm",
 ]
 
-BEFORE = ("pre_norm", "scaled_pre_norm", "sandwich_norm")
+BEFORE = ("pre_norm", "scaled_pre_norm", "parallel_norm", "sandwich_norm")
 """Kinds that normalise what a sub-layer reads, so that the stream itself is normalised once, at the end of a stack."""
 
 
@@ -26,8 +32,10 @@ class Residual(nnx.Module):
         constant_post_norm  LN(alpha x + f(x))        DeepNorm (Wang et al. 2022, section 3): a constant alpha
         pre_norm            x + f(LN(x))              GPT-2, ViT
         scaled_pre_norm     x + lambda * f(LN(x))     LayerScale (Touvron et al. 2021, CaiT), a learned vector; DINOv2
-        sandwich_norm       x + LN'(f(LN(x)))         Ding et al. 2021; Gemma 3
+        parallel_norm       x + f(LN(x)) + g(LN(x))   Wang and Komatsuzaki 2021 (GPT-J); GPT-NeoX
+        sandwich_norm       x + LN'(f(LN(x)))         Ding et al. 2021; Gemma 2 and 3
 
+    In a parallel layer every sub-layer, f and g with norms of their own, reads the stream that enters the layer.
     Omega and lambda start as ones; `headjax.initialization` sets omega.
 
     Attributes:

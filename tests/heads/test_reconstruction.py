@@ -45,7 +45,7 @@ def twinned(model):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("residual", ["pre_norm", "sandwich_norm"])
+@pytest.mark.parametrize("residual", ["pre_norm", "parallel_norm", "sandwich_norm"])
 def test_what_the_kept_heads_can_write_is_restored(residual):
     whole = twinned(tiny.model(tiny.decoder_config(*[tiny.layer()] * 3, residual=residual)))
     found = reconstruct(whole, BATCHES, ["decoder/0/3"], ridges=(1e-7,))
@@ -99,6 +99,7 @@ CASES = {
     "post_norm": language_model(residual="post_norm"),
     "scaled_post_norm": language_model(residual="scaled_post_norm"),
     "constant_post_norm": language_model(residual="constant_post_norm", alpha=1.7),
+    "parallel_norm": language_model(residual="parallel_norm"),
     "grouped": language_model(attention=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4)),
     "gated": language_model(attention=Kind(GatedAttention, inner=tiny.multi_head(4))),
     "collaborative": language_model(attention=tiny.collaborative(4)),

@@ -80,13 +80,27 @@ def test_a_number_beyond_the_type_that_is_asked_for(name, folder):
         from_huggingface(folder, dtype="float16")
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("gpt2", "h.0.attn.bias"),
+        ("llama", "model.layers.0.self_attn.rotary_emb.inv_freq"),
+        ("gpt_neox", "gpt_neox.layers.0.attention.masked_bias"),
+    ],
+)
+def test_buffers_of_older_files_are_passed_over(kind, name, tmp_path):
+    to_huggingface(model_of(CONFIGS[kind]), tmp_path / "old", family=kind)
+    rewrite(tmp_path / "old", lambda tensors: tensors.update({name: np.zeros(2, np.float32)}))
+    assert from_huggingface(tmp_path / "old").config == model_of(CONFIGS[kind]).config
+
+
 REFUSED_FIELDS = [
     (ParameterError, {"hidden_size": 16}, "has shape [20, 8], config.json gives [20, 16]"),
     (ParameterError, {"vocab_size": 2**62}, "word_embeddings.weight has shape [20, 8]"),
     (ParameterError, {"num_hidden_layers": 1}, "left over bert.encoder.layer.1."),
     (ParameterError, {"num_hidden_layers": 3}, "missing bert.encoder.layer.2."),
     (ParameterError, {"id2label": {"0": "a", "1": "b"}}, "classifier.weight has shape [3, 8]"),
-    (ConfigError, {"model_type": "bloom"}, "config.json: model_type: "),
+    (ConfigError, {"model_type": "bloom"}, "headjax_decoder; docs/huggingface.md tells how to add one"),
     (ConfigError, {"model_type": None}, "config.json: model_type: "),
     (ConfigError, {"num_hidden_layers": 10**9}, "config.json: num_hidden_layers: "),
     (ConfigError, {"pruned_heads": {"0": [1]}}, "config.json: pruned_heads: "),

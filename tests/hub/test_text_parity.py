@@ -74,11 +74,13 @@ def bytes_of_qwen():
 
 DECODERS = {
     "gpt2": bytes_of_gpt2,
+    "gpt_neox": bytes_of_gpt2,
     "llama": words_of_llama,
     "mistral": words_of_llama,
     "qwen2": bytes_of_qwen,
     "qwen3": bytes_of_qwen,
     "smollm3": bytes_of_gpt2,
+    "gemma2": words_of_llama,
     "gemma3_text": words_of_llama,
 }
 

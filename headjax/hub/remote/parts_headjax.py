@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+BEFORE = ("pre_norm", "parallel_norm", "sandwich_norm")
 ACTIVATIONS = {
     "relu": functional.relu,
     "gelu": functional.gelu,
@@ -107,7 +108,10 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """How a sub-layer joins the stream x: before or behind a norm, or between two (`sandwich_norm`)."""
+    """How a sub-layer joins the stream x: before or behind a norm, or between two (`sandwich_norm`).
+
+    In parallel layers (`parallel_norm`) it reads `entered`, the stream before the layer.
+    """
 
     def __init__(self, shared: dict[str, Any], normed: bool = True) -> None:
         super().__init__()
@@ -117,9 +121,9 @@ class Residual(nn.Module):
         self.shortcut = nn.Parameter(torch.ones(width)) if self.kind == "scaled_post_norm" else None
         self.branch = nn.Parameter(torch.ones(width)) if self.kind == "scaled_pre_norm" else None
 
-    def forward(self, x: Tensor, sub_layer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, x: Tensor, sub_layer: Callable[[Tensor], Tensor], entered: Tensor) -> Tensor:
         if self.kind in BEFORE:
-            outputs = self.dropout(sub_layer(self.norm(x)))
+            outputs = self.dropout(sub_layer(self.norm(entered if self.kind == "parallel_norm" else x)))
             outputs = outputs if self.branch is None else self.branch * outputs
             return self.alpha * x + outputs if self.after is None else x + self.after(outputs)
         shortcut = self.alpha * x if self.shortcut is None else self.shortcut * x
