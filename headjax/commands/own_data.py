@@ -49,7 +49,7 @@ FAMILIES: dict[type, tuple[OwnTask, ...]] = {
         "questions",
     ),
     EncoderDecoderConfig: ("translation",),
-    DecoderConfig: ("text",),
+    DecoderConfig: ("text", "classification", "pairs", "multi_label", "regression", "similarity"),
 }
 """Tasks by kind of model."""
 
@@ -84,6 +84,8 @@ class InferredTask(NamedTuple):
 def infer_task(model: Model, files: OwnFiles) -> InferredTask:
     """Return the task of the files for a model."""
     possible = next((tasks for kind, tasks in FAMILIES.items() if isinstance(model.config, kind)), ())
+    classifies = getattr(model.config, "task", None) is not None
+    possible = tuple(name for name in possible if name != "text" or not classifies)
     if not possible:
         raise HeadjaxError("MODEL: encoders, decoders and encoder-decoders of text are fine-tuned on files")
     if files.task is not None and files.task not in possible:
@@ -111,9 +113,10 @@ def _named(model: Model, files: OwnFiles, possible: tuple[OwnTask, ...]) -> tupl
     path, given = files.train, files.columns
     if path.partition(":")[0] in TASKS:
         return named_task(path).spec.name, {}, path
-    if possible == ("text",):
+    if "text" in possible and not given and files.task in (None, "text"):
         if is_table(path) and "text" not in header(path):
-            raise DataError(f"{path}: a decoder is fine-tuned on text, or on a table with a column `text`")
+            others = "--task classification or --columns TEXT,LABEL for classes"
+            raise DataError(f"{path}: a decoder is fine-tuned on text, or on a table with a column `text`; {others}")
         return "text", {}, f"text:{path}"
     if possible == ("translation",):
         names = given or (header(path) if is_table(path) else ())
@@ -124,12 +127,14 @@ def _named(model: Model, files: OwnFiles, possible: tuple[OwnTask, ...]) -> tupl
     name = files.task or ("classification" if given else recognise(path))
     if name == "text":
         formats = "a table (.tsv, .csv, .json, .jsonl, .parquet), a file in CoNLL's format or SQuAD's JSON"
-        raise DataError(f"{path}: an encoder is fine-tuned on {formats}")
+        raise DataError(f"{path}: such a model is fine-tuned on {formats}")
     columns = _columns(files)
     if name in ("classification", "pairs", "multi_label", "regression", "similarity") and files.task is None:
         columns = columns or table_columns(first_file(path))
         name = table_form(str(first_file(path)), columns, model, trains=True)
         _ask(name, columns, model, path)
+    if name not in possible:
+        raise DataError(f"{path}: holds {name}; this model can be fine-tuned for {', '.join(possible)}")
     return name, columns, f"{name}:{path}"
 
 

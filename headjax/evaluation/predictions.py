@@ -37,6 +37,7 @@ from headjax.evaluation.spans import Spans
 from headjax.evaluation.specs import SQUAD_LENGTH, Request, load_task
 from headjax.evaluation.task import Task, measure_of, measure_task
 from headjax.evaluation.translation import best_translations
+from headjax.models.decoder import DecoderConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.generation import check_generative, check_room, for_decoding
@@ -164,7 +165,7 @@ def predict(
     * of a classifier of tokens `tokens`, pairs of a token and its label;
     * of a span the `answer` to the question `text` in the context `second`, and its `score`, the sum of two logits;
     * of an encoder-decoder the `translation`, by beam search with `beams`;
-    * of any other encoder the `embedding`, pooled as the model's task says (`SentenceSimilarity`), else the mean of the
+    * of any other model the `embedding`, pooled as the model's task says (`SentenceSimilarity`), else the mean of the
       last layer's hidden states over the text's tokens (special tokens included); for pairs the `similarity` of both.
 
     `length` is the greatest number of tokens of an example; 0 is that of `headjax.load_task`. `prompt` is the name of
@@ -175,8 +176,8 @@ def predict(
     request = Request(model, length)
     if isinstance(config, EncoderDecoderConfig):
         found = _translated(model, inputs.texts, request, beams, batch_size, progress)
-    elif not isinstance(config, EncoderConfig):
-        raise HeadjaxError("predict: it needs an encoder or an encoder-decoder; headjax generate continues texts")
+    elif not isinstance(config, EncoderConfig | DecoderConfig) or output is None:
+        raise HeadjaxError("predict: it needs an encoder or a model with a task; headjax generate continues texts")
     elif isinstance(output, Span):
         found = _answered(model, inputs, request, batch_size)
     elif isinstance(output, Classification | MultiLabel | Regression | TokenClassification):

@@ -108,7 +108,8 @@ def _named_family(fields: Fields, families: Collection[Family]) -> Family:
         if family.model_type == name:
             return family
     known = ", ".join(family.model_type for family in families)
-    raise fields.error("model_type", f"{name!r} is not a known family; known: {known}")
+    told = 'docs/huggingface.md tells how to add one ("Adding a family")'
+    raise fields.error("model_type", f"{name!r} is not a known family; known: {known}; {told}")
 
 
 def read_config(family: Family, fields: Fields) -> ModelConfig:

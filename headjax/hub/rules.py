@@ -24,8 +24,9 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class TensorForm:
-    """Layout of a tensor in a file; several of ours (GPT-2's query, key and value) lie there along the last dimension.
+    """Layout of a tensor in a file; several of ours (query, key and value) lie there one after another.
 
+    `flat` is the shape of each in the file, the dimension along which they lie last; `last_first` puts it first there.
     Ours are declared as parameters of one layer. The shape in the file follows from the declarations.
     """
 
@@ -34,27 +35,24 @@ class TensorForm:
 
     def shape(self, ours: Sequence[nnx.Param[Any]]) -> Shape:
         """Return the shape of the tensor in the file."""
-        shapes = [self._shape(tensor) for tensor in ours]
-        return shapes[0] if len(ours) == 1 else (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
+        shapes = [self.flat(tensor) for tensor in ours]
+        *rest, last = shapes[0] if len(ours) == 1 else (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
+        return (last, *rest) if self.last_first else (*rest, last)
 
     def load(self, theirs: np.ndarray, ours: Sequence[nnx.Param[Any]], part: int) -> np.ndarray:
         """Return our tensor number `part`, perhaps as a view of the file's."""
-        if len(ours) > 1:
-            sizes = [self._shape(tensor)[-1] for tensor in ours]
-            start = sum(sizes[:part])
-            theirs = theirs[..., start : start + sizes[part]]
         turned = np.moveaxis(theirs, 0, -1) if self.last_first else theirs
+        if len(ours) > 1:
+            sizes = [self.flat(tensor)[-1] for tensor in ours]
+            start = sum(sizes[:part])
+            turned = turned[..., start : start + sizes[part]]
         return turned.reshape(ours[part].shape)
 
     def store(self, arrays: Sequence[np.ndarray], ours: Sequence[nnx.Param[Any]]) -> np.ndarray:
         """Return the file's tensor."""
         flat = [array.reshape(self.flat(tensor)) for array, tensor in zip(arrays, ours, strict=True)]
-        stored = [np.moveaxis(array, -1, 0) if self.last_first else array for array in flat]
-        return stored[0] if len(stored) == 1 else np.concatenate(stored, axis=-1)
-
-    def _shape(self, ours: nnx.Param[Any]) -> Shape:
-        flat = self.flat(ours)
-        return flat[-1:] + flat[:-1] if self.last_first else flat
+        stored = flat[0] if len(flat) == 1 else np.concatenate(flat, axis=-1)
+        return np.moveaxis(stored, -1, 0) if self.last_first else stored
 
 
 def _matrix(ours: nnx.Param[Any]) -> Shape:

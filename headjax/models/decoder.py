@@ -1,4 +1,4 @@
-"""The decoder language model: GPT-2, Llama and their kin."""
+"""The decoder: GPT-2, Llama and their kin, as language models or with another task."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.models.config import Batch, GenerativeConfig, Loss, Output
 from headjax.models.decoding import decode, empty_cache
-from headjax.models.inputs import abstract_integers, batch_present, batch_tokens, embedded, reading
+from headjax.models.inputs import abstract_integers, batch_present, batch_tokens, embedded, last_tokens, reading
+from headjax.models.tasks import Features, TaskOutput, Vocabulary
+from headjax.models.tasks.task_output import task_answer
 from headjax.nn.cache import DecodingState, Prompt
 from headjax.nn.embeddings import PositionKind, Positions, TokenEmbeddings
 from headjax.nn.multi_head import MultiHeadAttention
-from headjax.nn.outputs import IGNORED, VocabularyLogits, cross_entropy
+from headjax.nn.outputs import IGNORED, Linear, VocabularyLogits, cross_entropy
 from headjax.nn.passes import Pass
 from headjax.nn.residuals import ResidualKind
 from headjax.nn.stack import TransformerStack
@@ -35,6 +37,9 @@ class DecoderConfig(GenerativeConfig):
     `input_ids` unshifted (the model shifts), -100 where no loss is wanted; without labels every token that is not
     padding is one. The first token of an example, and one after padding, is never predicted.
 
+    With a `task` the stack is pooled, as the hidden state of each example's last token that is no padding, and turned
+    into the task's logits; the batch holds its labels.
+
         >>> from headjax.models import DecoderConfig
         >>> headjax.summarize(DecoderConfig.gpt2(), length=64).parameters
         124439808
@@ -47,9 +52,13 @@ class DecoderConfig(GenerativeConfig):
         embedding_norm: whether the embeddings are normalised; post-norm stacks need it to begin at variance one.
         scale_embeddings: whether they are multiplied by the root of the width (Gemma).
         tied: whether the logits' weights are the token embeddings (Press and Wolf 2017).
-        output_bias: whether the logits have one bias per token.
+        output_bias: whether the logits have biases.
         softcap: c of the logits c * tanh(logits / c) (Gemma 2); None leaves them.
+        attention_softcap: the same of attention's logits, before their mask.
         window: self-attention of a layer sees only keys at a distance below this (sliding window); None is any.
+        task: the task output of a model that predicts no tokens; None is the language model.
+        padding_token: a token that is never the last one, whatever the `attention_mask` shows (Hugging Face's
+            `pad_token_id`); None goes by the mask alone.
     """
 
     STACKS = {"decoder": ""}  # noqa: RUF012
@@ -64,7 +73,10 @@ class DecoderConfig(GenerativeConfig):
     tied: bool = True
     output_bias: bool = False
     softcap: Positive | None = None
+    attention_softcap: Positive | None = None
     window: tuple[Size | None, ...] = ()
+    task: TaskOutput | None = None
+    padding_token: Count | None = None
 
     @classmethod
     def gpt2(cls, **changes: Any) -> Self:
@@ -85,6 +97,11 @@ class DecoderConfig(GenerativeConfig):
         """The positions of the embeddings."""
         return Positions(self.positions, self.max_length, self.position_offset)
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens and the size of their embeddings."""
+        return Vocabulary(self.vocab_size, self.width)
+
     def parts(self) -> dict[str, nnx.Module]:
         embeddings = TokenEmbeddings(
             self.vocab_size,
@@ -94,12 +111,18 @@ class DecoderConfig(GenerativeConfig):
             norm=self.norm if self.embedding_norm else None,
             dropout=self.embeddings_rate,
         )
-        logits = {"tied": self.tied, "bias": self.output_bias}
-        return {
-            "embeddings": embeddings,
-            "decoder": TransformerStack(self.stacks()["decoder"]),
-            "output": VocabularyLogits(self.width, self.vocab_size, **logits, softcap=self.softcap),
-        }
+        stack = TransformerStack(self.stacks()["decoder"])
+        return {"embeddings": embeddings, "decoder": stack, "output": self._output()}
+
+    def _output(self) -> Any:
+        """Return the module of the logits."""
+        if self.task is None:
+            logits = {"tied": self.tied, "bias": self.output_bias}
+            return VocabularyLogits(self.width, self.vocab_size, **logits, softcap=self.softcap)
+        output = self.task.module(self.width, self.vocabulary)
+        if isinstance(output, Linear) and not self.output_bias:
+            output.bias = None
+        return output
 
     def enter(self, model: Any, stack: str, batch: Batch, call: Pass) -> jax.Array:
         return embedded(model.embeddings, batch, call, causal=True)
@@ -108,7 +131,11 @@ class DecoderConfig(GenerativeConfig):
         return reading(self.position_table, batch, call, causal=True)
 
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
-        return Output(hidden=hidden, logits=model.output(hidden, model.embeddings.token))
+        if self.task is None:
+            return Output(hidden=hidden, logits=model.output(hidden, model.embeddings.token))
+        last = last_tokens(batch, self.padding_token)  # [batch]
+        pooled = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]  # [batch, width]
+        return task_answer(model.output, Features(hidden, pooled, model.embeddings.token, batch), call)
 
     def prompt(self, model: Any, batch: Batch, call: Pass, new_tokens: int) -> Prompt:
         tokens = batch_tokens(batch)
@@ -137,6 +164,8 @@ class DecoderConfig(GenerativeConfig):
         return model.output(hidden, model.embeddings.token), state._replace(cache=cache)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
+        if self.task is not None:
+            return self.task.loss(output, batch)
         targets = jnp.asarray(batch["labels"] if "labels" in batch else batch["input_ids"])[:, 1:]
         if "attention_mask" in batch:  # padding predicts nothing either
             present = jnp.asarray(batch["attention_mask"]).astype(bool)
@@ -148,14 +177,23 @@ class DecoderConfig(GenerativeConfig):
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
 
     def answers(self) -> str:
-        return f", output {'tied' if self.tied else 'untied'}"
+        return f", output {'tied' if self.tied else 'untied'}" if self.task is None else self.task.answers()
 
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        return abstract_integers((batch_size, length), "input_ids")
+        if self.task is None:
+            return abstract_integers((batch_size, length), "input_ids")
+        texts = abstract_integers((batch_size, length), "input_ids", "attention_mask")
+        return texts | self.task.example_labels(batch_size, length)
 
     def ranges(self) -> dict[str, Range]:
         tokens, labels = Range(self.vocab_size, "tokens"), Range(self.vocab_size, "tokens", ignored=IGNORED)
-        return {"input_ids": tokens, "labels": labels} | self.position_table.ranges("position_ids")
+        own = {"labels": labels} if self.task is None else self.task.ranges(self.vocabulary)
+        return {"input_ids": tokens} | own | self.position_table.ranges("position_ids")
+
+    def for_evaluation(self) -> DecoderConfig:
+        return self if self.task is None else dataclasses.replace(self, task=self.task.for_evaluation())
 
     def flops(self, length: int) -> int:
-        return self.stacks()["decoder"].flops(length) + 2 * length * self.width * self.vocab_size
+        layers, task = self.stacks()["decoder"].flops(length), self.task
+        logits = 2 * length * self.width * self.vocab_size
+        return layers + (logits if task is None else task.flops(self.width, self.vocabulary, length))

@@ -12,6 +12,7 @@ from flax import nnx
 
 from headjax.core.errors import DataError
 from headjax.core.limits import check_memory
+from headjax.core.serialize import kind_of
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.mesh.memory import memory_of
 from headjax.models.config import Batch, GenerativeConfig, ModelConfig
@@ -137,6 +138,9 @@ def check_generative(config: ModelConfig, max_new_tokens: int) -> GenerativeConf
     """Return the config if it can generate."""
     if not isinstance(config, GenerativeConfig):
         raise DataError("model: it has no decoder, so it does not generate")
+    task = getattr(config, "task", None)
+    if task is not None:
+        raise DataError(f"model: its task is {kind_of(task)}, so it does not generate")
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
         raise DataError(f"max_new_tokens: must be an integer of at least 1, got {max_new_tokens!r}")
     return config

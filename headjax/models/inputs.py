@@ -60,6 +60,15 @@ def batch_present(batch: Batch, like: jax.Array, name: str = "attention_mask") -
     return present.astype(bool)
 
 
+def last_tokens(batch: Batch, padding: int | None = None) -> jax.Array:
+    """Return the places `[batch]` of the last tokens of examples that are neither masked nor the padding token."""
+    tokens = batch_tokens(batch)
+    present = batch_present(batch, tokens)
+    present = jnp.ones(tokens.shape, bool) if present is None else present
+    present = present if padding is None else present & (tokens != padding)
+    return jnp.where(present, jnp.arange(tokens.shape[1]), 0).max(axis=1)
+
+
 def counted_at(mask: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
     """Return `[batch, length]`, 1.0 where a mask `[batch, length or 1]` is True and 0.0 elsewhere; None is True."""
     return jnp.ones(shape) if mask is None else jnp.broadcast_to(mask, shape).astype(jnp.float32)

@@ -10,6 +10,7 @@ import jax
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import kind_of, to_data
 from headjax.core.tensors import initialize
+from headjax.models.decoder import DecoderConfig
 from headjax.models.model import Model
 from headjax.models.tasks import TaskOutput
 
@@ -27,13 +28,11 @@ def with_task(model: Model, task: TaskOutput, *, seed: int = 0) -> Model:
         >>> encoder = headjax.Model(small, rngs=nnx.Rngs(0))
         >>> headjax.with_task(encoder, Classification(classes=3)).config.task.classes
         3
-        >>> headjax.with_task(headjax.demo_model(), Classification(classes=3))
-        Traceback (most recent call last):
-            ...
-        headjax.core.errors.ConfigError: task: the output of a decoder cannot be exchanged
+        >>> headjax.with_task(headjax.demo_model(), Classification(classes=3)).config.answers()
+        ', task classification of 3 classes'
 
     Args:
-        model: a trained encoder or vision model.
+        model: a trained encoder, decoder or vision model. A decoder's pooled vector is that of the last token.
         task: the task output.
         seed: of its parameters.
 
@@ -43,8 +42,11 @@ def with_task(model: Model, task: TaskOutput, *, seed: int = 0) -> Model:
     config: Any = model.config
     if not hasattr(config, "task"):
         raise ConfigError(f"task: the output of a {kind_of(config)} cannot be exchanged")
-    adds = task.needs_pooler and config.pooler is None
-    changed = dataclasses.replace(config, task=task, **({"pooler": "tanh"} if adds else {}))
+    adds = task.needs_pooler and getattr(config, "pooler", "") is None
+    own: dict[str, Any] = {"pooler": "tanh"} if adds else {}
+    if isinstance(config, DecoderConfig):
+        own = {"tied": True, "output_bias": False, "softcap": None}  # as of no language model
+    changed = dataclasses.replace(config, task=task, **own)
     tensors = changed.tensors()
     fresh = {name: tensors[name] for name in ("output", *(["pooler"] if adds else []))}
     params = model.params | initialize(fresh, jax.random.key(seed), config.initializer)

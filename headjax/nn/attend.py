@@ -35,6 +35,7 @@ class Call(NamedTuple):
         implementation: name of the attention kernel.
         queries: `[batch, query]` bool, False at padding, for statistics; None without padding.
         observe: function through which the probabilities pass on their way to the values.
+        softcap: c of the logits c * tanh(logits / c) that come of these before the mask (Gemma 2); None leaves them.
     """
 
     mask: Mask | None = None
@@ -45,6 +46,7 @@ class Call(NamedTuple):
     implementation: str = "auto"
     queries: jax.Array | None = None
     observe: Callable[[jax.Array], jax.Array] | None = None
+    softcap: float | None = None
 
     def within(self, window: int) -> Call:
         """Return the call with this window in its mask."""
@@ -55,7 +57,7 @@ class Call(NamedTuple):
     ) -> Attended:
         """Compute `attend` with these options."""
         bias = _four_axes(self.bias, key.shape[1])
-        operands = Operands(query, key, value, scale, self.mask, bias, self.dropout, mixing, self.observe)
+        operands = Operands(query, key, value, scale, self.mask, bias, self.dropout, mixing, self.observe, self.softcap)
         machine, mesh = current_target(), current_mesh()
         for name, array in {"key": key, "value": value}.items():
             if not array.shape[2] or operands.heads % array.shape[2]:
@@ -100,10 +102,12 @@ def einsum_attention(operands: Operands) -> Attended:
 
     The reference kernel takes every call, with the softmax in float32.
     """
-    query, key, value, scale, mask, bias, dropout, _, observe = operands
+    query, key, value, scale, mask, bias, dropout, _, observe, softcap = operands
     logits = grouped_logits(query * jnp.asarray(scale, query.dtype), key).astype(jnp.float32)
     if bias is not None:
         logits = logits + bias.astype(jnp.float32)
+    if softcap is not None:
+        logits = softcap * jnp.tanh(logits / softcap)
     allowed = None if mask is None else mask.array(query.shape[1], key.shape[1])
     if allowed is not None:
         logits = jnp.where(allowed, logits, jnp.finfo(jnp.float32).min)

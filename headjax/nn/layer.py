@@ -38,6 +38,7 @@ class Layer:
         feed_forward_dropout: rate on the inner feed-forward activations.
         stochastic_depth: rate at which an example skips a sub-layer of the stack's last layer in training; rates grow
             evenly from 0 at the first layer (Huang et al. 2016; DeiT).
+        attention_softcap: cap of the self-attention's logits, see `Call`; None is none.
         window: self-attention sees only keys at a distance below this, before and after (sliding window); None is any.
         depth: number of layers of the stack.
     """
@@ -56,6 +57,7 @@ class Layer:
     attention_dropout: float = 0.0
     feed_forward_dropout: float = 0.0
     stochastic_depth: float = 0.0
+    attention_softcap: float | None = None
     window: int | None = None
     depth: int = 1
 
@@ -154,6 +156,7 @@ class _LayerRun:
             if not is_empty(call.used):
                 key_values = {name: stored(array) for name, array in held.items()}
         options = call.attention if window is None else call.attention.within(window)
+        options = options._replace(softcap=self._config.attention_softcap)
         return self._attended("attention", inputs, inputs, key_values, options, dropout=0)
 
     def cross_attention(self, inputs: jax.Array) -> jax.Array:

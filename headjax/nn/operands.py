@@ -109,6 +109,7 @@ class Operands(NamedTuple):
     dropout: Dropout = Dropout()
     mixing: jax.Array | None = None
     observe: Callable[[jax.Array], jax.Array] | None = None
+    softcap: float | None = None
 
     @property
     def heads(self) -> int:

@@ -64,7 +64,9 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) 
 
 
 class Linear(nnx.Module):
-    """X W + b."""
+    """X W + b; `bias` may be None."""
+
+    bias: nnx.Param[Any] | None
 
     def __init__(self, width: int, size: int, config: Any = None) -> None:
         self.config = config

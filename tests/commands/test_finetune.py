@@ -12,7 +12,7 @@ import pytest
 from headjax.cli import main
 from headjax.commands import finetune
 from headjax.commands.own_data import OwnFiles, infer_task
-from headjax.core.errors import INTERRUPTED, DataError
+from headjax.core.errors import INTERRUPTED, DataError, HeadjaxError
 from headjax.models.encoder import EncoderConfig
 from headjax.models.model import Model, load
 from headjax.models.new_task import with_task
@@ -62,6 +62,19 @@ def test_a_model_keeps_the_output_that_it_has_for_the_labels(tmp_path):
     assert inferred(plain, bare_encoder(Classification(classes=2))).output is None
     assert inferred(plain, bare_encoder(Classification(classes=3))).output == Classification(classes=2)
     assert inferred(plain, bare_encoder(Regression())).task == "regression"
+
+
+def test_a_decoder_reads_text_unless_it_is_told_of_labels(tmp_path):
+    path = write_lines(tmp_path / "a.tsv", "text\tlabel", "x\tred", "y\tblue")
+    decoder = Model(tiny.decoder_config(vocab_size=257), {}, tokenizer=byte_tokenizer())
+    assert inferred(path, decoder).task == "text"
+    output = Classification(classes=2, names=("blue", "red"))
+    assert inferred(path, decoder, task="classification").output == output
+    assert inferred(path, decoder, columns=("text", "label")).output == output
+    classifier = decoder.replace(config=with_task(decoder, output).config)
+    assert inferred(path, classifier).output is None
+    with pytest.raises(HeadjaxError, match=r"--task: this model can be .* classification, .*, not for text"):
+        inferred(path, classifier, task="text")
 
 
 def test_missing_labels_are_no_class(tmp_path):
@@ -176,6 +189,17 @@ def test_a_classifier_learns_keeps_its_class_names_and_leaves_nothing_else(run, 
     # The classifier keeps its output for a file of its own classes, also one that lacks some.
     again = run("finetune OUT/runs/out OUT/again --train good.tsv --validation films.tsv --batch-size 8 --steps 1").data
     assert (again["classes"], again["validation"]) == (["bad", "good"], "films.tsv")
+
+
+def test_a_language_model_becomes_a_classifier_that_is_scored_and_pruned(run):
+    found = run("finetune model OUT/out --train films.tsv --task classification --batch-size 8 --steps 2").data
+    assert (found["task"], found["classes"]) == ("classification", ["bad", "good"])
+    assert "accuracy" in run("evaluate OUT/out --task films.tsv").data["metrics"]
+    assert run("score OUT/out --task films.tsv").data["scores"]["importance"].keys() >= {"decoder/0/0"}
+    pruned = run("prune OUT/out OUT/small --remove 25% --task films.tsv").data
+    assert (len(pruned["removed"]), pruned["metrics"].keys()) == (1, found["metrics"].keys())
+    (said,) = run("predict OUT/small --text good").data["predictions"]
+    assert said["label"] in ("bad", "good")
 
 
 def test_an_interrupted_run_goes_on(run, folder, tmp_path, capsys, monkeypatch):

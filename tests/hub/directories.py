@@ -55,6 +55,11 @@ CONFIGS = {
     "qwen2": LLAMA | {"model_type": "qwen2"},
     "qwen3": LLAMA | {"model_type": "qwen3", "tie_word_embeddings": True},
     "smollm3": LLAMA | {"model_type": "smollm3", "no_rope_layers": [1, 0]},
+    "phi3": LLAMA | {"model_type": "phi3", "partial_rotary_factor": 0.5},
+    "gemma2": {
+        "model_type": "gemma2", **DECODER, "query_pre_attn_scalar": 16, "sliding_window": 4,
+        "attn_logit_softcapping": 3.0,
+    },
     "gemma3_text": {
         "model_type": "gemma3_text", **DECODER, "query_pre_attn_scalar": 16, "sliding_window": 4,
         "sliding_window_pattern": 2,

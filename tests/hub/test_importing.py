@@ -86,7 +86,7 @@ REFUSED_FIELDS = [
     (ParameterError, {"num_hidden_layers": 1}, "left over bert.encoder.layer.1."),
     (ParameterError, {"num_hidden_layers": 3}, "missing bert.encoder.layer.2."),
     (ParameterError, {"id2label": {"0": "a", "1": "b"}}, "classifier.weight has shape [3, 8]"),
-    (ConfigError, {"model_type": "bloom"}, "config.json: model_type: "),
+    (ConfigError, {"model_type": "bloom"}, "headjax_decoder; docs/huggingface.md tells how to add one"),
     (ConfigError, {"model_type": None}, "config.json: model_type: "),
     (ConfigError, {"num_hidden_layers": 10**9}, "config.json: num_hidden_layers: "),
     (ConfigError, {"pruned_heads": {"0": [1]}}, "config.json: pruned_heads: "),

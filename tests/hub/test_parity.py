@@ -45,6 +45,12 @@ YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max
 WINDOW = {"use_sliding_window": True, "sliding_window": 4}
 TYPES = ["sliding_attention", "full_attention"]
 GEMMA = GROUPED | {"head_dim": 8, "query_pre_attn_scalar": 24, "sliding_window": 4, "sliding_window_pattern": 2}
+PHI3 = GROUPED | {"head_dim": 8, "partial_rotary_factor": 0.5, "pad_token_id": 0}
+GEMMA2 = GROUPED | {
+    "head_dim": 6, "query_pre_attn_scalar": 24, "sliding_window": 4, "attn_logit_softcapping": 0.7,
+    "final_logit_softcapping": 0.5, "attn_implementation": "eager",
+}  # fmt: skip
+LAST = {"num_labels": 3, "pad_token_id": 2}
 BART = {
     "vocab_size": 50, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4,
     "decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "max_position_embeddings": 20,
@@ -110,6 +116,21 @@ CASES = {
     "SmolLM3ForCausalLM windows": GROUPED
     | WINDOW
     | {"no_rope_layer_interval": 2, "pad_token_id": 0, "attention_bias": True, "mlp_bias": True},
+    "Phi3ForCausalLM": PHI3,
+    "Phi3ForCausalLM window, tied": PHI3
+    | {"head_dim": 12, "sliding_window": 4, "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 100.0}},
+    "Phi3ForSequenceClassification": PHI3 | LAST,
+    "Gemma2ForCausalLM": GEMMA2,
+    "Gemma2ForCausalLM untied, no caps, full first": GEMMA2
+    | {
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+        "layer_types": TYPES[::-1],
+        "tie_word_embeddings": False,
+        "attention_bias": True,
+    },
+    "Gemma2Model": GEMMA2,
+    "Gemma2ForSequenceClassification": GEMMA2 | LAST,
     "Gemma3ForCausalLM": GEMMA,
     "Gemma3ForCausalLM capped, scaled": GEMMA
     | {
@@ -123,6 +144,14 @@ CASES = {
         },
     },
     "Gemma3TextModel": GEMMA,
+    "GPT2ForSequenceClassification": GPT2 | LAST,
+    "LlamaForSequenceClassification": GROUPED | LAST | {"head_dim": 6, "attention_bias": True},
+    "LlamaForSequenceClassification regression": GROUPED | LAST | {"num_labels": 1, "tie_word_embeddings": True},
+    "LlamaModel": GROUPED,
+    "MistralForSequenceClassification": GROUPED | LAST | {"sliding_window": 4},
+    "Qwen2ForSequenceClassification": GROUPED | LAST | WINDOW | {"max_window_layers": 1},
+    "Qwen3ForSequenceClassification": GROUPED | LAST | {"head_dim": 8, "tie_word_embeddings": True},
+    "Gemma3TextForSequenceClassification": GEMMA | {"num_labels": 3},
     "BartForConditionalGeneration": BART,
     "BartModel": BART | {"scale_embedding": True},
     "MarianMTModel": MARIAN | {"scale_embedding": True, "activation_function": "swish"},
@@ -289,9 +318,12 @@ RAGGED = [
     "ElectraForMaskedLM",
     "GPT2LMHeadModel",
     "LlamaForCausalLM",
+    "Qwen3ForSequenceClassification",
     "Qwen3ForCausalLM",
     "Qwen3ForCausalLM windows",
     "SmolLM3ForCausalLM",
+    "Phi3ForCausalLM",
+    "Gemma2ForCausalLM",
     "Gemma3ForCausalLM",
     "BartForConditionalGeneration",
     "T5ForConditionalGeneration",
@@ -301,6 +333,8 @@ RAGGED = [
 
 EVEN = {
     "LlamaForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
+    "LlamaForSequenceClassification": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
+    "Phi3ForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
     "Qwen2ForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
     # The heads left keep their columns of the position bias.
     "T5ForConditionalGeneration": [
@@ -350,6 +384,22 @@ def test_positions_in_encoders_behind_left_padding(case):
         assert_same(model(given), outputs(theirs, given), {"attention_mask": shown} | given)
 
 
+@pytest.mark.parametrize(
+    "case", [name for name in CASES if "ForSequence" in name and "pad_token_id" in CASES[name]], indirect=True
+)
+def test_decoders_classify_by_the_last_token_that_is_no_padding(case):
+    """Padding on the left, on the right, and within the text; with the mask, and by the padding token alone."""
+    theirs, folder = case
+    model = from_huggingface(folder)
+    ids = np.random.default_rng(0).integers(3, theirs.config.vocab_size - 1, (4, 9))
+    ids[0, :3], ids[1, 6:], ids[2, [2, 8]] = 2, 2, 2
+    mask = (ids != 2).astype(np.int64)
+    positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+    masked = {"input_ids": ids, "attention_mask": mask}
+    assert_close(model(masked).logits, outputs(theirs, masked | {"position_ids": positions})["logits"], sums=tiny.SUMS)
+    assert_close(model({"input_ids": ids}).logits, outputs(theirs, {"input_ids": ids})["logits"], sums=tiny.SUMS)
+
+
 @pytest.mark.parametrize("case", DECODERS, indirect=True)
 def test_with_and_without_a_cache_behind_left_padding(case):
     """A prompt and then token by token, as far as three windows: the logits of each step, and of one forward."""
@@ -388,7 +438,7 @@ def test_with_and_without_a_cache_behind_left_padding(case):
 
 
 @pytest.mark.parametrize("whole_groups", [False, True])
-@pytest.mark.parametrize("case", ["LlamaForCausalLM", "Qwen3ForCausalLM"], indirect=True)
+@pytest.mark.parametrize("case", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Phi3ForCausalLM"], indirect=True)
 def test_a_uniformly_pruned_decoder_generates_the_same_there(case, whole_groups, tmp_path):
     """Heads times their size is no longer the width, and the config says all three numbers."""
     import torch

@@ -103,6 +103,7 @@ DECODERS = {
         "residual": "sandwich_norm",
         "scale_embeddings": True,
         "softcap": 3.0,
+        "attention_softcap": 0.5,
         "window": (3, None),
     },
 }
@@ -160,6 +161,14 @@ TASKS = {
         np.asarray([1, 1]),
     ),
     "CausalLM": lambda: (decoder(ATTENTION["grouped"]), LABELS),
+    "SequenceClassification by the last token": lambda: (
+        decoder(ATTENTION["grouped"], task=Classification(classes=3, dropout=0.0), padding_token=4),
+        np.asarray([0, 2]),
+    ),
+    "SequenceClassification of numbers by the last token": lambda: (
+        decoder(ATTENTION["ragged"], task=Regression(dropout=0.0), output_bias=True),
+        np.asarray([0.5, 2.0], np.float32),
+    ),
 }
 
 

@@ -79,6 +79,7 @@ DECODERS = {
     "qwen2": bytes_of_qwen,
     "qwen3": bytes_of_qwen,
     "smollm3": bytes_of_gpt2,
+    "gemma2": words_of_llama,
     "gemma3_text": words_of_llama,
 }
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from headjax.hub.families.bart import BART, MARIAN
 from headjax.hub.families.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, MPNET, ROBERTA, XLM_ROBERTA
-from headjax.hub.families.gemma import GEMMA3_TEXT
+from headjax.hub.families.gemma import GEMMA2, GEMMA3_TEXT
 from headjax.hub.families.gpt2 import GPT2
 from headjax.hub.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3
+from headjax.hub.families.phi3 import PHI3
 from headjax.hub.families.remote import CODE, REMOTE
 from headjax.hub.families.t5 import MT5, T5
 from headjax.hub.families.vit import DEIT, VIT
@@ -29,6 +30,8 @@ FAMILIES: tuple[Family, ...] = (
     QWEN2,
     QWEN3,
     SMOLLM3,
+    PHI3,
+    GEMMA2,
     GEMMA3_TEXT,
     BART,
     MARIAN,

@@ -6,14 +6,30 @@ Rotary positions are `rope_parameters` of transformers 5, or `rope_theta` and `r
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headjax.core.class_names import tell_nothing
+from headjax.hub.family import ModelClass
 from headjax.hub.fields import Fields
-from headjax.hub.table import Choice, Custom, Entry, Fixed, Record, flag, number, record, size, text
-from headjax.models.tasks import Classification, Regression
+from headjax.hub.rules import TRANSPOSED, one
+from headjax.hub.table import (
+    Choice,
+    Custom,
+    Entry,
+    Field,
+    Fixed,
+    Record,
+    TrainingOnly,
+    flag,
+    number,
+    record,
+    size,
+    text,
+)
+from headjax.models.tasks import Classification, NoTask, Regression
 from headjax.nn.rotary import LinearScaling, Llama3Scaling, RotaryHalves, YarnScaling
 
 
@@ -62,6 +78,40 @@ def classifier(dropout: Entry | float) -> Choice:
             "regression": record(Regression, outputs=_COUNT, dropout=dropout),
             "single_label_classification": labelled(Classification, dropout=dropout),
         },
+    )
+
+
+def padding_token(default: int = -1) -> Custom:
+    """Return the entry of the token that texts are padded with; negative is none."""
+
+    def read(fields: Fields) -> int | None:
+        token = fields.integer("pad_token_id", default)
+        return None if token < 0 else token
+
+    return Custom(read, lambda token: {} if token is None else {"pad_token_id": token}, name="pad_token_id")
+
+
+def text_classes(
+    tied: Field, *, logits: str = "ForCausalLM", base: str = "Model", padding: int = -1, **output: Entry
+) -> tuple[ModelClass, ...]:
+    """Return a decoder's classes: the language model, the base model, and the classifier of a text's last token.
+
+    The base model has the logits of the language model where embeddings are tied. `output` is what else both have.
+    """
+    no_logits = Choice(tied, {True: Fixed(None), False: record(NoTask)})
+    last = {"task": classifier(TrainingOnly(Fixed(0.0))), "padding_token": padding_token(padding)}
+    return (
+        ModelClass(
+            suffix=logits,
+            parts={"tied": tied, "task": None, **output},
+            rules=one("lm_head.weight", "output/kernel", TRANSPOSED),
+        ),
+        ModelClass(suffix=base, parts={"tied": True, "task": no_logits, **output}),
+        ModelClass(
+            suffix=f"{base.removesuffix('Model')}ForSequenceClassification",
+            parts={"tied": True, **last},
+            rules=one("score.weight", "output/kernel", TRANSPOSED),
+        ),
     )
 
 
@@ -118,14 +168,23 @@ _SCALING = Choice(
 _ROPE = record(RotaryHalves, base=number("rope_theta"), scaling=_SCALING)
 
 
-def read_rotary(fields: Fields, name: str, parameters: Mapping[str, Any], base: float) -> RotaryHalves:
-    """Read one object of rotary parameters."""
+def read_rotary(
+    fields: Fields, name: str, parameters: Mapping[str, Any], base: float, head_dim: int | None = None
+) -> RotaryHalves:
+    """Read one object of rotary parameters; without the size of heads all of their dimensions have to turn."""
     rope = _object(fields, name, {"rope_theta": base} | _given(parameters))
     if rope.has("rope_type") and rope.text("type", rope.text("rope_type")) != rope.text("rope_type"):
         raise rope.error("type", f"{rope.text('type')!r} contradicts the rope_type {rope.text('rope_type')!r}")
-    rope.only("partial_rotary_factor", [1.0], 1.0)
+    if head_dim is None:
+        rope.only(_PART, [1.0], 1.0)
     rotary: RotaryHalves = _ROPE.read(rope)
-    return rotary
+    part = 1.0 if head_dim is None else rope.number(_PART, 1.0)
+    if head_dim is None or part == 1.0:
+        return rotary
+    dim = int(head_dim * part)
+    if dim % 2 or not 0 < dim <= head_dim:
+        raise rope.error(_PART, f"{dim} of the {head_dim} dimensions of a head cannot turn in pairs")
+    return dataclasses.replace(rotary, dim=dim)
 
 
 def _object(fields: Fields, name: str, parameters: Mapping[str, Any]) -> Fields:
@@ -152,26 +211,40 @@ def check_base(fields: Fields, name: str, base: float, rotary: RotaryHalves) -> 
         raise fields.error(name, f"{base} contradicts the {rotary.base} in rope_parameters")
 
 
-def rotary(base: float = 10000.0) -> Custom:
-    """Return the entry of rotary positions that layers share, in the fields of both generations."""
+def rotary(
+    base: float = 10000.0, *, theta: str = "rope_theta", part: Field | None = None, head_dim: Entry | None = None
+) -> Custom:
+    """Return the entry of rotary positions that layers share, in the fields of both generations.
+
+    `theta` is the older field of the base, `part` that of the share of dimensions that turn, `head_dim` their number;
+    `written_part` writes the share.
+    """
 
     def read(fields: Fields) -> RotaryHalves:
-        theta = fields.number("rope_theta", base)
+        first, whole = fields.number(theta, base), None if head_dim is None else head_dim.read(fields)
         objects = {name: fields.group(name) for name in _OBJECTS if fields.group(name)} or {"rope_scaling": {}}
-        found = [read_rotary(fields, name, parameters, theta) for name, parameters in objects.items()]
+        turning = {} if part is None else {_PART: part.read(fields)}
+        found = [read_rotary(fields, name, turning | _given(own), first, whole) for name, own in objects.items()]
         if len(set(found)) > 1:
             raise fields.error("rope_scaling", "contradicts rope_parameters; keep one of the two")
-        check_base(fields, "rope_theta", theta, found[0])
+        check_base(fields, theta, first, found[0])
         return found[0]
 
     def write(rotary: Any) -> Mapping[str, Any]:
         parameters, scaling = write_rotary(rotary)
-        return {"rope_theta": rotary.base, "rope_scaling": scaling, "rope_parameters": parameters}
+        return {theta: rotary.base, "rope_scaling": scaling, "rope_parameters": parameters}
 
     return Custom(read, write)
 
 
-_OBJECTS = ("rope_parameters", "rope_scaling")
+def written_part(attention: Any, part: Field) -> dict[str, Any]:
+    """Return the fields of an attention's rotary positions with the share of dimensions that turn."""
+    (parameters, _), dim = write_rotary(attention.rotary), attention.rotary.dim
+    share = 1.0 if dim is None else dim / attention.head_dim
+    return {"rope_parameters": parameters | {_PART: share}, part.name: share}
+
+
+_OBJECTS, _PART = ("rope_parameters", "rope_scaling"), "partial_rotary_factor"
 
 
 def _read_positions(fields: Fields) -> int | None:

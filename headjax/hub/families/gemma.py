@@ -1,8 +1,11 @@
-"""Gemma 3, text only: windows with their own rotary base, norms around every sub-layer, scaled embeddings."""
+"""Gemma 2 and 3, text only: norms around every sub-layer, scaled embeddings, some layers with windows.
+
+Logits of Gemma 2 are capped, of attention too; windows of Gemma 3 have a rotary base of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headjax.core.kind import Kind
@@ -17,14 +20,16 @@ from headjax.hub.families.entries import (
     own_windows,
     read_layer_types,
     read_rotary,
+    rotary,
+    text_classes,
     window,
     write_rotary,
 )
-from headjax.hub.families.llama import decoder_family, decoder_rules, grouped, text_classes
+from headjax.hub.families.llama import decoder_family, decoder_rules, grouped
 from headjax.hub.family import HeadShape
 from headjax.hub.fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from headjax.hub.rules import Rules, one
-from headjax.hub.table import Custom, Field, Layers, TrainingOnly, computed, flag, number, record, size
+from headjax.hub.table import Custom, Field, Layers, Record, TrainingOnly, computed, flag, number, record, size
 from headjax.models.decoder import DecoderConfig
 from headjax.nn.multi_head import GroupedAttention
 from headjax.nn.norms import OffsetRMSNorm
@@ -66,10 +71,19 @@ def _spread(fields: Fields, count: int) -> list[dict[str, Any]]:
     """Return each layer's own fields: its window, and its rotary positions under a name that no file has."""
     every = size("sliding_window_pattern", 6).read(fields)
     types = read_layer_types(fields, count, lambda number: SLIDING if (number + 1) % every else FULL)
+    return _layers(fields, types, {kind: _read_rotary(fields, kind) for kind in {*types}})
+
+
+def _spread_alternating(fields: Fields, count: int) -> list[dict[str, Any]]:
+    """Return the same of Gemma 2, whose layers turn alike and alternate, the first one sliding."""
+    types = read_layer_types(fields, count, lambda number: FULL if number % 2 else SLIDING)
+    return _layers(fields, types, dict.fromkeys(types, _ROTARY.read(fields)))
+
+
+def _layers(fields: Fields, types: Sequence[str], turning: Mapping[str, Rotary]) -> list[dict[str, Any]]:
     width = window(4096).read(fields)
     if width is None and SLIDING in types:
         raise fields.error("sliding_window", f"is null, but layer {types.index(SLIDING)} is {SLIDING!r}")
-    turning = {kind: _read_rotary(fields, kind) for kind in {*types}}
     return [own | {_TURNING: turning[kind]} for own, kind in zip(own_windows(types, width), types, strict=True)]
 
 
@@ -93,20 +107,66 @@ def _gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return fields | ({"sliding_window_pattern": periods[0]} if periods else {})
 
 
-_TURNING = "rotary"
-_ATTENTION = record(
-    GroupedAttention,
-    num_heads=size("num_attention_heads", 8),
-    kv_heads=size("num_key_value_heads", 4),
-    head_dim=size("head_dim", 256),
-    scale=computed(lambda fields: _SCALAR.read(fields) ** -0.5 * _sharper(fields.data[_TURNING]), _SCALAR.name),
-    projection_bias=_BIAS,
-    output_bias=_BIAS,
-    rotary=Custom(lambda fields: fields.data[_TURNING], lambda rotary: {_TURNING: rotary}),
-    query_norm=_NORM,
-    key_norm=_NORM,
-).writing(lambda attention: {_SCALAR.name: _scalar(attention)})
-_LAYER = {"attention": _ATTENTION, "hidden": size("intermediate_size", 9216), "window": window()}
+def _gather_alternating(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the config's fields of Gemma 2."""
+    found, types = common(written), [layer_type(layer) for layer in written]
+    turning = found.pop(_TURNING)
+    del found["sliding_window"]
+    found |= _ROTARY.write(turning, "") | {"layer_types": types}
+    return found | ({"sliding_window": written[types.index(SLIDING)]["sliding_window"]} if SLIDING in types else {})
+
+
+def _cap(name: str, default: float | None = None) -> Custom:
+    """Return the entry of a cap of logits; null is none."""
+
+    def read(fields: Fields) -> float | None:
+        return None if fields.data.get(name, default) is None else fields.number(name, default or 0.0)
+
+    return Custom(read, lambda cap: {name: cap}, name=name)
+
+
+_TURNING, _ROTARY = "rotary", rotary()
+
+
+def _config(
+    spread: Callable[[Fields, int], Sequence[Mapping[str, Any]]],
+    gather: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]],
+    *,
+    vocab_size: int,
+    head_norm: Record | None,
+    cap: float | None,
+) -> Record:
+    """Return the table of a Gemma."""
+    attention = record(
+        GroupedAttention,
+        num_heads=size("num_attention_heads", 8),
+        kv_heads=size("num_key_value_heads", 4),
+        head_dim=size("head_dim", 256),
+        scale=computed(lambda fields: _SCALAR.read(fields) ** -0.5 * _sharper(fields.data[_TURNING]), _SCALAR.name),
+        projection_bias=_BIAS,
+        output_bias=_BIAS,
+        rotary=Custom(lambda fields: fields.data[_TURNING], lambda rotary: {_TURNING: rotary}),
+        query_norm=head_norm,
+        key_norm=head_norm,
+    ).writing(lambda attention: {_SCALAR.name: _scalar(attention)})
+    layer = {"attention": attention, "hidden": size("intermediate_size", 9216), "window": window()}
+    return record(
+        DecoderConfig,
+        Layers(size("num_hidden_layers", 26), layer, spread, gather),
+        width=size("hidden_size", 2304),
+        vocab_size=size("vocab_size", vocab_size),
+        positions="none",
+        max_length=POSITIONS,
+        scale_embeddings=True,
+        activation=_ACTIVATION,
+        gated=True,
+        feed_forward_bias=False,
+        residual="sandwich_norm",
+        norm=_NORM,
+        attention_softcap=_cap("attn_logit_softcapping", cap),
+        attention_dropout=number("attention_dropout", 0.0),
+        initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
+    )
 
 
 def _scalar(attention: Any) -> int:
@@ -131,38 +191,25 @@ _NORMS: Rules = (
     *one("pre_feedforward_layernorm.weight", "feed_forward_residual/norm/scale"),
     *one("post_feedforward_layernorm.weight", "feed_forward_residual/after/scale"),
 )
-_CAP = number("final_logit_softcapping")
+_TIED = flag("tie_word_embeddings", True)
+_SHARED: dict[str, Any] = {
+    "rules": decoder_rules(_NORMS),
+    "supported": {"use_bidirectional_attention": (False,)},
+    "standard": _standard,
+}
 
+GEMMA2 = decoder_family(  # Gemma Team 2024
+    "gemma2",
+    "Gemma2",
+    _config(_spread_alternating, _gather_alternating, vocab_size=256000, head_norm=None, cap=50.0),
+    classes=text_classes(_TIED, padding=0, softcap=_cap("final_logit_softcapping", 30.0)),
+    **_SHARED,
+)
 GEMMA3_TEXT = decoder_family(  # Gemma Team 2025
     "gemma3_text",
     "Gemma3",
-    record(
-        DecoderConfig,
-        Layers(size("num_hidden_layers", 26), _LAYER, _spread, _gather),
-        width=size("hidden_size"),
-        vocab_size=size("vocab_size", 262208),
-        positions="none",
-        max_length=POSITIONS,
-        scale_embeddings=True,
-        activation=_ACTIVATION,
-        gated=True,
-        feed_forward_bias=False,
-        residual="sandwich_norm",
-        norm=_NORM,
-        attention_dropout=number("attention_dropout", 0.0),
-        initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
-    ),
-    classes=text_classes(
-        flag("tie_word_embeddings", True),
-        base="TextModel",
-        softcap=Custom(
-            lambda fields: _CAP.read(fields) if fields.has(_CAP.name) else None,
-            lambda cap: {_CAP.name: cap},
-            name=_CAP.name,
-        ),
-    ),
+    _config(_spread, _gather, vocab_size=262208, head_norm=_NORM, cap=None),
+    classes=text_classes(_TIED, base="TextModel", padding=0, softcap=_cap("final_logit_softcapping")),
     base="TextModel",
-    rules=decoder_rules(_NORMS),
-    supported={"attn_logit_softcapping": (None,), "use_bidirectional_attention": (False,)},
-    standard=_standard,
+    **_SHARED,
 )

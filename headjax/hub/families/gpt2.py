@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from headjax.core.tensors import Normal
-from headjax.hub.families.entries import CAUSAL
-from headjax.hub.family import Family, ModelClass
-from headjax.hub.rules import FLAT, MATRIX, TRANSPOSED, Rule, Rules, affine, norm, one, projection, under
+from headjax.hub.families.entries import CAUSAL, text_classes
+from headjax.hub.family import Family
+from headjax.hub.rules import FLAT, MATRIX, Rule, Rules, affine, norm, one, projection, under
 from headjax.hub.table import (
-    Choice,
-    Fixed,
     Layers,
     Optional,
     TrainingOnly,
@@ -25,7 +23,6 @@ from headjax.nn.norms import LayerNorm
 
 _WIDTH, _HEADS = size("n_embd", 768), size("n_head", 12)
 _NORM = record(LayerNorm, epsilon=number("layer_norm_epsilon", 1e-5))
-_TIED = flag("tie_word_embeddings", True)
 
 _LAYER = {
     "attention": record(MultiHeadAttention, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS)),
@@ -70,14 +67,7 @@ GPT2 = Family(  # Radford et al. 2019
     class_prefix="GPT2",
     prefix="transformer.",
     config=_CONFIG,
-    classes=(
-        ModelClass(
-            suffix="LMHeadModel",
-            parts={"tied": _TIED},
-            rules=one("lm_head.weight", "output/kernel", TRANSPOSED),
-        ),
-        ModelClass(suffix="Model", parts={"tied": Choice(_TIED, {True: Fixed(True)})}),
-    ),
+    classes=text_classes(flag("tie_word_embeddings", True), logits="LMHeadModel"),
     rules=_RULES,
     copies=(("lm_head.weight", "transformer.wte.weight"),),
     aliases={

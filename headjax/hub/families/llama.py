@@ -7,15 +7,22 @@ from typing import Any
 
 from headjax.core.kind import Kind
 from headjax.core.tensors import Normal
-from headjax.hub.families.entries import CAUSAL, POSITIONS, rotary, window, windows_from, windows_to
-from headjax.hub.family import Family, HeadShape, ModelClass, any_size
+from headjax.hub.families.entries import (
+    CAUSAL,
+    POSITIONS,
+    rotary,
+    text_classes,
+    window,
+    windows_from,
+    windows_to,
+    written_part,
+)
+from headjax.hub.family import Family, HeadShape, any_size
 from headjax.hub.fields import Fields
-from headjax.hub.rules import TRANSPOSED, Rules, one, projection, projections, under
+from headjax.hub.rules import Rules, one, projection, projections, under
 from headjax.hub.table import (
-    Choice,
     Entry,
     Field,
-    Fixed,
     Layers,
     Optional,
     Record,
@@ -31,10 +38,11 @@ from headjax.nn.multi_head import GroupedAttention
 from headjax.nn.norms import RMSNorm
 
 _WIDTH, _HEADS = size("hidden_size"), size("num_attention_heads")
+HEAD_DIM = size("head_dim", lambda fields: _WIDTH.read(fields) // _HEADS.read(fields))
 _NORM = record(RMSNorm, epsilon=number("rms_norm_eps", 1e-6))
 
 
-def _config(
+def decoder_table(
     *,
     projection_bias: Entry | bool,
     output_bias: Entry | bool,
@@ -44,19 +52,23 @@ def _config(
     head_norm: Record | None = None,
     layer_window: Entry | None = None,
     layers: Callable[[Field, Mapping[str, Any]], Layers] = Layers,
+    part: Field | None = None,
+    **more: Any,
 ) -> Record:
-    """Return the table of a decoder."""
+    """Return the table of a decoder; `part` is the field of the share of dimensions that turn."""
     attention = record(
         GroupedAttention,
         num_heads=_HEADS,
         kv_heads=size("num_key_value_heads", _HEADS),
-        head_dim=head_dim or size("head_dim", lambda fields: _WIDTH.read(fields) // _HEADS.read(fields)),
+        head_dim=head_dim or HEAD_DIM,
         projection_bias=projection_bias,
         output_bias=output_bias,
         rotary=rotary_positions,
         query_norm=head_norm,
         key_norm=head_norm,
     )
+    if part is not None:
+        attention = attention.writing(lambda attention: written_part(attention, part))
     layer = {"attention": attention, "hidden": size("intermediate_size"), "window": layer_window}
     return record(
         DecoderConfig,
@@ -68,23 +80,24 @@ def _config(
         activation=activation("hidden_act", "silu"),
         gated=True,
         feed_forward_bias=feed_forward_bias,
-        norm=_NORM,
         attention_dropout=number("attention_dropout", 0.0),
         initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
+        **{"norm": _NORM} | more,
     )
 
 
-def decoder_rules(norms: Rules) -> Rules:
-    """Return the names of a decoder's tensors with these of a layer's norms."""
-    layer = (
-        *projections("self_attn.", "q_proj k_proj v_proj o_proj", "attention"),
-        *one("self_attn.q_norm.weight", "attention/query_norm/scale"),
-        *one("self_attn.k_norm.weight", "attention/key_norm/scale"),
-        *projection("mlp.gate_proj", "feed_forward/gate"),
-        *projection("mlp.up_proj", "feed_forward/up"),
-        *projection("mlp.down_proj", "feed_forward/down"),
-        *norms,
-    )
+_WEIGHTS: Rules = (
+    *projections("self_attn.", "q_proj k_proj v_proj o_proj", "attention"),
+    *one("self_attn.q_norm.weight", "attention/query_norm/scale"),
+    *one("self_attn.k_norm.weight", "attention/key_norm/scale"),
+    *projection("mlp.gate_proj", "feed_forward/gate"),
+    *projection("mlp.up_proj", "feed_forward/up"),
+)
+
+
+def decoder_rules(norms: Rules, weights: Rules = _WEIGHTS) -> Rules:
+    """Return the names of a decoder's tensors with these of a layer's norms and maps."""
+    layer = (*weights, *projection("mlp.down_proj", "feed_forward/down"), *norms)
     return (
         *one("embed_tokens.weight", "embeddings/token"),
         *under("layers.{}.", "decoder/{}/", layer),
@@ -92,7 +105,7 @@ def decoder_rules(norms: Rules) -> Rules:
     )
 
 
-_NORMS: Rules = (
+NORMS: Rules = (
     *one("input_layernorm.weight", "attention_residual/norm/scale"),
     *one("post_attention_layernorm.weight", "feed_forward_residual/norm/scale"),
 )
@@ -116,12 +129,12 @@ _DEFAULTS = {"max_position_embeddings": 2048}
 
 
 def decoder_family(model_type: str, class_prefix: str, config: Record, **parts: Any) -> Family:
-    """Return a family of decoders with one class for text and one without logits."""
+    """Return a family of decoders."""
     supported = CAUSAL | parts.pop("supported", {})
     shared: dict[str, Any] = {
         "prefix": "model.",
         "classes": text_classes(flag("tie_word_embeddings", False)),
-        "rules": decoder_rules(_NORMS),
+        "rules": decoder_rules(NORMS),
         "copies": (("lm_head.weight", "model.embed_tokens.weight"),),
         "ignored": (r"(model\.)?layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq",),
         "head_groups": (("decoder",),),
@@ -131,18 +144,6 @@ def decoder_family(model_type: str, class_prefix: str, config: Record, **parts: 
         "supported": supported,
     }
     return Family(model_type=model_type, class_prefix=class_prefix, config=config, **(shared | parts))
-
-
-def text_classes(tied: Field, base: str = "Model", **output: Entry) -> tuple[ModelClass, ModelClass]:
-    """Return the class with logits and the base model."""
-    return (
-        ModelClass(
-            suffix="ForCausalLM",
-            parts={"tied": tied, **output},
-            rules=one("lm_head.weight", "output/kernel", TRANSPOSED),
-        ),
-        ModelClass(suffix=base, parts={"tied": Choice(tied, {True: Fixed(True)}), **output}),
-    )
 
 
 def _windows(count: Field, layer: Mapping[str, Any]) -> Layers:
@@ -185,24 +186,24 @@ _ATTENTION_BIAS, _BIAS = flag("attention_bias", False), flag("mlp_bias", False)
 LLAMA = decoder_family(  # Touvron et al. 2023
     "llama",
     "Llama",
-    _config(projection_bias=_ATTENTION_BIAS, output_bias=_ATTENTION_BIAS, feed_forward_bias=_BIAS),
+    decoder_table(projection_bias=_ATTENTION_BIAS, output_bias=_ATTENTION_BIAS, feed_forward_bias=_BIAS),
 )
 MISTRAL = decoder_family(  # Jiang et al. 2023
     "mistral",
     "Mistral",
-    _config(projection_bias=False, output_bias=False, layer_window=window(4096)),
+    decoder_table(projection_bias=False, output_bias=False, layer_window=window(4096)),
     supported={"layer_types": (None,)},
 )
 QWEN2 = decoder_family(
     "qwen2",
     "Qwen2",
-    _config(projection_bias=True, output_bias=False, layer_window=window(), layers=_windows),
+    decoder_table(projection_bias=True, output_bias=False, layer_window=window(), layers=_windows),
     tokenizer_class="Qwen2Tokenizer",
 )
 QWEN3 = decoder_family(
     "qwen3",
     "Qwen3",
-    _config(
+    decoder_table(
         projection_bias=_ATTENTION_BIAS,
         output_bias=_ATTENTION_BIAS,
         head_dim=size("head_dim", 128),
@@ -214,7 +215,7 @@ QWEN3 = decoder_family(
 SMOLLM3 = decoder_family(
     "smollm3",
     "SmolLM3",
-    _config(
+    decoder_table(
         projection_bias=_ATTENTION_BIAS,
         output_bias=_ATTENTION_BIAS,
         feed_forward_bias=_BIAS,

@@ -26,6 +26,7 @@ from headjax.models.tasks import (
     Classification,
     DistilledClassification,
     MaskedLanguageModel,
+    NoTask,
     Pretraining,
     Regression,
     Span,
@@ -42,7 +43,7 @@ CODE = frozenset({*SHARED, MODELING})
 """Files of code of an export."""
 
 _BASE = {"AutoConfig": "HeadjaxConfig", "AutoModel": "HeadjaxModel"}
-_CAUSAL = {"AutoModelForCausalLM": "HeadjaxForCausalLM"}
+_DECODERS = {f"AutoModelFor{task}": f"HeadjaxFor{task}" for task in ("CausalLM", "SequenceClassification")}
 _IMAGES = {"AutoModelForImageClassification": "HeadjaxForImageClassification"}
 _TEXTS = {
     f"AutoModelFor{task}": f"HeadjaxFor{task}"
@@ -97,6 +98,10 @@ class RemoteFamily(Family):
         foreign = foreign_modules(config)
         if foreign:
             raise InexpressibleError(f"its code does not know what {', '.join(sorted(foreign))} defines")
+        if isinstance(config, DecoderConfig) and not isinstance(
+            config.task, Classification | Regression | NoTask | None
+        ):
+            raise InexpressibleError(f"its code for decoders has no {kind_of(config.task)}")
         config = dataclasses.replace(config, attention=tuple(map(_spelled_out, config.attention)))
         names = [name for name in BY_LAYER if hasattr(config, name) and name != "attention"]
         layers = [
@@ -116,7 +121,7 @@ class RemoteFamily(Family):
         return found | _usual(config)
 
     def class_names(self, config: Any) -> tuple[str, ...]:
-        if isinstance(config, DecoderConfig):
+        if isinstance(config, DecoderConfig) and config.task is None:
             return ("HeadjaxForCausalLM",)
         task = _TASKS.get(type(config.task))
         if isinstance(config, VisionConfig) and task is not None:
@@ -160,7 +165,7 @@ def _auto(config: ModelConfig) -> dict[str, str]:
     """Return the class of the code for each class of `transformers` that loads it."""
     if isinstance(config, EncoderConfig):
         return _BASE | _TEXTS
-    return _BASE | (_IMAGES if isinstance(config, VisionConfig) else _CAUSAL)
+    return _BASE | (_IMAGES if isinstance(config, VisionConfig) else _DECODERS)
 
 
 def _spelled_out(attention: Kind) -> Kind:
@@ -179,7 +184,7 @@ def _usual(config: Any) -> dict[str, Any]:
         if config.max_length is not None:
             found["max_position_embeddings"] = config.max_length + config.position_offset
     if isinstance(config, DecoderConfig):
-        return found | {"tie_word_embeddings": config.tied}
+        found["tie_word_embeddings"] = config.tied
     task = config.task
     if isinstance(task, Regression):
         return found | written_labels([f"LABEL_{i}" for i in range(task.outputs)]) | {"problem_type": "regression"}
@@ -190,7 +195,7 @@ def _usual(config: Any) -> dict[str, Any]:
 
 def _head(config: Any) -> str:
     """Return the name in PyTorch of the map to logits."""
-    of_tokens = isinstance(config, DecoderConfig) or isinstance(config.task, MaskedLanguageModel | Pretraining)
+    of_tokens = config.task is None or isinstance(config.task, MaskedLanguageModel | Pretraining)
     return "lm_head" if of_tokens else "classifier"
 
 

@@ -24,13 +24,17 @@ def split(x: Tensor, heads: int) -> Tensor:
 
 
 class Call:
-    """What an attention is told: mask `[batch or 1, 1, query or 1, key]`, bias of its logits, positions, dropout."""
+    """What an attention is told: mask `[batch or 1, 1, query or 1, key]`, logits' bias and cap, positions, dropout."""
 
-    def __init__(self, mask: Tensor | None, bias: Tensor | None, positions: Tensor, dropout: float) -> None:
-        self.mask, self.bias, self.positions, self.dropout = mask, bias, positions, dropout
+    def __init__(self, mask: Any, bias: Any, positions: Tensor, dropout: float, cap: float | None = None) -> None:
+        self.mask, self.bias, self.positions, self.dropout, self.cap = mask, bias, positions, dropout, cap
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float, own: Tensor | None = None) -> Tensor:
         mask, biases = self.mask, [bias for bias in (self.bias, own) if bias is not None]
+        if self.cap is not None:
+            logits = self.cap * torch.tanh(sum(biases, scale * query @ key.transpose(2, 3)).float() / self.cap)
+            logits = logits if mask is None else logits.where(mask, -math.inf)
+            return functional.dropout(logits.softmax(dim=-1).to(value.dtype), self.dropout) @ value
         if biases:
             mask = sum(biases) if mask is None else sum(biases).where(mask, -math.inf)
         return functional.scaled_dot_product_attention(query, key, value, mask, self.dropout, scale=scale)
@@ -224,7 +228,8 @@ class Layer(GradientCheckpointingLayer):
 
     def __init__(self, shared: dict[str, Any], own: dict[str, Any], number: int) -> None:
         super().__init__()
-        self.number, self.head_ids, self.attention_dropout = number, head_ids(own), shared["attention_dropout"]
+        self.number, self.head_ids = number, head_ids(own)
+        self.attention_dropout, self.softcap = shared["attention_dropout"], shared.get("attention_softcap")
         self.attention = attention(own, shared["width"], shared["width"])
         self.feed_forward = FeedForward(shared, own["hidden"])
         self.attention_residual, self.feed_forward_residual = Residual(shared), Residual(shared)
@@ -232,7 +237,7 @@ class Layer(GradientCheckpointingLayer):
     def forward(self, x: Tensor, mask: Tensor | None, positions: Tensor, cache: Any = None, bias: Any = None) -> Tensor:
         """`mask` is True where queries may attend, `bias` of all original heads; `cache` holds the tokens before."""
         bias = None if bias is None else bias[:, self.head_ids]
-        call = Call(mask, bias, positions, self.attention_dropout if self.training else 0.0)
+        call = Call(mask, bias, positions, self.attention_dropout if self.training else 0.0, self.softcap)
 
         def attended(inputs: Tensor) -> Tensor:
             key, value = self.attention.key_values(inputs, positions)

@@ -1,7 +1,7 @@
 """A decoder of text (GPT-2, Llama, Mistral, Qwen, Gemma and their kin) whose layers have sizes of their own.
 
 Written by headjax; needs PyTorch and `transformers`: `AutoModelForCausalLM.from_pretrained(FOLDER,
-trust_remote_code=True)`.
+trust_remote_code=True)`, or `AutoModelForSequenceClassification`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPast,
+    CausalLMOutputWithPast,
+    SequenceClassifierOutputWithPast,
+)
 from transformers.utils.generic import can_return_tuple
 
 from .layers_headjax import make_layers
@@ -143,3 +147,34 @@ class HeadjaxForCausalLM(HeadjaxPreTrainedModel, GenerationMixin):
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **named)
         return CausalLMOutputWithPast(loss, logits, found.past_key_values, found.hidden_states)
+
+
+class HeadjaxForSequenceClassification(HeadjaxPreTrainedModel):
+    """Classes of texts, or numbers, by the last token that is no padding."""
+
+    def __init__(self, config: HeadjaxConfig) -> None:
+        super().__init__(config)
+        shared, task = config.headjax, config.headjax["task"] or {}
+        self.model, self.dropout = HeadjaxModel(config), nn.Dropout(task.get("dropout", 0.0))
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels, bias=shared["output_bias"])
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **named: Any,
+    ) -> SequenceClassifierOutputWithPast:
+        found = self.model(input_ids, attention_mask, position_ids, **named)
+        present, padding = torch.ones_like(input_ids), self.config.headjax["padding_token"]
+        present = present if attention_mask is None else attention_mask.long()
+        present = present if padding is None else present * (input_ids != padding)
+        last = (present * torch.arange(input_ids.shape[1], device=input_ids.device)).argmax(dim=1)
+        pooled = found.last_hidden_state[torch.arange(len(last), device=last.device), last]
+        logits, loss = self.classifier(self.dropout(pooled)), None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+        return SequenceClassifierOutputWithPast(loss, logits, found.past_key_values, found.hidden_states)

@@ -110,6 +110,8 @@ def refusal(name: str, operands: Operands, machine: Machine) -> str | None:
         return f"computes in {' and '.join(kernel.dtypes)}, not in {dtype}"
     if name == REFERENCE:
         return None
+    if operands.softcap is not None:
+        return "does not cap logits"
     if operands.dropout.active:
         return "has no dropout of attention probabilities"
     lengths = (operands.query.shape[1], operands.key.shape[1])

@@ -42,7 +42,7 @@ def collaborative_attention(operands: Operands, block: int | None = None, interp
 
     A query that may see no key gets an average of some values; the reference gives the average of all.
     """
-    query, key, value, scale, mask, bias, _, mixing, _ = operands
+    query, key, value, scale, mask, bias, _, mixing, *_ = operands
     assert mixing is not None  # `refusal` lets no other call through
     batch, queries, _, _ = query.shape
     keys = key.shape[1]

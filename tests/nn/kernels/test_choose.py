@@ -50,6 +50,8 @@ DROPOUT = Dropout(0.1, jax.random.key(0))
         (Machine("gpu"), {"size": 768}, "einsum"),
         (Machine("gpu"), {"lengths": (255, 256)}, "einsum"),
         (Machine("gpu"), {"dropout": DROPOUT}, "einsum"),
+        (Machine("gpu"), {"softcap": 50.0}, "einsum"),
+        (Machine("tpu"), {"softcap": 50.0}, "einsum"),
     ],
 )
 def test_auto_takes_the_best_that_can(machine, changes, taken):
