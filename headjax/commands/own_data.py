@@ -49,7 +49,7 @@ FAMILIES: dict[type, tuple[OwnTask, ...]] = {
         "questions",
     ),
     EncoderDecoderConfig: ("translation",),
-    DecoderConfig: ("text", "classification", "pairs", "multi_label", "regression"),
+    DecoderConfig: ("text", "classification", "pairs", "multi_label", "regression", "similarity"),
 }
 """Tasks by kind of model."""
 

@@ -23,6 +23,7 @@ from headjax.core.serialize import kind_of
 from headjax.data import metrics as formulas
 from headjax.data.examples import Source
 from headjax.models.config import Batch, ModelConfig, Output
+from headjax.models.decoder import DecoderConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import (
@@ -236,10 +237,16 @@ class Similarities(Numbers):
     """Correlations of the similarities of sentence embeddings, as the model compares them, with right ones."""
 
     def fit(self, config: ModelConfig) -> ModelConfig:
-        output = getattr(config, "task", None)
-        if not isinstance(config, EncoderConfig) or not isinstance(output, NoTask | SentenceSimilarity):
-            raise misfit(config, "none, or a sentence_similarity, of an encoder")
-        return dataclasses.replace(config, task=SentenceSimilarity()) if isinstance(output, NoTask) else config
+        if not embeds(config):
+            raise misfit(config, "none, or a sentence_similarity, of an encoder or a decoder")
+        plain: Any = config
+        return dataclasses.replace(plain, task=SentenceSimilarity()) if isinstance(plain.task, NoTask) else config
+
+
+def embeds(config: ModelConfig) -> bool:
+    """Return whether a model of texts makes sentence vectors, or has nothing else to do."""
+    output = getattr(config, "task", None)
+    return isinstance(config, EncoderConfig | DecoderConfig) and isinstance(output, NoTask | SentenceSimilarity)
 
 
 def predicted_class(output: Output, batch: Batch) -> jax.Array:

@@ -15,12 +15,12 @@ from headjax.data.registry import PAIR_COLUMNS, TASKS
 from headjax.data.store import is_prepared
 from headjax.data.tables import has_lists
 from headjax.data.wikitext import CONTEXT
+from headjax.evaluation.measures import embeds
 from headjax.evaluation.selection import SPLITS, selection_of
 from headjax.evaluation.task import Task, measure_of
 from headjax.models.config import ModelConfig
-from headjax.models.encoder import EncoderConfig
 from headjax.models.model import Model
-from headjax.models.tasks import MultiLabel, NoTask, Regression, SentenceSimilarity
+from headjax.models.tasks import MultiLabel, Regression, SentenceSimilarity
 from headjax.models.tasks.classification import names_or_numbers
 from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -170,8 +170,7 @@ def table_form(path: str, columns: Mapping[str, str], model: Model, *, trains: b
     if isinstance(output, MultiLabel) or has_lists(path, columns["label"]):
         return "multi_label"
     labels, pairs = read_labels(path, columns["label"]), "second" in columns
-    embeds = isinstance(model.config, EncoderConfig) and isinstance(output, NoTask | SentenceSimilarity)
-    if embeds and pairs and (columns["label"] == "score" or labels.real):
+    if embeds(model.config) and pairs and (columns["label"] == "score" or labels.real):
         return "similarity"
     if isinstance(output, Regression) or (labels.real and (trains or not names_or_numbers(model.config))):
         return "regression"

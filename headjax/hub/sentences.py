@@ -21,6 +21,7 @@ from headjax.hub.rules import BoundRule, Place, affine
 from headjax.hub.safetensors_files import SINGLE, SafetensorsFiles, shorten, write_safetensors
 from headjax.hub.table import InexpressibleError
 from headjax.models.config import ModelConfig
+from headjax.models.decoder import DecoderConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.model import Model
 from headjax.models.tasks import Dense, NoTask, SentenceSimilarity
@@ -98,6 +99,8 @@ def embedding_config(config: ModelConfig, folder: Path, files: Mapping[str, byte
     task = read_task(folder, files)
     if task is None:
         return config
+    if isinstance(config, DecoderConfig):
+        return dataclasses.replace(config, task=task, tied=True, output_bias=False)  # logits without weights
     if not isinstance(config, EncoderConfig):
         raise ConfigError(f"{folder / MODULES}: sentence vectors of a {kind_of(config)} are not supported")
     return dataclasses.replace(config, task=task)
@@ -197,7 +200,8 @@ def without_sentences(model: Model) -> Model:
     if len(task.dense) > len(DENSE) or not {dense.activation for dense in task.dense} <= {*_PHI.values()}:
         known = ", ".join(map(str, _PHI.values()))
         raise InexpressibleError(f"task.dense: at most {len(DENSE)} maps are written, with activations {known}")
-    config = dataclasses.replace(model.config, task=NoTask())  # type: ignore[call-arg]
+    plain = None if isinstance(model.config, DecoderConfig) else NoTask()  # with logits of its embeddings
+    config = dataclasses.replace(model.config, task=plain)  # type: ignore[call-arg]
     return model.replace(config=config, params={**model.params, "output": {}})
 
 

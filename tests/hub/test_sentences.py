@@ -19,6 +19,7 @@ from headjax.hub.importing import config_of
 from headjax.hub.sentences import task_files
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification, Dense, SentenceSimilarity
+from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.vocabulary import write_lines
 from tests.hub.directories import CONFIGS, model_of, refused_export
 from tests.hub.test_companions import contents
@@ -26,6 +27,7 @@ from tests.tokenizers.test_settings import wordpieces
 
 DENSE = (Dense(size=6), Dense(size=4, activation=None, bias=False))
 MAPPED = SentenceSimilarity(pooling=("max", "cls"), dense=DENSE, normalize=True, similarity="dot", max_seq_length=7)
+PADDED = (("eos_token", "<|endoftext|>"), ("pad_token", "<|endoftext|>"))
 MODULES = ["", "1_Pooling", "2_Normalize"]
 
 
@@ -136,13 +138,32 @@ def test_a_smaller_model_keeps_its_vectors(tmp_path):
     assert "HeadjaxModel" in (tmp_path / "out" / "config.json").read_text()
 
 
-def test_a_decoder_is_refused(tmp_path):
-    to_huggingface(model_of(CONFIGS["llama"]), tmp_path / "st")
-    for name, data in task_files(SentenceSimilarity(pooling=("lasttoken",)), 8).items():
+def test_an_encoder_decoder_is_refused(tmp_path):
+    to_huggingface(model_of(CONFIGS["t5"]), tmp_path / "st")
+    for name, data in task_files(SentenceSimilarity(), 8).items():
         (tmp_path / "st" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "st" / name).write_bytes(data)
-    with pytest.raises(HeadjaxError, match=r"modules.json: sentence vectors of a decoder"):
+    with pytest.raises(HeadjaxError, match=r"modules.json: sentence vectors of an? encoder_decoder"):
         from_huggingface(tmp_path / "st")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_decoder_makes_vectors_of_its_last_tokens(tied, tmp_path):
+    """As sentence-transformers does, which pads on the left, before and after removals; tied logits do not matter."""
+    fields = CONFIGS["qwen3"] | {"vocab_size": 300, "tie_word_embeddings": tied}
+    base = model_of(fields).replace(tokenizer=dataclasses.replace(byte_tokenizer(), special=PADDED))
+    task = SentenceSimilarity(pooling=("lasttoken",), normalize=True)
+    to_huggingface(with_task(base, task), tmp_path / "st")
+    model = from_huggingface(tmp_path / "st")
+    assert model.config.task == dataclasses.replace(task, max_seq_length=model.config.task.max_seq_length)
+    assert max_difference(with_task(base, task), tmp_path / "st") < 1e-6
+    prune(model, ["decoder/0/1", "decoder/1/2"]).save(tmp_path / "model")
+    smaller = headjax.load(tmp_path / "model")
+    to_huggingface(smaller, tmp_path / "out")
+    assert max_difference(smaller, tmp_path / "out") < 1e-6
+    pytest.importorskip("sentence_transformers")
+    assert_same(model, computed(tmp_path / "st"), tmp_path)
+    assert_same(smaller, computed(tmp_path / "out"), tmp_path)
 
 
 LIBRARY = {
