@@ -36,12 +36,14 @@ Records = Source
 """Records by index, which look the same."""
 
 
+@dataclasses.dataclass(frozen=True)
 class RandomSource(abc.ABC):
     """Examples with random parts, drawn again each time training reads them (masked tokens, cropped images)."""
 
-    @abc.abstractmethod
+    records: Records
+
     def __len__(self) -> int:
-        """Number of examples."""
+        return len(self.records)
 
     @abc.abstractmethod
     def draw(self, index: int, generator: np.random.Generator) -> Mapping[str, np.ndarray]:
@@ -85,12 +87,16 @@ Pad = Callable[[Record, int], dict[str, np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Padded:
-    """Examples of different lengths, each padded when it is read."""
+    """Examples of different lengths, each padded when it is read.
+
+    With `bounds`, `train_iterator` pads each batch to one of these lengths, or to `length`.
+    """
 
     records: Records
     lengths: np.ndarray
     length: int
     pad: Pad
+    bounds: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -115,12 +121,20 @@ class Padded:
         """Return the first examples; all of them if the limit is 0."""
         return self.select(np.arange(min(limit or len(self), len(self))))
 
-    def buckets(self, bounds: Sequence[int]) -> list[Self]:
-        """Return the examples in groups by length, none empty; each is padded to its bound, the last to `length`."""
-        ends = bucket_ends(bounds, self.length)
-        number = np.searchsorted(ends, self.lengths)
-        groups = [(np.flatnonzero(number == i), end) for i, end in enumerate(ends)]
-        return [self.select(indices, end) for indices, end in groups if indices.size]
+    def ends(self, bounds: Sequence[int]) -> np.ndarray:
+        """Return the bounds below `length`, and `length`, ascending."""
+        require(all(bound >= 1 for bound in bounds), "buckets", f"must be positive lengths, got {list(bounds)}")
+        return np.asarray(sorted({bound for bound in bounds if bound < self.length} | {self.length}))
+
+
+def by_length(source: Source, bounds: Sequence[int]) -> Sequence[Source]:
+    """Return examples of different lengths in groups, short ones first, each padded to its bound; others are one."""
+    if not bounds or not isinstance(source, Padded):
+        return [source]
+    ends = source.ends(bounds)
+    number = np.searchsorted(ends, source.lengths)
+    groups = [(np.flatnonzero(number == i), int(end)) for i, end in enumerate(ends)]
+    return [source.select(indices, end) for indices, end in groups if indices.size]
 
 
 def subset(source: Source, indices: np.ndarray) -> Source:
@@ -135,10 +149,10 @@ def sequences(
     limit: int | None = None,
 ) -> Padded:
     """Return sequences in memory as examples."""
-    count = len(columns["input_ids"])
+    rows = zip(*columns.values(), strict=True)
     records = [
-        {name: column[i] for name, column in columns.items()} | {name: one[i : i + 1] for name, one in targets.items()}
-        for i in range(count)
+        dict(zip(columns, row, strict=True)) | {name: one[i : i + 1] for name, one in targets.items()}
+        for i, row in enumerate(rows)
     ]
     lengths = np.asarray([len(ids) for ids in columns["input_ids"]], np.int64)
     pad = functools.partial(pad_sequence, padding_id=padding_id, targets=tuple(targets))
@@ -165,11 +179,6 @@ def rounded_length(lengths: np.ndarray, limit: int | None = None) -> int:
     longest = int(lengths.max(initial=1))
     rounded = -(-longest // MULTIPLE) * MULTIPLE
     return rounded if limit is None else max(min(rounded, limit), longest)
-
-
-def bucket_ends(bounds: Sequence[int], length: int) -> list[int]:
-    """Return the bounds below `length`, and `length`, ascending."""
-    return sorted({bound for bound in bounds if bound < length} | {length})
 
 
 class TokenBlocks:
@@ -214,9 +223,8 @@ def encode_sequences(
     inputs = list(first) if second is None else list(zip(first, second, strict=True))
     with library_errors(CANNOT_READ):
         encoded = backend.encode_batch(inputs, add_special_tokens=True)
-    return Sequences(
-        [np.asarray(one.ids, np.int32) for one in encoded], [np.asarray(one.type_ids, np.int32) for one in encoded]
-    )
+    ids, types = ([np.asarray(getattr(one, name), np.int32) for one in encoded] for name in ("ids", "type_ids"))
+    return Sequences(ids, types)
 
 
 def encode_packed(

@@ -105,7 +105,7 @@ def test_files_of_a_bucket_are_found_and_read(bucket, tmp_path):
     (home / "b.md").write_text("bee")
     (home / ".hidden" / "c.txt").write_text("hidden")
     (home / "d.txt.gz").write_bytes(gzip.compress(b"three\nfour"))
-    assert [file.relative_to(home).as_posix() for file in find_files(bucket)] == ["b.md", "deep/a.txt"]
+    assert [file.relative_to(home).as_posix() for file in find_files(bucket)] == ["b.md", "d.txt.gz", "deep/a.txt"]
     assert find_files(f"{bucket}/*/a.txt") == [home / "deep" / "a.txt"]
     assert list(read_lines(home / "deep" / "a.txt")) == ["one\n", "two\n"]
     assert list(read_lines(home / "d.txt.gz")) == ["three\n", "four"]

@@ -84,7 +84,6 @@ def test_examples_are_those_of_the_form(prepared_films, film_rows, wordpiece):
     found = open_prepared(prepared_films)
     assert len(found.of("train")) > 3
     assert found.settings.tokenizer == wordpiece.fingerprint
-    assert found.settings.versions["headjax"]
     data = json.loads((prepared_films / "manifest.json").read_text())
     assert data["form"] == {"kind": "labelled", "length": 12, "pairs": False, "classes": ["bad", "good"], "scale": 1.0}
 
@@ -126,9 +125,9 @@ def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films
     out = shutil.copytree(prepared_films, tmp_path / "films")
     write = preparing.write_shard
 
-    def stopped(path, *rest):
+    def stopped(*shard):
         assert open_prepared(out).waiting
-        write(path, *rest)
+        write(*shard)
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patched:

@@ -14,7 +14,6 @@ from headjax.data.loading import Reading, load_rows, totals
 from headjax.data.registry import TASKS
 from headjax.data.rehearsal import made_up_rows
 from headjax.data.rows import Row
-from headjax.data.stream import LengthBuckets
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.vocabulary import task_rows, write_lines
 
@@ -98,8 +97,8 @@ def test_rows_become_a_tasks_data(wordpiece):
     form = LabelledForm(length=8, classes=("bad", "good"))
     rows = {"train": films("bad", 1, "good"), "validation": films("good")}
     data = load_rows(form, rows, wordpiece, {"text": "films"}, Reading(metrics=("f1",), buckets=(4,)))
-    assert isinstance(data.train, LengthBuckets)
-    assert data.train.rows.values("labels").tolist() == [0, 1, 1]
+    assert data.train.bounds == (4,)
+    assert data.train.values("labels").tolist() == [0, 1, 1]
     assert data.info["text"] == "films"
     assert data.info["labels"] == ["bad", "good"]
     assert data.info["train"] == totals([(3, {"tokens": 15, "words": 9, "bytes": 33})])

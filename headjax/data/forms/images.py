@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from headjax.core.class_names import ClassIndex
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.serialize import kind
-from headjax.data.augmentation import Augmentation, RandomSquare
+from headjax.data.augmentation import Augmentation
 from headjax.data.examples import Mapped, RandomSource, Record, Records, Source
 from headjax.data.forms.form import Encoded, Form, Seed
-from headjax.data.forms.labelled import class_label, class_measure
+from headjax.data.forms.labelled import class_measure
 from headjax.data.forms.preprocessing import Preprocessing
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
@@ -63,23 +61,12 @@ class ImageForm(Form):
         require(self.stored >= self.size, "stored", f"{self.stored} pixels are fewer than size, {self.size}")
         require(len(self.mean) == len(self.deviation), "mean", "and deviation must have as many channels")
 
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        return self.classes
-
     def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
-        records: list[Record] = []
-        for row in rows:
-            label = class_label(row, self._index)
-            records.append({"image": self._square(row), "labels": label})
-        return Encoded(records, {})
+        return Encoded([self.record(row) for row in rows], {})
 
-    @functools.cached_property
-    def _index(self) -> ClassIndex:
-        return ClassIndex(self.classes)
-
-    def _square(self, row: Row) -> np.ndarray:
-        """Return the image as it is stored."""
+    def record(self, row: Row) -> Record:
+        """Return an image as it is stored, and its label."""
+        label = np.asarray([self.number(row.values["label"], row.place)], np.int32)
         pixels, channels = np.asarray(row.values["image"]), len(self.mean)
         pixels = np.repeat(pixels[:, :, None], channels, axis=2) if pixels.ndim == 2 else pixels
         if pixels.ndim != 3 or pixels.shape[2] != channels or pixels.dtype != np.uint8:
@@ -87,7 +74,7 @@ class ImageForm(Form):
             raise DataError(f"{row.place}: expected an image uint8 [height, width, {channels}], got {found}")
         if pixels.shape[:2] != (self.stored, self.stored):
             pixels = _scaled(pixels, self.stored, self.resample, self.stretched)
-        return np.ascontiguousarray(pixels)
+        return {"image": np.ascontiguousarray(pixels), "labels": label}
 
     def preprocessed(self, by: Preprocessing | None, *, stored: bool = False) -> ImageForm:
         """Return the form whose images are as a model's files say; those `stored` already keep their size."""
@@ -103,20 +90,12 @@ class ImageForm(Form):
             fields |= {name: getattr(by, name) for name in ("size", "stored", "stretched", "resample")}
         return dataclasses.replace(self, **fields)
 
-    @property
-    def usual(self) -> Augmentation:
-        """The random changes of training images unless others are asked for."""
-        return Augmentation(crop=RandomSquare(margin=self.margin), flip=0.5 if self.flip else 0.0)
-
-    @property
-    def limit(self) -> int:
-        return 1
-
     def tokens(self, record: Record) -> int:
         return 1
 
     def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
-        return AugmentedImages(records, self, self.usual) if split == "train" else Mapped(records, self.plain)
+        usual = Augmentation(area=None, margin=self.margin, flip=0.5 if self.flip else 0.0)
+        return AugmentedImages(records, self, usual) if split == "train" else Mapped(records, self.plain)
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         return class_measure(metrics, self.classes)
@@ -137,40 +116,25 @@ class ImageForm(Form):
 class AugmentedImages(RandomSource):
     """Images changed at random; where two become one, `labels` are float32 `[classes]` that sum to 1."""
 
-    records: Records
     form: ImageForm
     augmentation: Augmentation
 
-    def __len__(self) -> int:
-        return len(self.records)
-
     def draw(self, index: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
         values, label = self._one(index, generator)
-        if self.augmentation.mix is None:
+        if not (self.augmentation.mixup or self.augmentation.cutmix):
             return {"pixel_values": values, "labels": label}
         other, other_label = self._one(int(generator.integers(len(self))), generator)
-        mixed = self.augmentation.mix(values, other, generator)
+        mixed, share = self.augmentation.mix(values, other, generator)
         labels = np.zeros(len(self.form.classes), np.float32)
-        labels[label] = mixed.share
-        labels[other_label] += 1.0 - mixed.share
-        return {"pixel_values": mixed.values, "labels": labels}
+        labels[label] = share
+        labels[other_label] += 1.0 - share
+        return {"pixel_values": mixed, "labels": labels}
 
     def _one(self, index: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return an image as a model reads it, and its label."""
+        """Return an image and its label."""
         record = self.records[index]
-        square = self.augmentation.crop(record["image"], self.form.size, generator)
-        if self.augmentation.flip and generator.random() < self.augmentation.flip:
-            square = square[:, ::-1]
+        square = self.augmentation.square(record["image"], self.form.size, generator)
         return self.form.values(square), record["labels"][0]
-
-
-def augmented(source: Source, augmentation: Augmentation | None) -> Source:
-    """Return a source of training images with another augmentation, if one is given."""
-    if augmentation is None:
-        return source
-    if not isinstance(source, AugmentedImages):
-        raise DataError("config.data.augmentation: the examples of this task are not images")
-    return dataclasses.replace(source, augmentation=augmentation)
 
 
 def _scaled(pixels: np.ndarray, side: int, resample: int, stretched: bool) -> np.ndarray:
