@@ -28,7 +28,8 @@ class Augmentation(Checked):
         ratio: least and greatest width over height.
         margin: width of the black frame in pixels.
         flip: probability that the square is mirrored left and right.
-        mixup: alpha of share * first + (1 - share) * second, share from Beta(alpha, alpha) (Zhang et al. 2018); 0: none.
+        mixup: alpha of share * first + (1 - share) * second, share from Beta(alpha, alpha) (Zhang et al. 2018); 0 for
+            none.
         cutmix: alpha of a rectangle of the second image in the first (Yun et al. 2019), its sides sqrt(1 - share) of
             the image's, its centre uniform, and the label's share what is left uncovered; 0 for none.
     """

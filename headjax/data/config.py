@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -15,20 +16,20 @@ import numpy as np
 
 from headjax.core.class_names import class_numbers, find_class, is_missing, reorder, sorted_names, tell_nothing
 from headjax.core.configuration import parse_arguments
-from headjax.core.errors import DataError, require, within
+from headjax.core.errors import DataError, HeadjaxError, require, within
 from headjax.core.fields import Checked, Count, Share, Size, unknown_name
 from headjax.data.augmentation import Augmentation
 from headjax.data.corpus import Embedded, embedded_split
-from headjax.data.examples import Mapped
+from headjax.data.examples import Padded, Record
 from headjax.data.files import ROOT, search, source_of
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm
+from headjax.data.forms.images import AugmentedImages, Preprocessing
 from headjax.data.forms.labelled import finite
-from headjax.data.forms.preprocessing import Preprocessing
 from headjax.data.forms.questions import usual_stride
 from headjax.data.image_rows import ImageRows, image_rows
-from headjax.data.loading import Reading, Stored, load_rows, task_data
+from headjax.data.loading import Stored, load_rows, task_data
 from headjax.data.readers import find_layout, task_rows
-from headjax.data.recognise import Named, first_file, named_task
+from headjax.data.recognise import Named, first_file, named_task, recognise
 from headjax.data.registry import TASKS
 from headjax.data.rehearsal import VOCABULARY, letters_tokenizer, made_up_rows
 from headjax.data.rows import Row, Rows, RowSource, Split
@@ -44,6 +45,9 @@ from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 
 EMBEDDED: Mapping[str, Embedded] = {"python": "docs", "python_code": "code"}
 """Texts that every Python carries, by task."""
+
+ONE_LABEL = {"classification", "pairs", "regression", "similarity", "text"}
+"""Forms that a file may be read as by choice."""
 
 
 class Opened(NamedTuple):
@@ -147,25 +151,52 @@ class DataConfig(Checked):
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         """Read and encode the data, with the model's tokenizer or one of its own; nothing is written to disk."""
-        reading = Reading((), self.buckets, self.augmentation)
+        try:
+            data = self._load(tokenizer)
+        except DataError as error:
+            raise DataError(f"{error}{self._better()}") from None
+        train = data.train
+        if len(train) and self.augmentation is not None:
+            if not isinstance(train, AugmentedImages):
+                raise DataError("config.data.augmentation: the examples of this task are not images")
+            train = dataclasses.replace(train, augmentation=self.augmentation)
+        if len(train) and self.buckets:
+            if not isinstance(train, Padded):
+                raise DataError("config.data.buckets: the examples of this task are all of one length")
+            train = dataclasses.replace(train, bounds=self.buckets)
+        return data._replace(train=train)
+
+    def _better(self) -> str:
+        """Return in words the form of one's own files, if it is another one than the task's."""
+        with contextlib.suppress(HeadjaxError, OSError):
+            name, path = self.task.partition(":")[::2]
+            if path and self.named.spec.own and not self.columns:
+                found = recognise(path)
+                if found != name and not {found, name} <= ONE_LABEL:
+                    return f"; it looks like {found}:{path}"
+        return ""
+
+    def _load(self, tokenizer: Tokenizer | None) -> TaskData:
         if self.folder is not None and not self.rehearsal:
             name = self.task.partition(":")[0]
             name = name if name in TASKS else ""
-            return load_prepared(self.folder, name, tokenizer, self._fields(), reading, self.preprocessing)
+            return load_prepared(self.folder, name, tokenizer, self._fields(), self.preprocessing)
         spec = self.named.spec
-        reading = reading._replace(metrics=spec.metrics)
         if self.rehearsal:
-            return self._rehearsed(tokenizer, reading)
+            return self._rehearsed(tokenizer)
         if spec.name == "wikitext2":
             return self._wikitext2(tokenizer or self._tokenizer(spec, ()))
         form, rows, place, images = self.open()[1:]
         if isinstance(form, ImageForm):
-            stored = {split: images_when_read(form, source) for split, source in rows.items()}
-            return task_data(form, None, stored, {"images": place, "data": images}, reading)
+            stored: dict[Split, Stored] = {
+                split: Stored(ImagesInFiles(form, source), np.ones(source.count), {"examples": source.count})
+                for split, source in rows.items()
+            }
+            return task_data(form, None, stored, {"images": place, "data": images}, spec.metrics)
         read: dict[Split, list[Row]] = {split: [*source.rows()] for split, source in rows.items()}
         read = {"train": read.get("train", []), "validation": read["validation"][: self.limit or None]}
         tokenizer = tokenizer or self._tokenizer(spec, (one for row in read["train"] for one in form.texts(row)))
-        data = load_rows(form, read, tokenizer, {"text": place}, reading, seed=(self.seed,))
+        data = load_rows(form, read, tokenizer, {"text": place}, spec.metrics, (self.seed,))
         if "f1" not in spec.metrics or not self.classes or data.measured is None:
             return data
         # GLUE's F1 is that of its class 1, whatever number the model has for it.
@@ -179,8 +210,8 @@ class DataConfig(Checked):
         given = [*paths] or ([path] if path else [])
         if spec.name in EMBEDDED and not given:
             found = embedded_split(EMBEDDED[spec.name], self.validation_fraction or spec.held_out)
-            rows = {split: RowSource.of([document_row(one) for one in some]) for split, some in found.items()}
-            return Opened(spec, self._form(spec), rows, spec.files)
+            sources = {split: RowSource.of([document_row(one) for one in some]) for split, some in found.items()}
+            return Opened(spec, self._form(spec), sources, spec.files)
         train = [spec.located(source_of(one)) for one in given]
         held = [spec.located(source_of(self.validation))] if self.validation else []
         if not train:
@@ -225,9 +256,9 @@ class DataConfig(Checked):
         """Return the form with what stands in the rows: classes of the training rows, the largest similarity."""
         if self.named.spec.own and isinstance(form, SimilarityForm) and "scale" not in self.form:
             label = [*form.fields][-1]
-            found = [row for source in rows.values() for row in source.rows()]
-            scored = [row for row in found if not is_missing(row.values[label], numbers=True)]
-            return dataclasses.replace(form, scale=max([1.0, *(finite(row.place, row.values[label]) for row in scored)]))
+            found = ((row.place, row.values[label]) for source in rows.values() for row in source.rows())
+            scores = [finite(place, value) for place, value in found if not is_missing(value, numbers=True)]
+            return dataclasses.replace(form, scale=max([1.0, *scores]))
         if not self._has_classes:
             return form
         classes = self.classes or form.label_names
@@ -277,7 +308,7 @@ class DataConfig(Checked):
         config = WikiText2(path=folder, context=context, stride=words.stride, split=words.split)
         return config.load(tokenizer, trains=not self.whole)
 
-    def _rehearsed(self, tokenizer: Tokenizer | None, reading: Reading) -> TaskData:
+    def _rehearsed(self, tokenizer: Tokenizer | None) -> TaskData:
         """Return made-up examples in the form of a task; a quarter as many are evaluated on, at least one."""
         spec = self.named.spec
         known = {field.name for field in dataclasses.fields(spec.form)}
@@ -289,7 +320,7 @@ class DataConfig(Checked):
             tokenizer = train_bpe(texts, VOCABULARY) if spec.vocabulary == "bpe" else letters_tokenizer(texts)
         splits: dict[Split, list[Row]] = {"train": rows[: self.rehearsal], "validation": rows[self.rehearsal :]}
         info = {"text": "made up to rehearse", "task": spec.name}
-        return load_rows(form, splits, tokenizer if form.reads_text else None, info, reading)
+        return load_rows(form, splits, tokenizer if form.reads_text else None, info, spec.metrics)
 
 
 def protocol(path: str) -> tuple[str, SimpleNamespace]:
@@ -300,11 +331,19 @@ def protocol(path: str) -> tuple[str, SimpleNamespace]:
     return folder, parse_arguments(words, "wikitext2", context=0, stride=0, split="validation")
 
 
-def images_when_read(form: ImageForm, source: RowSource) -> Stored:
-    """Return images that are read from their files and encoded each time."""
-    assert source.at is not None
-    at, count = source.at, source.count
-    return Stored(Mapped(range(count), lambda i: form.record(at(i))), np.ones(count, np.int64), {"examples": count})
+@dataclasses.dataclass(frozen=True)
+class ImagesInFiles:
+    """Records of images, which are read from their files and encoded each time."""
+
+    form: ImageForm
+    source: RowSource
+
+    def __len__(self) -> int:
+        return self.source.count
+
+    def __getitem__(self, index: int) -> Record:
+        assert self.source.at is not None
+        return self.form.record(self.source.at(index))
 
 
 def _usable(spec: TaskSpec, folder: Path) -> Path | None:

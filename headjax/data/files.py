@@ -12,7 +12,7 @@ from typing import TypeVar
 from urllib.parse import unquote
 
 from headjax.core.errors import DataError
-from headjax.storage.files import first_line, opened, reading
+from headjax.storage.files import first_line
 from headjax.storage.paths import files_below, matches, path_of
 
 ROOT = "HEADJAX_DATA"
@@ -81,33 +81,6 @@ def visible(folder: Path) -> Iterator[Path]:
     shown = (name.split("/") for name in files_below(folder))
     parts = (each for each in shown if not any(part.startswith((".", "cache-")) for part in each))
     return (folder.joinpath(*each) for each in parts if each[-1] not in BOOKKEEPING)
-
-
-def read_lines(file: Path) -> Iterator[str]:
-    r"""Yield a file's lines as `read_text` has them, each with its `\n` (the last one may have none)."""
-    offset = 0
-    blank: list[str] | None = []  # lines before the first with text
-    with reading(file), opened(file) as stream:
-        for number, data in enumerate(stream, start=1):
-            if b"\0" in data:
-                raise DataError(f"{file}: binary, not text: zero byte at offset {offset + data.index(0)}")
-            try:
-                line = data.decode("utf-8")
-            except UnicodeDecodeError as error:
-                at = f"line {number}, byte offset {offset + error.start}"
-                raise DataError(f"{file}: {at}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
-            line = line.removeprefix("\ufeff") if number == 1 else line
-            line = f"{line[:-2]}\n" if line.endswith("\r\n") else line
-            offset += len(data)
-            if blank is None:
-                yield line
-            elif line.strip():
-                yield from (*blank, line)
-                blank = None
-            else:
-                blank.append(line)
-    if blank is not None:
-        raise DataError(f"{file}: empty, there is no text in it")
 
 
 # The Hugging Face Hub.

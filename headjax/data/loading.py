@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import warnings
@@ -13,22 +12,11 @@ import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.core.serialize import to_data
-from headjax.data.augmentation import Augmentation
-from headjax.data.examples import Padded, Records, Source
+from headjax.data.examples import Records, Source
 from headjax.data.forms.form import MISSING, Form, Seed
-from headjax.data.forms.images import AugmentedImages
 from headjax.data.rows import Row, Split, fingerprint
 from headjax.data.task import TaskData
 from headjax.tokenizers.tokenizer import Tokenizer
-
-
-class Reading(NamedTuple):
-    """Choices of how records are read and measured; the records do not depend on them."""
-
-    metrics: Sequence[str] = ()
-    buckets: tuple[int, ...] = ()
-    augmentation: Augmentation | None = None
-    threads: int = 0
 
 
 class Stored(NamedTuple):
@@ -44,7 +32,7 @@ def load_rows(
     rows: Mapping[Split, Sequence[Row]],
     tokenizer: Tokenizer | None,
     info: Mapping[str, Any],
-    reading: Reading = Reading(),
+    metrics: Sequence[str] = (),
     seed: Seed = (0,),
 ) -> TaskData:
     """Encode rows in memory and return them as a task's data."""
@@ -57,7 +45,7 @@ def load_rows(
         sizes = record_sizes(form, encoded.records)
         splits[split] = Stored(encoded.records, sizes, totals([(len(sizes), encoded.counts)]))
     data = data_hash(form, tokenizer, seed, fingerprint(rows.get("train", ())))
-    return task_data(form, tokenizer, splits, {"data": data, **info}, reading)
+    return task_data(form, tokenizer, splits, {"data": data, **info}, metrics)
 
 
 def checked(form: Form, tokenizer: Tokenizer | None) -> Tokenizer:
@@ -80,34 +68,28 @@ def task_data(
     tokenizer: Tokenizer | None,
     splits: Mapping[Split, Stored],
     info: Mapping[str, Any],
-    reading: Reading = Reading(),
+    metrics: Sequence[str] = (),
+    threads: int = 0,
 ) -> TaskData:
     """Return records, wherever they are stored, as a task's data."""
     missing = {split: found.counts[MISSING] for split, found in splits.items() if MISSING in found.counts}
     if missing:
         some = (f"{count:,} of {count + len(splits[split].records):,} in {split}" for split, count in missing.items())
-        told = f"rows without a label (blank, null, - or -1) are left out, {', '.join(some)}"
-        warnings.warn(f"{info.get('text', info.get('task', ''))}: {told}", UserWarning, stacklevel=2)
+        text = f"rows without a label (blank, null, - or -1) are left out, {', '.join(some)}"
+        warnings.warn(f"{info.get('text', info.get('task', ''))}: {text}", UserWarning, stacklevel=2)
+    known = cast(Tokenizer, tokenizer)
     sources: dict[Split, Source] = {
-        split: form.examples(cast(Tokenizer, tokenizer), found.records, found.sizes, split) if len(found.records) else ()
+        split: form.examples(known, found.records, found.sizes, split) if len(found.records) else ()
         for split, found in splits.items()
     }
-    train, held = sources.get("train", ()), sources["validation"]
-    if len(train) and reading.augmentation is not None:
-        if not isinstance(train, AugmentedImages):
-            raise DataError("config.data.augmentation: the examples of this task are not images")
-        train = dataclasses.replace(train, augmentation=reading.augmentation)
-    if len(train) and reading.buckets:
-        if not isinstance(train, Padded):
-            raise DataError("config.data.buckets: the examples of this task are all of one length")
-        train = dataclasses.replace(train, bounds=reading.buckets)
-    known: dict[str, Any] = {**info, **{split: dict(found.counts) for split, found in splits.items()}}
+    told: dict[str, Any] = {**info, **{split: dict(found.counts) for split, found in splits.items()}}
     if tokenizer is not None:
-        known["tokenizer"] = tokenizer.fingerprint
+        told["tokenizer"] = tokenizer.fingerprint
     if form.label_names:
-        known["labels"] = list(form.label_names)
-    measured = form.measured(reading.metrics, splits["validation"].counts, held)
-    return TaskData(tokenizer, train, held, known, measured, reading.threads)
+        told["labels"] = list(form.label_names)
+    held = sources["validation"]
+    measured = form.measured(metrics, splits["validation"].counts, held)
+    return TaskData(tokenizer, sources.get("train", ()), held, told, measured, threads)
 
 
 def record_sizes(form: Form, records: Records) -> np.ndarray:

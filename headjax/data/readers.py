@@ -17,8 +17,8 @@ from headjax.data.spec import TaskSpec
 from headjax.data.tables import SUFFIXES, header, is_table, table_rows
 from headjax.data.text_rows import document_row
 
-WORDS: Mapping[str, Split] = {"train": "train"} | dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
-"""Words in file names that assign a file to a split."""
+VALIDATION = {"validation", "valid", "val", "dev"}
+"""Words in file names that assign a file to the validation split, as `train` does to the other."""
 
 LAYOUT_HELD_OUT = 0.2
 """Approximate share of the rows of GLUE's own files that is held out where no file is for validation."""
@@ -54,7 +54,8 @@ def task_rows(
     if layout is not None:
         files, fraction = layout, fraction or LAYOUT_HELD_OUT
     elif validation or not train:
-        files = Files(*([one for path in paths for one in find_files(path, suffixes)] for paths in (train, validation)))
+        each = ([one for path in paths for one in find_files(path, suffixes)] for paths in (train, validation))
+        files = Files(next(each), next(each))
     else:
         files = split_files(train, suffixes)
     read = functools.partial(read_file, spec, columns=layout.columns if layout else columns)
@@ -129,13 +130,8 @@ def split_files(paths: Sequence[Path], suffixes: tuple[str, ...]) -> Files:
             if file != path and path.is_dir():
                 folders = [*file.relative_to(path).parts[:-1], *([path.name] if len(paths) > 1 else [])]
             words = {*re.split(r"[^a-z0-9]+", file.name.lower()), *(name.lower() for name in folders)}
-            splits = {split for word, split in WORDS.items() if word in words}
-            if len(paths) == 1 and file == path:
-                named["other"].append(file)
-            elif splits:
-                named["validation" if "validation" in splits else "train"].append(file)
-            else:
-                named["test" if "test" in words else "other"].append(file)
+            split = "validation" if words & VALIDATION else next((one for one in ("train", "test") if one in words), "")
+            named["other" if not split or (len(paths) == 1 and file == path) else split].append(file)
     train = named["train"] or named["other"] or ([] if named["validation"] else named["test"])
     return Files(train, named["validation"])
 

@@ -24,7 +24,8 @@ class Row(NamedTuple):
     values: Mapping[str, Any]
 
 
-class Share(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Share:
     """One of the equal shares of rows that several hosts read."""
 
     index: int = 0

@@ -22,9 +22,8 @@ from headjax.core.serialize import from_data, to_data
 from headjax.data.examples import Record, Records
 from headjax.data.files import source_of
 from headjax.data.forms.form import Form
-from headjax.data.forms.images import ImageForm
-from headjax.data.forms.preprocessing import Preprocessing
-from headjax.data.loading import Reading, Stored, data_hash, task_data, totals
+from headjax.data.forms.images import ImageForm, Preprocessing
+from headjax.data.loading import Stored, data_hash, task_data, totals
 from headjax.data.registry import TASKS
 from headjax.data.rows import SPLITS, Share, Split
 from headjax.data.task import TaskData
@@ -131,7 +130,6 @@ def load_prepared(
     task: str,
     tokenizer: Tokenizer | None,
     wanted: Mapping[str, Any],
-    reading: Reading,
     by: Preprocessing | None,
 ) -> TaskData:
     """Return a prepared task: training examples are read from disk, validation examples are in memory.
@@ -164,8 +162,8 @@ def load_prepared(
         form = form.preprocessed(by, stored=True)
     train, held = (found.stored(split) for split in SPLITS)
     held = held._replace(records=[held.records[index] for index in range(len(held.records))])
-    reading = reading._replace(metrics=metrics, threads=READ_AHEAD if is_bucket(folder) else 0)
-    return task_data(form, own, {"train": train, "validation": held}, info, reading)
+    threads = READ_AHEAD if is_bucket(folder) else 0
+    return task_data(form, own, {"train": train, "validation": held}, info, metrics, threads)
 
 
 # Shards.

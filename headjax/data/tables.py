@@ -13,9 +13,9 @@ from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.core.fields import unknown_name
-from headjax.data.files import read_lines, source_of, suffix_of
+from headjax.data.files import source_of, suffix_of
 from headjax.data.rows import Row
-from headjax.storage.files import check_characters, first_line, parse_json, read_text, reading
+from headjax.storage.files import check_characters, first_line, parse_json, read_lines, read_text, reading
 
 DELIMITED = (".csv", ".tsv", ".txt")
 """Suffixes of tables of cells; the others are of named values."""

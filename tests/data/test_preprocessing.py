@@ -8,7 +8,7 @@ import pytest
 
 from headjax.core.errors import ConfigError
 from headjax.data import DataConfig
-from headjax.data.forms.preprocessing import FILE, Preprocessing
+from headjax.data.forms.images import FILE, Preprocessing
 from tests.closeness import assert_close
 
 VIT = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}, "resample": 2}

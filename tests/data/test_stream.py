@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headjax.core.errors import ConfigError
-from headjax.data import DataConfig
+from headjax.data import DataConfig, stream
 from headjax.data.examples import TokenBlocks, sequences
 from headjax.data.forms import ImageForm, PretrainingForm
 from headjax.data.forms.images import AugmentedImages
 from headjax.data.rows import Row
-from headjax.data import stream
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.mesh.distributed import BatchShare
 from tests.data.making import MIXED, train
@@ -79,7 +78,7 @@ def sources(buckets, prepared_films, wordpiece):
     }
 
 
-@pytest.mark.parametrize("name", first(2, ["numbers", "buckets", "shards", "masks", "images"]))
+@pytest.mark.parametrize("name", first(2, ["shards", "buckets", "numbers", "masks", "images"]))
 def test_the_position_alone_decides(sources, name):
     """Exactly the same batches, within and across epochs, of threads and processes, and of an iterator set back."""
     source = sources[name]
@@ -177,7 +176,8 @@ def test_batches_of_one_length_bucket_have_little_padding(buckets):
         np.testing.assert_array_equal(batch["input_ids"][:, 0], batch["labels"] + 1)
         length, longest = batch["input_ids"].shape[1], batch["attention_mask"].sum(axis=1).max()
         assert length == min(end for end in (8, 16, 32) if end >= longest)
-    padded, plain = (sum(batch["input_ids"].size for batch in batches) for batches in (first, epoch(dataclasses.replace(buckets, bounds=()), 0)))
+    unsorted = epoch(dataclasses.replace(buckets, bounds=()), 0)
+    padded, plain = (sum(batch["input_ids"].size for batch in batches) for batches in (first, unsorted))
     assert padded < 0.8 * plain
     with pytest.raises(ConfigError, match=r"^buckets: "):
         train_iterator(dataclasses.replace(buckets, bounds=(0, 8)), 4, 5)
