@@ -20,7 +20,7 @@ from headjax.core.errors import DataError, HeadjaxError, require, within
 from headjax.core.fields import Checked, Count, Share, Size, unknown_name
 from headjax.data.augmentation import Augmentation
 from headjax.data.corpus import Embedded, embedded_split
-from headjax.data.examples import Padded, Record
+from headjax.data.examples import Mapped, Padded
 from headjax.data.files import ROOT, search, source_of
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm
 from headjax.data.forms.images import AugmentedImages, Preprocessing
@@ -188,10 +188,7 @@ class DataConfig(Checked):
             return self._wikitext2(tokenizer or self._tokenizer(spec, ()))
         form, rows, place, images = self.open()[1:]
         if isinstance(form, ImageForm):
-            stored: dict[Split, Stored] = {
-                split: Stored(ImagesInFiles(form, source), np.ones(source.count), {"examples": source.count})
-                for split, source in rows.items()
-            }
+            stored = {split: _when_read(form, source) for split, source in rows.items()}
             return task_data(form, None, stored, {"images": place, "data": images}, spec.metrics)
         read: dict[Split, list[Row]] = {split: [*source.rows()] for split, source in rows.items()}
         read = {"train": read.get("train", []), "validation": read["validation"][: self.limit or None]}
@@ -331,19 +328,11 @@ def protocol(path: str) -> tuple[str, SimpleNamespace]:
     return folder, parse_arguments(words, "wikitext2", context=0, stride=0, split="validation")
 
 
-@dataclasses.dataclass(frozen=True)
-class ImagesInFiles:
-    """Records of images, which are read from their files and encoded each time."""
-
-    form: ImageForm
-    source: RowSource
-
-    def __len__(self) -> int:
-        return self.source.count
-
-    def __getitem__(self, index: int) -> Record:
-        assert self.source.at is not None
-        return self.form.record(self.source.at(index))
+def _when_read(form: ImageForm, source: RowSource) -> Stored:
+    """Return images that are read from their files and encoded each time."""
+    assert source.at is not None
+    at, count = source.at, source.count
+    return Stored(Mapped(range(count), lambda i: form.record(at(i))), np.ones(count), {"examples": count})
 
 
 def _usable(spec: TaskSpec, folder: Path) -> Path | None:

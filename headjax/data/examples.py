@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -54,31 +54,17 @@ class RandomSource(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Chosen:
-    """Some examples (or records) of a source, in a given order."""
+class Mapped:
+    """Examples (or records) of one length, each made of an item when it is read."""
 
-    source: Source
-    indices: np.ndarray
+    items: Sequence[Any] | Source
+    make: Callable[[Any], Mapping[str, np.ndarray]]
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return len(self.items)
 
     def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
-        return self.source[int(self.indices[index])]
-
-
-@dataclasses.dataclass(frozen=True)
-class Mapped:
-    """Examples of one length, each made of its record when it is read."""
-
-    records: Records
-    example: Callable[[Record], dict[str, np.ndarray]]
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return self.example(self.records[index])
+        return self.make(self.items[index])
 
 
 Pad = Callable[[Record, int], dict[str, np.ndarray]]
@@ -114,7 +100,7 @@ class Padded:
 
     def select(self, indices: np.ndarray, length: int = 0) -> Self:
         """Return these examples, padded to another length; 0 keeps the length."""
-        chosen = Chosen(self.records, indices)
+        chosen = Mapped(indices.tolist(), self.records.__getitem__)
         return dataclasses.replace(self, records=chosen, lengths=self.lengths[indices], length=length or self.length)
 
     def first(self, limit: int) -> Self:
@@ -139,7 +125,7 @@ def by_length(source: Source, bounds: Sequence[int]) -> Sequence[Source]:
 
 def subset(source: Source, indices: np.ndarray) -> Source:
     """Return these examples of a source; those of different lengths can still be read by length."""
-    return source.select(indices) if isinstance(source, Padded) else Chosen(source, indices)
+    return source.select(indices) if isinstance(source, Padded) else Mapped(indices.tolist(), source.__getitem__)
 
 
 def sequences(
@@ -185,9 +171,6 @@ class TokenBlocks:
     """One long text as examples `{"input_ids": int32 [length]}`: consecutive blocks, without an incomplete last one."""
 
     def __init__(self, tokens: np.ndarray, length: int) -> None:
-        require(length >= 2, "length", f"must be at least 2 (a token and its successor), got {length}")
-        if len(tokens) < length:
-            raise DataError(f"length: the text has {len(tokens)} tokens, less than one block of {length}")
         blocks = len(tokens) // length
         self.tokens = tokens[: blocks * length].astype(np.int32).reshape(blocks, length)
 

@@ -13,7 +13,7 @@ import numpy as np
 from headjax.core.errors import DataError
 from headjax.core.fields import Count, Size
 from headjax.core.serialize import kind
-from headjax.data.examples import Padded, Record, Records, Source, changeable
+from headjax.data.examples import Mapped, Padded, Record, Records, Source, changeable
 from headjax.data.forms.form import Encoded, Seed, SequenceForm
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
@@ -120,7 +120,8 @@ class QuestionForm(SequenceForm):
             return [[first, *first.overflowing] for first in backend.encode_batch(list(pairs))]
 
     def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> QuestionWindows:
-        found = super().examples(tokenizer, Numbered(records), sizes, split)
+        numbered = Mapped(range(len(records)), lambda i: {**records[i], "window": np.asarray([i], np.int32)})
+        found = super().examples(tokenizer, numbered, sizes, split)
         return QuestionWindows(found.records, found.lengths, found.length, found.pad, all_records=records)
 
     def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:
@@ -128,19 +129,6 @@ class QuestionForm(SequenceForm):
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         return MeasureSpec("spans", {"windows": held.windows}) if isinstance(held, QuestionWindows) else None
-
-
-@dataclasses.dataclass(frozen=True)
-class Numbered:
-    """Records with their numbers as `window`."""
-
-    records: Records
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: int) -> Record:
-        return {**self.records[index], "window": np.asarray([index], np.int32)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
