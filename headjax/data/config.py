@@ -23,7 +23,7 @@ from headjax.data.corpus import Embedded, embedded_split
 from headjax.data.examples import Mapped, Padded
 from headjax.data.files import ROOT, search, source_of
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm
-from headjax.data.forms.images import AugmentedImages, Preprocessing
+from headjax.data.forms.images import AugmentedImages, preprocessing_of
 from headjax.data.forms.labelled import finite
 from headjax.data.forms.questions import usual_stride
 from headjax.data.image_rows import ImageRows, image_rows
@@ -39,9 +39,10 @@ from headjax.data.tables import header
 from headjax.data.task import TaskData
 from headjax.data.text_rows import document_row
 from headjax.data.wikitext import WikiText2
-from headjax.tokenizers.learned import TRAINERS, check_tokenizer, make_tokenizer, train_bpe
+from headjax.storage.paths import path_of
+from headjax.tokenizers.files import open_tokenizer
+from headjax.tokenizers.learned import TRAINERS, train_bpe
 from headjax.tokenizers.tokenizer import Tokenizer
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 
 EMBEDDED: Mapping[str, Embedded] = {"python": "docs", "python_code": "code"}
 """Texts that every Python carries, by task."""
@@ -79,12 +80,12 @@ class DataConfig(Checked):
         classes: names of the classes in the order of their numbers; empty takes the task's own, or the labels of the
             training rows, sorted (as numbers if they all are).
         tokenizer: the tokenizer if the model brings none: `bpe` or `sentencepiece`, learned from the training text;
-            `bytes`; a BERT's `vocab.txt`; or a folder with a tokenizer. Empty is `bpe` where a task learns one.
+            `bytes`; a BERT's `vocab.txt`; or a folder with a tokenizer or a model. Empty: `bpe` if a task learns one.
         vocab_size: number of tokens to learn; 0 is the task's own.
         limit: number of examples to evaluate on that are read, from the start; 0 is all.
         buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.
         augmentation: random changes of training images; None for the task's usual ones.
-        preprocessing: what the model's files say of images.
+        preprocessing: fields of the form of images that a model's files set.
         seed: seed of random choices of the form.
         rehearsal: number of made-up examples in place of the task's own, to rehearse a run; 0 for none.
     """
@@ -102,7 +103,7 @@ class DataConfig(Checked):
     limit: Count = 0
     buckets: tuple[Size, ...] = ()
     augmentation: Augmentation | None = None
-    preprocessing: Preprocessing | None = None
+    preprocessing: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     seed: Count = 0
     rehearsal: Count = 0
 
@@ -147,7 +148,7 @@ class DataConfig(Checked):
 
     def for_files(self, files: Mapping[str, bytes]) -> DataConfig:
         """Return the same data, read as the files that came with a model say (`Model.files`)."""
-        return dataclasses.replace(self, preprocessing=self.preprocessing or Preprocessing.of(files))
+        return dataclasses.replace(self, preprocessing=self.preprocessing or preprocessing_of(files))
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         """Read and encode the data, with the model's tokenizer or one of its own; nothing is written to disk."""
@@ -291,13 +292,13 @@ class DataConfig(Checked):
         if not name:
             raise DataError("config.data.tokenizer: the model brings no tokenizer; name a vocab.txt or a folder")
         if name not in TRAINERS:
-            if source_of(name).is_file():
-                return wordpiece_tokenizer(source_of(name))
-            check_tokenizer(name)
+            known = path_of(name).expanduser().exists()
+            require(known, "tokenizer", f"{unknown_name('tokenizer', name, TRAINERS)}, and there is no such path")
+            return open_tokenizer(name)
         texts = [*texts]
-        if not texts and name in TRAINERS and name != "bytes":
+        if not texts and name != "bytes":
             raise DataError("config.data.tokenizer: there is no text to learn a vocabulary from")
-        return make_tokenizer(name, texts, self.vocab_size or spec.vocab_size)
+        return TRAINERS[name](texts, self.vocab_size or spec.vocab_size)
 
     def _wikitext2(self, tokenizer: Tokenizer) -> TaskData:
         folder, words = protocol(self.named.path)

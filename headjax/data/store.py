@@ -22,7 +22,7 @@ from headjax.core.serialize import from_data, to_data
 from headjax.data.examples import Record, Records
 from headjax.data.files import source_of
 from headjax.data.forms.form import Form
-from headjax.data.forms.images import ImageForm, Preprocessing
+from headjax.data.forms.images import ImageForm
 from headjax.data.loading import Stored, data_hash, task_data, totals
 from headjax.data.registry import TASKS
 from headjax.data.rows import SPLITS, Share, Split
@@ -130,7 +130,7 @@ def load_prepared(
     task: str,
     tokenizer: Tokenizer | None,
     wanted: Mapping[str, Any],
-    by: Preprocessing | None,
+    by: Mapping[str, Any],
 ) -> TaskData:
     """Return a prepared task: training examples are read from disk, validation examples are in memory.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
 from headjax.core.errors import ConfigError, DataError, require
-from headjax.core.fields import Checked, Count, Positive, Size
+from headjax.core.fields import Count, Positive, Size
 from headjax.core.serialize import kind
 from headjax.data.augmentation import Augmentation
 from headjax.data.examples import Mapped, RandomSource, Record, Records, Source
@@ -25,58 +25,31 @@ FILE = "preprocessor_config.json"
 _BILINEAR, _BICUBIC = 2, 3
 
 
-@kind("preprocessing")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Preprocessing(Checked):
-    """(pixel / divisor - mean) / deviation, of an image resized to `stored` pixels, the middle `size` of them.
-
-    Attributes:
-        size: side of the model's input in pixels.
-        stored: side of the resized image in pixels.
-        stretched: whether both sides become `stored`; else the shorter one does, and the middle square is kept.
-        resample: filter of resizing, by Pillow's number (2 is bilinear, 3 bicubic).
-        divisor: of pixels from 0 to 255.
-        mean, deviation: per channel.
-    """
-
-    size: Size
-    stored: Size
-    stretched: bool = True
-    resample: Count = _BILINEAR
-    divisor: Positive = 255.0
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    deviation: tuple[Positive, ...] = (0.5, 0.5, 0.5)
-
-    @classmethod
-    def of(cls, files: Mapping[str, bytes]) -> Self | None:
-        """Return what the files that came with a model say of images; None where they say nothing."""
-        if FILE not in files:
-            return None
-        try:
-            data = json.loads(files[FILE])
-        except ValueError as error:
-            raise ConfigError(f"{FILE}: not JSON ({error})") from None
-        name = str(data.get("image_processor_type") or data.get("feature_extractor_type") or "")
-        cropped = data.get("do_center_crop", name.startswith("DeiT"))
-        resized = data.get("do_resize", True)
-        stored, stretched = _side(data, "size", 256 if cropped else 224)
-        size = _side(data, "crop_size", 224)[0] if cropped else stored
-        if not stretched and not cropped:
-            raise ConfigError(f"{FILE}: size: {data['size']!r} without do_center_crop gives images that are not square")
-        mean: tuple[float, ...] = (0.0,)
-        deviation: tuple[float, ...] = (1.0,)
-        if data.get("do_normalize", True):
-            mean, deviation = (_numbers(data, field) for field in ("image_mean", "image_std"))
-        factor = data.get("rescale_factor", 1 / 255) if data.get("do_rescale", True) else 1.0
-        return cls(
-            size=size,
-            stored=stored if resized else size,
-            stretched=stretched,
-            resample=data.get("resample", _BICUBIC if cropped else _BILINEAR),
-            divisor=1 / factor,
-            mean=mean,
-            deviation=deviation,
-        )
+def preprocessing_of(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the fields of `ImageForm` that the files of a Hugging Face model set, `FILE` among them or not."""
+    if FILE not in files:
+        return {}
+    try:
+        data = json.loads(files[FILE])
+    except ValueError as error:
+        raise ConfigError(f"{FILE}: not JSON ({error})") from None
+    name = str(data.get("image_processor_type") or data.get("feature_extractor_type") or "")
+    cropped = data.get("do_center_crop", name.startswith("DeiT"))
+    stored, stretched = _side(data, "size", 256 if cropped else 224)
+    size = _side(data, "crop_size", 224)[0] if cropped else stored
+    if not stretched and not cropped:
+        raise ConfigError(f"{FILE}: size: {data['size']!r} without do_center_crop gives images that are not square")
+    normalized = data.get("do_normalize", True)
+    factor = data.get("rescale_factor", 1 / 255) if data.get("do_rescale", True) else 1.0
+    return {
+        "size": size,
+        "stored": stored if data.get("do_resize", True) else size,
+        "stretched": stretched,
+        "resample": data.get("resample", _BICUBIC if cropped else _BILINEAR),
+        "divisor": 1 / factor,
+        "mean": _numbers(data, "image_mean") if normalized else (0.0,),
+        "deviation": _numbers(data, "image_std") if normalized else (1.0,),
+    }
 
 
 def _side(data: Mapping[str, Any], field: str, default: int) -> tuple[int, bool]:
@@ -116,7 +89,9 @@ class ImageForm(Form):
         flip: whether training mirrors images.
         mean, deviation: per channel, of pixels divided by `divisor`.
         classes: names in the order of the class numbers.
-        stretched, resample, divisor: see `Preprocessing`.
+        stretched: whether both sides become `stored`; else the shorter one does, and the middle square is kept.
+        resample: filter of resizing, by Pillow's number (2 is bilinear, 3 bicubic).
+        divisor: of pixels from 0 to 255.
     """
 
     fields: ClassVar = {"image": "image", "label": "label"}
@@ -153,18 +128,13 @@ class ImageForm(Form):
             pixels = _scaled(pixels, self.stored, self.resample, self.stretched)
         return {"image": np.ascontiguousarray(pixels), "labels": label}
 
-    def preprocessed(self, by: Preprocessing | None, *, stored: bool = False) -> ImageForm:
+    def preprocessed(self, by: Mapping[str, Any], *, stored: bool = False) -> ImageForm:
         """Return the form whose images are as a model's files say; those `stored` already keep their size."""
-        if by is None:
-            return self
-        channels = len(self.mean)
-        fields: dict[str, Any] = {
-            "divisor": by.divisor,
-            "mean": by.mean * channels if len(by.mean) == 1 else by.mean[:channels],
-            "deviation": by.deviation * channels if len(by.deviation) == 1 else by.deviation[:channels],
-        }
-        if not stored:
-            fields |= {name: getattr(by, name) for name in ("size", "stored", "stretched", "resample")}
+        kept = ("size", "stored", "stretched", "resample") if stored else ()
+        fields = {name: value for name, value in by.items() if name not in kept}
+        for name in {"mean", "deviation"} & {*fields}:
+            numbers, channels = tuple(fields[name]), len(self.mean)
+            fields[name] = numbers * channels if len(numbers) == 1 else numbers[:channels]
         return dataclasses.replace(self, **fields)
 
     def tokens(self, record: Record) -> int:
