@@ -139,13 +139,17 @@ def read_lines(file: Path) -> Iterator[str]:
     blank: list[str] | None = []  # lines before the first with text
     with reading(file), opened(file) as stream:
         for number, data in enumerate(stream, start=1):
-            if b"\0" in data:
-                raise DataError(f"{file}: binary, not text: zero byte at offset {offset + data.index(0)}")
+            wrong, zero = "", data.find(b"\0")
             try:
                 line = data.decode("utf-8")
             except UnicodeDecodeError as error:
                 at = f"line {number}, byte offset {offset + error.start}"
-                raise DataError(f"{file}: {at}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
+                wrong = f"{at}: not UTF-8 ({error.reason}); save the file as UTF-8"
+                zero = (data + stream.read(2**12)).find(b"\0")  # a binary file's zero bytes may come later
+            if zero >= 0:
+                wrong = f"binary, not text: zero byte at offset {offset + zero}"
+            if wrong:
+                raise DataError(f"{file}: {wrong}")
             line = line.removeprefix("\ufeff") if number == 1 else line
             line = f"{line[:-2]}\n" if line.endswith("\r\n") else line
             offset += len(data)

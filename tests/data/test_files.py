@@ -80,7 +80,7 @@ def test_bad_files_are_named(tmp_path, content, place):
     for path in (file, tmp_path, tmp_path / "*.txt"):
         with pytest.raises(DataError, match=f"^{file}: {place}"):
             read_all(path)
-    with pytest.raises(DataError, match=f"^{file}: {'' if content.startswith(bytes([0x89])) else place}"):
+    with pytest.raises(DataError, match=f"^{file}: {place}"):
         list(read_lines(file))
 
 
