@@ -141,14 +141,15 @@ def sequences(
         for i, row in enumerate(rows)
     ]
     lengths = np.asarray([len(ids) for ids in columns["input_ids"]], np.int64)
-    pad = functools.partial(pad_sequence, padding_id=padding_id, targets=tuple(targets))
+    pad = functools.partial(pad_sequence, columns=tuple(columns), targets=tuple(targets), padding_id=padding_id)
     return Padded(records, lengths, rounded_length(lengths, limit), pad)
 
 
-def pad_sequence(record: Record, length: int, *, padding_id: int, targets: Sequence[str]) -> dict[str, np.ndarray]:
+def pad_sequence(
+    record: Record, length: int, *, columns: Sequence[str], targets: Sequence[str], padding_id: int
+) -> dict[str, np.ndarray]:
     """Return a record of one sequence as an example, with an `attention_mask` that is 0 at padding."""
-    columns = {name: array for name, array in record.items() if name not in targets}
-    example = {name: padded(array, length, padding_id * (name == "input_ids")) for name, array in columns.items()}
+    example = {name: padded(record[name], length, padding_id * (name == "input_ids")) for name in columns}
     example["attention_mask"] = padded(np.ones(len(record["input_ids"])), length)
     return example | {name: record[name][0] for name in targets}
 

@@ -47,7 +47,7 @@ class RowSource:
     @classmethod
     def of(cls, rows: Sequence[Row]) -> RowSource:
         """Return a source of rows in memory."""
-        return cls(lambda share: rows[share.index :: share.count], len(rows), rows.__getitem__)
+        return cls.by_number(rows.__getitem__, len(rows))
 
     @classmethod
     def by_number(cls, row: Callable[[int], Row], count: int) -> RowSource:

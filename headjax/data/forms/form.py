@@ -130,8 +130,7 @@ class SequenceForm(Form):
 
     def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:
         """Return a record as an example of a length."""
-        known = {name: record[name] for name in (*self.columns, *self.targets)}
-        return pad_sequence(known, length, padding_id=padding_id, targets=self.targets)
+        return pad_sequence(record, length, columns=self.columns, targets=self.targets, padding_id=padding_id)
 
 
 def text(row: Row, name: str) -> str:
