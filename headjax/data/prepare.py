@@ -11,10 +11,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headjax.core.errors import DataError, require
 from headjax.core.progress import Progress, Update, silent
@@ -157,13 +157,20 @@ def _check_folder(folder: Path, wanted: Settings) -> None:
         raise DataError(f"{folder}: not empty, and not prepared by this command; choose another folder")
 
 
+class _Here(Executor):
+    """This process, which does what is submitted at once."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*args, **options))
+        return done
+
+
 @contextlib.contextmanager
 def _pool(processes: int) -> Iterator[Executor]:
-    """Yield what encodes: a thread, or several processes, which have no threads of this one that a fork waits for."""
+    """Yield what encodes: this process, or several, spawned without threads of this one that a fork would wait for."""
     spawn = multiprocessing.get_context("spawn")
-    alone = processes == 1
-    pool = ThreadPoolExecutor(1) if alone else ProcessPoolExecutor(processes, spawn, initializer=_end_with_parent)
-    with pool:
+    with _Here() if processes == 1 else ProcessPoolExecutor(processes, spawn, initializer=_end_with_parent) as pool:
         try:
             yield pool
         except BaseException:

@@ -172,14 +172,14 @@ def load_prepared(
 def write_shard(folder: Path, shard: Shard, records: Records, sizes: np.ndarray) -> None:
     """Write a shard, which gets its name when it and the file beside it are complete."""
     path = folder / shard.name
-    path.unlink(missing_ok=True)  # one of other rows, which the file beside it would describe wrongly
     described = {"shard": dataclasses.asdict(shard), "sizes": sizes.tolist()}
-    write_file(path.with_suffix(".json"), json.dumps(described).encode())
     # ArrayRecord writes files of this machine alone.
     place: Any = tempfile.TemporaryDirectory(prefix="headjax-") if is_bucket(path) else contextlib.nullcontext("")
     with place as temporary:
         partial = Path(temporary) / path.name if temporary else beside(path, "new")
         try:
+            path.unlink(missing_ok=True)  # one of other rows, which the file beside it would describe wrongly
+            write_file(path.with_suffix(".json"), json.dumps(described).encode())
             _write_records(partial, records)
             if temporary:
                 copy_file(partial, path)

@@ -114,7 +114,7 @@ def _delimited(file: Path, columns: Columns, skips: bool) -> Entries:
 
 def _cells(file: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of every row that is not blank, with its number from 1."""
-    lines, number = read_lines(file), 0
+    lines, number, empty = read_lines(file), 0, True
     if suffix_of(file) == ".csv":
         first = next(line for line in read_lines(file) if line.strip("\n"))
         csv.field_size_limit(CELL)
@@ -126,9 +126,12 @@ def _cells(file: Path) -> Iterator[tuple[int, list[str]]]:
     try:
         for number, cells in enumerate(rows, start=1):
             if cells not in ([], [""]):
+                empty = False
                 yield number, cells
     except csv.Error as error:
         raise DataError(f"{file}: row {number + 1}: {error}; is a quotation mark left open?") from None
+    if empty:
+        raise DataError(f"{file}: no rows")
 
 
 def _index(file: Path, names: Sequence[str], column: str) -> int:

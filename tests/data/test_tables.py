@@ -137,6 +137,7 @@ def test_any_cell_of_a_csv_writer_survives(tmp_path_factory, rows, quoting, deli
             for value in (b"null", b"1e400", b"-Infinity", b"NaN", b'["a", "b"]', b'{"a": "b"}')
         ),
         ("a.csv", b'text,label\n"a,1\n', "row 2: "),
+        ("a.csv", b'""\n\n""\n', "no rows"),
         ("a.json", b'[{"text": "a"},\n {"text": }]', "line 2: not JSON"),
         ("a.json", b'{"text": "a"}', ""),
         ("a.json", b'{"version": "1.1", "data": []}', ".*questions:"),
