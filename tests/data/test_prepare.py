@@ -71,7 +71,7 @@ def test_examples_are_those_of_the_form(prepared_films, film_rows, wordpiece):
     assert data.tokenizer == wordpiece
     assert len(data.train) == 70
     for index in (0, 13, 69):
-        row, example = film_rows["train"].rows()[index].values, data.train[index]
+        row, example = film_rows["train"].at(index).values, data.train[index]
         ids = wordpiece.backend.encode(row["text"]).ids[:12]
         assert example["input_ids"][: len(ids)].tolist() == ids
         assert example["attention_mask"].tolist() == [1] * len(ids) + [0] * (len(example["input_ids"]) - len(ids))
