@@ -251,7 +251,7 @@ def _first_line(documented: object) -> str:
 
 def _measure(spec: TaskSpec) -> Measure | None:
     """Return the measure of a task, without any examples."""
-    nothing = QuestionWindows((), np.zeros(0, np.int64), 1, lambda record, length: {}, ())
+    nothing = QuestionWindows((), np.zeros(0, np.int64), 1, lambda record, length: {}, all_records=())
     measured = spec.form.measured(spec.metrics, {}, nothing if isinstance(spec.form, QuestionForm) else ())
     return None if measured is None else MEASURES[measured.measure](**measured.arguments)
 

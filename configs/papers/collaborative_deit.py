@@ -27,11 +27,7 @@ from ml_collections import ConfigDict
 STEPS_PER_EPOCH = 1251
 """1,281,167 images in batches of 1024."""
 
-AUGMENTATION = {
-    "crop": {"kind": "random_resized_crop"},
-    "flip": 0.5,
-    "mix": {"kind": "one_of", "mixes": ({"kind": "mixup", "alpha": 0.8}, {"kind": "cutmix", "alpha": 1.0})},
-}
+AUGMENTATION = {"flip": 0.5, "mixup": 0.8, "cutmix": 1.0}
 
 
 def get_config(arg: str = "") -> ConfigDict:

@@ -105,7 +105,7 @@ def run(options: Options, progress: Progress) -> Found:
 
 def prompts_of(options: Options) -> list[str]:
     """Return the prompts that the options name."""
-    from headjax.data.files import read_lines
+    from headjax.storage.files import read_lines
 
     if bool(options.prompt) == bool(options.file):
         raise HeadjaxError("--prompt: give a text, or --file with a prompt on each line, one of them")

@@ -174,6 +174,7 @@ def _tokenizer(opened: Opened, options: Options, out: Path) -> Tokenizer:
     import itertools
 
     from headjax.data.store import TOKENIZER, has_tokenizer, is_prepared
+    from headjax.tokenizers.files import open_tokenizer
     from headjax.tokenizers.learned import train_bpe
     from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -198,18 +199,3 @@ def _first(texts: Iterable[str], characters: int) -> Iterator[str]:
             return
         characters -= len(text)
         yield text
-
-
-def open_tokenizer(path: str) -> Tokenizer:
-    """Return the tokenizer of a `vocab.txt`, of a folder that holds one, or of a model directory."""
-    from headjax.tokenizers.files import read_tokenizer
-    from headjax.tokenizers.vocabularies import wordpiece_tokenizer
-
-    given = path_of(path).expanduser()
-    if given.is_file():
-        return wordpiece_tokenizer(given)
-    for folder in (given / "tokenizer", given):
-        found = read_tokenizer(folder) if folder.is_dir() else None
-        if found is not None:
-            return found
-    raise DataError(f"{path}: no tokenizer there")

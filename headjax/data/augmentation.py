@@ -2,97 +2,72 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from headjax.core.errors import require
-from headjax.core.fields import Checked, Count, Positive, Share
-from headjax.core.serialize import kind
+from headjax.core.fields import Checked, Count, NotNegative, Share
 
 ATTEMPTS = 10
 """Number of rectangles drawn before a search for one inside the image is given up."""
 
 
-class Crop(Checked, abc.ABC):
-    """Base of the crops, which cut out the square that a model reads."""
-
-    @abc.abstractmethod
-    def __call__(self, image: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
-        """Return a square uint8 `[size, size, channels]` of an image uint8 `[height, width, channels]`."""
-
-
-class Mixed(NamedTuple):
-    """A mixture of two images, float32 `[channels, height, width]`, and the share of the label that is the first's."""
-
-    values: np.ndarray
-    share: float
-
-
-class Mix(Checked, abc.ABC):
-    """Base of the mixtures of two images."""
-
-    @abc.abstractmethod
-    def __call__(self, first: np.ndarray, second: np.ndarray, generator: np.random.Generator) -> Mixed:
-        """Return the mixture of two arrays `[channels, height, width]`."""
-
-
-@kind("random_square")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RandomSquare(Crop):
-    """An unscaled square of the image, which is first framed by a black margin.
+class Augmentation(Checked):
+    """Random changes of a training image, drawn again each time it is read.
+
+    A rectangle of the image is scaled to the square that the model reads (Szegedy et al. 2015): its share of the area
+    is uniform, and so is the logarithm of width over height. If none of `ATTEMPTS` draws fits into the image, the
+    largest centred rectangle with a ratio in the range is taken. Where two images become one, labels are distributions
+    over the classes; with both `mixup` and `cutmix`, one of them is drawn for each pair.
 
     Attributes:
-        margin: width of the margin in pixels.
-    """
-
-    margin: Count = 0
-
-    def __call__(self, image: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
-        framed = np.pad(image, [(self.margin, self.margin)] * 2 + [(0, 0)]) if self.margin else image
-        top, left = generator.integers(np.asarray(framed.shape[:2]) - size + 1, size=2)
-        return framed[top : top + size, left : left + size]
-
-
-@kind("random_resized_crop")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RandomResizedCrop(Crop):
-    """A random rectangle of the image, scaled to the square (Szegedy et al. 2015).
-
-    Its share of the image's area is uniform, and so is the logarithm of width over height. If none of `ATTEMPTS` draws
-    fits into the image, the largest centred rectangle with a ratio in the range is taken.
-
-    Attributes:
-        area: least and greatest share of the image's area.
+        area: least and greatest share of the image's area; None cuts out an unscaled square of the framed image.
         ratio: least and greatest width over height.
+        margin: width of the black frame in pixels.
+        flip: probability that the square is mirrored left and right.
+        mixup: alpha of share * first + (1 - share) * second, share from Beta(alpha, alpha) (Zhang et al. 2018); 0 for
+            none.
+        cutmix: alpha of a rectangle of the second image in the first (Yun et al. 2019), its sides sqrt(1 - share) of
+            the image's, its centre uniform, and the label's share what is left uncovered; 0 for none.
     """
 
-    area: tuple[float, float] = (0.08, 1.0)
+    area: tuple[float, float] | None = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    margin: Count = 0
+    flip: Share = 0.0
+    mixup: NotNegative = 0.0
+    cutmix: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0.0 < self.area[0] <= self.area[1] <= 1.0, "area", f"must be within (0, 1], got {self.area}")
+        least, most = self.area or (1.0, 1.0)
+        require(0.0 < least <= most <= 1.0, "area", f"must rise within (0, 1], got {self.area}")
         require(0.0 < self.ratio[0] <= self.ratio[1], "ratio", f"must be positive and rise, got {self.ratio}")
 
-    def __call__(self, image: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
+    def square(self, image: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
+        """Return a square uint8 `[size, size, channels]` of an image uint8 `[height, width, channels]`."""
+        square = self._cut(image, size, generator)
+        return square[:, ::-1] if self.flip and generator.random() < self.flip else square
+
+    def _cut(self, image: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
         from PIL import Image
 
+        if self.area is None:
+            framed = np.pad(image, [(self.margin, self.margin)] * 2 + [(0, 0)]) if self.margin else image
+            top, left = generator.integers(np.asarray(framed.shape[:2]) - size + 1, size=2)
+            return framed[top : top + size, left : left + size]
         top, left, height, width = self.rectangle(image.shape[0], image.shape[1], generator)
-        part = image[top : top + height, left : left + width]
-        channels = [
-            np.asarray(Image.fromarray(part[:, :, channel]).resize((size, size), Image.Resampling.BICUBIC))
-            for channel in range(part.shape[2])
-        ]
-        return np.stack(channels, axis=2)
+        channels = np.moveaxis(image[top : top + height, left : left + width], 2, 0)
+        scaled = (Image.fromarray(one).resize((size, size), Image.Resampling.BICUBIC) for one in channels)
+        return np.stack([np.asarray(one) for one in scaled], axis=2)
 
     def rectangle(self, height: int, width: int, generator: np.random.Generator) -> tuple[int, int, int, int]:
         """Return top, left, height and width of a rectangle of an image `[height, width]`."""
         for _ in range(ATTEMPTS):
-            pixels = generator.uniform(*self.area) * height * width
+            pixels = generator.uniform(*self.area or (1.0, 1.0)) * height * width
             slope = math.exp(generator.uniform(math.log(self.ratio[0]), math.log(self.ratio[1])))
             wide, high = round(math.sqrt(pixels * slope)), round(math.sqrt(pixels / slope))
             if 0 < wide <= width and 0 < high <= height:
@@ -102,79 +77,29 @@ class RandomResizedCrop(Crop):
         wide, high = min(width, round(height * ratio)), min(height, round(width / ratio))
         return (height - high) // 2, (width - wide) // 2, high, wide
 
-
-@kind("mixup")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Mixup(Mix):
-    """share * first + (1 - share) * second with a share of Beta(alpha, alpha) (Zhang et al. 2018).
-
-    Attributes:
-        alpha: parameter of the distribution.
-    """
-
-    alpha: Positive = 0.8
-
-    def __call__(self, first: np.ndarray, second: np.ndarray, generator: np.random.Generator) -> Mixed:
-        share = float(generator.beta(self.alpha, self.alpha))
-        return Mixed(np.float32(share) * first + np.float32(1.0 - share) * second, share)
+    def mix(self, first: np.ndarray, second: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, float]:
+        """Return a mixture of two images `[channels, height, width]`, and the first's share of the label."""
+        kinds = [(mix, alpha) for mix, alpha in ((_mixup, self.mixup), (_cutmix, self.cutmix)) if alpha]
+        mix, alpha = kinds[generator.integers(len(kinds))]
+        return mix(first, second, alpha, generator)
 
 
-@kind("cutmix")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CutMix(Mix):
-    """A rectangle of the second image pasted into the first (Yun et al. 2019).
+def _mixup(
+    first: np.ndarray, second: np.ndarray, alpha: float, generator: np.random.Generator
+) -> tuple[np.ndarray, float]:
+    share = float(generator.beta(alpha, alpha))
+    return np.float32(share) * first + np.float32(1.0 - share) * second, share
 
-    The rectangle's sides are sqrt(1 - share) of the image's with a share of Beta(alpha, alpha); its centre is uniform.
-    The part outside the image is cut off, and the label's share is the uncovered part of the first image.
 
-    Attributes:
-        alpha: parameter of the distribution.
-    """
-
-    alpha: Positive = 1.0
-
-    def __call__(self, first: np.ndarray, second: np.ndarray, generator: np.random.Generator) -> Mixed:
-        side = np.sqrt(1.0 - generator.beta(self.alpha, self.alpha))
-        rows, columns = (self._span(length, side, generator) for length in first.shape[1:])
-        values = first.copy()
-        values[:, rows, columns] = second[:, rows, columns]
-        covered = (rows.stop - rows.start) * (columns.stop - columns.start)
-        return Mixed(values, 1.0 - covered / (first.shape[1] * first.shape[2]))
-
-    def _span(self, length: int, side: float, generator: np.random.Generator) -> slice:
+def _cutmix(
+    first: np.ndarray, second: np.ndarray, alpha: float, generator: np.random.Generator
+) -> tuple[np.ndarray, float]:
+    side = np.sqrt(1.0 - generator.beta(alpha, alpha))
+    spans = []
+    for length in first.shape[1:]:
         half, middle = int(length * side) // 2, int(generator.integers(length))
-        return slice(max(middle - half, 0), min(middle + half, length))
-
-
-@kind("one_of")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OneOf(Mix):
-    """One of several mixtures, drawn uniformly for each pair of images.
-
-    Attributes:
-        mixes: the mixtures.
-    """
-
-    mixes: tuple[Mix, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(bool(self.mixes), "mixes", "must not be empty")
-
-    def __call__(self, first: np.ndarray, second: np.ndarray, generator: np.random.Generator) -> Mixed:
-        return self.mixes[generator.integers(len(self.mixes))](first, second, generator)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Augmentation(Checked):
-    """Random changes of a training image, drawn again each time it is read.
-
-    Attributes:
-        crop: cuts out the square that the model reads.
-        flip: probability that the square is mirrored left and right.
-        mix: mixes two images; labels are then distributions over the classes.
-    """
-
-    crop: Crop = RandomResizedCrop()
-    flip: Share = 0.0
-    mix: Mix | None = None
+        spans.append(slice(max(middle - half, 0), min(middle + half, length)))
+    rows, columns = spans
+    values = first.copy()
+    values[:, rows, columns] = second[:, rows, columns]
+    return values, 1.0 - values[0, rows, columns].size / values[0].size

@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from headjax.core.class_names import class_numbers, find_class, is_missing, reorder, sorted_names, tell_nothing
 from headjax.core.configuration import parse_arguments
-from headjax.core.errors import DataError, require, within
+from headjax.core.errors import DataError, HeadjaxError, require, within
 from headjax.core.fields import Checked, Count, Share, Size, unknown_name
 from headjax.data.augmentation import Augmentation
-from headjax.data.corpus import embedded_split
-from headjax.data.documents import Document
-from headjax.data.files import search, source_of
+from headjax.data.corpus import Embedded, embedded_split
+from headjax.data.examples import Mapped, Padded
+from headjax.data.files import ROOT, search, source_of
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm
+from headjax.data.forms.images import AugmentedImages, preprocessing_of
 from headjax.data.forms.labelled import finite
-from headjax.data.forms.preprocessing import Preprocessing
 from headjax.data.forms.questions import usual_stride
 from headjax.data.image_rows import ImageRows, image_rows
-from headjax.data.loading import Reading, load_rows, read_when_asked, task_data
+from headjax.data.loading import Stored, load_rows, task_data
 from headjax.data.readers import find_layout, task_rows
-from headjax.data.recognise import Named, first_file, named_task
+from headjax.data.recognise import Named, first_file, named_task, recognise
 from headjax.data.registry import TASKS
 from headjax.data.rehearsal import VOCABULARY, letters_tokenizer, made_up_rows
-from headjax.data.rows import Row, Rows, RowSource, Split, fingerprint
+from headjax.data.rows import Row, Rows, RowSource, Split
 from headjax.data.spec import TaskSpec
 from headjax.data.store import is_prepared, load_prepared
 from headjax.data.tables import header
 from headjax.data.task import TaskData
 from headjax.data.text_rows import document_row
 from headjax.data.wikitext import WikiText2
-from headjax.tokenizers.learned import TRAINERS, check_tokenizer, make_tokenizer, train_bpe
+from headjax.storage.paths import path_of
+from headjax.tokenizers.files import open_tokenizer
+from headjax.tokenizers.learned import TRAINERS, train_bpe
 from headjax.tokenizers.tokenizer import Tokenizer
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 
-EMBEDDED = {"python": "docs", "python_code": "code"}
+EMBEDDED: Mapping[str, Embedded] = {"python": "docs", "python_code": "code"}
 """Texts that every Python carries, by task."""
+
+ONE_LABEL = {"classification", "pairs", "regression", "similarity", "text"}
+"""Forms that a file may be read as by choice."""
 
 
 class Opened(NamedTuple):
@@ -50,7 +58,8 @@ class Opened(NamedTuple):
     form: Form
     rows: Rows
     place: str
-    images: ImageRows | None = None
+    images: str = ""
+    """Hash of images, which are read from their files when they are asked for."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,12 +80,12 @@ class DataConfig(Checked):
         classes: names of the classes in the order of their numbers; empty takes the task's own, or the labels of the
             training rows, sorted (as numbers if they all are).
         tokenizer: the tokenizer if the model brings none: `bpe` or `sentencepiece`, learned from the training text;
-            `bytes`; a BERT's `vocab.txt`; or a folder with a tokenizer. Empty is `bpe` where a task learns one.
+            `bytes`; a BERT's `vocab.txt`; or a folder with a tokenizer or a model. Empty: `bpe` if a task learns one.
         vocab_size: number of tokens to learn; 0 is the task's own.
         limit: number of examples to evaluate on that are read, from the start; 0 is all.
         buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.
         augmentation: random changes of training images; None for the task's usual ones.
-        preprocessing: what the model's files say of images.
+        preprocessing: fields of the form of images that a model's files set.
         seed: seed of random choices of the form.
         rehearsal: number of made-up examples in place of the task's own, to rehearse a run; 0 for none.
     """
@@ -94,7 +103,7 @@ class DataConfig(Checked):
     limit: Count = 0
     buckets: tuple[Size, ...] = ()
     augmentation: Augmentation | None = None
-    preprocessing: Preprocessing | None = None
+    preprocessing: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     seed: Count = 0
     rehearsal: Count = 0
 
@@ -112,19 +121,22 @@ class DataConfig(Checked):
     def folder(self) -> Path | None:
         """The prepared folder that is read; None where files are."""
         name, _, path = self.task.partition(":")
-        place = path if name in TASKS else self.task
+        place, root = path if name in TASKS else self.task, os.environ.get(ROOT)
         if place and is_prepared(place):
             return source_of(place)
-        if path or "/" in place or name in EMBEDDED:
+        if path or "/" in place or name in EMBEDDED or not root:
             return None
-        try:
-            return search(name, "", [f"prepared/{name}"], lambda one: one if is_prepared(one) else None)
-        except DataError:
-            return None
+        found = source_of(root) / "prepared" / name
+        return found if is_prepared(found) else None
+
+    @property
+    def _has_classes(self) -> bool:
+        form = self.named.spec.form
+        return self.named.spec.learns_classes or (bool(form.label_names) and isinstance(form, LabelledForm))
 
     def for_classes(self, names: Sequence[str]) -> DataConfig:
         """Return the same data with its classes numbered as a model numbers its own, if the data has classes."""
-        if self.rehearsal or self.folder is not None or not self._has_classes():
+        if self.rehearsal or self.folder is not None or not self._has_classes:
             return self
         known = self.classes or self.named.spec.form.label_names
         if tell_nothing(names):
@@ -134,39 +146,55 @@ class DataConfig(Checked):
             raise DataError(f"{where}: its classes are {', '.join(known)}; the model's are {', '.join(names)}")
         return dataclasses.replace(self, classes=tuple(names))
 
-    def _has_classes(self) -> bool:
-        form = self.named.spec.form
-        known = bool(form.label_names) and isinstance(form, LabelledForm)
-        return known or self.named.spec.learns_classes
-
     def for_files(self, files: Mapping[str, bytes]) -> DataConfig:
         """Return the same data, read as the files that came with a model say (`Model.files`)."""
-        return dataclasses.replace(self, preprocessing=self.preprocessing or Preprocessing.of(files))
+        return dataclasses.replace(self, preprocessing=self.preprocessing or preprocessing_of(files))
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         """Read and encode the data, with the model's tokenizer or one of its own; nothing is written to disk."""
-        reading = Reading((), self.buckets, self.augmentation)
-        if self.rehearsal:
-            return self._rehearsed(tokenizer, reading)
-        if self.folder is not None:
+        try:
+            data = self._load(tokenizer)
+        except DataError as error:
+            raise DataError(f"{error}{self._better()}") from None
+        train = data.train
+        if len(train) and self.augmentation is not None:
+            if not isinstance(train, AugmentedImages):
+                raise DataError("config.data.augmentation: the examples of this task are not images")
+            train = dataclasses.replace(train, augmentation=self.augmentation)
+        if len(train) and self.buckets:
+            if not isinstance(train, Padded):
+                raise DataError("config.data.buckets: the examples of this task are all of one length")
+            train = dataclasses.replace(train, bounds=self.buckets)
+        return data._replace(train=train)
+
+    def _better(self) -> str:
+        """Return in words the form of one's own files, if it is another one than the task's."""
+        with contextlib.suppress(HeadjaxError, OSError):
+            name, path = self.task.partition(":")[::2]
+            if path and self.named.spec.own and not self.columns:
+                found = recognise(path)
+                if found != name and not {found, name} <= ONE_LABEL:
+                    return f"; it looks like {found}:{path}"
+        return ""
+
+    def _load(self, tokenizer: Tokenizer | None) -> TaskData:
+        if self.folder is not None and not self.rehearsal:
             name = self.task.partition(":")[0]
             name = name if name in TASKS else ""
-            return load_prepared(self.folder, name, tokenizer, self._fields(), reading, self.preprocessing)
+            return load_prepared(self.folder, name, tokenizer, self._fields(), self.preprocessing)
         spec = self.named.spec
+        if self.rehearsal:
+            return self._rehearsed(tokenizer)
         if spec.name == "wikitext2":
             return self._wikitext2(tokenizer or self._tokenizer(spec, ()))
-        opened = self.open()
-        reading = reading._replace(metrics=spec.metrics)
-        if opened.images is not None:
-            info = {"images": opened.place, "data": opened.images.fingerprint}
-            return task_data(opened.form, None, read_when_asked(opened.form, opened.rows), info, reading)
-        read: dict[Split, list[Row]] = {split: [*source.rows()] for split, source in opened.rows.items()}
-        rows: dict[Split, list[Row]] = {
-            "train": read.get("train", []),
-            "validation": read["validation"][: self.limit or None],
-        }
-        tokenizer = tokenizer or self._tokenizer(spec, (one for row in rows["train"] for one in opened.form.texts(row)))
-        data = load_rows(opened.form, rows, tokenizer, {"text": opened.place}, reading, seed=(self.seed,))
+        form, rows, place, images = self.open()[1:]
+        if isinstance(form, ImageForm):
+            stored = {split: _when_read(form, source) for split, source in rows.items()}
+            return task_data(form, None, stored, {"images": place, "data": images}, spec.metrics)
+        read: dict[Split, list[Row]] = {split: [*source.rows()] for split, source in rows.items()}
+        read = {"train": read.get("train", []), "validation": read["validation"][: self.limit or None]}
+        tokenizer = tokenizer or self._tokenizer(spec, (one for row in read["train"] for one in form.texts(row)))
+        data = load_rows(form, read, tokenizer, {"text": place}, spec.metrics, (self.seed,))
         if "f1" not in spec.metrics or not self.classes or data.measured is None:
             return data
         # GLUE's F1 is that of its class 1, whatever number the model has for it.
@@ -179,17 +207,18 @@ class DataConfig(Checked):
         spec, path = self.named
         given = [*paths] or ([path] if path else [])
         if spec.name in EMBEDDED and not given:
-            fraction = self.validation_fraction or spec.held_out
-            found = embedded_split(EMBEDDED[spec.name], fraction)  # type: ignore[arg-type]
-            return Opened(spec, self._form(spec), {split: _of(some) for split, some in found.items()}, spec.files)
+            found = embedded_split(EMBEDDED[spec.name], self.validation_fraction or spec.held_out)
+            sources = {split: RowSource.of([document_row(one) for one in some]) for split, some in found.items()}
+            return Opened(spec, self._form(spec), sources, spec.files)
         train = [spec.located(source_of(one)) for one in given]
         held = [spec.located(source_of(self.validation))] if self.validation else []
         if not train:
-            train = [search(spec.name, "", spec.folders, functools.partial(_usable, spec), _wanted(spec))]
+            layouts = " or ".join(" and ".join(filter(None, layout[:2])) for layout in spec.layouts)
+            train = [search(spec.name, spec.folders, functools.partial(_usable, spec), layouts or spec.files)]
         place = ", ".join(given) or str(train[0])
         if isinstance(spec.form, ImageForm):
             images = image_rows(train[0])
-            return Opened(spec, self._image_form(spec, images, place), images.rows, place, images)
+            return Opened(spec, self._image_form(spec, images, place), images.rows, place, images.fingerprint)
         form = self._form(spec, train[0])
         if self.whole:
             train, held = [], train
@@ -216,21 +245,19 @@ class DataConfig(Checked):
         if isinstance(spec.form, QuestionForm) and "stride" not in fields:
             fields["stride"] = usual_stride(fields.get("length", spec.form.length))
         if spec.own and isinstance(spec.form, LabelledForm) and not spec.form.pairs and path is not None:
-            there = self.columns or {"second": spec.column("second", header(first_file(str(path))))}
-            fields["pairs"] = "second" in self.columns if self.columns else there["second"] != "second"
+            there = self.columns or header(first_file(str(path)))
+            fields["pairs"] = "second" in there or spec.column("second", there) != "second"
         with within("form"):
             return dataclasses.replace(spec.form, **fields)
 
     def _learned(self, form: Form, rows: Rows, place: str) -> Form:
         """Return the form with what stands in the rows: classes of the training rows, the largest similarity."""
-        spec = self.named.spec
-        if spec.own and isinstance(form, SimilarityForm) and "scale" not in self.form:
+        if self.named.spec.own and isinstance(form, SimilarityForm) and "scale" not in self.form:
             label = [*form.fields][-1]
-            found = (row for source in rows.values() for row in source.rows())
-            scored = (row for row in found if not is_missing(row.values[label], numbers=True))
-            largest = max((finite(row.place, row.values[label]) for row in scored), default=1.0)
-            return dataclasses.replace(form, scale=max(1.0, largest))
-        if not self._has_classes():
+            found = ((row.place, row.values[label]) for source in rows.values() for row in source.rows())
+            scores = [finite(place, value) for place, value in found if not is_missing(value, numbers=True)]
+            return dataclasses.replace(form, scale=max([1.0, *scores]))
+        if not self._has_classes:
             return form
         classes = self.classes or form.label_names
         if not classes:
@@ -248,11 +275,10 @@ class DataConfig(Checked):
         assert isinstance(usual, ImageForm)
         classes = usual.classes if found.name.startswith("cifar") else found.classes
         if not spec.own and len(classes) != len(usual.classes) and not found.name:
-            raise DataError(
-                f"{place}: {len(classes)} folders of images, but {spec.name} has {len(usual.classes)} classes"
-            )
+            has = f"{spec.name} has {len(usual.classes)} classes"
+            raise DataError(f"{place}: {len(classes)} folders of images, but {has}; name it images:{place}")
         if found.name == "mnist":
-            side = min(found.rows["train"].at(0).values["image"].shape)
+            side = min(next(iter(found.rows["train"].rows())).values["image"].shape)
             usual = dataclasses.replace(usual, size=side, stored=side)
         usual = usual.preprocessed(self.preprocessing)
         fields: dict[str, Any] = {"classes": classes, **self._fields()}
@@ -265,15 +291,14 @@ class DataConfig(Checked):
         name = self.tokenizer or ("bpe" if spec.vocabulary == "bpe" else "")
         if not name:
             raise DataError("config.data.tokenizer: the model brings no tokenizer; name a vocab.txt or a folder")
-        if name in TRAINERS:
-            texts = [*texts]
-            if not texts and name != "bytes":
-                raise DataError("config.data.tokenizer: there is no text to learn a vocabulary from")
-            return make_tokenizer(name, texts, self.vocab_size or spec.vocab_size)
-        if source_of(name).is_file():
-            return wordpiece_tokenizer(source_of(name))
-        check_tokenizer(name)
-        return make_tokenizer(name, (), 0)
+        if name not in TRAINERS:
+            known = path_of(name).expanduser().exists()
+            require(known, "tokenizer", f"{unknown_name('tokenizer', name, TRAINERS)}, and there is no such path")
+            return open_tokenizer(name)
+        texts = [*texts]
+        if not texts and name != "bytes":
+            raise DataError("config.data.tokenizer: there is no text to learn a vocabulary from")
+        return TRAINERS[name](texts, self.vocab_size or spec.vocab_size)
 
     def _wikitext2(self, tokenizer: Tokenizer) -> TaskData:
         folder, words = protocol(self.named.path)
@@ -281,21 +306,19 @@ class DataConfig(Checked):
         config = WikiText2(path=folder, context=context, stride=words.stride, split=words.split)
         return config.load(tokenizer, trains=not self.whole)
 
-    def _rehearsed(self, tokenizer: Tokenizer | None, reading: Reading) -> TaskData:
+    def _rehearsed(self, tokenizer: Tokenizer | None) -> TaskData:
         """Return made-up examples in the form of a task; a quarter as many are evaluated on, at least one."""
         spec = self.named.spec
         known = {field.name for field in dataclasses.fields(spec.form)}
         sizes: dict[str, Any] = {"length": 96, "stride": 24, "size": 32, "stored": 36}
         form = dataclasses.replace(spec.form, **{name: size for name, size in sizes.items() if name in known})
-        held = max(self.rehearsal // 4, 1)
-        rows = list(itertools.islice(made_up_rows(form), self.rehearsal + held))
+        rows = [*itertools.islice(made_up_rows(form), self.rehearsal + max(self.rehearsal // 4, 1))]
         texts = [text for row in rows for text in form.texts(row)]
         if tokenizer is None and form.reads_text:
             tokenizer = train_bpe(texts, VOCABULARY) if spec.vocabulary == "bpe" else letters_tokenizer(texts)
         splits: dict[Split, list[Row]] = {"train": rows[: self.rehearsal], "validation": rows[self.rehearsal :]}
-        info = {"text": "made up to rehearse", "task": spec.name, "data": fingerprint(splits["train"])}
-        reading = reading._replace(metrics=spec.metrics)
-        return load_rows(form, splits, tokenizer if form.reads_text else None, info, reading)
+        info = {"text": "made up to rehearse", "task": spec.name}
+        return load_rows(form, splits, tokenizer if form.reads_text else None, info, spec.metrics)
 
 
 def protocol(path: str) -> tuple[str, SimpleNamespace]:
@@ -306,16 +329,14 @@ def protocol(path: str) -> tuple[str, SimpleNamespace]:
     return folder, parse_arguments(words, "wikitext2", context=0, stride=0, split="validation")
 
 
-def _of(documents: Sequence[Document]) -> RowSource:
-    return RowSource.of([document_row(one) for one in documents])
+def _when_read(form: ImageForm, source: RowSource) -> Stored:
+    """Return images that are read from their files and encoded each time."""
+    assert source.at is not None
+    at, count = source.at, source.count
+    return Stored(Mapped(range(count), lambda i: form.record(at(i))), np.ones(count), {"examples": count})
 
 
 def _usable(spec: TaskSpec, folder: Path) -> Path | None:
     """Return a folder if it holds a task's files."""
     there = find_layout(spec, folder) if spec.layouts else folder.is_dir()
     return folder if there else None
-
-
-def _wanted(spec: TaskSpec) -> str:
-    layouts = " or ".join(" and ".join(filter(None, layout[:2])) for layout in spec.layouts)
-    return layouts or spec.files or "a table"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import sysconfig
 import warnings
 from collections.abc import Iterator, Sequence
@@ -46,24 +47,20 @@ def embedded_split(kind: Embedded, validation_fraction: float) -> dict[Split, li
 
 
 def library_sources(library: Path) -> list[Document]:
-    """Return the Python files below a folder by their paths, one document each; folders of `NOT_READ` are left out.
+    """Return the Python files below a folder by their paths, but those of `NOT_READ`.
 
-    Files that are generated for one machine (`_sysconfigdata`), and those that are not UTF-8, are left out.
+    Files that are generated for one machine (`_sysconfigdata`), and those that are not UTF-8, are left out, too.
     """
     documents = []
     for file in sorted(library.rglob("*.py")):
         relative = file.relative_to(library)
         if NOT_READ & set(relative.parts[:-1]) or file.name.startswith("_sysconfigdata"):
             continue
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            continue
-        if text.strip():
-            documents.append(Document(relative.as_posix(), text))
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            documents.append(Document(relative.as_posix(), file.read_text(encoding="utf-8")))
     if not documents:
         raise DataError(f"{library}: this Python carries no library sources; name text files")
-    return documents
+    return [one for one in documents if one.text.strip()]
 
 
 def split_files(documents: Sequence[Document], validation_fraction: float) -> dict[Split, list[Document]]:
@@ -71,9 +68,10 @@ def split_files(documents: Sequence[Document], validation_fraction: float) -> di
 
     Paragraphs of the held-out files that also occur in a training file are dropped.
     """
-    train = [one for one in documents if text_hash(one.name) > validation_fraction]
-    held = [one for one in documents if text_hash(one.name) <= validation_fraction]
-    return {"train": train, "validation": without_passages(held, train)}
+    sides: tuple[list[Document], list[Document]] = ([], [])
+    for document in documents:
+        sides[text_hash(document.name) <= validation_fraction].append(document)
+    return {"train": sides[0], "validation": without_passages(sides[1], sides[0])}
 
 
 def embedded_corpus() -> list[Document]:

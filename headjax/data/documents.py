@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from headjax.core.errors import DataError, require
-from headjax.data.files import read_lines
+from headjax.core.errors import DataError
 from headjax.data.rows import Split, text_hash
+from headjax.storage.files import read_lines
 
 COMPARED = 80
 """Least number of characters of a repeated passage; shorter ones (headings, stock phrases) may recur."""
@@ -131,8 +131,6 @@ class HeldOut:
     validation_fraction: float
 
     def __post_init__(self) -> None:
-        fraction = self.validation_fraction
-        require(0.0 < fraction < 1.0, "validation_fraction", f"must be within (0, 1), got {fraction}")
         self.bound  # noqa: B018  (computed here, so that too little text is found before any work)
 
     def train(self, documents: Iterable[Document] | None = None) -> Iterator[Document]:

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -36,12 +36,14 @@ Records = Source
 """Records by index, which look the same."""
 
 
+@dataclasses.dataclass(frozen=True)
 class RandomSource(abc.ABC):
     """Examples with random parts, drawn again each time training reads them (masked tokens, cropped images)."""
 
-    @abc.abstractmethod
+    records: Records
+
     def __len__(self) -> int:
-        """Number of examples."""
+        return len(self.records)
 
     @abc.abstractmethod
     def draw(self, index: int, generator: np.random.Generator) -> Mapping[str, np.ndarray]:
@@ -52,31 +54,17 @@ class RandomSource(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Chosen:
-    """Some examples (or records) of a source, in a given order."""
+class Mapped:
+    """Examples (or records) of one length, each made of an item when it is read."""
 
-    source: Source
-    indices: np.ndarray
+    items: Sequence[Any] | Source
+    make: Callable[[Any], Mapping[str, np.ndarray]]
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return len(self.items)
 
     def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
-        return self.source[int(self.indices[index])]
-
-
-@dataclasses.dataclass(frozen=True)
-class Mapped:
-    """Examples of one length, each made of its record when it is read."""
-
-    records: Records
-    example: Callable[[Record], dict[str, np.ndarray]]
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return self.example(self.records[index])
+        return self.make(self.items[index])
 
 
 Pad = Callable[[Record, int], dict[str, np.ndarray]]
@@ -85,12 +73,16 @@ Pad = Callable[[Record, int], dict[str, np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Padded:
-    """Examples of different lengths, each padded when it is read."""
+    """Examples of different lengths, each padded when it is read.
+
+    With `bounds`, `train_iterator` pads each batch to one of these lengths, or to `length`.
+    """
 
     records: Records
     lengths: np.ndarray
     length: int
     pad: Pad
+    bounds: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -108,24 +100,32 @@ class Padded:
 
     def select(self, indices: np.ndarray, length: int = 0) -> Self:
         """Return these examples, padded to another length; 0 keeps the length."""
-        chosen = Chosen(self.records, indices)
+        chosen = Mapped(indices.tolist(), self.records.__getitem__)
         return dataclasses.replace(self, records=chosen, lengths=self.lengths[indices], length=length or self.length)
 
     def first(self, limit: int) -> Self:
         """Return the first examples; all of them if the limit is 0."""
         return self.select(np.arange(min(limit or len(self), len(self))))
 
-    def buckets(self, bounds: Sequence[int]) -> list[Self]:
-        """Return the examples in groups by length, none empty; each is padded to its bound, the last to `length`."""
-        ends = bucket_ends(bounds, self.length)
-        number = np.searchsorted(ends, self.lengths)
-        groups = [(np.flatnonzero(number == i), end) for i, end in enumerate(ends)]
-        return [self.select(indices, end) for indices, end in groups if indices.size]
+    def ends(self, bounds: Sequence[int]) -> np.ndarray:
+        """Return the bounds below `length`, and `length`, ascending."""
+        require(all(bound >= 1 for bound in bounds), "buckets", f"must be positive lengths, got {list(bounds)}")
+        return np.asarray(sorted({bound for bound in bounds if bound < self.length} | {self.length}))
+
+
+def by_length(source: Source, bounds: Sequence[int]) -> Sequence[Source]:
+    """Return examples of different lengths in groups, short ones first, each padded to its bound; others are one."""
+    if not bounds or not isinstance(source, Padded):
+        return [source]
+    ends = source.ends(bounds)
+    number = np.searchsorted(ends, source.lengths)
+    groups = [(np.flatnonzero(number == i), int(end)) for i, end in enumerate(ends)]
+    return [source.select(indices, end) for indices, end in groups if indices.size]
 
 
 def subset(source: Source, indices: np.ndarray) -> Source:
     """Return these examples of a source; those of different lengths can still be read by length."""
-    return source.select(indices) if isinstance(source, Padded) else Chosen(source, indices)
+    return source.select(indices) if isinstance(source, Padded) else Mapped(indices.tolist(), source.__getitem__)
 
 
 def sequences(
@@ -135,20 +135,22 @@ def sequences(
     limit: int | None = None,
 ) -> Padded:
     """Return sequences in memory as examples."""
-    count = len(columns["input_ids"])
+    rows = zip(*columns.values(), strict=True)
     records = [
-        {name: column[i] for name, column in columns.items()} | {name: one[i : i + 1] for name, one in targets.items()}
-        for i in range(count)
+        dict(zip(columns, row, strict=True)) | {name: one[i : i + 1] for name, one in targets.items()}
+        for i, row in enumerate(rows)
     ]
     lengths = np.asarray([len(ids) for ids in columns["input_ids"]], np.int64)
-    pad = functools.partial(pad_sequence, padding_id=padding_id, targets=tuple(targets))
+    pad = functools.partial(pad_sequence, columns=tuple(columns), targets=tuple(targets), padding_id=padding_id)
     return Padded(records, lengths, rounded_length(lengths, limit), pad)
 
 
-def pad_sequence(record: Record, length: int, *, padding_id: int, targets: Sequence[str]) -> dict[str, np.ndarray]:
+def pad_sequence(
+    record: Record, length: int, *, columns: Sequence[str], targets: Sequence[str], padding_id: int
+) -> dict[str, np.ndarray]:
     """Return a record of one sequence as an example, with an `attention_mask` that is 0 at padding."""
-    columns = {name: array for name, array in record.items() if name not in targets}
-    example = {name: padded(array, length, padding_id * (name == "input_ids")) for name, array in columns.items()}
+    known = [name for name in columns if name in record]
+    example = {name: padded(record[name], length, padding_id * (name == "input_ids")) for name in known}
     example["attention_mask"] = padded(np.ones(len(record["input_ids"])), length)
     return example | {name: record[name][0] for name in targets}
 
@@ -167,18 +169,10 @@ def rounded_length(lengths: np.ndarray, limit: int | None = None) -> int:
     return rounded if limit is None else max(min(rounded, limit), longest)
 
 
-def bucket_ends(bounds: Sequence[int], length: int) -> list[int]:
-    """Return the bounds below `length`, and `length`, ascending."""
-    return sorted({bound for bound in bounds if bound < length} | {length})
-
-
 class TokenBlocks:
     """One long text as examples `{"input_ids": int32 [length]}`: consecutive blocks, without an incomplete last one."""
 
     def __init__(self, tokens: np.ndarray, length: int) -> None:
-        require(length >= 2, "length", f"must be at least 2 (a token and its successor), got {length}")
-        if len(tokens) < length:
-            raise DataError(f"length: the text has {len(tokens)} tokens, less than one block of {length}")
         blocks = len(tokens) // length
         self.tokens = tokens[: blocks * length].astype(np.int32).reshape(blocks, length)
 
@@ -214,9 +208,8 @@ def encode_sequences(
     inputs = list(first) if second is None else list(zip(first, second, strict=True))
     with library_errors(CANNOT_READ):
         encoded = backend.encode_batch(inputs, add_special_tokens=True)
-    return Sequences(
-        [np.asarray(one.ids, np.int32) for one in encoded], [np.asarray(one.type_ids, np.int32) for one in encoded]
-    )
+    ids, types = ([np.asarray(getattr(one, name), np.int32) for one in encoded] for name in ("ids", "type_ids"))
+    return Sequences(ids, types)
 
 
 def encode_prompted(

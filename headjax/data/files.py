@@ -12,7 +12,7 @@ from typing import TypeVar
 from urllib.parse import unquote
 
 from headjax.core.errors import DataError
-from headjax.storage.files import first_line, opened, reading
+from headjax.storage.files import first_line
 from headjax.storage.paths import files_below, matches, path_of
 
 ROOT = "HEADJAX_DATA"
@@ -34,39 +34,36 @@ def source_of(path: str | os.PathLike[str]) -> Path:
     return _downloaded(text) if text.startswith(SCHEME) else path_of(path).expanduser()
 
 
-def search(
-    task: str, path: str, names: Sequence[str], find: Callable[[Path], T | None], wanted: str = "its files"
-) -> T:
-    """Return what is found first in the folders that may hold a data set."""
-    root = os.environ.get(ROOT)
-    folders = [source_of(root) / name for name in names] if root else []
-    for folder in [source_of(path)] if path else folders:
-        found = find(folder)
-        if found is not None:
-            return found
-    if path:
-        raise DataError(f"{path}: not a folder of {task}: expected {wanted}")
-    if root:
-        raise DataError(f"{root}: {ROOT} has no folder {' or '.join(names)} with {wanted}")
-    raise DataError(f"{task}: set {ROOT} to the folder that holds {names[0]}, or give that one's path")
+def search(task: str, names: Sequence[str], find: Callable[[Path], T | None], wanted: str) -> T:
+    """Return what is found first in the folders of `ROOT` that may hold a data set."""
+    if not (root := os.environ.get(ROOT)):
+        raise DataError(f"{task}: set {ROOT} to the folder that holds {names[0]}, or give that one's path")
+    there = (find(source_of(root) / name) for name in names)
+    found = next((one for one in there if one is not None), None)
+    if found is None:
+        raise DataError(f"{task}: {ROOT} ({root}) has no folder {' or '.join(names)} with {wanted}")
+    return found
 
 
-def find_files(path: str | Path) -> list[Path]:
-    """Return the files that a path stands for, sorted: a file, the text files of a folder, or a pattern's matches."""
+def find_files(path: str | Path, suffixes: tuple[str, ...] = TEXT_SUFFIXES) -> list[Path]:
+    """Return the files that a path stands for, sorted: a file, those of a folder with a suffix, a pattern's matches."""
     path = source_of(path)
     if path.is_dir():
-        files = [file for file in visible(path) if file.suffix.lower() in TEXT_SUFFIXES and file.is_file()]
-        if not files:
-            raise DataError(f"{path}: no {' or '.join('*' + suffix for suffix in TEXT_SUFFIXES)} file in this folder")
-        return sorted(files)
-    if path.exists():
-        return [path]
-    if glob.has_magic(str(path)):
-        files = [file for file in matches(path) if file.is_file()]
-        if not files:
-            raise DataError(f"{path}: no file matches this pattern")
-        return sorted(files)
-    raise DataError(f"{path}: no such file or folder")
+        found, wanted = [file for file in visible(path) if has_suffix(file, suffixes)], ", ".join(suffixes)
+        expected = f"no file in this folder whose name ends in {wanted}"
+    elif path.exists() or not glob.has_magic(str(path)):
+        found, expected = [path] if path.exists() else [], "no such file or folder"
+    else:
+        found, expected = [*matches(path)], "no file matches this pattern"
+    found = sorted(file for file in found if not file.is_dir())
+    if not found:
+        raise DataError(f"{path}: {expected}")
+    return found
+
+
+def has_suffix(file: Path, suffixes: tuple[str, ...]) -> bool:
+    """Return whether a file's name ends in one of the suffixes, or in one with `.gz`."""
+    return file.name.lower().removesuffix(".gz").endswith(suffixes)
 
 
 def suffix_of(file: Path) -> str:
@@ -84,33 +81,6 @@ def visible(folder: Path) -> Iterator[Path]:
     shown = (name.split("/") for name in files_below(folder))
     parts = (each for each in shown if not any(part.startswith((".", "cache-")) for part in each))
     return (folder.joinpath(*each) for each in parts if each[-1] not in BOOKKEEPING)
-
-
-def read_lines(file: Path) -> Iterator[str]:
-    r"""Yield a file's lines as `read_text` has them, each with its `\n` (the last one may have none)."""
-    offset = 0
-    blank: list[str] | None = []  # lines before the first with text
-    with reading(file), opened(file) as stream:
-        for number, data in enumerate(stream, start=1):
-            if b"\0" in data:
-                raise DataError(f"{file}: binary, not text: zero byte at offset {offset + data.index(0)}")
-            try:
-                line = data.decode("utf-8")
-            except UnicodeDecodeError as error:
-                at = f"line {number}, byte offset {offset + error.start}"
-                raise DataError(f"{file}: {at}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
-            line = line.removeprefix("\ufeff") if number == 1 else line
-            line = f"{line[:-2]}\n" if line.endswith("\r\n") else line
-            offset += len(data)
-            if blank is None:
-                yield line
-            elif line.strip():
-                yield from (*blank, line)
-                blank = None
-            else:
-                blank.append(line)
-    if blank is not None:
-        raise DataError(f"{file}: empty, there is no text in it")
 
 
 # The Hugging Face Hub.

@@ -5,25 +5,23 @@ A shard gets its name when it is complete, so the folder itself says what is lef
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import importlib.metadata
 import json
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headjax.core.errors import DataError, require
 from headjax.core.progress import Progress, Update, silent
-from headjax.core.serialize import to_data
+from headjax.core.serialize import dumps, to_data
 from headjax.core.share import Share
 from headjax.data.forms import Form
-from headjax.data.loading import record_sizes
+from headjax.data.loading import checked, record_sizes
 from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split, chunks, fingerprint
 from headjax.data.store import (
     MANIFEST,
@@ -36,7 +34,6 @@ from headjax.data.store import (
     open_prepared,
     read_settings,
     read_shard,
-    shard_name,
     write_shard,
 )
 from headjax.storage.failures import writing
@@ -44,12 +41,9 @@ from headjax.storage.files import write_file
 from headjax.storage.lock import hold
 from headjax.storage.paths import path_of
 from headjax.tokenizers.tokenizer import Tokenizer
-from headjax.version import __version__
 
 SHARD_BYTES = 2**25
 """Default size of the rows of one shard in bytes, approximately."""
-
-PACKAGES = ("array_record", "numpy", "seqio", "tensorflow-datasets", "tokenizers")
 
 
 class Written(NamedTuple):
@@ -57,19 +51,6 @@ class Written(NamedTuple):
 
     prepared: Prepared
     written: int
-
-
-class Work(NamedTuple):
-    """One shard to write: its file and split, the rows to encode, their hash, and the seed of random choices."""
-
-    path: Path
-    split: Split
-    rows: list[Row]
-    fingerprint: str
-    seed: tuple[int, ...]
-
-
-Submit = Callable[[Work], "Future[Shard]"]
 
 
 def prepare(
@@ -94,69 +75,76 @@ def prepare(
     Of several hosts each makes the same call with its own number, on a folder that all of them see, and reads and
     writes its share of the rows. The folder is finished when the last of them is.
     """
-    require(processes >= 1, "processes", f"must be at least 1, got {processes}")
-    require(shard_bytes >= 1, "shard_bytes", f"must be at least 1, got {shard_bytes}")
     require(seed >= 0, "seed", f"must not be negative, got {seed}")
-    tokenizer = tokenizer if form.reads_text else None
-    if form.reads_text:
-        form.check(tokenizer)
-    known = "" if tokenizer is None else tokenizer.fingerprint
-    versions = _versions()
-    fields = {"task": name, "source": source, "tokenizer": known, "seed": seed, "hosts": host.count}
-    settings = Settings(form=form, shard_bytes=shard_bytes, versions=versions, **fields)  # type: ignore[arg-type]
+    known = checked(form, tokenizer if form.reads_text else None)
+    settings = Settings(
+        task=name,
+        form=form,
+        source=source,
+        tokenizer=known.fingerprint if known else "",
+        shard_bytes=shard_bytes,
+        seed=seed,
+        hosts=host.count,
+    )
     folder = path_of(out).expanduser()
     _check_folder(folder, settings)
-    with hold(folder, f".{host_file(host)}.lock"), _workers(form, tokenizer, processes) as submit:
+    with hold(folder, f".{host_file(host)}.lock"), _pool(processes) as pool:
         with writing(folder):
             if not (folder / MANIFEST).is_file():
-                write_file(folder / MANIFEST, (json.dumps(to_data(settings), indent=2) + "\n").encode())
-            if tokenizer is not None and not has_tokenizer(folder):
-                tokenizer.save(folder / TOKENIZER)
+                write_file(folder / MANIFEST, dumps(settings).encode())
+            if known and not has_tokenizer(folder):
+                known.save(folder / TOKENIZER)
             (folder / host_file(host)).unlink(missing_ok=True)  # its shards may change now
         shards: list[Shard] = []
         written = 0
         for split in (split for split in SPLITS if split in splits):
             with progress(f"preparing {split}", splits[split].count // host.count, "row") as bar:
-                ahead = 2 * (processes - 1)
-                made = [*_shards(folder, split, splits[split], settings, host, submit, ahead, bar)]
-                own = [shard for shard, _ in made]
-                written += sum(is_new for _, is_new in made)
+                made = _submit(folder, settings, host, split, splits[split], known, pool, 2 * (processes - 1), bar)
+                own = [one.result() if isinstance(one, Future) else one for one in made]
             if host.count == 1 and not sum(one.examples for one in own):
                 raise DataError(form.nothing(split, own[0].counts if own else {}, source or name))
             shards += own
-        listed = json.dumps([to_data(shard) for shard in shards], indent=1) + "\n"
-        write_file(folder / host_file(host), listed.encode())
+            written += sum(isinstance(one, Future) for one in made)
+        write_file(folder / host_file(host), (json.dumps([to_data(one) for one in shards], indent=1) + "\n").encode())
     return Written(open_prepared(folder), written)
 
 
-def _shards(
+def _submit(
     folder: Path,
-    split: Split,
-    source: RowSource,
     settings: Settings,
     host: Share,
-    submit: Submit,
+    split: Split,
+    source: RowSource,
+    tokenizer: Tokenizer,
+    pool: Executor,
     ahead: int,
     bar: Update,
-) -> Iterator[tuple[Shard, bool]]:
-    """Yield the shards of a host's rows, and whether each was written now; `ahead` more are under way."""
-    waiting: collections.deque[tuple[Future[Shard], bool]] = collections.deque()
+) -> list[Shard | Future[Shard]]:
+    """Return the shards of a host's rows: those that are there, and those that the pool writes, `ahead` at a time."""
+    made: list[Shard | Future[Shard]] = []
     read = 0
-    for number, rows in enumerate(chunks(source.rows(host), settings.shard_bytes)):
+    for rows in chunks(source.rows(host), settings.shard_bytes):
         read += len(rows)
         bar(read, {})
-        place = number * host.count + host.index
-        path, found = folder / shard_name(split, place), fingerprint(rows)
-        there = read_shard(path)
-        if there is not None and there.rows == found:
-            waiting.append((_done(there), False))
-        else:
-            seed = (settings.seed, SPLITS.index(split), place)
-            waiting.append((submit(Work(path, split, rows, found, seed)), True))
-        while len(waiting) > ahead:
-            future, is_new = waiting.popleft()
-            yield future.result(), is_new
-    yield from ((future.result(), is_new) for future, is_new in waiting)
+        place = len(made) * host.count + host.index  # of N hosts each has every N-th number
+        shard = Shard(f"{split}-{place:05d}.array_record", split, 0, {}, fingerprint(rows))
+        there, seed = read_shard(folder / shard.name), (settings.seed, SPLITS.index(split), place)
+        same = there is not None and there.rows == shard.rows
+        made.append(there if same else pool.submit(_encode, folder, settings.form, tokenizer, shard, rows, seed))  # type: ignore[arg-type]
+        if len(made) > ahead and isinstance(oldest := made[-1 - ahead], Future):
+            oldest.result()
+    return made
+
+
+def _encode(
+    folder: Path, form: Form, tokenizer: Tokenizer, shard: Shard, rows: list[Row], seed: tuple[int, ...]
+) -> Shard:
+    """Encode rows, write their shard, and return it with its counts."""
+    encoded = form.encode(tokenizer, rows, shard.split, seed)
+    counts = {key: int(count) for key, count in encoded.counts.items()}
+    shard = Shard(shard.name, shard.split, len(encoded.records), counts, shard.rows)
+    write_shard(folder, shard, encoded.records, record_sizes(form, encoded.records))
+    return shard
 
 
 def _check_folder(folder: Path, wanted: Settings) -> None:
@@ -170,32 +158,22 @@ def _check_folder(folder: Path, wanted: Settings) -> None:
         raise DataError(f"{folder}: not empty, and not prepared by this command; choose another folder")
 
 
-def _done(shard: Shard) -> Future[Shard]:
-    future: Future[Shard] = Future()
-    future.set_result(shard)
-    return future
+class _Here(Executor):
+    """This process, which does what is submitted at once."""
 
-
-def encode_shard(form: Form, tokenizer: Tokenizer | None, work: Work) -> Shard:
-    """Encode rows and write their shard."""
-    encoded = form.encode(tokenizer, work.rows, work.split, work.seed)
-    counts = {key: int(count) for key, count in encoded.counts.items()}
-    shard = Shard(work.path.name, work.split, len(encoded.records), counts, work.fingerprint)
-    write_shard(work.path, shard, encoded.records, record_sizes(form, encoded.records))
-    return shard
+    def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*args, **options))
+        return done
 
 
 @contextlib.contextmanager
-def _workers(form: Form, tokenizer: Tokenizer | None, processes: int) -> Iterator[Submit]:
-    """Yield the function that submits work: to this process, or to several others."""
-    if processes == 1:
-        yield lambda work: _done(encode_shard(form, tokenizer, work))
-        return
-    # Spawned processes inherit no threads, which a forked one could wait for forever.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, initializer=_end_with_parent) as pool:
+def _pool(processes: int) -> Iterator[Executor]:
+    """Yield what encodes: this process, or several, spawned without threads of this one that a fork would wait for."""
+    spawn = multiprocessing.get_context("spawn")
+    with _Here() if processes == 1 else ProcessPoolExecutor(processes, spawn, initializer=_end_with_parent) as pool:
         try:
-            yield lambda work: pool.submit(encode_shard, form, tokenizer, work)
+            yield pool
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
@@ -212,11 +190,3 @@ def _end_with_parent() -> None:
             os._exit(1)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
-
-
-def _versions() -> dict[str, str]:
-    found = {"headjax": __version__}
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found

@@ -12,20 +12,27 @@ from typing import Any, NamedTuple
 from headjax.core.errors import DataError
 from headjax.core.share import Share
 from headjax.data.documents import Document, HeldOut
-from headjax.data.files import find_files, visible
+from headjax.data.files import find_files, has_suffix, visible
 from headjax.data.rows import Row, Rows, RowSource, Split, hold_out
 from headjax.data.spec import TaskSpec
 from headjax.data.tables import SUFFIXES, header, is_table, table_rows
 from headjax.data.text_rows import document_row
 
-TABLES = tuple(suffix for suffix in SUFFIXES if suffix != ".txt")
-"""Suffixes of the tables of tasks that also read text."""
+VALIDATION = {"validation", "valid", "val", "dev"}
+"""Words in file names that assign a file to the validation split, as `train` does to the other."""
 
-TRAIN, VALIDATION = frozenset({"train"}), frozenset({"validation", "valid", "val", "dev"})
-"""Words in file names that assign a file to a split."""
+LAYOUT_HELD_OUT = 0.2
+"""Approximate share of the rows of GLUE's own files that is held out where no file is for validation."""
 
-Files = Mapping[Split, Sequence[Path]]
 Read = Callable[[Path], Iterable[Row]]
+
+
+class Files(NamedTuple):
+    """The files of a task by split, and the columns of tables by field, as far as they are known."""
+
+    train: Sequence[Path]
+    validation: Sequence[Path]
+    columns: Mapping[str, str] = {}
 
 
 def task_rows(
@@ -33,41 +40,36 @@ def task_rows(
     train: Sequence[Path],
     validation: Sequence[Path] = (),
     *,
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] = {},
     fraction: float = 0.0,
 ) -> Rows:
     """Return the rows of a task's files, which are read again for each iteration.
 
     With files for validation, or none to train on, all paths are of their split. Otherwise a file belongs to the split
-    whose word (`TRAIN`, `VALIDATION`) is in its name; without a file for validation some rows are held out by the hash
-    of their text. All files of a task without training data are evaluated on.
-
-    Args:
-        spec: the task.
-        train: files or folders; of GLUE's tasks one folder with the task's own files.
-        validation: files to evaluate on.
-        columns: columns of tables by field; those that it lacks are found by name.
-        fraction: share of the rows that is held out; 0 is the task's own.
+    whose word is in its name; without a file for validation some rows are held out by the hash of their text, a
+    `fraction` of them, or the task's own. All files of a task without training data are evaluated on. Columns of
+    tables that are not given are found by name. GLUE's tasks may have one folder of their own files.
     """
-    found = find_layout(spec, train[0]) if len(train) == 1 and not validation else None
-    if found is not None:
-        columns, fraction = found.columns, fraction or LAYOUT_HELD_OUT
-        files: Files = {"train": found.train, "validation": found.validation}
+    layout = find_layout(spec, train[0]) if len(train) == 1 and not validation else None
+    suffixes = suffixes_of(spec, [*train, *validation])
+    if layout is not None:
+        files, fraction = layout, fraction or LAYOUT_HELD_OUT
     elif validation or not train:
-        files = {"train": _all_files(spec, train), "validation": _all_files(spec, validation)}
+        each = ([one for path in paths for one in find_files(path, suffixes)] for paths in (train, validation))
+        files = Files(next(each), next(each))
     else:
-        files = split_files(train, suffixes_of(spec, train))
-    read = functools.partial(read_file, spec, columns=columns or {})
-    first = next(file for split in files.values() for file in split)
-    if spec.documents and not files["validation"] and not is_table(first):
-        return _divided_documents(files["train"], read, fraction or spec.held_out)
+        files = split_files(train, suffixes)
+    read = functools.partial(read_file, spec, columns=layout.columns if layout else columns)
+    everything = [*files.train, *files.validation]
+    first, fraction = everything[0], fraction or spec.held_out
     if spec.only_evaluated:
-        return {"validation": RowSource(functools.partial(_shared, [*files["train"], *files["validation"]], read))}
-    if not files["validation"]:
-        whole = functools.partial(_shared, files["train"], read)
-        return hold_out(whole, spec.form.divided_by, fraction or spec.held_out, str(first))
-    splits: list[Split] = ["train", "validation"] if files["train"] else ["validation"]
-    return {split: RowSource(functools.partial(_shared, files[split], read)) for split in splits}
+        return {"validation": RowSource(functools.partial(_shared, everything, read))}
+    if files.validation:
+        found: dict[Split, Sequence[Path]] = {"train": files.train, "validation": files.validation}
+        return {split: RowSource(functools.partial(_shared, some, read)) for split, some in found.items() if some}
+    if spec.documents and not is_table(first):
+        return _divided_documents(files.train, read, fraction)
+    return hold_out(functools.partial(_shared, files.train, read), spec.form.divided_by, fraction, str(first))
 
 
 def _shared(files: Sequence[Path], read: Read, share: Share) -> Iterator[Row]:
@@ -113,88 +115,48 @@ def _value(spec: TaskSpec, value: Any, what: str, place: str) -> Any:
     return names[int(value)] if what == "label" and value.isdecimal() and int(value) < len(names) else value
 
 
-def split_files(paths: Sequence[Path], suffixes: Iterable[str]) -> dict[Split, list[Path]]:
+def split_files(paths: Sequence[Path], suffixes: tuple[str, ...]) -> Files:
     """Return the files of the paths by split, of folders those that have one of the suffixes (also with `.gz`).
 
     A folder's name counts for the files below it, also that of a path beside other paths. A file that several paths
     stand for is read once. Files whose names name no split are for training, unless other files are named `train`. A
     single file of any name is for training. Files named `test` are left out if there are others.
     """
-    wanted, seen = tuple(suffixes), set[Path]()
-    named: dict[Split, list[Path]] = {"train": [], "validation": []}
-    others: list[Path] = []
-    tests: list[Path] = []
+    seen = set[Path]()
+    named: dict[str, list[Path]] = {"train": [], "validation": [], "other": [], "test": []}
     for path in paths:
-        inside = [one for one in visible(path) if has_suffix(one, wanted)] if path.is_dir() else find_files(path)
-        for file in (file for file in sorted(inside) if file not in seen and file.is_file()):
+        for file in (file for file in find_files(path, suffixes) if file not in seen):
             seen.add(file)
-            words = set(re.split(r"[^a-z0-9]+", file.name.lower()))
+            folders: list[str] = []
             if file != path and path.is_dir():
                 folders = [*file.relative_to(path).parts[:-1], *([path.name] if len(paths) > 1 else [])]
-                words |= {name.lower() for name in folders}
-            if len(paths) == 1 and file == path:
-                others.append(file)
-            elif words & VALIDATION:
-                named["validation"].append(file)
-            elif words & TRAIN:
-                named["train"].append(file)
-            else:
-                (tests if "test" in words else others).append(file)
-    if not named["train"]:
-        named["train"] = others or ([] if named["validation"] else tests)
-    if not any(named.values()):
-        raise DataError(f"{paths[0]}: no file whose name ends in {', '.join(wanted)}")
-    return named
-
-
-def _all_files(spec: TaskSpec, paths: Sequence[Path]) -> list[Path]:
-    """Return all files of the paths."""
-    found = split_files(paths, suffixes_of(spec, paths)) if any(path.is_dir() for path in paths) else {}
-    listed = [file for split in found.values() for file in split]
-    return listed or [file for path in paths for file in find_files(path)]
+            words = {*re.split(r"[^a-z0-9]+", file.name.lower()), *(name.lower() for name in folders)}
+            split = "validation" if words & VALIDATION else next((one for one in ("train", "test") if one in words), "")
+            named["other" if not split or (len(paths) == 1 and file == path) else split].append(file)
+    train = named["train"] or named["other"] or ([] if named["validation"] else named["test"])
+    return Files(train, named["validation"])
 
 
 def suffixes_of(spec: TaskSpec, paths: Sequence[Path]) -> tuple[str, ...]:
     """Return the suffixes of the files to read: tables if there are any, or those of the task's own files."""
     if spec.read is None:
         return SUFFIXES
-    tables = tuple(suffix for suffix in TABLES if suffix not in spec.suffixes)
+    tables = tuple(suffix for suffix in SUFFIXES if suffix not in (".txt", *spec.suffixes))
     inside = itertools.chain.from_iterable(visible(path) if path.is_dir() else [path] for path in paths)
     return tables if any(has_suffix(path, tables) for path in inside) else spec.suffixes
 
 
-def has_suffix(file: Path, suffixes: tuple[str, ...]) -> bool:
-    """Return whether a file's name ends in one of the suffixes, or in one with `.gz`."""
-    return file.name.removesuffix(".gz").endswith(suffixes)
-
-
-class Layout(NamedTuple):
-    """A task's own tables that were found in a folder."""
-
-    train: Sequence[Path]
-    validation: Sequence[Path]
-    columns: Mapping[str, str]
-
-
-LAYOUT_HELD_OUT = 0.2
-"""Approximate share of the rows of GLUE's own files that is held out where no file is for validation."""
-
-
-def find_layout(spec: TaskSpec, folder: Path) -> Layout | None:
+def find_layout(spec: TaskSpec, folder: Path) -> Files | None:
     """Return a task's own tables in a folder in the first of its layouts; None if none is there.
 
     Tables that have all the fields' own names are no layout.
     """
     for layout in spec.layouts:
-        names = [name for name in (layout.train, layout.validation) if name]
-        if folder.is_dir() and all(_matching(folder, name) for name in names):
-            train, validation = (_matching(folder, name) for name in (layout.train, layout.validation))
+        found = [sorted(folder.glob(name)) if name else None for name in (layout.train, layout.validation)]
+        if folder.is_dir() and all(files != [] for files in found):
+            train, validation = (files or [] for files in found)
             if spec.read is not None:
-                return Layout(train, validation, {})
+                return Files(train, validation)
             if not {*spec.form.wanted} <= {*header(train[0])}:
-                return Layout(train, validation, {field: getattr(layout, field) for field in spec.form.wanted})
+                return Files(train, validation, {field: getattr(layout, field) for field in spec.form.wanted})
     return None
-
-
-def _matching(folder: Path, pattern: str) -> list[Path]:
-    return sorted(folder.glob(pattern)) if pattern else []

@@ -11,13 +11,14 @@ from typing import NamedTuple
 from headjax.core.class_names import is_missing
 from headjax.core.errors import DataError
 from headjax.core.fields import unknown_name
-from headjax.data.files import find_files, read_lines, source_of, suffix_of, visible
+from headjax.data.files import find_files, source_of, suffix_of
 from headjax.data.forms import TranslationForm
 from headjax.data.image_rows import is_image_folder
 from headjax.data.registry import PAIR_COLUMNS, TASKS, of_languages
 from headjax.data.spec import TaskSpec
 from headjax.data.tables import has_lists, header, is_table, table_rows
 from headjax.data.text_rows import CONLL
+from headjax.storage.files import read_lines
 
 
 class Named(NamedTuple):
@@ -75,23 +76,16 @@ def recognise(path: str, *, by_labels: bool = True) -> str:
 
 def first_file(path: str) -> Path:
     """Return the first table below a folder, or its first file without one; the first file of another path."""
-    place = source_of(path)
-    if not place.is_dir():
-        return find_files(path)[0]
-    files = [file for file in visible(place) if file.is_file()]
-    if not files:
-        raise DataError(f"{path}: no file in this folder")
-    return next(filter(is_table, files), files[0])
+    files = find_files(path, ("",))
+    return next(filter(is_table, files), files[0]) if source_of(path).is_dir() else files[0]
 
 
 def _table_form(file: Path, by_labels: bool) -> str:
     names = {*header(file)}
-    for name in ("tokens", "retrieval"):
+    for name in ("tokens", "retrieval", "translation"):
         spec = TASKS[name]
         if {spec.column(field, names) for field in spec.form.wanted} <= names:
             return name
-    if {"source", "target"} <= names:
-        return "translation"
     if not by_labels:
         return "classification"
     columns = table_columns(file)
@@ -99,11 +93,10 @@ def _table_form(file: Path, by_labels: bool) -> str:
         return "text"
     if has_lists(file, columns["label"]):
         return "multi_label"
-    labels = read_labels(file, columns["label"])
-    scored = labels.real or (columns["label"] == "score" and "second" in columns)
-    if scored:
-        return "similarity" if "second" in columns else "regression"
-    return "pairs" if "second" in columns else "classification"
+    pairs = "second" in columns
+    if read_labels(file, columns["label"]).real or (columns["label"] == "score" and pairs):
+        return "similarity" if pairs else "regression"
+    return "pairs" if pairs else "classification"
 
 
 def table_columns(path: str | Path) -> dict[str, str]:
@@ -132,15 +125,10 @@ class Labels(NamedTuple):
 def read_labels(path: str | Path, column: str) -> Labels:
     """Return the labels in a column of a table, without missing ones."""
     found = {row.values["label"] for row in table_rows(path, {"label": column})}
-    labels = {label for label in found if not is_missing(label, numbers=True)}
-    numbers = [number for label in labels if (number := _number(label)) is not None]
-    real = len(numbers) == len(labels) and any("." in label for label in labels)
-    whole = len(numbers) == len(labels) and all(number >= 0.0 and number.is_integer() for number in numbers)
-    return Labels(real, max(filter(math.isfinite, numbers), default=0.0), whole)
-
-
-def _number(label: str) -> float | None:
+    labels = [label for label in found if not is_missing(label, numbers=True)]
     try:
-        return float(label)
+        numbers = [float(label) for label in labels]
     except ValueError:
-        return None
+        return Labels(False, 0.0, False)
+    whole = all(number >= 0.0 and number.is_integer() for number in numbers)
+    return Labels(any("." in one for one in labels), max(filter(math.isfinite, numbers), default=0.0), whole)

@@ -165,8 +165,8 @@ TRANSLATIONS = (
 
 # GLUE (Wang et al. 2019). Class numbers are those of Hugging Face's GLUE, so that published models fit.
 
-_NLI = ("entailment", "neutral", "contradiction")
-_ENTAILMENT = ("entailment", "not_entailment")
+_NLI, _ENTAILMENT = ("entailment", "neutral", "contradiction"), ("entailment", "not_entailment")
+_MRPC = ("#1 String", "#2 String", "Quality")
 
 
 def _own(text: str, second: str, label: str) -> FileLayout:
@@ -177,137 +177,125 @@ def _own(text: str, second: str, label: str) -> FileLayout:
 def _glue(
     folder: str,
     features: Sequence[str],
-    layouts: Sequence[FileLayout],
     examples: int,
-    *,
+    *layouts: FileLayout,
     metrics: Sequence[str] = ("accuracy",),
     classes: Sequence[str] = (),
-    other_folders: Sequence[str] = (),
     splits: Mapping[Split, str] = BOTH,
-    skips: bool = False,
+    **more: Any,
 ) -> TaskSpec:
-    """Return a task of GLUE."""
+    """Return a task of GLUE: its features in TFDS, its number of training examples, and the layouts of its files."""
     name = folder.replace("-", "").lower()
     columns = dict(zip(("text", "second"), features, strict=False)) | {"label": "label"}
+    names = {field: dict.fromkeys(getattr(layout, field) for layout in layouts) for field in columns}
     return TaskSpec(
         name=name,
         form=LabelledForm(pairs=len(features) == 2, classes=tuple(classes)),
         sources=(TfdsSource(f"glue/{name}:2.0.0", splits, columns),),
         files="GLUE's own files",
         metrics=tuple(metrics),
-        columns={field: _names(field, layouts) for field in columns},
-        folders=(f"glue/{folder}", folder, *other_folders),
-        layouts=tuple(layouts),
+        columns={field: tuple(one for one in known if not one.isdecimal()) for field, known in names.items()},
+        layouts=layouts,
         examples=examples,
-        skips=skips,
+        **{"folders": (f"glue/{folder}", folder), **more},
     )
 
 
-def _names(field: str, layouts: Sequence[FileLayout]) -> tuple[str, ...]:
-    """Return the names of a field's column in a task's own files."""
-    names = dict.fromkeys(getattr(layout, field) for layout in layouts)
-    return tuple(name for name in names if not name.isdecimal())
-
-
-_MRPC = ("#1 String", "#2 String", "Quality")
 MNLI = _glue(
     "MNLI",
     ("premise", "hypothesis"),
-    [
-        FileLayout("train.tsv", "dev_matched.tsv", "sentence1", "sentence2", "gold_label"),
-        FileLayout("mnli_dev_matched_gold.tsv", "", "premise", "hypothesis", "gold_label"),
-    ],
     392_702,
+    FileLayout("train.tsv", "dev_matched.tsv", "sentence1", "sentence2", "gold_label"),
+    FileLayout("mnli_dev_matched_gold.tsv", "", "premise", "hypothesis", "gold_label"),
     classes=_NLI,
-    other_folders=("nli",),
+    folders=("glue/MNLI", "MNLI", "nli"),
     splits={"train": "train", "validation": "validation_matched"},
 )
 MISMATCHED = TfdsSource("glue/mnli:2.0.0", {"validation": "validation_mismatched"}, MNLI.sources[0].fields)
+STSB = _glue(
+    "STS-B",
+    ("sentence1", "sentence2"),
+    5749,
+    _own("sentence1", "sentence2", "score"),
+    FileLayout("stsb-en-train.csv", "stsb-en-dev.csv", "0", "1", "2"),
+    metrics=("spearman", "pearson"),
+)
 
 GLUE_TASKS = (
     _glue(
         "CoLA",
         ("sentence",),
-        [_own("3", "", "1"), FileLayout("in_domain_train.tsv", "*_domain_dev.tsv", "3", "", "1")],
         8551,
+        _own("3", "", "1"),
+        FileLayout("in_domain_train.tsv", "*_domain_dev.tsv", "3", "", "1"),
         metrics=("matthews", "accuracy"),
         classes=("unacceptable", "acceptable"),
     ),
     _glue(
         "SST-2",
         ("sentence",),
-        [FileLayout("train.tsv", "dev_glue.tsv", "sentence", "", "label"), _own("sentence", "", "label")],
         67_349,
+        FileLayout("train.tsv", "dev_glue.tsv", "sentence", "", "label"),
+        _own("sentence", "", "label"),
         classes=("negative", "positive"),
     ),
     _glue(
         "MRPC",
         ("sentence1", "sentence2"),
-        [
-            _own(*_MRPC),
-            FileLayout("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", *_MRPC),
-            FileLayout("msr_paraphrase_train.txt", "", *_MRPC),
-        ],
         3668,
+        _own(*_MRPC),
+        FileLayout("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", *_MRPC),
+        FileLayout("msr_paraphrase_train.txt", "", *_MRPC),
         metrics=("f1", "accuracy"),
         classes=("not_equivalent", "equivalent"),
     ),
-    _glue(
-        "STS-B",
-        ("sentence1", "sentence2"),
-        [_own("sentence1", "sentence2", "score"), FileLayout("stsb-en-train.csv", "stsb-en-dev.csv", "0", "1", "2")],
-        5749,
-        metrics=("spearman", "pearson"),
-    ),
+    STSB,
     _glue(
         "QQP",
         ("question1", "question2"),
-        [_own("question1", "question2", "is_duplicate")],
         363_846,
+        _own("question1", "question2", "is_duplicate"),
         metrics=("accuracy", "f1"),
         classes=("not_duplicate", "duplicate"),
         skips=True,
     ),
     MNLI,
-    _glue("QNLI", ("question", "sentence"), [_own("question", "sentence", "label")], 104_743, classes=_ENTAILMENT),
-    _glue("RTE", ("sentence1", "sentence2"), [_own("sentence1", "sentence2", "label")], 2490, classes=_ENTAILMENT),
+    _glue("QNLI", ("question", "sentence"), 104_743, _own("question", "sentence", "label"), classes=_ENTAILMENT),
+    _glue("RTE", ("sentence1", "sentence2"), 2490, _own("sentence1", "sentence2", "label"), classes=_ENTAILMENT),
     dataclasses.replace(MNLI, name="mnli_mismatched", sources=(MISMATCHED,), files="", folders=(), layouts=()),
 )
 
 # Forms of the user's own tables.
 
 
-def _own_table(name: str, form: Form, classes: bool = False, **columns: tuple[str, ...]) -> TaskSpec:
-    return TaskSpec(
-        name,
-        form,
-        own=True,
-        learns_classes=classes,
-        files=f"{name}:FILE, a table",
-        columns=PAIR_COLUMNS | columns,
-        held_out=OWN_HELD_OUT,
-    )
+def _own_table(name: str, form: Form, **fields: Any) -> TaskSpec:
+    columns = {**PAIR_COLUMNS, **fields.pop("columns", {})}
+    own: dict[str, Any] = {"own": True, "files": f"{name}:FILE, a table", "held_out": OWN_HELD_OUT}
+    return TaskSpec(name, form, columns=columns, **(own | fields))
 
 
 OWN_TABLES = (
-    _own_table("classification", LabelledForm(), classes=True),
-    _own_table("pairs", LabelledForm(pairs=True), classes=True),
-    _own_table("multi_label", MultiLabelForm(), classes=True, label=("labels", "label", "classes")),
+    _own_table("classification", LabelledForm(), learns_classes=True),
+    _own_table("pairs", LabelledForm(pairs=True), learns_classes=True),
+    _own_table("multi_label", MultiLabelForm(), columns={"label": ("labels", "label", "classes")}, learns_classes=True),
     _own_table("regression", LabelledForm()),
     _own_table("similarity", SimilarityForm()),
-    _own_table("retrieval", RetrievalForm(), relevance=("score", "label"), query=("question",), text=("passage",)),
-    dataclasses.replace(
-        _own_table("tokens", TagForm(), classes=True, tokens=("words",), tags=("ner_tags", "labels", "pos_tags")),
+    _own_table(
+        "retrieval",
+        RetrievalForm(),
+        columns={"relevance": ("score", "label"), "query": ("question",), "text": ("passage",)},
+    ),
+    _own_table(
+        "tokens",
+        TagForm(),
+        columns={"tokens": ("words",), "tags": ("ner_tags", "labels", "pos_tags")},
+        learns_classes=True,
         suffixes=CONLL,
         read=tagged_words,
         files="tokens:FILE, a file in CoNLL's format or a table of lists",
     ),
     dataclasses.replace(
-        next(spec for spec in GLUE_TASKS if spec.name == "stsb"),
-        name="sentence_similarity",
-        form=SimilarityForm(scale=5.0),
-        sources=(),
-        metrics=(),
+        STSB, name="sentence_similarity", form=SimilarityForm(scale=5.0), sources=(), metrics=(), examples=0
     ),
 )
 
@@ -318,43 +306,39 @@ MNIST_MEAN, MNIST_DEVIATION = 0.1307, 0.3081
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
-IMAGENET = ImageForm(
-    size=224,
-    stored=256,
-    flip=True,
-    mean=(0.485, 0.456, 0.406),
-    deviation=(0.229, 0.224, 0.225),
-    classes=class_numbers(1000),
-)
 
-
-def _cifar(mean: tuple[float, ...], deviation: tuple[float, ...], classes: tuple[str, ...]) -> ImageForm:
-    return ImageForm(size=32, stored=32, margin=4, flip=True, mean=mean, deviation=deviation, classes=classes)
+def _image_form(size: int, stored: int, mean: Sequence[float], deviation: Sequence[float], **fields: Any) -> ImageForm:
+    return ImageForm(size=size, stored=stored, mean=tuple(mean), deviation=tuple(deviation), **fields)
 
 
 def _images(name: str, form: ImageForm, tfds: str, files: str = "", held: str = "test") -> TaskSpec:
     source = TfdsSource(tfds, {"train": "train", "validation": held}, {"image": "image", "label": "label"})
-    files = f"{files}folders of images by class"
     folders = (f"images/{name}", name)
+    files = f"{files}folders of images by class"
     return TaskSpec(name, form, vocabulary="none", files=files, folders=folders, sources=(source,))
 
 
+_THOUSAND = {"flip": True, "classes": class_numbers(1000)}
+_CIFAR: dict[str, Any] = {"size": 32, "stored": 32, "margin": 4, "flip": True}
+IMAGENET = _image_form(224, 256, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), **_THOUSAND)
 IMAGES = (
     _images(
         "mnist",
-        ImageForm(size=28, stored=28, mean=(MNIST_MEAN,), deviation=(MNIST_DEVIATION,), classes=class_numbers(10)),
+        _image_form(28, 28, (MNIST_MEAN,), (MNIST_DEVIATION,), classes=class_numbers(10)),
         "mnist:3.0.1",
         "MNIST's own files, ",
     ),
     _images(
         "cifar10",
-        _cifar((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), CIFAR10),
+        _image_form(mean=(0.4914, 0.4822, 0.4465), deviation=(0.2470, 0.2435, 0.2616), classes=CIFAR10, **_CIFAR),
         "cifar10:3.0.2",
         "CIFAR's binary files, ",
     ),
     _images(
         "cifar100",
-        _cifar((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), class_numbers(100)),
+        _image_form(
+            mean=(0.5071, 0.4865, 0.4409), deviation=(0.2673, 0.2564, 0.2762), classes=class_numbers(100), **_CIFAR
+        ),
         "cifar100:3.0.2",
         "CIFAR's binary files, ",
     ),

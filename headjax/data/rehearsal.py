@@ -1,15 +1,15 @@
 """Made-up rows in the form of a task, to rehearse a run in seconds before its data is prepared.
 
-Text is the Python language reference (`help("topics")`). Labels follow from the examples by rule: the class of a text
-is its part of the reference, its number its count of words; a translation has the source's words in reverse; an answer
-is the word after the one asked about; the class of an image is the height of a bright band.
+Text is drawn from the Python language reference (`help("topics")`). Labels follow from the examples by rule: the class
+of a text is its part of the reference, its number its count of words; a translation has the source's words in reverse;
+an answer is the word after the one asked about; the class of an image is the height of a bright band.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,10 +32,7 @@ WORDS = 12
 
 def made_up_rows(form: Form) -> Iterator[Row]:
     """Yield rows without end, the same in every process."""
-    make: Callable[[Any, int], dict[str, Any]] = _document
-    for cls, maker in MAKERS.items():
-        make = maker if isinstance(form, cls) else make
-    return (Row(f"made-up row {index}", make(form, index)) for index in itertools.count())
+    return (Row(f"made-up row {index}", _values(form, index)) for index in itertools.count())
 
 
 def letters_tokenizer(texts: Sequence[str]) -> Tokenizer:
@@ -54,61 +51,39 @@ def _texts() -> tuple[str, ...]:
 
 
 @functools.cache
-def _sentences() -> tuple[str, ...]:
-    """Return sentences of two to `WORDS` words in the reference's order; longer ones are cut."""
-    found = [" ".join(sentence.split()[:WORDS]) for text in _texts()[:20] for sentence in sentences(text)]
-    return tuple(sentence for sentence in found if len(sentence.split()) > 1)
+def _sentences() -> tuple[list[str], ...]:
+    """Return the words of sentences, two to `WORDS` of each, in the reference's order."""
+    found = (sentence.split()[:WORDS] for text in _texts()[:20] for sentence in sentences(text))
+    return tuple(words for words in found if len(words) > 1)
 
 
-def _document(form: Form, index: int) -> dict[str, Any]:
+def _values(form: Form, index: int) -> dict[str, Any]:
+    """Return the values of a row by its number; forms of no other rule get documents."""
+    found, classes = _sentences(), len(form.label_names)
+    words = found[index % len(found)]
+    if isinstance(form, ImageForm):
+        return _image(form, index % classes, index)
+    if isinstance(form, LabelledForm):
+        part = index % max(classes, 1)
+        words = found[(part * len(found) // max(classes, 1) + index) % len(found)]
+        middle = len(words) // 2 if form.pairs else len(words)
+        texts = {"text": " ".join(words[:middle])} | ({"second": " ".join(words[middle:])} if form.pairs else {})
+        return texts | {"label": part if classes else float(len(words))}
+    if isinstance(form, SimilarityForm):
+        second = words[: len(words) // 2 + index % 2]
+        return {"text": " ".join(words), "second": " ".join(second), "label": form.scale * (index % 2)}
+    if isinstance(form, TranslationForm):
+        return {"source": " ".join(words[:6]), "target": " ".join(words[:6][::-1])}
+    if isinstance(form, QuestionForm):
+        place = index % (len(words) - 1)
+        answer = {"answers": [words[place + 1]], "start": len(" ".join(words[: place + 1])) + 1}
+        return {"id": str(index), "question": f"After {words[place][:8]}?", "context": " ".join(words)} | answer
     return {"text": _texts()[index % len(_texts())][:240]}
 
 
-def _labelled(form: LabelledForm, index: int) -> dict[str, Any]:
-    found, classes = _sentences(), len(form.classes)
-    part = index % max(classes, 1)
-    words = found[(part * len(found) // max(classes, 1) + index) % len(found)].split()
-    label = part if classes else float(len(words))
-    if not form.pairs:
-        return {"text": " ".join(words), "label": label}
-    middle = len(words) // 2
-    return {"text": " ".join(words[:middle]), "second": " ".join(words[middle:]), "label": label}
-
-
-def _similarity(form: SimilarityForm, index: int) -> dict[str, Any]:
-    words = _sentences()[index % len(_sentences())].split()
-    half = len(words) // 2
-    return {"text": " ".join(words), "second": " ".join(words[: half + index % 2]), "label": form.scale * (index % 2)}
-
-
-def _translation(form: TranslationForm, index: int) -> dict[str, Any]:
-    words = _sentences()[index % len(_sentences())].split()[:6]
-    return {"source": " ".join(words), "target": " ".join(reversed(words))}
-
-
-def _question(form: QuestionForm, index: int) -> dict[str, Any]:
-    words = _sentences()[index % len(_sentences())].split()
-    place = index % (len(words) - 1)
-    start = len(" ".join(words[: place + 1])) + 1
-    answer = words[place + 1]
-    question = f"After {words[place][:8]}?"
-    return {"id": str(index), "question": question, "context": " ".join(words), "answers": [answer], "start": start}
-
-
-def _image(form: ImageForm, index: int) -> dict[str, Any]:
-    label = index % len(form.classes)
+def _image(form: ImageForm, label: int, index: int) -> dict[str, Any]:
     side, channels = form.stored, len(form.mean)
     image = np.random.default_rng(index).integers(0, 64, (side, side, channels)).astype(np.uint8)
     top = label * (side - 4) // len(form.classes)
     image[top : top + 4] += 160
     return {"image": image, "label": label}
-
-
-MAKERS: dict[type[Form], Callable[[Any, int], dict[str, Any]]] = {
-    LabelledForm: _labelled,
-    SimilarityForm: _similarity,
-    TranslationForm: _translation,
-    QuestionForm: _question,
-    ImageForm: _image,
-}
-"""Functions from a form and a row's number to the row's values; other forms get documents."""

@@ -27,26 +27,20 @@ class Row(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RowSource:
-    """The rows of a split, or a host's share of them, read as often as needed."""
+    """The rows of a split, or a host's share of them, read as often as needed; some sources know each by its number."""
 
     read: Callable[[Share], Iterable[Row]]
     count: int = 0
-    row: Callable[[int], Row] | None = None
+    at: Callable[[int], Row] | None = None
 
     def rows(self, share: Share = Share()) -> Iterable[Row]:
         """Return the rows of a share, without reading the others where the source allows it."""
         return self.read(share)
 
-    def at(self, number: int) -> Row:
-        """Return one row by its number."""
-        if self.row is None:
-            raise TypeError("these rows are read in their order")
-        return self.row(number)
-
     @classmethod
     def of(cls, rows: Sequence[Row]) -> RowSource:
         """Return a source of rows in memory."""
-        return cls(lambda share: rows[share.index :: share.count], len(rows), rows.__getitem__)
+        return cls.by_number(rows.__getitem__, len(rows))
 
     @classmethod
     def by_number(cls, row: Callable[[int], Row], count: int) -> RowSource:
@@ -82,18 +76,13 @@ def hold_out(read: Callable[[Share], Iterable[Row]], field: str, fraction: float
     raise DataError(f"{place}: too few rows to hold some out; name a file for validation")
 
 
-def weight(row: Row) -> int:
-    """Return the approximate size of a row in bytes."""
-    return sum(value.nbytes if isinstance(value, np.ndarray) else len(str(value)) for value in row.values.values())
-
-
 def chunks(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
     """Yield consecutive rows in lists of about `size` bytes; a shard is written from each list."""
     chunk: list[Row] = []
     held = 0
     for row in rows:
         chunk.append(row)
-        held += weight(row)
+        held += sum(each.nbytes if isinstance(each, np.ndarray) else len(str(each)) for each in row.values.values())
         if held >= size:
             yield chunk
             chunk, held = [], 0

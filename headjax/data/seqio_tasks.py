@@ -10,7 +10,7 @@ import contextlib
 import functools
 import socket
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import seqio
@@ -25,27 +25,28 @@ from headjax.data.spec import TaskSpec, TfdsSource
 HOST = "storage.googleapis.com"
 """Host that TFDS asks first for a data set that it does not have."""
 
-TYPES: Mapping[str, Callable[[TaskSpec], tf.TensorSpec]] = {
-    "text": lambda spec: tf.TensorSpec((), tf.string),
-    "texts": lambda spec: tf.TensorSpec((None,), tf.string),
-    "integer": lambda spec: tf.TensorSpec((), tf.int32),
-    "label": lambda spec: tf.TensorSpec((), tf.int64 if spec.form.label_names else tf.float32),
-    "image": lambda spec: tf.TensorSpec((None, None, None), tf.uint8),
+TYPES: Mapping[str, tuple[tf.DType, int]] = {
+    "text": (tf.string, 0),
+    "texts": (tf.string, 1),
+    "integer": (tf.int32, 0),
+    "label": (tf.int64, 0),
+    "number": (tf.float32, 0),
+    "image": (tf.uint8, 3),
 }
-"""Tensors of the fields by their type."""
+"""Types and ranks of the tensors of fields by the field's type."""
 
 
 def row_task(spec: TaskSpec, source: TfdsSource) -> seqio.Task:
     """Return the Task of a data set whose examples have the task's own fields, texts not tokenised."""
-    plain = seqio.PassThroughVocabulary(0)
-    tensors = {name: TYPES[what](spec) for name, what in spec.form.wanted.items()}
+    plain, numbers = seqio.PassThroughVocabulary(0), not spec.form.label_names
+    types = {name: "number" if what == "label" and numbers else what for name, what in spec.form.wanted.items()}
     return seqio.Task(
         "headjax_" + "".join(c if c.isalnum() else "_" for c in source.name),
         source=seqio.TfdsDataSource(tfds_name=source.name, splits=dict(source.splits)),
         preprocessors=[functools.partial(_take, fields=source.fields)],
         output_features={
-            name: seqio.Feature(plain, add_eos=False, dtype=found.dtype, rank=found.shape.rank)
-            for name, found in tensors.items()
+            name: seqio.Feature(plain, add_eos=False, dtype=TYPES[what][0], rank=TYPES[what][1])
+            for name, what in types.items()
         },
     )
 
@@ -116,8 +117,7 @@ def tfds_rows(spec: TaskSpec) -> Rows:
     tasks = [(row_task(spec, source), source) for source in spec.sources]
     splits: dict[Split, RowSource] = {}
     for split in SPLITS:
-        some = [(task, source) for task, source in tasks if split in source.splits]
-        if some:
+        if some := [(task, source) for task, source in tasks if split in source.splits]:
             splits[split] = RowSource(functools.partial(_read, some, split), _count(some, split))
     return splits
 
@@ -131,6 +131,13 @@ def _read(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split, share: S
             dataset = task.get_dataset(split=split, shuffle=False, shard_info=part)
             for number, values in enumerate(dataset.as_numpy_iterator()):
                 yield Row(f"{place}: example {number}", {name: _plain(value) for name, value in values.items()})
+
+
+def _count(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split) -> int:
+    """Return the number of rows, for the progress bar; 0 if TFDS has not yet prepared the data."""
+    with _asking(", ".join(f"{source.name}: {source.splits[split]}" for _, source in tasks)):
+        known = all(task.source.tfds_dataset.builder.is_prepared() for task, _ in tasks)
+        return sum(task.num_input_examples(split) or 0 for task, _ in tasks) if known else 0
 
 
 @contextlib.contextmanager
@@ -155,17 +162,6 @@ def _check_network(task: seqio.Task, source: TfdsSource) -> None:
     except OSError:
         where = builder.data_path
         raise DataError(f"{source.name}: not in {where}, and no network; name local files with --source") from None
-
-
-def _count(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split) -> int:
-    """Return the number of rows, for the progress bar; 0 if TFDS has not yet prepared the data."""
-    count = 0
-    for task, source in tasks:
-        with _asking(f"{source.name}: {source.splits[split]}"):
-            if not task.source.tfds_dataset.builder.is_prepared():
-                return 0
-            count += task.num_input_examples(split) or 0
-    return count
 
 
 def _plain(value: Any) -> Any:

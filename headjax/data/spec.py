@@ -86,9 +86,8 @@ class TaskSpec:
 
     def located(self, path: Path) -> Path:
         """Return a path, or the file with the task's suffix that it stands for: `train.en` of `train`."""
-        if isinstance(self.form, TranslationForm) and not path.exists():
-            file = packed_or_plain(path.with_name(f"{path.name}{self.suffixes[0]}")) if self.suffixes else None
-            return file or path
+        if isinstance(self.form, TranslationForm) and self.suffixes and not path.exists():
+            return packed_or_plain(path.with_name(f"{path.name}{self.suffixes[0]}")) or path
         return path
 
     @property

@@ -1,14 +1,13 @@
 """Prepared folders: shards of records on disk, which several hosts write together and training reads by index.
 
 `manifest.json` has the settings. A shard is an ArrayRecord file whose records are safetensors files of arrays; beside
-it lies one of the numbers of tokens, with the shard's counts. A host that has finished writes `host-I-of-N.json`.
+it lies a JSON file with its numbers of tokens and its counts. A host that has finished writes `host-I-of-N.json`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,8 +24,7 @@ from headjax.data.examples import Record, Records
 from headjax.data.files import source_of
 from headjax.data.forms.form import Form
 from headjax.data.forms.images import ImageForm
-from headjax.data.forms.preprocessing import Preprocessing
-from headjax.data.loading import Reading, Stored, task_data, totals
+from headjax.data.loading import Stored, data_hash, task_data, totals
 from headjax.data.registry import TASKS
 from headjax.data.rows import SPLITS, Split
 from headjax.data.task import TaskData
@@ -36,7 +34,6 @@ from headjax.tokenizers.tokenizer import SPECIAL_FILE, Tokenizer
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
-SUFFIX = ".array_record"
 
 READ_AHEAD = 8
 """Threads that read training batches ahead from a bucket, where each example is a request to the service."""
@@ -44,10 +41,10 @@ READ_AHEAD = 8
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A complete shard: its name, its split, its number of examples, the counts of its rows, and their hash."""
+    """A shard: its file, its split, its number of examples, the counts of its rows, and their hash."""
 
     name: str
-    split: str
+    split: Split
     examples: int
     counts: Mapping[str, int]
     rows: str
@@ -64,12 +61,11 @@ class Settings:
     shard_bytes: int
     seed: int
     hosts: int
-    versions: Mapping[str, str]
 
     def difference(self, other: Settings) -> str:
-        """Return in words the first setting in which others differ, versions apart; empty if none does."""
+        """Return in words the first setting in which others differ; empty if none does."""
         before, now = ({**one.pop("form"), **one} for one in (to_data(self), to_data(other)))
-        names = (name for name in {**before, **now} if name != "versions" and before.get(name) != now.get(name))
+        names = (name for name in {**before, **now} if before.get(name) != now.get(name))
         return next((f"{name} was {before.get(name)!r} and is {now.get(name)!r} now" for name in names), "")
 
 
@@ -82,13 +78,6 @@ class Prepared:
     shards: tuple[Shard, ...]
     waiting: tuple[int, ...] = ()
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of everything that the examples depend on."""
-        own = [to_data(self.settings.form), self.settings.tokenizer, self.settings.seed]
-        data = [*own, [[shard.name, shard.rows] for shard in self.shards]]
-        return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:16]
-
     def of(self, split: str) -> list[Shard]:
         """Return the shards of a split."""
         return [shard for shard in self.shards if shard.split == split]
@@ -100,13 +89,8 @@ class Prepared:
     def stored(self, split: Split) -> Stored:
         """Return the records of a split on disk."""
         paths = [self.folder / shard.name for shard in self.of(split)]
-        sizes = np.concatenate([*map(_sizes, paths), np.zeros(0, np.int32)])
+        sizes = np.asarray([size for path in paths for size in _described(path)["sizes"]], np.int32)
         return Stored(ShardRecords(paths, len(sizes)), sizes, self.counts(split))
-
-
-def shard_name(split: str, number: int) -> str:
-    """Return the name of a shard; of N hosts each has every N-th number."""
-    return f"{split}-{number:05d}{SUFFIX}"
 
 
 def host_file(host: Share) -> str:
@@ -135,12 +119,10 @@ def read_settings(folder: Path) -> Settings:
 def open_prepared(folder: Path) -> Prepared:
     """Return a prepared folder with the shards that its finished hosts list."""
     settings = read_settings(folder)
-    hosts = [Share(index, settings.hosts) for index in range(settings.hosts)]
-    files = [folder / host_file(host) for host in hosts]
-    waiting = tuple(host.index for host, file in zip(hosts, files, strict=True) if not file.is_file())
+    files = [folder / host_file(Share(index, settings.hosts)) for index in range(settings.hosts)]
+    waiting = tuple(index for index, file in enumerate(files) if not file.is_file())
     listed = [parse_json(file.read_bytes(), str(file)) for file in files if file.is_file()]
-    shards = [Shard(**shard) for entries in listed for shard in entries]
-    shards.sort(key=lambda shard: (SPLITS.index(shard.split), shard.name))
+    shards = sorted((Shard(**shard) for entries in listed for shard in entries), key=lambda shard: shard.name)
     return Prepared(folder, settings, tuple(shards), waiting)
 
 
@@ -149,8 +131,7 @@ def load_prepared(
     task: str,
     tokenizer: Tokenizer | None,
     wanted: Mapping[str, Any],
-    reading: Reading,
-    by: Preprocessing | None,
+    by: Mapping[str, Any],
 ) -> TaskData:
     """Return a prepared task: training examples are read from disk, validation examples are in memory.
 
@@ -175,31 +156,33 @@ def load_prepared(
             f"{folder}: prepared with another vocabulary ({own.vocab_size:,} tokens, {own.fingerprint}) than "
             f"the model's ({tokenizer.vocab_size:,} tokens, {tokenizer.fingerprint}); prepare it with --tokenizer"
         )
-    info = {"text": str(folder), "task": settings.task, "tokenizer": settings.tokenizer, "data": found.fingerprint}
+    data = data_hash(form, own, settings.seed, [[shard.name, shard.rows] for shard in found.shards])
+    info = {"text": str(folder), "task": settings.task, "data": data}
     metrics = TASKS[settings.task].metrics if settings.task in TASKS else ()
-    threads = READ_AHEAD if is_bucket(folder) else 0
     if isinstance(form, ImageForm):
         form = form.preprocessed(by, stored=True)
-    splits = {split: found.stored(split) for split in SPLITS}
-    held = splits["validation"]
-    splits["validation"] = held._replace(records=[held.records[index] for index in range(len(held.records))])
-    return task_data(form, own, splits, info, reading._replace(metrics=metrics, threads=threads))
+    train, held = (found.stored(split) for split in SPLITS)
+    held = held._replace(records=[held.records[index] for index in range(len(held.records))])
+    threads = READ_AHEAD if is_bucket(folder) else 0
+    return task_data(form, own, {"train": train, "validation": held}, info, metrics, threads)
 
 
 # Shards.
 
 
-def write_shard(path: Path, shard: Shard, records: Records, sizes: np.ndarray) -> None:
+def write_shard(folder: Path, shard: Shard, records: Records, sizes: np.ndarray) -> None:
     """Write a shard, which gets its name when it and the file beside it are complete."""
-    described = {"shard": json.dumps(dataclasses.asdict(shard))}
-    write_file(_beside(path), safetensors.numpy.save({"sizes": sizes.astype(np.int32)}, described))
+    path = folder / shard.name
+    described = {"shard": dataclasses.asdict(shard), "sizes": sizes.tolist()}
     # ArrayRecord writes files of this machine alone.
     place: Any = tempfile.TemporaryDirectory(prefix="headjax-") if is_bucket(path) else contextlib.nullcontext("")
-    with place as folder:
-        partial = Path(folder) / path.name if folder else beside(path, "new")
+    with place as temporary:
+        partial = Path(temporary) / path.name if temporary else beside(path, "new")
         try:
+            path.unlink(missing_ok=True)  # one of other rows, which the file beside it would describe wrongly
+            write_file(path.with_suffix(".json"), json.dumps(described).encode())
             _write_records(partial, records)
-            if folder:
+            if temporary:
                 copy_file(partial, path)
             else:
                 partial.replace(path)
@@ -225,26 +208,20 @@ def _write_records(file: Path, records: Records) -> None:
 
 def read_shard(path: Path) -> Shard | None:
     """Return the description of a shard that is complete; None for any other."""
-    if not path.is_file():
-        return None
     try:
-        head = _beside(path).read_bytes()
-        metadata = json.loads(head[8 : 8 + int.from_bytes(head[:8], "little")])["__metadata__"]
-        return Shard(**json.loads(metadata["shard"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        return Shard(**_described(path)["shard"]) if path.is_file() else None
+    except DataError:
         return None
 
 
-def _beside(path: Path) -> Path:
-    return path.with_suffix(".safetensors")
-
-
-def _sizes(path: Path) -> np.ndarray:
-    """Return the numbers of tokens `[records]` of a shard's records."""
+def _described(path: Path) -> dict[str, Any]:
+    """Return what the file beside a shard says of it."""
+    file = path.with_suffix(".json")
     try:
-        return safetensors.numpy.load(_beside(path).read_bytes())["sizes"]
-    except (OSError, KeyError, safetensors.SafetensorError) as error:
-        raise DataError(f"{_beside(path)}: cannot be read ({first_line(error)}); prepare again") from None
+        found: dict[str, Any] = parse_json(file.read_bytes(), str(file))
+    except (OSError, DataError) as error:
+        raise DataError(f"{file}: cannot be read ({first_line(error)}); prepare again") from None
+    return found
 
 
 class ShardRecords:

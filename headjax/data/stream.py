@@ -14,7 +14,7 @@ import numpy as np
 from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
 from headjax.core.share import Share
-from headjax.data.examples import Padded, RandomSource, Source, bucket_ends
+from headjax.data.examples import Padded, RandomSource, Source, by_length
 
 if TYPE_CHECKING:
     import grain
@@ -27,47 +27,29 @@ LABELS = frozenset({"labels", "next_sentence_label", "start_positions", "end_pos
 
 
 @dataclasses.dataclass(frozen=True)
-class LengthBuckets:
-    """Examples of different lengths for `train_iterator`, which then pads each batch to one of a few lengths.
+class _SortedBatches:
+    """The endless stream of examples with `bounds`: examples by position, each padded like its batch.
 
-    The examples of `window` consecutive batches are drawn as without buckets, sorted by length and cut into batches,
+    The examples of `WINDOW` consecutive batches are drawn as without bounds, sorted by length and cut into batches,
     which are then shuffled. Every example is still read once per epoch, and the order is still a function of the seed
     alone.
     """
 
     rows: Padded
-    bounds: tuple[int, ...]
-    window: int = WINDOW
-
-    def __post_init__(self) -> None:
-        require(all(bound >= 1 for bound in self.bounds), "buckets", f"must be positive, got {list(self.bounds)}")
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return self.rows.padded(index, self.rows.length)
-
-
-@dataclasses.dataclass(frozen=True)
-class _SortedBatches:
-    """The endless stream of `LengthBuckets`: examples by position, each padded like its batch."""
-
-    buckets: LengthBuckets
     order: Any
     batch_size: int
     seed: int
 
     def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
-        rows = self.buckets.rows
         batch, place = divmod(index, self.batch_size)
-        examples = self._window(batch // self.buckets.window)[batch % self.buckets.window]
-        end = next(end for end in self._ends if end >= rows.lengths[examples].max())
-        return rows.padded(int(examples[place]), end)
+        window, number = divmod(batch, WINDOW)
+        examples = self._window(window)[number]
+        end = self._ends[np.searchsorted(self._ends, self.rows.lengths[examples].max())]
+        return self.rows.padded(int(examples[place]), int(end))
 
     @functools.cached_property
-    def _ends(self) -> list[int]:
-        return bucket_ends(self.buckets.bounds, self.buckets.rows.length)
+    def _ends(self) -> np.ndarray:
+        return self.rows.ends(self.rows.bounds)
 
     @functools.cached_property
     def _window(self) -> Callable[[int], np.ndarray]:
@@ -75,11 +57,10 @@ class _SortedBatches:
 
     def _sorted(self, number: int) -> np.ndarray:
         """Return the example numbers of one window, `[window, batch_size]`."""
-        size = self.buckets.window * self.batch_size
+        size = WINDOW * self.batch_size
         examples = np.asarray([self.order[number * size + i] for i in range(size)])
-        ascending = examples[np.argsort(self.buckets.rows.lengths[examples], kind="stable")]
-        order = np.random.default_rng([self.seed, number]).permutation(self.buckets.window)
-        return ascending.reshape(self.buckets.window, self.batch_size)[order]
+        ascending = examples[np.argsort(self.rows.lengths[examples], kind="stable")]
+        return np.random.default_rng([self.seed, number]).permutation(ascending.reshape(WINDOW, self.batch_size))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,13 +94,12 @@ def train_iterator(
 
     _check_batch(source, batch_size)
     require(0 <= seed < 2**32, "seed", f"must be within [0, 2**32), got {seed}")
-    require(threads >= 0, "threads", f"must not be negative, got {threads}")
-    require(0 <= share.index < share.count, "share", f"there is no share {share.index} of {share.count}")
     divides = batch_size % share.count == 0
     require(divides, "batch_size", f"{batch_size} examples do not divide into {share.count} shares")
     order = grain.MapDataset.range(len(source)).seed(seed).shuffle().repeat()
     stream: Any
-    if isinstance(source, LengthBuckets):
+    if isinstance(source, Padded) and source.bounds:
+        source.ends(source.bounds)  # wrong ones are an error here
         stream = _SortedBatches(source, order, batch_size, seed)
     elif isinstance(source, RandomSource):
         stream = order.random_map(source.draw)
@@ -155,17 +135,6 @@ def evaluation_batches(source: Source, batch_size: int, buckets: Sequence[int] =
     return itertools.chain.from_iterable(_evaluation_batches(part, batch_size) for part in parts)
 
 
-def by_length(source: Source, buckets: Sequence[int]) -> Sequence[Source]:
-    """Return examples of different lengths in groups, short ones first; one compilation each.
-
-    Other examples are one group.
-    """
-    if not buckets or not isinstance(source, Padded):
-        return [source]
-    require(all(bound >= 1 for bound in buckets), "buckets", f"must be positive lengths, got {list(buckets)}")
-    return source.buckets(buckets)
-
-
 def _evaluation_batches(source: Source, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
     for start in range(0, len(source), batch_size):
         rows = [_complete(source[index]) for index in range(start, min(start + batch_size, len(source)))]
@@ -184,11 +153,8 @@ def _complete(example: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def _padding(row: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return a row of the same shapes without targets."""
-    return {name: np.full_like(array, _no_label(array) if name in LABELS else 0) for name, array in row.items()}
-
-
-def _no_label(like: np.ndarray) -> float:
-    return np.nan if np.issubdtype(like.dtype, np.floating) else IGNORED
+    none = {name: np.nan if np.issubdtype(array.dtype, np.floating) else IGNORED for name, array in row.items()}
+    return {name: np.full_like(array, none[name] if name in LABELS else 0) for name, array in row.items()}
 
 
 def _check_batch(source: Source, batch_size: int) -> None:

@@ -7,28 +7,28 @@ import csv
 import itertools
 import json
 import math
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.core.fields import unknown_name
-from headjax.data.files import read_lines, source_of, suffix_of
+from headjax.data.files import source_of, suffix_of
 from headjax.data.rows import Row
-from headjax.storage.files import check_characters, first_line, opened, parse_json, read_text, reading
+from headjax.storage.files import check_characters, first_line, parse_json, read_lines, read_text, reading
 
 DELIMITED = (".csv", ".tsv", ".txt")
 """Suffixes of tables of cells; the others are of named values."""
 
-SUFFIXES = (*DELIMITED, ".json", ".jsonl", ".parquet", ".arrow")
+ARROW = (".parquet", ".arrow")
+SUFFIXES = (*DELIMITED, ".json", ".jsonl", *ARROW)
 """Suffixes of tables."""
-
-BLOCK = 2**24
-"""Bytes of a CSV or TSV file that are read at a time; no row is longer."""
 
 ROWS = 1024
 """Rows of a Parquet file that are read at a time."""
+
+CELL = 2**31 - 1
+"""Most characters of a cell of a CSV file."""
 
 Columns = Mapping[str, str]
 """For each field of the rows its column: a name in the header, a key, or a number from 0 for a file without header."""
@@ -45,18 +45,12 @@ def is_table(path: str | Path) -> bool:
 def table_rows(
     path: str | Path, columns: Columns, *, lists: Collection[str] = (), skips: bool = False
 ) -> Iterator[Row]:
-    """Yield the rows of a table, all values as text. Only a JSON array is read as a whole.
+    """Yield the rows of a table, all values as text, those of the fields `lists` as tuples of texts.
 
     Formats are known by suffix, those of text also with `.gz`. `.csv` has commas between cells, or if there are none in
     its first line semicolons or tabs; cells may be quoted. `.tsv` and `.txt` have tabs, and a quotation mark is a
-    character like any other. `.json` is one array of objects, `.jsonl` has an object per line; `.arrow` is a file of
-    the library `datasets`. Text is UTF-8.
-
-    Args:
-        path: the table.
-        columns: the columns by field.
-        lists: fields whose values are tuples of texts; a text is divided at white space.
-        skips: whether a row of a delimited file that has another number of cells is left out.
+    character like any other; a row with another number of cells is an error, or with `skips` left out. `.json` is one
+    array of objects, `.jsonl` has an object per line; `.arrow` is a file of the library `datasets`. Text is UTF-8.
     """
     file = source_of(path)
     suffix = suffix_of(file)
@@ -78,8 +72,8 @@ def header(path: str | Path) -> tuple[str, ...]:
     """Return the first row of a TSV or CSV file, the keys of a JSON file's first object, or the columns' names."""
     file = source_of(path)
     if suffix_of(file) in DELIMITED:
-        return tuple(_first_row(file)[0])
-    if suffix_of(file) in _ARROW:
+        return tuple(next(_cells(file))[1])
+    if suffix_of(file) in ARROW:
         with _arrow_file(file) as (schema, _):
             return tuple(schema.names)
     for _, first in _objects(file):
@@ -98,76 +92,49 @@ def has_lists(path: str | Path, column: str) -> bool:
 # CSV and TSV.
 
 
-def _first_row(file: Path) -> tuple[list[str], str]:
-    """Return the cells of a file's first row, and its delimiter."""
-    lines = (line for line in read_lines(file) if line.strip("\n"))
-    first = next(lines)
-    if suffix_of(file) != ".csv":
-        return first.removesuffix("\n").split("\t"), "\t"
-    delimiter = next((one for one in ",;\t" if one in first), ",")
-    csv.field_size_limit(BLOCK)
-    try:
-        return next(csv.reader(itertools.chain([first], lines), delimiter=delimiter)), delimiter
-    except csv.Error as error:
-        raise DataError(f"{file}: row 1: {error}") from None
-
-
 def _delimited(file: Path, columns: Columns, skips: bool) -> Entries:
-    first, delimiter = _first_row(file)
-    has_header = not all(column.isdecimal() for column in columns.values())
-    if has_header:
-        wanted = {field: _index(file, first, column) for field, column in columns.items()}
-    else:
+    rows = _cells(file)
+    number, first = next(rows)
+    if all(column.isdecimal() for column in columns.values()):
+        rows = itertools.chain([(number, first)], rows)
         wanted = {field: int(column) for field, column in columns.items()}
-        missing = next((number for number in wanted.values() if number >= len(first)), None)
+        missing = next((column for column in wanted.values() if column >= len(first)), None)
         if missing is not None:
-            raise DataError(f"{file}: row 1: no column {missing}, there are {len(first)}, counted from 0")
-    for number, cells in _cells(file, len(first), delimiter, skips):
-        if number > 1 or not has_header:
-            yield f"{file}: row {number}", {field: cells[i].replace("\r\n", "\n") for field, i in wanted.items()}
+            raise DataError(f"{file}: row {number}: no column {missing}, there are {len(first)}, counted from 0")
+    else:
+        wanted = {field: _index(file, first, column) for field, column in columns.items()}
+    for number, cells in rows:
+        if len(cells) == len(first):
+            yield f"{file}: row {number}", {field: cells[i] for field, i in wanted.items()}
+        elif not skips:
+            quoted = suffix_of(file) != ".csv" and any('"' in cell for cell in cells)
+            hint = "; rename the file to .csv if its cells are quoted" if quoted else ""
+            raise DataError(f"{file}: row {number}: {len(cells)} cells where others have {len(first)}{hint}")
 
 
-def _cells(file: Path, width: int, delimiter: str, skips: bool) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _cells(file: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of every row that is not blank, with its number from 1."""
-    import pyarrow
-    from pyarrow import csv as arrow
-
-    names, skipped, number = [str(index) for index in range(width)], set[int](), 0
-    quotes = suffix_of(file) == ".csv"
-
-    def on_other_width(row: arrow.InvalidRow) -> str:
-        skipped.add(row.number)
-        return "skip" if skips else "error"
-
-    read = arrow.ReadOptions(column_names=names, block_size=BLOCK, use_threads=False)
-    parse = arrow.ParseOptions(
-        delimiter=delimiter,
-        quote_char='"' if quotes else False,
-        newlines_in_values=quotes,
-        invalid_row_handler=on_other_width,
-    )
-    convert = arrow.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
-    with reading(file), opened(file) as stream:
-        try:
-            for batch in arrow.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert):
-                for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    number = next(one for one in itertools.count(number + 1) if one not in skipped)
-                    yield number, cells
-        except pyarrow.ArrowException as error:
-            raise DataError(f"{file}: {_told(first_line(error), quotes)}") from None
+    lines, number, empty = read_lines(file), 0, True
+    if suffix_of(file) == ".csv":
+        first = next(line for line in read_lines(file) if line.strip("\n"))
+        csv.field_size_limit(CELL)
+        rows: Iterator[list[str]] = csv.reader(
+            lines, delimiter=next((one for one in ",;\t" if one in first), ","), strict=True
+        )
+    else:
+        rows = (line.removesuffix("\n").split("\t") for line in lines)
+    try:
+        for number, cells in enumerate(rows, start=1):
+            if cells not in ([], [""]):
+                empty = False
+                yield number, cells
+    except csv.Error as error:
+        raise DataError(f"{file}: row {number + 1}: {error}; is a quotation mark left open?") from None
+    if empty:
+        raise DataError(f"{file}: no rows")
 
 
-def _told(error: str, quotes: bool) -> str:
-    """Return pyarrow's message as ours: the row first."""
-    if "straddling" in error:
-        return f"a row of more than {BLOCK // 2**20} MB; is a quotation mark left open?"
-    found = re.search(r"Row #(\d+): (.*)", error)
-    place, reason = ("", error) if found is None else (f"row {found[1]}: ", found[2])
-    hint = "" if quotes or '"' not in reason else "; rename the file to .csv if its cells are quoted"
-    return place + ("not UTF-8; save the file as UTF-8" if "invalid UTF8" in reason else reason) + hint
-
-
-def _index(file: Path, names: list[str], column: str) -> int:
+def _index(file: Path, names: Sequence[str], column: str) -> int:
     if column not in names:
         raise DataError(f"{file}: {unknown_name('column', column, names)}")
     if names.count(column) > 1:
@@ -179,7 +146,7 @@ def _index(file: Path, names: list[str], column: str) -> int:
 
 
 def _named(file: Path, columns: Columns) -> Entries:
-    for place, entry in _records(file, columns) if suffix_of(file) in _ARROW else _objects(file):
+    for place, entry in _records(file, columns) if suffix_of(file) in ARROW else _objects(file):
         for column in columns.values():
             if column not in entry:
                 raise DataError(f"{place}: {unknown_name('key', column, entry)}")
@@ -206,9 +173,6 @@ def _object(place: str, entry: Any) -> Mapping[str, Any]:
     if not isinstance(entry, dict):
         raise DataError(f"{place}: expected an object, got {type(entry).__name__}")
     return entry
-
-
-_ARROW = (".parquet", ".arrow")
 
 
 @contextlib.contextmanager

@@ -10,9 +10,9 @@ from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.data.documents import Document, read_documents
-from headjax.data.files import packed_or_plain, read_lines, source_of
+from headjax.data.files import packed_or_plain, source_of
 from headjax.data.rows import Row
-from headjax.storage.files import check_characters, parse_json, read_text
+from headjax.storage.files import check_characters, parse_json, read_lines, read_text
 
 
 def document_row(document: Document) -> Row:
@@ -40,15 +40,15 @@ def text_lines(file: Path) -> Iterator[Row]:
 def aligned_pairs(path: str, source: str, target: str) -> Iterator[Row]:
     """Yield the pairs of lines of `PATH.source` and `PATH.target`, each also packed; those with an empty side not."""
     files = [_file_of(f"{path}.{language}") for language in (source, target)]
-    number = -1
+    number = 0
     for line, (first, second) in enumerate(itertools.zip_longest(*map(read_lines, files))):
         if first is None or second is None:
             shorter, longer = files if first is None else files[::-1]
             raise DataError(f"{shorter}: {line:,} lines, but {longer.name} has more")
         if first.strip() and second.strip():
-            number += 1
             yield Row(f"{path}: pair {number}", {"source": first.strip(), "target": second.strip()})
-    if number < 0:
+            number += 1
+    if not number:
         raise DataError(f"{path}: no line has text on both sides")
 
 
@@ -100,20 +100,18 @@ def tagged_words(file: Path) -> Iterator[Row]:
 
     Lines that begin with `-DOCSTART-` or `#` are left out.
     """
-    words: list[tuple[str, str]] = []
-    start, any_row = 0, False
+    words: list[list[str]] = []
+    start = 0
     for number, line in enumerate(itertools.chain(read_lines(file), [""]), start=1):
         cells = line.split()
-        if cells and (cells[0] == "-DOCSTART-" or line.startswith("# ")):
-            continue
-        if cells:
+        if cells and cells[0] != "-DOCSTART-" and not line.startswith("# "):
             if len(cells) < 2:
                 raise DataError(f"{file}: line {number}: expected a word and its tag, got {line.strip()!r}")
-            start = start or number
-            words.append((cells[0], cells[-1]))
-        elif words:
-            tokens, tags = zip(*words, strict=True)
+            start = start if words else number
+            words.append(cells)
+        elif words and not cells:
+            tokens, tags = (tuple(cells[place] for cells in words) for place in (0, -1))
             yield Row(f"{file}: line {start}", {"tokens": tokens, "tags": tags})
-            words, start, any_row = [], 0, True
-    if not any_row:
+            words = []
+    if not start:
         raise DataError(f"{file}: no words with tags")

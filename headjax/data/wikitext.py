@@ -9,17 +9,18 @@ from typing import Any, Literal
 import numpy as np
 
 from headjax.core.class_names import IGNORED
-from headjax.core.errors import require
+from headjax.core.errors import DataError, require
 from headjax.core.fields import Checked, Count, Size
 from headjax.data.examples import Source
-from headjax.data.files import packed_or_plain, read_lines, search
+from headjax.data.files import packed_or_plain, search, source_of
 from headjax.data.forms.form import language_measure, text_counts
 from headjax.data.forms.language import LanguageForm
-from headjax.data.loading import totals
+from headjax.data.loading import data_hash, totals
 from headjax.data.registry import WIKITEXT_FOLDERS
-from headjax.data.rows import Split
+from headjax.data.rows import fingerprint
 from headjax.data.task import TaskData
 from headjax.data.text_rows import articles
+from headjax.storage.files import read_lines
 from headjax.tokenizers.tokenizer import Tokenizer
 
 CONTEXT = 1024
@@ -58,7 +59,7 @@ class WikiText2(Checked):
         require(fits, "stride", asks)
 
     def load(self, tokenizer: Tokenizer, trains: bool = True) -> TaskData:
-        """Read and encode the files."""
+        """Read and encode the files; the training split becomes blocks of tokens, each article ended."""
         held = self._file(self.split)
         text = "".join(read_lines(held))
         role = next((role for role in ("bos_token", "eos_token") if role in dict(tokenizer.special)), None)
@@ -72,31 +73,28 @@ class WikiText2(Checked):
             "context": self.context,
             "stride": windows.stride,
             "begins_with": "nothing" if role is None else dict(tokenizer.special)[role],
-            "tokens": len(tokens) - 1,
-            "words": counts["words"],
-            "bytes": counts["bytes"],
+            **{name: counts[name] for name in ("tokens", "words", "bytes")},
         }
         info: dict[str, Any] = {"text": str(held), "protocol": protocol, "validation": counts}
-        train, known = self._train(tokenizer) if trains else ((), {})
-        return TaskData(tokenizer, train, windows, info | known, language_measure(counts))
-
-    def _train(self, tokenizer: Tokenizer) -> tuple[Source, dict[str, Any]]:
-        """Return the training split as blocks of tokens, each article ended by the end-of-text token."""
-        form = LanguageForm(length=self.context)
-        form.check(tokenizer)
-        split: Split = "train"
-        rows = [*articles(self._file(split))]
-        encoded = form.encode(tokenizer, rows, split, (0,))
-        counts = totals([(len(encoded.records), encoded.counts)])
-        return form.examples(tokenizer, encoded.records, np.zeros(0), split), {
-            split: counts,
-            "data": encoded.fingerprint,
-        }
+        train: Source = ()
+        if trains:
+            form = LanguageForm(length=self.context)
+            form.check(tokenizer)
+            rows = [*articles(self._file("train"))]
+            train, known = form.encode(tokenizer, rows, "train", (0,))
+            data = data_hash(form, tokenizer, 0, fingerprint(rows))
+            info |= {"train": totals([(len(train), known)]), "data": data}
+        return TaskData(tokenizer, train, windows, info, language_measure(counts))
 
     def _file(self, split: str) -> Path:
         name = FILES[split]
         wanted = f"{name} or {name}.gz"
-        return search("wikitext2", self.path, WIKITEXT_FOLDERS, lambda folder: packed_or_plain(folder / name), wanted)
+        if not self.path:
+            return search("wikitext2", WIKITEXT_FOLDERS, lambda folder: packed_or_plain(folder / name), wanted)
+        file = packed_or_plain(source_of(self.path) / name)
+        if file is None:
+            raise DataError(f"{self.path}: not a folder of wikitext2: expected {wanted}")
+        return file
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,10 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.class_names import same_classes
-from headjax.core.errors import HeadjaxError
-from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes, misfit
-from headjax.models.config import Batch, ModelConfig, Output
+from headjax.evaluation.measures import Measure, Outcome, Outcomes
+from headjax.models.config import Batch, Output
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import TokenClassification
 
@@ -52,23 +50,11 @@ class Entities(Measure):
         if not any(name[:2] in ("B-", "I-", "E-", "S-") for name in self.names):
             object.__setattr__(self, "headline", "tag_accuracy")
 
-    def fit(self, config: ModelConfig) -> ModelConfig:
-        output = getattr(config, "task", None)
-        if not isinstance(output, TokenClassification) or output.classes != len(self.names):
-            raise misfit(
-                config, f"a token_classification into {len(self.names)} tags ({', '.join(self.names[:4])}, ...)"
-            )
-        if output.names and not same_classes(output.names, self.names):
-            raise HeadjaxError(f"task: its tags are {', '.join(self.names)}; the model's are {', '.join(output.names)}")
-        return config
+    takes = (TokenClassification,)
 
     def outcomes(self) -> Mapping[str, Outcome]:
         kinds: tuple[Literal["right", "predicted", "given"], ...] = ("right", "predicted", "given")
         return {**{name: Count(name, self.names) for name in kinds}, "tags": right_tags}
-
-    @property
-    def kind(self) -> Kind:
-        return "corpus"
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         right, predicted, given = (float(outcomes[name].sum()) for name in ("right", "predicted", "given"))

@@ -11,7 +11,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -78,8 +78,20 @@ class Measure(abc.ABC):
         """Whether a higher headline is better."""
         return self.headline not in ("loss", "perplexity", "word_perplexity", "bits_per_byte")
 
+    takes: ClassVar[tuple[Any, ...]] = ()
+    """Outputs of models that can be measured, with the measure's classes if it has `names`."""
+
     def fit(self, config: ModelConfig) -> ModelConfig:
         """Return the config with an output for the task; a model without an output gets one without parameters."""
+        output: Any = getattr(config, "task", None)
+        names: tuple[str, ...] = getattr(self, "names", ())
+        if not self.takes:
+            return config
+        if not isinstance(output, self.takes) or (names and output.classes != len(names)):
+            more = f" of {len(names)} classes ({', '.join(names[:4])}{', ...' if names[4:] else ''})" if names else ""
+            raise misfit(config, f"a {self.takes[0]._kind}{more}")
+        if names and output.names and not same_classes(output.names, names):
+            raise HeadjaxError(f"task: its classes are {', '.join(names)}; the model's are {', '.join(output.names)}")
         return config
 
     def outcomes(self) -> Mapping[str, Outcome]:
@@ -91,9 +103,9 @@ class Measure(abc.ABC):
         return {name: OfModel(outcome) for name, outcome in self.outcomes().items()}
 
     @property
-    @abc.abstractmethod
     def kind(self) -> Kind:
         """The relation of the headline to the examples."""
+        return "corpus"
 
     @abc.abstractmethod
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
@@ -174,17 +186,7 @@ class Classes(Measure):
     chosen: tuple[str, ...] = ("accuracy",)
     positive: int = 1
 
-    def fit(self, config: ModelConfig) -> ModelConfig:
-        output = getattr(config, "task", None)
-        wanted = f"{len(self.names)} classes ({', '.join(self.names[:4])}{', ...' if len(self.names) > 4 else ''})"
-        classes = getattr(output, "classes", None)
-        if not isinstance(output, Classification | DistilledClassification) or classes != len(self.names):
-            raise misfit(config, f"a classification into {wanted}")
-        if output.names and not same_classes(output.names, self.names):
-            raise HeadjaxError(
-                f"task: it numbers its classes {', '.join(self.names)}; the model's are {', '.join(output.names)}"
-            )
-        return config
+    takes = (Classification, DistilledClassification)
 
     def outcomes(self) -> Mapping[str, Outcome]:
         return {"prediction": predicted_class, "label": given_label, "rank": rank_of_label}
@@ -215,18 +217,16 @@ class Numbers(Measure):
     headline: str = "spearman"
     chosen: tuple[str, ...] = ("spearman", "pearson")
 
+    takes = (Regression,)
+
     def fit(self, config: ModelConfig) -> ModelConfig:
-        output = getattr(config, "task", None)
-        if not isinstance(output, Regression) or output.outputs != 1:
+        output: Any = getattr(super().fit(config), "task", None)
+        if output.outputs != 1:
             raise misfit(config, "a regression of one number")
         return config
 
     def outcomes(self) -> Mapping[str, Outcome]:
         return {"prediction": predicted_number, "label": given_label}
-
-    @property
-    def kind(self) -> Kind:
-        return "corpus"
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         return {name: REGRESSION_METRICS[name](outcomes["prediction"], outcomes["label"]) for name in self.chosen}
@@ -274,10 +274,8 @@ def given_label(output: Output, batch: Batch) -> jax.Array:
 
 def misfit(config: ModelConfig, wanted: str) -> HeadjaxError:
     """Return the error of a model whose output is for another task."""
-    has, fresh = (
-        f"{kind_of(config)}{config.answers()}",
-        isinstance(config, EncoderConfig) and isinstance(config.task, NoTask),
-    )
+    has = f"{kind_of(config)}{config.answers()}"
+    fresh = isinstance(config, EncoderConfig) and isinstance(config.task, NoTask)
     hint = "; headjax finetune trains an output" if fresh else ""
     return HeadjaxError(f"task: it needs another model output: {wanted}; the model is: {has}{hint}")
 
@@ -291,17 +289,10 @@ class MaskedAndNext(Measure):
 
     headline: str = "masked_accuracy"
 
-    def fit(self, config: ModelConfig) -> ModelConfig:
-        if not isinstance(getattr(config, "task", None), Pretraining):
-            raise misfit(config, "a pretraining, masked tokens and the next sentence")
-        return config
+    takes = (Pretraining,)
 
     def outcomes(self) -> Mapping[str, Outcome]:
         return {"masked_right": masked_right, "next_right": next_right}
-
-    @property
-    def kind(self) -> Kind:
-        return "corpus"
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         return {

@@ -15,16 +15,7 @@ from headjax.core.progress import Update
 from headjax.data.config import DataConfig
 from headjax.data.examples import encode_prompted, encode_sequences, padding_id, sequences
 from headjax.data.files import find_files, source_of
-from headjax.data.forms import (
-    Form,
-    ImageForm,
-    LabelledForm,
-    QuestionForm,
-    RetrievalForm,
-    SimilarityForm,
-    TagForm,
-    TranslationForm,
-)
+from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, TagForm
 from headjax.data.forms.questions import usual_stride
 from headjax.data.loading import load_rows
 from headjax.data.recognise import known_columns, named_task
@@ -79,16 +70,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """Columns of a table by the field that they fill: those that are evaluated, and those of other outputs."""
 
-FIELDS: Mapping[type[Form], tuple[str, str, str]] = {
-    LabelledForm: ("text", "second", "label"),
-    SimilarityForm: ("text", "second", "label"),
-    RetrievalForm: ("query", "text", "relevance"),
-    TranslationForm: ("source", "", "target"),
-    QuestionForm: ("question", "context", "answers"),
-    TagForm: ("tokens", "", "tags"),
-}
-"""Fields of a form's rows that are the text, the second text and the label; other forms have `text` alone."""
-
 
 def read_inputs(spec: str) -> Inputs | None:
     """Return the texts of a task or file; None for a task whose examples are images.
@@ -131,7 +112,8 @@ def _of_table(path: str) -> Inputs:
 def _of_form(spec: str, whole: bool) -> Inputs:
     """Return the texts to evaluate on of a task by name."""
     opened = DataConfig(task=spec, whole=whole).open()
-    names = next((names for form, names in FIELDS.items() if type(opened.form) is form), ("text", "", ""))
+    known = [name for name in opened.form.fields if name not in ("id", "start")]
+    names = (known[0], known[1] if len(known) > 2 else "", known[-1] if len(known) > 1 else "")
     rows = [row.values for row in opened.rows["validation"].rows()]
     texts, second, given = ([_plain(row[name], name) for row in rows if name in row] for name in names)
     return Inputs(texts, second, given, [], isinstance(opened.form, RetrievalForm))

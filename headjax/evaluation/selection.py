@@ -15,7 +15,7 @@ import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data.examples import subset
-from headjax.data.stream import LABELS, LengthBuckets
+from headjax.data.stream import LABELS
 from headjax.evaluation.task import Task
 
 SELECTED = 1024
@@ -90,12 +90,11 @@ def selection_of(task: Task) -> Task:
 
     The order is that of `SEED`; `Task.sample` of the result draws others.
     """
-    rows: Any = task.data.train
+    rows = task.data.train
     split, measure = "train", task.measure
     if not len(rows):
         rows, split = task.data.validation, task.split
     else:
-        rows = rows.rows if isinstance(rows, LengthBuckets) else rows
         measure = task.measure.on(rows, task.data.info.get("train", {}))
     order = np.random.default_rng(SEED).permutation(len(rows))
     data = task.data._replace(train=rows, validation=subset(rows, order))

@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.class_names import same_classes
 from headjax.core.errors import HeadjaxError
 from headjax.data import metrics as formulas
-from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes, Similarities, misfit
-from headjax.models.config import Batch, ModelConfig, Output
+from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes, Similarities
+from headjax.models.config import Batch, Output
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import MultiLabel
 
@@ -31,22 +30,10 @@ class SeveralLabels(Measure):
     headline: str = "micro_f1"
     names: tuple[str, ...] = ()
 
-    def fit(self, config: ModelConfig) -> ModelConfig:
-        output = getattr(config, "task", None)
-        if not isinstance(output, MultiLabel) or output.classes != len(self.names):
-            raise misfit(config, f"a multi_label of {len(self.names)} classes ({', '.join(self.names[:4])}, ...)")
-        if output.names and not same_classes(output.names, self.names):
-            raise HeadjaxError(
-                f"task: its labels are {', '.join(self.names)}; the model's are {', '.join(output.names)}"
-            )
-        return config
+    takes = (MultiLabel,)
 
     def outcomes(self) -> Mapping[str, Outcome]:
         return {f"class {number}": OfClass(number) for number in range(len(self.names))}
-
-    @property
-    def kind(self) -> Kind:
-        return "corpus"
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         codes = np.stack([outcomes[f"class {number}"] for number in range(len(self.names))], axis=1).astype(int)

@@ -15,9 +15,9 @@ import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.data.examples import Source
-from headjax.data.forms.questions import Windows
-from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes, misfit
-from headjax.models.config import Batch, ModelConfig, Output
+from headjax.data.forms.questions import QuestionWindows, Windows
+from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes
+from headjax.models.config import Batch, Output
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import Span
 
@@ -76,10 +76,7 @@ class Spans(Measure):
     headline: str = "f1"
     windows: Windows = dataclasses.field(default=Windows((), ()), compare=False)
 
-    def fit(self, config: ModelConfig) -> ModelConfig:
-        if not isinstance(getattr(config, "task", None), Span):
-            raise misfit(config, "a span")
-        return config
+    takes = (Span,)
 
     def outcomes(self) -> Mapping[str, Outcome]:
         return {"score": best_score, "start": best_start, "end": best_end, "window": window_number}
@@ -89,10 +86,7 @@ class Spans(Measure):
         return "graded"
 
     def on(self, source: Source, counts: Mapping[str, Any]) -> Measure:
-        windows = getattr(source, "windows", None)
-        if not isinstance(windows, Windows):
-            return UnmeasuredSpans(headline=self.headline)
-        return dataclasses.replace(self, windows=windows)
+        return dataclasses.replace(self, windows=source.windows) if isinstance(source, QuestionWindows) else self
 
     def together(self, example: Mapping[str, np.ndarray]) -> str | None:
         """Return the paragraph: its questions and windows share most of their tokens."""
@@ -119,14 +113,6 @@ class Spans(Measure):
         """Return the F1 of every question, `[questions]`."""
         found = self.answers(outcomes).items()
         return np.asarray([answer_f1(text, self.windows.questions[number].answers) for number, text in found])
-
-
-@dataclasses.dataclass(frozen=True)
-class UnmeasuredSpans(Spans):
-    """Spans of examples stored without their paragraphs: they have a loss, but no exact match or F1."""
-
-    def metrics(self, outcomes: Outcomes) -> dict[str, float]:
-        raise DataError(f"{self.headline}: these questions come without their text; name others to choose heads on")
 
 
 def best_span(output: Output, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:

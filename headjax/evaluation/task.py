@@ -19,8 +19,8 @@ from headjax.core.programs import make_room
 from headjax.core.progress import Update
 from headjax.core.tensors import Params, require_finite
 from headjax.data import metrics as formulas
-from headjax.data.examples import Padded, Source, subset
-from headjax.data.stream import LengthBuckets, by_length, evaluation_batches, train_iterator
+from headjax.data.examples import Padded, Source, by_length, subset
+from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.data.task import TaskData
 from headjax.evaluation.entities import Entities
 from headjax.evaluation.measures import (
@@ -179,8 +179,7 @@ class Task:
             DataError: the task has no examples to train on.
         """
         require(count >= 1, "count", f"must be at least 1, got {count}")
-        source: Any = self._train()
-        source = source.rows if isinstance(source, LengthBuckets) else source
+        source = self._train()
         drawn = np.random.default_rng(seed).permutation(len(source))[:count]
         return list(evaluation_batches(subset(source, drawn), batch_size, buckets))
 
@@ -192,14 +191,14 @@ class Task:
         Args:
             batch_size: number of examples of a batch.
             seed: seed of the order.
-            buckets: lengths to which batches are padded, see `LengthBuckets`.
+            buckets: lengths to which batches are padded, see `Padded`.
 
         Raises:
             DataError: the task has no examples to train on.
         """
         source = self._train()
         if buckets and isinstance(source, Padded):
-            source = LengthBuckets(source, tuple(buckets))
+            source = dataclasses.replace(source, bounds=tuple(buckets))
         return train_iterator(source, batch_size, seed)
 
     def _train(self) -> Source:

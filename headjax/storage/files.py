@@ -130,19 +130,38 @@ def sync_folder(folder: Path) -> None:
 
 def read_text(file: Path) -> str:
     r"""A file's text as UTF-8, without a byte order mark and with `\r\n` made `\n`; one named `*.gz` is unpacked."""
-    data = read_bytes(file)
-    if b"\0" in data:
-        raise DataError(f"{file}: binary, not text: zero byte at offset {data.index(0)}")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        at = f"line {line}, byte offset {error.start}"
-        raise DataError(f"{file}: {at}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
-    if not text.strip():
+    return "".join(read_lines(file))
+
+
+def read_lines(file: Path) -> Iterator[str]:
+    r"""Yield a file's lines of its text, see `read_text`, each with its `\n` (the last one may have none)."""
+    offset = 0
+    blank: list[str] | None = []  # lines before the first with text
+    with reading(file), opened(file) as stream:
+        for number, data in enumerate(stream, start=1):
+            wrong, zero = "", data.find(b"\0")
+            try:
+                line = data.decode("utf-8")
+            except UnicodeDecodeError as error:
+                at = f"line {number}, byte offset {offset + error.start}"
+                wrong = f"{at}: not UTF-8 ({error.reason}); save the file as UTF-8"
+                zero = (data + stream.read(2**12)).find(b"\0")  # a binary file's zero bytes may come later
+            if zero >= 0:
+                wrong = f"binary, not text: zero byte at offset {offset + zero}"
+            if wrong:
+                raise DataError(f"{file}: {wrong}")
+            line = line.removeprefix("\ufeff") if number == 1 else line
+            line = f"{line[:-2]}\n" if line.endswith("\r\n") else line
+            offset += len(data)
+            if blank is None:
+                yield line
+            elif line.strip():
+                yield from (*blank, line)
+                blank = None
+            else:
+                blank.append(line)
+    if blank is not None:
         raise DataError(f"{file}: empty, there is no text in it")
-    return text
 
 
 def read_document(file: Path) -> str:

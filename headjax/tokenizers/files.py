@@ -96,6 +96,18 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
     return parsed(Tokenizer(applied(tokenizer.vocabulary), special, applied(tokenizer.target)), directory)
 
 
+def open_tokenizer(path: str) -> Tokenizer:
+    """Return the tokenizer of a `vocab.txt`, of a folder that holds one, or of a model directory."""
+    given = path_of(path).expanduser()
+    if given.is_file():
+        return wordpiece_tokenizer(given)
+    for folder in (given / "tokenizer", given):
+        found = read_tokenizer(folder) if folder.is_dir() else None
+        if found is not None:
+            return found
+    raise DataError(f"{path}: no tokenizer there")
+
+
 def looked_for(family: str) -> tuple[str, ...]:
     """Return the files from which the tokenizer of a model of this `model_type` may be built."""
     return (VOCABULARY_FILE, WORDPIECE_FILE, *_own_files(family))

@@ -6,10 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from headjax.core.errors import DataError, require
-from headjax.core.fields import unknown_name
 from headjax.core.limits import check_memory, host_memory
-from headjax.storage.paths import path_of
-from headjax.tokenizers.files import read_tokenizer
 from headjax.tokenizers.sentencepiece import train_sentencepiece
 from headjax.tokenizers.tokenizer import END_OF_TEXT, Tokenizer
 
@@ -87,19 +84,3 @@ def _byte_characters() -> dict[int, str]:
     table = {ord(character): character for character in characters if ord(character) < 256}
     others: Iterator[str] = iter(characters[len(table) :])
     return {byte: table[byte] if byte in table else next(others) for byte in range(256)}
-
-
-def check_tokenizer(name: str) -> None:
-    """Raise `ConfigError` unless this is a name of `TRAINERS` or a folder."""
-    known = name in TRAINERS or path_of(name).expanduser().is_dir()
-    require(known, "tokenizer", f"{unknown_name('tokenizer', name, TRAINERS)}, and there is no such folder")
-
-
-def make_tokenizer(name: str, texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Learn a tokenizer from texts, or read one from a folder."""
-    if name in TRAINERS:
-        return TRAINERS[name](texts, vocab_size)
-    found = read_tokenizer(path_of(name).expanduser())
-    if found is None:
-        raise DataError(f"{name}: no tokenizer files in this folder")
-    return found

@@ -29,9 +29,6 @@ from headjax.tokenizers.sentencepiece_model import (
 from headjax.tokenizers.tokenizer import Tokenizer, library_errors
 from headjax.tokenizers.vocabularies import read_vocabulary
 
-ROLES = {"bos_token": "bos_id", "eos_token": "eos_id", "pad_token": "pad_id"}
-"""Special tokens by role, and where a model file says which piece is one."""
-
 LLAMA_FILE = "tokenizer.model"
 
 BYTE_FALLBACK = ("llama", "mistral")
@@ -41,17 +38,7 @@ LLAMA_SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 
-MARIAN_SPECIAL = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-
-
-def sentencepiece_tokenizer(path: str | Path) -> Tokenizer:
-    """Read the tokenizer of a SentencePiece unigram model (Kudo 2018).
-
-    The tokenizer splits text as the library does, with two exceptions. Of two splits with the same score it may take
-    either. Text that spells a special token is that token where the vocabulary lacks one of its characters.
-    """
-    file = path_of(path).expanduser()
-    return _tokenizer(str(file), read_bytes(file))
+MARIAN_SPECIAL = T5_SPECIAL = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 
 
 def train_sentencepiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -79,31 +66,18 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     except (RuntimeError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"vocab_size: the text does not yield {vocab_size} pieces: {reason}") from None
-    return _tokenizer("sentencepiece", written.getvalue())
+    return unigram_tokenizer("sentencepiece", written.getvalue())
 
 
-def _tokenizer(name: str, data: bytes) -> Tokenizer:
+def unigram_tokenizer(name: str, data: bytes) -> Tokenizer:
+    """Return the tokenizer of a unigram model (Kudo 2018) with T5's special tokens, which splits as the library does.
+
+    Of two splits with the same score it may take either.
+    """
     proto = parse_model(name, data)
-    special = {"unk_token": _unknown(name, proto), **_roles(name, proto)}
-    backend = unigram(name, proto, piece_scores(name, proto), special["unk_token"])
+    backend = unigram(name, proto, piece_scores(name, proto), T5_SPECIAL["unk_token"])
     backend.add_special_tokens([piece.piece for piece in proto.pieces if piece.type in (UNKNOWN, CONTROL)])
-    return Tokenizer(backend.to_str(), tuple(sorted(special.items())))
-
-
-def _unknown(name: str, proto: Any) -> str:
-    unknown = next((piece.piece for piece in proto.pieces if piece.type == UNKNOWN), None)
-    if unknown is None:
-        raise DataError(f"{name}: no piece stands for unknown text")
-    return str(unknown)
-
-
-def _roles(name: str, proto: Any) -> dict[str, str]:
-    """Return the special tokens that the file names, by role."""
-    numbers = {role: getattr(proto.trainer_spec, field) for role, field in ROLES.items()}
-    for role, number in numbers.items():
-        if number >= len(proto.pieces):
-            raise DataError(f"{name}: {ROLES[role]} is {number}, but it has {len(proto.pieces)} pieces")
-    return {role: proto.pieces[number].piece for role, number in numbers.items() if number >= 0}
+    return Tokenizer(backend.to_str(), tuple(sorted(T5_SPECIAL.items())))
 
 
 def byte_fallback_tokenizer(path: str | Path, *, start: bool = True, end: bool = False) -> Tokenizer:

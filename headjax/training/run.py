@@ -18,7 +18,7 @@ from headjax.core.errors import ConfigError, DataError, within
 from headjax.core.progress import Update
 from headjax.core.serialize import to_data
 from headjax.core.tensors import Params
-from headjax.data.stream import LengthBuckets, evaluation_batches, train_iterator
+from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import Measure
 from headjax.evaluation.specs import prompted
@@ -120,7 +120,7 @@ class Feed:
 
 def validation_batches(data: TaskData, batch_size: int) -> Iterable[Batch]:
     """Return the validation split in batches, padded as little as the training split is."""
-    buckets = data.train.bounds if isinstance(data.train, LengthBuckets) else ()
+    buckets = getattr(data.train, "bounds", ())
     return evaluation_batches(data.validation, batch_size, buckets)
 
 

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from headjax.cli import main
-from headjax.commands.prepare import open_tokenizer
 from headjax.core.errors import ConfigError, DataError
 from headjax.data import DataConfig
+from headjax.tokenizers.files import open_tokenizer
 from tests import tiny
 from tests.closeness import close_to
 from tests.data.vocabulary import write_lines, write_vocabulary

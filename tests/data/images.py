@@ -11,7 +11,7 @@ from headjax.data.image_rows import CIFAR
 def write_cifar(folder, name, count=6):
     """Files of random images; the labels count up through the classes. Returns the pixels `[files, count, 3072]`."""
     layout, generator = CIFAR[name], np.random.default_rng(0)
-    files = [*layout.train, *layout.test]
+    files = [file for part in layout.files for file in part]
     pixels = generator.integers(0, 256, (len(files), count, 3072), dtype=np.uint8)
     for file, part in zip(files, pixels, strict=True):
         labels = np.arange(count) % layout.classes

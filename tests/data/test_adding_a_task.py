@@ -9,7 +9,7 @@ import pytest
 from headjax.core.serialize import from_data, kind, to_data
 from headjax.data import TASKS, DataConfig, TaskSpec
 from headjax.data.forms import Encoded, SequenceForm
-from headjax.data.forms.form import text, tokenizer_of
+from headjax.data.forms.form import text
 from headjax.data.prepare import prepare
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.data.task import MeasureSpec
@@ -30,10 +30,6 @@ class ParityForm(SequenceForm):
     length: int = 32
 
     @property
-    def limit(self):
-        return self.length
-
-    @property
     def label_names(self):
         return ("even", "odd")
 
@@ -41,9 +37,9 @@ class ParityForm(SequenceForm):
         texts = [text(row, "text") for row in rows]
         records = [
             {"input_ids": ids[: self.length], "labels": np.asarray([len(one.split()) % 2], np.int32)}
-            for one, ids in zip(texts, tokenizer_of(tokenizer).encode(texts), strict=True)
+            for one, ids in zip(texts, tokenizer.encode(texts), strict=True)
         ]
-        return Encoded(records, {"tokens": sum(map(self.tokens, records))}, self.fingerprint(records))
+        return Encoded(records, {"tokens": sum(map(self.tokens, records))})
 
     def measured(self, metrics, counts, held):
         return MeasureSpec("classes", {"names": self.label_names, "chosen": tuple(metrics) or ("accuracy",)})

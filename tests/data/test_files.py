@@ -9,11 +9,11 @@ import pytest
 from pyarrow import parquet
 
 from headjax.core.errors import DataError
-from headjax.data.files import find_files, read_lines
+from headjax.data.files import find_files
 from headjax.data.rows import Row, hold_out
 from headjax.data.tables import table_rows
 from headjax.data.text_rows import whole_text
-from headjax.storage.files import read_text
+from headjax.storage.files import read_lines, read_text
 from headjax.storage.paths import path_of
 
 
@@ -80,7 +80,7 @@ def test_bad_files_are_named(tmp_path, content, place):
     for path in (file, tmp_path, tmp_path / "*.txt"):
         with pytest.raises(DataError, match=f"^{file}: {place}"):
             read_all(path)
-    with pytest.raises(DataError, match=f"^{file}: {'' if content.startswith(bytes([0x89])) else place}"):
+    with pytest.raises(DataError, match=f"^{file}: {place}"):
         list(read_lines(file))
 
 
@@ -105,7 +105,7 @@ def test_files_of_a_bucket_are_found_and_read(bucket, tmp_path):
     (home / "b.md").write_text("bee")
     (home / ".hidden" / "c.txt").write_text("hidden")
     (home / "d.txt.gz").write_bytes(gzip.compress(b"three\nfour"))
-    assert [file.relative_to(home).as_posix() for file in find_files(bucket)] == ["b.md", "deep/a.txt"]
+    assert [file.relative_to(home).as_posix() for file in find_files(bucket)] == ["b.md", "d.txt.gz", "deep/a.txt"]
     assert find_files(f"{bucket}/*/a.txt") == [home / "deep" / "a.txt"]
     assert list(read_lines(home / "deep" / "a.txt")) == ["one\n", "two\n"]
     assert list(read_lines(home / "d.txt.gz")) == ["three\n", "four"]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from headjax.core.errors import DataError
 from headjax.data.forms import ImageForm, LabelledForm, LanguageForm, SimilarityForm, TranslationForm
 from headjax.data.forms.language import pack
+from headjax.data.loading import load_rows
 from headjax.data.rows import Row
 from tests import tiny
 from tests.closeness import assert_close
@@ -21,7 +22,7 @@ def test_a_vocabulary_is_learned_from_all_texts_of_a_row():
     assert list(LabelledForm().texts(single)) == ["a film"]
     assert set(LabelledForm().wanted) == {"text", "label"}
     with pytest.raises(DataError, match=r"^tokenizer: "):
-        train(LabelledForm(), None, [single])
+        load_rows(LabelledForm(), {"validation": [single]}, None, {})
     assert set(LabelledForm(pairs=True).wanted) == set(SimilarityForm().wanted) == {"text", "second", "label"}
 
 
@@ -60,7 +61,7 @@ def test_packed_documents_have_the_losses_they_have_alone():
     model = tiny.model(tiny.decoder_config())
     form = LanguageForm(length=12, packed=True)
     words = [np.arange(3, 7), np.arange(10, 15), np.arange(20, 28), np.arange(30, 33)]
-    records = form._packed(words, np.asarray([1], np.int32))
+    records = form.packed_rows(words, np.asarray([1], np.int32))
     source = examples(form, BYTES, records)
     assert len(source) < len(words)
     alone = np.zeros((len(words), 12), np.int32)

@@ -11,8 +11,9 @@ import pytest
 
 from headjax.core.errors import DataError
 from headjax.data import DataConfig, files
-from headjax.data.files import find_files, read_lines, source_of
+from headjax.data.files import find_files, source_of
 from headjax.data.tables import header, table_rows
+from headjax.storage.files import read_lines
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {

@@ -13,7 +13,7 @@ from PIL import Image
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data import DataConfig
-from headjax.data.image_rows import CIFAR, cifar_rows, find_cifar, pixels, read_idx
+from headjax.data.image_rows import CIFAR, data_set, image_rows, pixels, read_idx
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import measure_task
 from headjax.models.tasks import Classification
@@ -26,8 +26,8 @@ from tests.tiny import model, multi_head
 @pytest.mark.parametrize("name", CIFAR)
 def test_cifar(tmp_path, name):
     pixels = write_cifar(tmp_path, name)
-    assert find_cifar(tmp_path) == name
-    found = cifar_rows(tmp_path, name)
+    assert data_set(tmp_path) == name
+    found = image_rows(tmp_path)
     assert found.rows["train"].count == (len(pixels) - 1) * 6
     assert [row.values["label"] for row in found.rows["validation"].rows()] == list(range(6))
     image = found.rows["train"].at(1).values["image"]
@@ -41,15 +41,12 @@ def test_cifar(tmp_path, name):
         assert_close(data.validation[2]["pixel_values"][1], expected, sums=4)
 
 
-def test_cifar_that_is_not_there_or_broken(tmp_path):
-    assert find_cifar(tmp_path) is None
-    with pytest.raises(DataError, match=r"data_batch_1.bin: no such file$"):
-        cifar_rows(tmp_path, "cifar10")
+def test_broken_files_of_cifar(tmp_path):
     write_cifar(tmp_path, "cifar10")
-    for data in (b"\x00" * 3074, b"", b"\x0a" + b"\x00" * 3072):
-        (tmp_path / "data_batch_2.bin").write_bytes(data)
+    for data in (None, b"\x00" * 3074, b"", b"\x0a" + b"\x00" * 3072):
+        (tmp_path / "data_batch_2.bin").unlink() if data is None else (tmp_path / "data_batch_2.bin").write_bytes(data)
         with pytest.raises(DataError, match=r"data_batch_2\.bin: "):
-            cifar_rows(tmp_path, "cifar10")
+            image_rows(tmp_path)
 
 
 def png(width, height):
@@ -188,9 +185,9 @@ def test_folders_that_do_not_fit(tmp_path):
         DataConfig(task=f"images:{tmp_path}/none").load()
     refused(rf"^{tmp_path}: .*train")
     (tmp_path / "train" / "a").mkdir(parents=True)
+    (tmp_path / "val" / "b").mkdir(parents=True)
     refused("train: no images")
     (tmp_path / "train" / "a" / "one.png").write_bytes(b"no image")
-    (tmp_path / "val" / "b").mkdir(parents=True)
     refused("val: its 1 folders")
     (tmp_path / "val" / "b").rename(tmp_path / "val" / "a")
     (tmp_path / "val" / "a" / "one.png").write_bytes(b"no image")

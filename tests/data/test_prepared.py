@@ -43,8 +43,8 @@ def test_damaged_shards_are_found_and_written_again(film_rows, wordpiece, tmp_pa
         DataConfig(task=str(out)).load()
     assert prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE).written == 1
     assert shard.read_bytes() == whole
-    (out / "train-00001.safetensors").write_bytes(b"PK")
-    with pytest.raises(DataError, match=r"train-00001.safetensors: cannot be read"):
+    (out / "train-00001.json").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"train-00001.json: cannot be read"):
         DataConfig(task=str(out)).load()
 
 

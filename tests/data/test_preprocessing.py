@@ -8,7 +8,7 @@ import pytest
 
 from headjax.core.errors import ConfigError
 from headjax.data import DataConfig
-from headjax.data.forms.preprocessing import FILE, Preprocessing
+from headjax.data.forms.images import FILE, preprocessing_of
 from tests.closeness import assert_close
 
 VIT = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}, "resample": 2}
@@ -79,8 +79,8 @@ def test_mean_deviation_and_divisor(images):
 )
 def test_what_is_not_supported_is_named(settings, field):
     with pytest.raises(ConfigError, match=rf"{field}: "):
-        Preprocessing.of({FILE: json.dumps(settings).encode()})
+        preprocessing_of({FILE: json.dumps(settings).encode()})
 
 
 def test_no_file_leaves_the_form_as_it_is():
-    assert Preprocessing.of({}) is None
+    assert preprocessing_of({}) == {}

@@ -6,7 +6,7 @@ import pytest
 from headjax.core.errors import ConfigError, DataError
 from headjax.data import DataConfig
 from headjax.data.forms import PretrainingForm
-from headjax.data.forms.pretraining import Masking, masking_vocabulary, next_sentence_pairs, sentences
+from headjax.data.forms.pretraining import masking_vocabulary, next_sentence_pairs, sentences
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.making import BYTES, texts, train
 from tests.data.vocabulary import SPECIAL, WORDS
@@ -91,27 +91,27 @@ def test_special_tokens_are_known_and_not_predicted(vocabulary):
     for tokens, most, wanted in ((3, 20, 1), (10, 20, 2), (100, 20, 15), (200, 20, 20), (200, 80, 30)):
         ids = np.full(tokens, 7, np.int32)
         ids[0], ids[-1] = 2, 3
-        masked = Masking(max_predictions=most)(ids, vocabulary, np.random.default_rng(0))
-        assert len(masked.positions) == len(masked.labels) == wanted
+        masked = PretrainingForm(max_predictions=most).masked(ids, vocabulary, np.random.default_rng(0))
+        assert len(masked["positions"]) == len(masked["ids"]) == wanted
 
 
 def test_what_stands_there_instead(vocabulary):
     """80% mask, 10% random, 10% as it was, over 30,000 predictions; and nothing else changes."""
     generator = np.random.default_rng(1)
-    rule = Masking(max_predictions=100)
+    rule = PretrainingForm(max_predictions=100)
     kinds = np.zeros(3, int)
     for _ in range(1000):
         ids = generator.integers(len(SPECIAL), len(WORDS), 200).astype(np.int32)
         ids[[0, 90, 199]] = 2, 3, 3
-        masked = rule(ids, vocabulary, generator)
-        assert not np.isin(masked.positions, [0, 90, 199]).any()
-        np.testing.assert_array_equal(ids[masked.positions], masked.labels)
+        hidden, positions, labels = rule.masked(ids, vocabulary, generator).values()
+        assert not np.isin(positions, [0, 90, 199]).any()
+        np.testing.assert_array_equal(ids[positions], labels)
         rest = np.ones(200, bool)
-        rest[masked.positions] = False
-        np.testing.assert_array_equal(masked.input_ids[rest], ids[rest])
-        now = masked.input_ids[masked.positions]
+        rest[positions] = False
+        np.testing.assert_array_equal(hidden[rest], ids[rest])
+        now = hidden[positions]
         assert (now[now < len(SPECIAL)] == vocabulary.mask).all()
-        mask, same = now == vocabulary.mask, now == masked.labels
+        mask, same = now == vocabulary.mask, now == labels
         kinds += [mask.sum(), (~mask & ~same).sum(), same.sum()]
     ordinary = len(WORDS) - len(SPECIAL)
     shares = np.asarray([0.8, 0.1 * (1 - 1 / ordinary), 0.1 + 0.1 / ordinary])  # a random token may be the right one

@@ -9,13 +9,11 @@ from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data import DataConfig
 from headjax.data.augmentation import Augmentation
-from headjax.data.forms import LabelledForm, LanguageForm
-from headjax.data.loading import Reading, load_rows, totals
+from headjax.data.forms import LabelledForm
+from headjax.data.loading import load_rows, totals
 from headjax.data.registry import TASKS
 from headjax.data.rehearsal import made_up_rows
 from headjax.data.rows import Row
-from headjax.data.stream import LengthBuckets
-from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.vocabulary import task_rows, write_lines
 
 
@@ -97,9 +95,8 @@ def films(*labels):
 def test_rows_become_a_tasks_data(wordpiece):
     form = LabelledForm(length=8, classes=("bad", "good"))
     rows = {"train": films("bad", 1, "good"), "validation": films("good")}
-    data = load_rows(form, rows, wordpiece, {"text": "films"}, Reading(metrics=("f1",), buckets=(4,)))
-    assert isinstance(data.train, LengthBuckets)
-    assert data.train.rows.values("labels").tolist() == [0, 1, 1]
+    data = load_rows(form, rows, wordpiece, {"text": "films"}, ("f1",))
+    assert data.train.values("labels").tolist() == [0, 1, 1]
     assert data.info["text"] == "films"
     assert data.info["labels"] == ["bad", "good"]
     assert data.info["train"] == totals([(3, {"tokens": 15, "words": 9, "bytes": 33})])
@@ -109,16 +106,15 @@ def test_rows_become_a_tasks_data(wordpiece):
     np.testing.assert_array_equal(unread.validation[0]["labels"], 1)
 
 
-def test_choices_that_do_not_suit_the_examples(wordpiece):
-    labelled = (LabelledForm(length=8, classes=("bad", "good")), films("bad"), wordpiece)
-    text = [Row("a", {"text": "some text"})]
-    for (form, rows, tokenizer), reading, field in (
-        (labelled, Reading(augmentation=Augmentation()), "config.data.augmentation"),
-        ((LanguageForm(length=4), text, byte_tokenizer()), Reading(buckets=(2,)), "config.data.buckets"),
-        ((LanguageForm(length=64), text, byte_tokenizer()), Reading(), "length"),
+def test_choices_that_do_not_suit_the_examples(tmp_path):
+    text = write_lines(tmp_path / "a.txt", *(f"a line of {i}\n" for i in range(90)))
+    for field, fields in (
+        ("config.data.augmentation", {"augmentation": Augmentation()}),
+        ("config.data.buckets", {"buckets": (2,)}),
+        ("length", {"length": 5000}),
     ):
         with pytest.raises(DataError, match=f"^{field}: "):
-            load_rows(form, {"train": rows, "validation": rows}, tokenizer, {}, reading)
+            DataConfig(**{"task": str(text), "length": 4, "tokenizer": "bytes"} | fields).load()
 
 
 ONE_OF_EACH_FORM = ("lm1b", "bert_pretraining", "mnli", "sentence_similarity", "squad", "wmt14_ende", "imagenet")

@@ -134,7 +134,7 @@ def test_measures_follow_the_examples():
         {"offsets": window.offsets, "question": np.frombuffer(json.dumps(asked).encode() if asked else b"", np.uint8)}
         for window, asked in zip(windows.windows, (questions[0], None, questions[1]), strict=True)
     ]
-    train = QuestionWindows(records, np.full(3, 4), 8, lambda record, length: {}, records)
+    train = QuestionWindows(records, np.full(3, 4), 8, lambda record, length: {}, all_records=records)
     spans = Spans(windows=Windows((), ()))
     assert spans.on(train, {}).windows.questions == questions
     together = {spans.on(train, {}).together({"window": np.int32(number)}) for number in (0, 1)}

@@ -116,7 +116,7 @@ def test_outcomes_serve_ablation(classifier, table):
     [
         ("TABLE", Classification(classes=2), {}, r"classes\.tsv: row 4: .*'2'"),
         ("TABLE", NoTask(), {}, "^task: .*no_task; headjax finetune"),
-        ("stsb:STS", Classification(classes=3), {}, "^task: .*regression .* classification of 3 classes"),
+        ("stsb:STS", Classification(classes=3), {}, "^task: .*regression; .* classification of 3 classes"),
         ("sentence_similarity:STS", Classification(classes=3), {}, "^task: .*sentence_similarity"),
         ("all:TABLE", Classification(classes=3), {"tokenizer": byte_tokenizer()}, "^task: .*language model"),
         ("TABLE", Classification(classes=3), {"tokenizer": None}, "^task: .*tokenizer"),

@@ -2,11 +2,10 @@
 
 from headjax.data.forms.form import Encoded, Form, SequenceForm
 from headjax.data.forms.images import ImageForm
-from headjax.data.forms.labelled import LabelledForm, MultiLabelForm, RetrievalForm, SimilarityForm
+from headjax.data.forms.labelled import LabelledForm, MultiLabelForm, RetrievalForm, SimilarityForm, TagForm
 from headjax.data.forms.language import LanguageForm, TranslationForm
 from headjax.data.forms.pretraining import PretrainingForm
 from headjax.data.forms.questions import QuestionForm
-from headjax.data.forms.words import TagForm
 
 __all__ = [
     "Encoded",

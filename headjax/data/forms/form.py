@@ -5,14 +5,14 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from headjax.core.class_names import ClassIndex, label_name, tell_nothing
 from headjax.core.errors import DataError
-from headjax.core.fields import Checked
+from headjax.core.fields import Checked, unknown_name
 from headjax.data.examples import Padded, Record, Records, Source, pad_sequence, padding_id, rounded_length
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
@@ -29,22 +29,20 @@ class Encoded(NamedTuple):
 
     records: Records
     counts: Mapping[str, int]
-    fingerprint: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Form(Checked, abc.ABC):
     """Base of the forms. A task is encoded by its form alone, in memory and on disk.
 
-    The fields of a form stand in the manifest of prepared shards, so that shards are read as they were written. A field
-    added later changes the fingerprint of every folder prepared before: give such a choice to the reader instead.
+    The fields of a form stand in the manifest of prepared shards, so that shards are read as they were written.
     """
 
     fields: ClassVar[Mapping[str, str]] = {}
     """Types of the rows' fields by name: `text`, `texts`, `integer`, `number`, `label` or `image`."""
 
     reads_text: ClassVar[bool] = True
-    """Whether the rows have text, so that a tokenizer is needed."""
+    """Whether the rows have text; then there is a tokenizer, else None in its place."""
 
     @property
     def wanted(self) -> Mapping[str, str]:
@@ -52,14 +50,19 @@ class Form(Checked, abc.ABC):
         return self.fields
 
     @property
-    @abc.abstractmethod
     def limit(self) -> int:
         """Greatest number of tokens of a record, see `tokens`."""
+        return int(getattr(self, "length", 1))
 
     @property
     def label_names(self) -> tuple[str, ...]:
         """The classes in the order of their numbers; empty if labels are not classes."""
-        return ()
+        return tuple(getattr(self, "classes", ()))
+
+    @functools.cached_property
+    def index(self) -> ClassIndex:
+        """The numbers of the classes by name."""
+        return ClassIndex(self.label_names)
 
     def labels_of(self, row: Row) -> tuple[str, ...]:
         """Return the names of the classes in a row, from which a form without classes learns them."""
@@ -70,7 +73,7 @@ class Form(Checked, abc.ABC):
         """The field by whose hash rows are held out where no file is named for validation."""
         return next(iter(self.fields))
 
-    def check(self, tokenizer: Tokenizer | None) -> None:
+    def check(self, tokenizer: Tokenizer) -> None:
         """Raise `DataError` if the tokenizer lacks a special token that the form needs."""
 
     def texts(self, row: Row) -> Iterable[str]:
@@ -78,15 +81,15 @@ class Form(Checked, abc.ABC):
         return [row.values[name] for name, what in self.fields.items() if what == "text" and name in row.values]
 
     @abc.abstractmethod
-    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         """Return the records of some rows, a function of the arguments alone."""
 
-    @abc.abstractmethod
     def tokens(self, record: Record) -> int:
         """Return the number of tokens of a record on its longer side; 1 for records without tokens."""
+        return len(record["input_ids"])
 
     @abc.abstractmethod
-    def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
+    def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> Source:
         """Return records as examples, each made when it is read."""
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
@@ -95,7 +98,20 @@ class Form(Checked, abc.ABC):
 
     def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:
         """Return the error message for rows, starting at a place, that gave no record."""
-        return f"{place}: the split {split} has no {'labels' if MISSING in counts else 'examples'}"
+        what = "labels" if MISSING in counts else f"examples (length is {self.limit})"
+        return f"{place}: the split {split} has no {what}"
+
+    def number(self, label: Any, place: str) -> int:
+        """Return the number of a class by its name, of classes without names also by `LABEL_2`; a number is itself."""
+        found, names = label, self.label_names
+        if isinstance(label, str):
+            tried = [label.strip(), label_name(label)]
+            if tell_nothing(names):
+                tried.append(tried[1].casefold().removeprefix("label_"))
+            found = next((number for name in tried if (number := self.index.find(name)) is not None), None)
+        if found is None or found not in range(len(names)):
+            raise DataError(f"{place}: {unknown_name('label', str(label), names)}")
+        return int(found)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,41 +124,13 @@ class SequenceForm(Form):
     columns: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids")
     targets: ClassVar[tuple[str, ...]] = ("labels",)
 
-    def tokens(self, record: Record) -> int:
-        return len(record["input_ids"])
-
-    def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
-        return self.padded(tokenizer, records, sizes)
-
-    def padded(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray) -> Padded:
-        """Return records as examples that are padded when they are read."""
-        pad = functools.partial(self.pad, padding_id=padding_id(tokenizer_of(tokenizer)))
+    def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> Padded:
+        pad = functools.partial(self.pad, padding_id=padding_id(tokenizer))
         return Padded(records, sizes, rounded_length(sizes, self.limit), pad)
 
     def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:
         """Return a record as an example of a length."""
-        known = {name: record[name] for name in (*self.columns, *self.targets) if name in record}
-        return pad_sequence(known, length, padding_id=padding_id, targets=self.targets)
-
-    def fingerprint(self, records: Sequence[Record]) -> str:
-        """Return the hash of the columns and targets, 16 hexadecimal digits."""
-        columns, targets = (
-            {name: [record[name] for record in records if name in record] for name in names}
-            for names in (self.columns, self.targets)
-        )
-        return sequences_hash(columns, targets)
-
-
-def sequences_hash(columns: Mapping[str, Sequence[np.ndarray]], targets: Mapping[str, Sequence[np.ndarray]]) -> str:
-    """Return the hash of sequences, 16 hexadecimal digits. Checkpoints hold it: it must never change."""
-    digest = hashlib.sha256(np.asarray([len(ids) for ids in columns["input_ids"]], np.int64).tobytes())
-    for name in sorted(columns):
-        for array in columns[name]:
-            digest.update(array.astype(np.int32).tobytes())
-    for name in sorted(targets):
-        for array in targets[name]:
-            digest.update(array.tobytes())
-    return digest.hexdigest()[:16]
+        return pad_sequence(record, length, columns=self.columns, targets=self.targets, padding_id=padding_id)
 
 
 def text(row: Row, name: str) -> str:
@@ -155,18 +143,8 @@ def text(row: Row, name: str) -> str:
 
 def text_counts(texts: Sequence[str], tokens: int) -> dict[str, int]:
     """Return the numbers of words and bytes of texts, and of the tokens they were encoded as."""
-    return {
-        "tokens": tokens,
-        "words": sum(len(one.split()) for one in texts),
-        "bytes": sum(len(one.encode()) for one in texts),
-    }
-
-
-def tokenizer_of(tokenizer: Tokenizer | None) -> Tokenizer:
-    """Return the tokenizer of a form that reads text."""
-    if tokenizer is None:
-        raise DataError("tokenizer: text needs one")
-    return tokenizer
+    words, size = sum(len(one.split()) for one in texts), sum(len(one.encode()) for one in texts)
+    return {"tokens": tokens, "words": words, "bytes": size}
 
 
 def language_measure(counts: Mapping[str, Any]) -> MeasureSpec:

@@ -1,26 +1,74 @@
-"""The form of images with labels."""
+"""The form of images with labels, and how a model's `preprocessor_config.json` makes numbers of them."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from headjax.core.class_names import ClassIndex
-from headjax.core.errors import DataError, require
+from headjax.core.errors import ConfigError, DataError, require
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.serialize import kind
-from headjax.data.augmentation import Augmentation, RandomSquare
+from headjax.data.augmentation import Augmentation
 from headjax.data.examples import Mapped, RandomSource, Record, Records, Source
 from headjax.data.forms.form import Encoded, Form, Seed
-from headjax.data.forms.labelled import class_label, class_measure
-from headjax.data.forms.preprocessing import Preprocessing
+from headjax.data.forms.labelled import class_measure
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
+
+FILE = "preprocessor_config.json"
+
+_BILINEAR, _BICUBIC = 2, 3
+
+
+def preprocessing_of(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the fields of `ImageForm` that the files of a Hugging Face model set, `FILE` among them or not."""
+    if FILE not in files:
+        return {}
+    try:
+        data = json.loads(files[FILE])
+    except ValueError as error:
+        raise ConfigError(f"{FILE}: not JSON ({error})") from None
+    name = str(data.get("image_processor_type") or data.get("feature_extractor_type") or "")
+    cropped = data.get("do_center_crop", name.startswith("DeiT"))
+    stored, stretched = _side(data, "size", 256 if cropped else 224)
+    size = _side(data, "crop_size", 224)[0] if cropped else stored
+    if not stretched and not cropped:
+        raise ConfigError(f"{FILE}: size: {data['size']!r} without do_center_crop gives images that are not square")
+    normalized = data.get("do_normalize", True)
+    factor = data.get("rescale_factor", 1 / 255) if data.get("do_rescale", True) else 1.0
+    return {
+        "size": size,
+        "stored": stored if data.get("do_resize", True) else size,
+        "stretched": stretched,
+        "resample": data.get("resample", _BICUBIC if cropped else _BILINEAR),
+        "divisor": 1 / factor,
+        "mean": _numbers(data, "image_mean") if normalized else (0.0,),
+        "deviation": _numbers(data, "image_std") if normalized else (1.0,),
+    }
+
+
+def _side(data: Mapping[str, Any], field: str, default: int) -> tuple[int, bool]:
+    """Return a side in pixels, and whether height and width both have it."""
+    value = data.get(field, default)
+    if isinstance(value, Mapping) and isinstance(value.get("shortest_edge"), int):
+        return value["shortest_edge"], False
+    sides = {value.get("height"), value.get("width")} if isinstance(value, Mapping) else {value}
+    if len(sides) != 1 or not isinstance(side := sides.pop(), int):
+        raise ConfigError(f"{FILE}: {field}: {value!r} is not supported; supported: equal height and width")
+    return side, True
+
+
+def _numbers(data: Mapping[str, Any], field: str) -> tuple[float, ...]:
+    value = data.get(field, 0.5)
+    values = value if isinstance(value, list) else [value] * 3
+    if not all(isinstance(number, int | float) and (number > 0 or field == "image_mean") for number in values):
+        raise ConfigError(f"{FILE}: {field}: expected a number a channel, got {value!r}")
+    return tuple(map(float, values))
 
 
 @kind("image_rows")
@@ -41,7 +89,9 @@ class ImageForm(Form):
         flip: whether training mirrors images.
         mean, deviation: per channel, of pixels divided by `divisor`.
         classes: names in the order of the class numbers.
-        stretched, resample, divisor: see `Preprocessing`.
+        stretched: whether both sides become `stored`; else the shorter one does, and the middle square is kept.
+        resample: filter of resizing, by Pillow's number (2 is bilinear, 3 bicubic).
+        divisor: of pixels from 0 to 255.
     """
 
     fields: ClassVar = {"image": "image", "label": "label"}
@@ -63,23 +113,12 @@ class ImageForm(Form):
         require(self.stored >= self.size, "stored", f"{self.stored} pixels are fewer than size, {self.size}")
         require(len(self.mean) == len(self.deviation), "mean", "and deviation must have as many channels")
 
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        return self.classes
-
     def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
-        records: list[Record] = []
-        for row in rows:
-            label = class_label(row, self._index)
-            records.append({"image": self._square(row), "labels": label})
-        return Encoded(records, {})
+        return Encoded([self.record(row) for row in rows], {})
 
-    @functools.cached_property
-    def _index(self) -> ClassIndex:
-        return ClassIndex(self.classes)
-
-    def _square(self, row: Row) -> np.ndarray:
-        """Return the image as it is stored."""
+    def record(self, row: Row) -> Record:
+        """Return an image as it is stored, and its label."""
+        label = np.asarray([self.number(row.values["label"], row.place)], np.int32)
         pixels, channels = np.asarray(row.values["image"]), len(self.mean)
         pixels = np.repeat(pixels[:, :, None], channels, axis=2) if pixels.ndim == 2 else pixels
         if pixels.ndim != 3 or pixels.shape[2] != channels or pixels.dtype != np.uint8:
@@ -87,36 +126,23 @@ class ImageForm(Form):
             raise DataError(f"{row.place}: expected an image uint8 [height, width, {channels}], got {found}")
         if pixels.shape[:2] != (self.stored, self.stored):
             pixels = _scaled(pixels, self.stored, self.resample, self.stretched)
-        return np.ascontiguousarray(pixels)
+        return {"image": np.ascontiguousarray(pixels), "labels": label}
 
-    def preprocessed(self, by: Preprocessing | None, *, stored: bool = False) -> ImageForm:
+    def preprocessed(self, by: Mapping[str, Any], *, stored: bool = False) -> ImageForm:
         """Return the form whose images are as a model's files say; those `stored` already keep their size."""
-        if by is None:
-            return self
-        channels = len(self.mean)
-        fields: dict[str, Any] = {
-            "divisor": by.divisor,
-            "mean": by.mean * channels if len(by.mean) == 1 else by.mean[:channels],
-            "deviation": by.deviation * channels if len(by.deviation) == 1 else by.deviation[:channels],
-        }
-        if not stored:
-            fields |= {name: getattr(by, name) for name in ("size", "stored", "stretched", "resample")}
+        kept = ("size", "stored", "stretched", "resample") if stored else ()
+        fields = {name: value for name, value in by.items() if name not in kept}
+        for name in {"mean", "deviation"} & {*fields}:
+            numbers, channels = tuple(fields[name]), len(self.mean)
+            fields[name] = numbers * channels if len(numbers) == 1 else numbers[:channels]
         return dataclasses.replace(self, **fields)
-
-    @property
-    def usual(self) -> Augmentation:
-        """The random changes of training images unless others are asked for."""
-        return Augmentation(crop=RandomSquare(margin=self.margin), flip=0.5 if self.flip else 0.0)
-
-    @property
-    def limit(self) -> int:
-        return 1
 
     def tokens(self, record: Record) -> int:
         return 1
 
     def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
-        return AugmentedImages(records, self, self.usual) if split == "train" else Mapped(records, self.plain)
+        usual = Augmentation(area=None, margin=self.margin, flip=0.5 if self.flip else 0.0)
+        return AugmentedImages(records, self, usual) if split == "train" else Mapped(records, self.plain)
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         return class_measure(metrics, self.classes)
@@ -137,40 +163,25 @@ class ImageForm(Form):
 class AugmentedImages(RandomSource):
     """Images changed at random; where two become one, `labels` are float32 `[classes]` that sum to 1."""
 
-    records: Records
     form: ImageForm
     augmentation: Augmentation
 
-    def __len__(self) -> int:
-        return len(self.records)
-
     def draw(self, index: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
         values, label = self._one(index, generator)
-        if self.augmentation.mix is None:
+        if not (self.augmentation.mixup or self.augmentation.cutmix):
             return {"pixel_values": values, "labels": label}
         other, other_label = self._one(int(generator.integers(len(self))), generator)
-        mixed = self.augmentation.mix(values, other, generator)
+        mixed, share = self.augmentation.mix(values, other, generator)
         labels = np.zeros(len(self.form.classes), np.float32)
-        labels[label] = mixed.share
-        labels[other_label] += 1.0 - mixed.share
-        return {"pixel_values": mixed.values, "labels": labels}
+        labels[label] = share
+        labels[other_label] += 1.0 - share
+        return {"pixel_values": mixed, "labels": labels}
 
     def _one(self, index: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return an image as a model reads it, and its label."""
+        """Return an image and its label."""
         record = self.records[index]
-        square = self.augmentation.crop(record["image"], self.form.size, generator)
-        if self.augmentation.flip and generator.random() < self.augmentation.flip:
-            square = square[:, ::-1]
+        square = self.augmentation.square(record["image"], self.form.size, generator)
         return self.form.values(square), record["labels"][0]
-
-
-def augmented(source: Source, augmentation: Augmentation | None) -> Source:
-    """Return a source of training images with another augmentation, if one is given."""
-    if augmentation is None:
-        return source
-    if not isinstance(source, AugmentedImages):
-        raise DataError("config.data.augmentation: the examples of this task are not images")
-    return dataclasses.replace(source, augmentation=augmentation)
 
 
 def _scaled(pixels: np.ndarray, side: int, resample: int, stretched: bool) -> np.ndarray:

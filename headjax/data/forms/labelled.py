@@ -1,9 +1,8 @@
-"""The forms of sentences and pairs of sentences with classes, several labels, numbers or similarities."""
+"""The forms of texts and pairs of texts with classes, several labels, numbers, similarities, or tags of words."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -11,21 +10,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headjax.core.class_names import ClassIndex, is_missing, label_name, tell_nothing
+from headjax.core.class_names import IGNORED, is_missing, label_name
 from headjax.core.errors import DataError
-from headjax.core.fields import Positive, Size, unknown_name
+from headjax.core.fields import Positive, Size
 from headjax.core.serialize import kind
-from headjax.data.examples import Record, Source, encode_packed, encode_sequences
-from headjax.data.forms.form import MISSING, Encoded, Seed, SequenceForm, text, text_counts, tokenizer_of
+from headjax.data.examples import Record, Source, changeable, encode_packed, encode_sequences, padded
+from headjax.data.forms.form import MISSING, Encoded, Seed, SequenceForm, text, text_counts
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
-from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.tokenizer import CANNOT_READ, Tokenizer, library_errors
 
 CLASS_METRICS = ("accuracy", "macro_f1", "matthews")
 """Metrics of classes if a task names none."""
-
-SHOWN_CLASSES = 100
-"""Greatest number of classes that the error of an unknown label lists."""
 
 
 @kind("labelled")
@@ -53,47 +49,62 @@ class LabelledForm(SequenceForm):
     def wanted(self) -> Mapping[str, str]:
         return {name: what for name, what in self.fields.items() if self.pairs or name != "second"}
 
-    @property
-    def limit(self) -> int:
-        return self.length
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        return self.classes
-
-    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
-        rows, missing = self.labelled(rows)
-        first = [text(row, "text") for row in rows]
-        second = [str(row.values["second"]) for row in rows] if self.pairs else None  # blank in two pairs of QQP
-        encoded = encode_sequences(tokenizer_of(tokenizer), first, second, max_length=self.length)
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
+        kept = [row for row in rows if self.has_label(row.values["label"])]
+        first = [text(row, "text") for row in kept]
+        second = [str(row.values["second"]) for row in kept] if self.pairs else None  # blank in two pairs of QQP
+        encoded = encode_sequences(tokenizer, first, second, max_length=self.length)
         records: list[Record] = [
             {"input_ids": ids, "token_type_ids": types.astype(np.uint8), "labels": self.target(row)}
-            for ids, types, row in zip(encoded.ids, encoded.types, rows, strict=True)
+            for ids, types, row in zip(encoded.ids, encoded.types, kept, strict=True)
         ]
-        counts = text_counts([*first, *(second or ())], sum(map(len, encoded.ids))) | missing
-        return Encoded(records, counts, self.fingerprint(records))
+        counts = text_counts([*first, *(second or ())], sum(map(len, encoded.ids)))
+        return Encoded(records, counts | _left_out(rows, kept))
 
-    def labelled(self, rows: Sequence[Row]) -> tuple[Sequence[Row], dict[str, int]]:
-        """Return the rows that have a label, and the count of the others."""
-        return with_labels(rows, self._index if self.classes else None)
+    def has_label(self, label: Any) -> bool:
+        """Return whether a label is a class or a number."""
+        known = bool(self.classes) and isinstance(label, str) and self.index.find(label.strip()) is not None
+        return known or not is_missing(label, numbers=not self.classes)
 
     def target(self, row: Row) -> np.ndarray:
         """Return the label as `[1]`: int32 of a class, float32 of a number."""
         if self.classes:
-            return class_label(row, self._index)
+            return np.asarray([self.number(row.values["label"], row.place)], np.int32)
         return np.asarray([finite(row.place, row.values["label"]) / self.scale], np.float32)
 
     def labels_of(self, row: Row) -> tuple[str, ...]:
         return (label_name(row.values["label"]),)
 
-    @functools.cached_property
-    def _index(self) -> ClassIndex:
-        return ClassIndex(self.classes)
-
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         if self.classes:
             return class_measure(metrics, self.classes)
         return MeasureSpec("numbers", {"headline": metrics[0], "chosen": tuple(metrics)} if metrics else {})
+
+
+@kind("several_labels")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiLabelForm(LabelledForm):
+    """`text`, maybe `second`, and `label`: the names of all classes that hold, none for an empty label.
+
+    Labels are float32 `[classes]`, 1 for a class that holds and 0 for others. In a table several names stand in one
+    cell, divided by white space; JSON and Parquet may have lists.
+    """
+
+    fields: ClassVar = {"text": "text", "second": "text", "label": "texts"}
+
+    def has_label(self, label: Any) -> bool:
+        return True
+
+    def target(self, row: Row) -> np.ndarray:
+        held = np.zeros((1, len(self.classes)), np.float32)
+        held[0, [self.number(label, row.place) for label in row.values["label"]]] = 1.0
+        return held
+
+    def labels_of(self, row: Row) -> tuple[str, ...]:
+        return tuple(map(label_name, row.values["label"]))
+
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
+        return MeasureSpec("several_labels", {"names": self.classes})
 
 
 @kind("similarities")
@@ -123,20 +134,20 @@ class SimilarityForm(SequenceForm):
     def limit(self) -> int:
         return 2 * self.length
 
-    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         first, second, label = self.fields
         # No score from 0 to a scale of 5 is -1, which then is no label.
-        kept, missing = with_labels(rows, field=label, numbers=self.scale == 1.0)
+        kept = [row for row in rows if not is_missing(row.values[label], numbers=self.scale == 1.0)]
         texts = [[text(row, name) for row in kept] for name in (first, second)]
         reading: dict[str, Any] = {"prompts": self.prompts, "pooled": self.include_prompt, "max_length": self.length}
-        columns = encode_packed(tokenizer_of(tokenizer), *texts, **reading)
+        columns = encode_packed(tokenizer, *texts, **reading)
         records: list[Record] = []
         for number, row in enumerate(kept):
-            score = finite(row.place, row.values[label]) / self.scale
+            score = np.asarray([finite(row.place, row.values[label]) / self.scale], np.float32)
             own = {name: column[number] for name, column in columns.items()}
-            records.append({**own, "labels": np.asarray([score], np.float32), **self.more(row)})
-        counts = text_counts([*texts[0], *texts[1]], sum(map(self.tokens, records))) | missing
-        return Encoded(records, counts, self.fingerprint(records))
+            records.append(own | {"labels": score} | self.more(row))
+        counts = text_counts([*texts[0], *texts[1]], sum(map(self.tokens, records)))
+        return Encoded(records, counts | _left_out(rows, kept))
 
     def more(self, row: Row) -> dict[str, np.ndarray]:
         """Return further targets of a row."""
@@ -165,31 +176,53 @@ class RetrievalForm(SimilarityForm):
         return MeasureSpec("ranking")
 
 
-@kind("several_labels")
+@kind("tagged_words")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MultiLabelForm(LabelledForm):
-    """`text`, maybe `second`, and `label`: the names of all classes that hold, none for an empty label.
+class TagForm(SequenceForm):
+    """`tokens`, the words of a sentence, and `tags`, one a word.
 
-    Labels are float32 `[classes]`, 1 for a class that holds and 0 for others. In a table several names stand in one
-    cell, divided by white space; JSON and Parquet may have lists.
+    A word's first piece carries its tag; pieces after the first, and special tokens, are neither learned nor judged
+    (-100). Words beyond `length` tokens are cut off.
+
+    Attributes:
+        length: greatest number of tokens of an example.
+        classes: tags in the order of their numbers.
     """
 
-    fields: ClassVar = {"text": "text", "second": "text", "label": "texts"}
+    fields: ClassVar = {"tokens": "texts", "tags": "texts"}
+    columns: ClassVar = ("input_ids", "token_type_ids", "labels")
+    targets: ClassVar = ()
 
-    def labelled(self, rows: Sequence[Row]) -> tuple[Sequence[Row], dict[str, int]]:
-        return rows, {}
-
-    def target(self, row: Row) -> np.ndarray:
-        held = np.zeros((1, len(self.classes)), np.float32)
-        for label in row.values["label"]:
-            held[0, class_number(label, self._index, row.place)] = 1.0
-        return held
+    length: Size = 128
+    classes: tuple[str, ...] = ()
 
     def labels_of(self, row: Row) -> tuple[str, ...]:
-        return tuple(map(label_name, row.values["label"]))
+        return tuple(row.values["tags"])
+
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
+        backend = changeable(tokenizer)
+        backend.enable_truncation(self.length)
+        sizes = [len(row.values["tokens"]) for row in rows]
+        for row, words in zip(rows, sizes, strict=True):
+            if words != (tags := len(row.values["tags"])) or not words:
+                raise DataError(f"{row.place}: {words} words with {tags} tags")
+        with library_errors(CANNOT_READ):
+            encoded = backend.encode_batch([list(row.values["tokens"]) for row in rows], is_pretokenized=True)
+        records = [self._record(row, one) for row, one in zip(rows, encoded, strict=True)]
+        return Encoded(records, {"words": sum(sizes), "tokens": sum(map(self.tokens, records))})
+
+    def _record(self, row: Row, encoded: Any) -> Record:
+        words, numbers = encoded.word_ids, [self.number(tag, row.place) for tag in row.values["tags"]]
+        firsts = [word is not None and word != before for word, before in zip(words, [None, *words], strict=False)]
+        labels = [numbers[word] if first else IGNORED for word, first in zip(words, firsts, strict=True)]
+        columns = (encoded.ids, encoded.type_ids, labels)
+        return {name: np.asarray(column, np.int32) for name, column in zip(self.columns, columns, strict=True)}
+
+    def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:
+        return super().pad(record, length, padding_id) | {"labels": padded(record["labels"], length, IGNORED)}
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
-        return MeasureSpec("several_labels", {"names": self.classes})
+        return MeasureSpec("entities", {"names": self.classes})
 
 
 def class_measure(metrics: Sequence[str], classes: tuple[str, ...]) -> MeasureSpec:
@@ -198,36 +231,9 @@ def class_measure(metrics: Sequence[str], classes: tuple[str, ...]) -> MeasureSp
     return MeasureSpec("classes", {"headline": chosen[0], "names": classes, "chosen": chosen})
 
 
-def with_labels(
-    rows: Sequence[Row], index: ClassIndex | None = None, *, field: str = "label", numbers: bool = True
-) -> tuple[list[Row], dict[str, int]]:
-    """Return the rows that have a label, a class of the index or a number, and how many have none, if any."""
-
-    def is_there(label: Any) -> bool:
-        known = index is not None and isinstance(label, str) and index.find(label.strip()) is not None
-        return known or not is_missing(label, numbers=numbers and index is None)
-
-    kept = [row for row in rows if is_there(row.values[field])]
-    return kept, {MISSING: len(rows) - len(kept)} if len(kept) < len(rows) else {}
-
-
-def class_label(row: Row, index: ClassIndex) -> np.ndarray:
-    """Return the number of the class that a row's label names, or whose number it is, int32 `[1]`."""
-    return np.asarray([class_number(row.values["label"], index, row.place)], np.int32)
-
-
-def class_number(label: Any, index: ClassIndex, place: str) -> int:
-    """Return the number of a class by its name, of classes without names also by `LABEL_2`; a number is itself."""
-    found = label
-    if isinstance(label, str):
-        tried = [label.strip(), label_name(label)]
-        if tell_nothing(index.names):
-            tried.append(tried[1].casefold().removeprefix("label_"))
-        found = next((number for name in tried if (number := index.find(name)) is not None), None)
-    if found is None or found not in range(len(index.names)):
-        known = index.names if len(index.names) <= SHOWN_CLASSES else (f"{len(index.names)} classes",)
-        raise DataError(f"{place}: {unknown_name('label', str(label), known)}")
-    return int(found)
+def _left_out(rows: Sequence[Row], kept: Sequence[Row]) -> dict[str, int]:
+    """Return how many rows have no label, if any."""
+    return {MISSING: len(rows) - len(kept)} if len(kept) < len(rows) else {}
 
 
 def finite(place: str, value: Any) -> float:

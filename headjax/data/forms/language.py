@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -24,7 +23,7 @@ from headjax.data.examples import (
     padding_id,
     rounded_length,
 )
-from headjax.data.forms.form import Encoded, Form, Seed, language_measure, sequences_hash, text_counts, tokenizer_of
+from headjax.data.forms.form import Encoded, Form, Seed, language_measure, text_counts
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -91,44 +90,30 @@ class LanguageForm(Form):
         super().__post_init__()
         require(self.length >= 2, "length", f"must be at least 2 (a token and its successor), got {self.length}")
 
-    def check(self, tokenizer: Tokenizer | None) -> None:
-        tokenizer_of(tokenizer).special_id("eos_token")
+    def check(self, tokenizer: Tokenizer) -> None:
+        tokenizer.special_id("eos_token")
 
-    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
-        tokenizer = tokenizer_of(tokenizer)
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         texts = [row.values["text"] for row in rows if row.values["text"].strip()]
-        encoded = tokenizer.encode(texts)
-        end = np.asarray([tokenizer.special_id("eos_token")], np.int32)
+        encoded, end = tokenizer.encode(texts), _end(tokenizer)
         counts = text_counts(texts, sum(len(ids) + 1 for ids in encoded)) | {"documents": len(texts)}
         if self.packed:
-            return Encoded(self._packed(encoded, end), counts)
+            return Encoded(self.packed_rows(encoded, end), counts)
         tokens = np.concatenate([np.zeros(0, np.int32), *(part for ids in encoded for part in (ids, end))])
-        blocks: Records = TokenBlocks(tokens, self.length) if len(tokens) >= self.length else []
-        return Encoded(blocks, counts, hashlib.sha256(tokens.tobytes()).hexdigest()[:16])
+        return Encoded(TokenBlocks(tokens, self.length) if len(tokens) >= self.length else [], counts)
 
-    def _packed(self, encoded: Sequence[np.ndarray], end: np.ndarray) -> list[Record]:
+    def packed_rows(self, documents: Sequence[np.ndarray], end: np.ndarray) -> list[Record]:
+        """Return encoded documents as packed rows, with their lengths."""
         pieces: list[np.ndarray] = []
-        for ids in encoded:
+        for ids in documents:
             document = np.concatenate([end, ids, end])
             starts = range(0, len(document) - 1, self.length - 1)
             pieces.extend(document[start : start + self.length] for start in starts)
-        sizes = np.asarray([len(piece) for piece in pieces]).reshape(-1, 1)
-        return [
-            {
-                "input_ids": np.concatenate([pieces[number] for number in row]),
-                "lengths": np.asarray([len(pieces[number]) for number in row], np.int32),
-            }
-            for row in pack(sizes, self.length)
-        ]
+        sizes = np.asarray([len(piece) for piece in pieces], np.int32)
+        rows = pack(sizes[:, None], self.length)
+        return [{"input_ids": np.concatenate([pieces[i] for i in row]), "lengths": sizes[row]} for row in rows]
 
-    @property
-    def limit(self) -> int:
-        return self.length
-
-    def tokens(self, record: Record) -> int:
-        return len(record["input_ids"])
-
-    def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
+    def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> Source:
         return Mapped(records, self.unpacked) if self.packed else records
 
     def unpacked(self, record: Record) -> dict[str, np.ndarray]:
@@ -178,58 +163,38 @@ class TranslationForm(Form):
         super().__post_init__()
         require(self.length >= 2, "length", f"must be at least 2 (a token and the end), got {self.length}")
 
-    def check(self, tokenizer: Tokenizer | None) -> None:
-        tokenizer_of(tokenizer).special_id("eos_token")
+    def check(self, tokenizer: Tokenizer) -> None:
+        tokenizer.special_id("eos_token")
 
-    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
-        tokenizer = tokenizer_of(tokenizer)
-        end = np.asarray([tokenizer.special_id("eos_token")], np.int32)
-        pairs = [(row.values["source"].strip(), row.values["target"].strip()) for row in rows]
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
+        pairs = [tuple(row.values[side].strip() for side in SIDES) for row in rows]
         pairs = [pair for pair in pairs if all(pair)]
+        cut, end = None if split == "train" else self.length - 1, _end(tokenizer)
         sides = [
-            [np.concatenate([ids, end]) for ids in one.encode([pair[side] for pair in pairs])]
+            [np.concatenate([ids[:cut], end]) for ids in one.encode([pair[side] for pair in pairs])]
             for side, one in enumerate((tokenizer, tokenizer.for_targets))
         ]
-        kept = list(range(len(pairs)))
-        if split == "train":
-            kept = [i for i in kept if max(len(sides[0][i]), len(sides[1][i])) <= self.length]
-        else:
-            cut = self.length - 1
-            sides = [[np.concatenate([ids[:-1][:cut], end]) for ids in side] for side in sides]
-        targets = [pairs[i][1] for i in kept]
-        counts = {
-            "pairs": len(kept),
-            "left_out": len(rows) - len(kept),
-            "source_tokens": sum(len(sides[0][i]) for i in kept),
-            "tokens": sum(len(sides[1][i]) for i in kept),
-            "words": sum(len(one.split()) for one in targets),
-            "bytes": sum(len(one.encode()) for one in targets),
-        }
-        if split == "validation":
-            held = [self._row(sides, [i]) | {"reference": np.frombuffer(pairs[i][1].encode(), np.uint8)} for i in kept]
-            return Encoded(held, counts, _fingerprint(held))
-        sizes = np.asarray([[len(side[i]) for side in sides] for i in kept]).reshape(-1, 2)
-        groups = pack(sizes, self.length) if self.packed else [[i] for i in range(len(kept))]
-        records = [self._row(sides, [kept[i] for i in group]) for group in groups]
-        return Encoded(records, counts, _fingerprint(records))
-
-    def _row(self, sides: Sequence[Sequence[np.ndarray]], pairs: Sequence[int]) -> dict[str, np.ndarray]:
-        row: dict[str, np.ndarray] = {}
-        for name, side in zip(SIDES, sides, strict=True):
-            row[name] = np.concatenate([side[i] for i in pairs])
-            row[f"{name}_lengths"] = np.asarray([len(side[i]) for i in pairs], np.int32)
-        return row
-
-    @property
-    def limit(self) -> int:
-        return self.length
+        sizes = np.asarray([[len(ids) for ids in side] for side in sides], np.int64).T.reshape(-1, 2)  # [pairs, sides]
+        kept = np.flatnonzero((sizes <= self.length).all(axis=1))
+        counts = text_counts([pairs[i][1] for i in kept], int(sizes[kept, 1].sum()))
+        counts |= {"pairs": len(kept), "left_out": len(rows) - len(kept), "source_tokens": int(sizes[kept, 0].sum())}
+        packed = self.packed and split == "train"
+        groups = pack(sizes[kept], self.length) if packed else [[i] for i in range(len(kept))]
+        records: list[dict[str, np.ndarray]] = []
+        for group in (kept[numbers] for numbers in groups):
+            record = {name: np.concatenate([side[i] for i in group]) for name, side in zip(SIDES, sides, strict=True)}
+            lengths = {f"{name}_lengths": sizes[group, i].astype(np.int32) for i, name in enumerate(SIDES)}
+            records.append(record | lengths)
+            if split == "validation":
+                records[-1]["reference"] = np.frombuffer(pairs[group[0]][1].encode(), np.uint8)
+        return Encoded(records, counts)
 
     def tokens(self, record: Record) -> int:
-        return max(len(record["source"]), len(record["target"]))
+        return max(len(record[side]) for side in SIDES)
 
-    def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
+    def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> Source:
         packed = self.packed and split == "train"
-        pad = functools.partial(self.pad, padding_id=padding_id(tokenizer_of(tokenizer)), packed=packed)
+        pad = functools.partial(self.pad, padding_id=padding_id(tokenizer), packed=packed)
         length = self.length if packed else rounded_length(sizes, self.length)
         return (Padded if split == "train" else Translations)(records, sizes, length, pad)
 
@@ -250,8 +215,9 @@ class TranslationForm(Form):
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         return language_measure(counts)
 
-    def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:
-        return f"{split}: no pair has at most {self.length} tokens on both sides"
+
+def _end(tokenizer: Tokenizer) -> np.ndarray:
+    return np.asarray([tokenizer.special_id("eos_token")], np.int32)
 
 
 class Translations(Padded):
@@ -262,8 +228,3 @@ class Translations(Padded):
         """The targets as text."""
         records = (self.records[index] for index in range(len(self)))
         return tuple(record["reference"].tobytes().decode() for record in records)
-
-
-def _fingerprint(records: Sequence[Record]) -> str:
-    """Return half of the hash of each side, joined."""
-    return "".join(sequences_hash({"input_ids": [record[side] for record in records]}, {})[:8] for side in SIDES)

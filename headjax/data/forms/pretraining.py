@@ -11,11 +11,11 @@ import numpy as np
 
 from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
-from headjax.core.fields import Checked, Fraction, Rate, Size
+from headjax.core.fields import Fraction, Rate, Size
 from headjax.core.serialize import kind
 from headjax.data.documents import pieces, units
 from headjax.data.examples import RandomSource, Record, Records, Source, changeable, padded, padding_id
-from headjax.data.forms.form import Encoded, Form, Seed, tokenizer_of
+from headjax.data.forms.form import Encoded, Form, Seed
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -88,32 +88,25 @@ def next_sentence_pairs(
     place = 0
     while place < len(document):
         target = int(generator.integers(2, tokens + 1)) if generator.random() < shorter else tokens
-        end, held = place, 0
-        while end < len(document) and (end == place or held < target):
-            held += len(document[end])
-            end += 1
+        end = _end(document, place, target)
         cut = place + (1 if end - place == 1 else int(generator.integers(1, end - place)))
         first = np.concatenate(document[place:cut])
         follows = end - place > 1 and generator.random() >= RANDOM_NEXT
         if follows:
             second, place = np.concatenate(document[cut:end]), end
         else:
-            second, place = _from_another(documents, number, max(1, target - len(first)), generator), cut
+            other = int(generator.integers(len(documents) - 1))
+            found = documents[other + (other >= number)]
+            start = int(generator.integers(len(found)))
+            second = np.concatenate(found[start : _end(found, start, max(1, target - len(first)))])
+            place = cut
         yield Pair(*_shortened(first, second, tokens, generator), follows)
 
 
-def _from_another(
-    documents: Sequence[Sentences], number: int, tokens: int, generator: np.random.Generator
-) -> np.ndarray:
-    """Return sentences of another document from a random one on, with at least `tokens` tokens if it has them."""
-    other = int(generator.integers(len(documents) - 1))
-    document = documents[other + (other >= number)]
-    start = end = int(generator.integers(len(document)))
-    held = 0
-    while end < len(document) and (end == start or held < tokens):
-        held += len(document[end])
-        end += 1
-    return np.concatenate(document[start:end])
+def _end(document: Sentences, start: int, tokens: int) -> int:
+    """Return the end of the sentences from one on that together have `tokens` tokens, or of the document."""
+    reached = np.cumsum([len(sentence) for sentence in document[start:]])
+    return min(start + 1 + int(np.searchsorted(reached, tokens)), len(document))
 
 
 def _shortened(
@@ -122,47 +115,11 @@ def _shortened(
     """Return the pair cut to `tokens`: tokens are removed from the longer part, at a random end."""
     parts = [[0, len(first)], [0, len(second)]]
     sizes = [len(first), len(second)]
-    excess = sum(sizes) - tokens
-    fronts = generator.random(max(excess, 0)) < 0.5
-    for front in fronts:
+    for front in generator.random(max(sum(sizes) - tokens, 0)) < 0.5:
         longer = 0 if sizes[0] > sizes[1] else 1
         sizes[longer] -= 1
         parts[longer][0 if front else 1] += 1 if front else -1
     return first[slice(*parts[0])], second[slice(*parts[1])]
-
-
-class Masked(NamedTuple):
-    """A sequence with some tokens masked."""
-
-    input_ids: np.ndarray
-    positions: np.ndarray
-    labels: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True)
-class Masking(Checked):
-    """Masks min(max_predictions, max(1, round(rate n))) tokens of a sequence of n, which are to be predicted.
-
-    80% of them become the mask token, 10% a random token and 10% stay. Special tokens are neither masked nor drawn.
-
-    Attributes:
-        rate: share of the tokens that are masked.
-        max_predictions: greatest number of masked tokens of a sequence.
-    """
-
-    rate: Fraction = 0.15
-    max_predictions: Size = 20
-
-    def __call__(self, ids: np.ndarray, vocabulary: MaskingVocabulary, generator: np.random.Generator) -> Masked:
-        """Return a sequence with some of its tokens masked."""
-        candidates = np.flatnonzero(~vocabulary.special[ids])
-        wanted = min(self.max_predictions, max(1, round(self.rate * len(ids))), len(candidates))
-        positions = np.sort(generator.permutation(candidates)[:wanted])
-        fate = generator.random(wanted)
-        drawn = vocabulary.ordinary[generator.integers(len(vocabulary.ordinary), size=wanted)]
-        hidden = ids.copy()
-        hidden[positions] = np.select([fate < 0.8, fate < 0.9], [vocabulary.mask, drawn], ids[positions])
-        return Masked(hidden, positions, ids[positions])
 
 
 class MaskingVocabulary(NamedTuple):
@@ -199,9 +156,10 @@ class PretrainingForm(Form):
     """`text` of documents, cut into sentences that are joined to pairs, with some tokens masked.
 
     An example is `[CLS] a [SEP] b [SEP]` with `token_type_ids`, `next_sentence_label` (0 if b follows a, 1 if b is from
-    another document) and `labels`, -100 except at the masked tokens. Masking is `static`, drawn when the data is
-    prepared, or `dynamic`, drawn again each time an example is read (Liu et al. 2019, RoBERTa, section 4.1). Examples
-    to evaluate on are always static.
+    another document) and `labels`, -100 except at the masked tokens: min(max_predictions, max(1, round(rate n))) of n
+    tokens, of which 80% become the mask token, 10% a random token and 10% stay; special tokens are neither masked nor
+    drawn. Masking is `static`, drawn when the data is prepared, or `dynamic`, drawn again each time an example is read
+    (Liu et al. 2019, RoBERTa, section 4.1). Examples to evaluate on are always static.
 
     Attributes:
         length: greatest number of tokens of an example.
@@ -216,7 +174,7 @@ class PretrainingForm(Form):
 
     length: Size = 128
     max_predictions: Size = 20
-    rate: Rate = 0.15
+    rate: Fraction = 0.15
     masking: Literal["static", "dynamic"] = "dynamic"
     copies: Size = 1
     shorter: Rate = 0.1
@@ -224,68 +182,66 @@ class PretrainingForm(Form):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.length >= SPECIAL + 2, "length", f"must be at least {SPECIAL + 2}, got {self.length}")
-        Masking(self.rate, self.max_predictions)
 
-    def check(self, tokenizer: Tokenizer | None) -> None:
-        special = [tokenizer_of(tokenizer).special_id(role) for role in ("cls_token", "sep_token", "mask_token")]
-        joined = changeable(tokenizer_of(tokenizer)).encode("a", "a").ids
+    def check(self, tokenizer: Tokenizer) -> None:
+        special = [tokenizer.special_id(role) for role in ("cls_token", "sep_token", "mask_token")]
+        joined = changeable(tokenizer).encode("a", "a").ids
         if joined.count(special[0]) != 1 or joined.count(special[1]) != 2:
             raise DataError("tokenizer: it does not join pairs as [CLS] a [SEP] b [SEP], so it is not that of a BERT")
 
-    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
-        tokenizer = tokenizer_of(tokenizer)
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         cls, sep = (np.asarray([tokenizer.special_id(role)], np.int32) for role in ("cls_token", "sep_token"))
-        vocabulary, masking = masking_vocabulary(tokenizer), Masking(self.rate, self.max_predictions)
-        documents = self._documents(tokenizer, rows)
+        vocabulary, documents = masking_vocabulary(tokenizer), _documents(tokenizer, rows)
         records: list[Record] = []
         copies = range(self.copies if split == "train" else 1)
         for copy, number in ((copy, number) for copy in copies for number in range(len(documents))):
             generator = np.random.default_rng([*seed, copy, number])
             for pair in next_sentence_pairs(documents, number, self.length - SPECIAL, self.shorter, generator):
-                ids = np.concatenate([cls, pair.first, sep, pair.second, sep])
                 record = {
-                    "input_ids": ids,
+                    "input_ids": np.concatenate([cls, pair.first, sep, pair.second, sep]),
                     "first": np.asarray([len(pair.first) + 2], np.int32),
                     "next_sentence_label": np.asarray([0 if pair.follows else 1], np.int32),
                 }
                 if split == "validation" or self.masking == "static":
-                    masked = masking(ids, vocabulary, generator)
-                    record |= {"input_ids": masked.input_ids, "positions": masked.positions, "ids": masked.labels}
+                    record |= self.masked(record["input_ids"], vocabulary, generator)
                 records.append(record)
-        tokens = sum(len(record["input_ids"]) for record in records)
         random = sum(int(record["next_sentence_label"][0]) for record in records)
-        return Encoded(records, {"documents": len(rows), "tokens": tokens, "random_next": random})
+        return Encoded(
+            records, {"documents": len(rows), "tokens": sum(map(self.tokens, records)), "random_next": random}
+        )
 
-    def _documents(self, tokenizer: Tokenizer, rows: Sequence[Row]) -> list[Sentences]:
-        """Return the rows as documents of encoded sentences: at least two documents, or none."""
-        found: list[Sentences] = []
-        for row in rows:
-            for chapter in pieces(units(row.values["text"], CHAPTER), CHAPTER):
-                encoded = [ids for ids in tokenizer.encode(sentences("".join(chapter))) if len(ids)]
-                if encoded:
-                    found.append(encoded)
-        if len(found) == 1:
-            middle = len(found[0]) // 2
-            found = [found[0][:middle], found[0][middle:]] if middle else []
-        return found
+    def masked(
+        self, ids: np.ndarray, vocabulary: MaskingVocabulary, generator: np.random.Generator
+    ) -> dict[str, np.ndarray]:
+        """Return a sequence with some of its tokens masked, their `positions`, and their `ids` before."""
+        candidates = np.flatnonzero(~vocabulary.special[ids])
+        wanted = min(self.max_predictions, max(1, round(self.rate * len(ids))), len(candidates))
+        positions = np.sort(generator.permutation(candidates)[:wanted])
+        fate = generator.random(wanted)
+        drawn = vocabulary.ordinary[generator.integers(len(vocabulary.ordinary), size=wanted)]
+        hidden = ids.copy()
+        hidden[positions] = np.select([fate < 0.8, fate < 0.9], [vocabulary.mask, drawn], ids[positions])
+        return {"input_ids": hidden, "positions": positions, "ids": ids[positions]}
 
-    @property
-    def limit(self) -> int:
-        return self.length
-
-    def tokens(self, record: Record) -> int:
-        return len(record["input_ids"])
-
-    def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
-        tokenizer = tokenizer_of(tokenizer)
-        masking = Masking(self.rate, self.max_predictions)
-        return MaskedPairs(records, masking, masking_vocabulary(tokenizer), padding_id(tokenizer), self.length)
+    def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> Source:
+        return MaskedPairs(records, self, masking_vocabulary(tokenizer), padding_id(tokenizer))
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         return MeasureSpec("masked_and_next")
 
-    def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:
-        return f"{place}: too little text to make examples of the {split} split"
+
+def _documents(tokenizer: Tokenizer, rows: Sequence[Row]) -> list[Sentences]:
+    """Return the rows as documents of encoded sentences: at least two documents, or none."""
+    found: list[Sentences] = []
+    for row in rows:
+        for chapter in pieces(units(row.values["text"], CHAPTER), CHAPTER):
+            encoded = [ids for ids in tokenizer.encode(sentences("".join(chapter))) if len(ids)]
+            if encoded:
+                found.append(encoded)
+    if len(found) == 1:
+        middle = len(found[0]) // 2
+        found = [found[0][:middle], found[0][middle:]] if middle else []
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,27 +249,21 @@ class MaskedPairs(RandomSource):
     """Pairs as examples; those that are not masked on disk are masked when read."""
 
     records: Records
-    rule: Masking
+    form: PretrainingForm
     vocabulary: MaskingVocabulary
     padding_id: int
-    length: int
-
-    def __len__(self) -> int:
-        return len(self.records)
 
     def draw(self, index: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        record = self.records[index]
-        if "positions" in record:
-            masked = Masked(record["input_ids"], record["positions"], record["ids"])
-        else:
-            masked = self.rule(record["input_ids"], self.vocabulary, generator)
-        tokens, first = len(masked.input_ids), int(record["first"][0])
-        labels = np.full(self.length, IGNORED, np.int32)
-        labels[masked.positions] = masked.labels
+        record, length = self.records[index], self.form.length
+        if "positions" not in record:
+            record = {**record, **self.form.masked(record["input_ids"], self.vocabulary, generator)}
+        tokens, first = len(record["input_ids"]), int(record["first"][0])
+        labels = np.full(length, IGNORED, np.int32)
+        labels[record["positions"]] = record["ids"]
         return {
-            "input_ids": padded(masked.input_ids, self.length, self.padding_id),
-            "token_type_ids": padded(np.repeat([0, 1], [first, tokens - first]), self.length),
-            "attention_mask": padded(np.ones(tokens), self.length),
+            "input_ids": padded(record["input_ids"], length, self.padding_id),
+            "token_type_ids": padded(np.repeat([0, 1], [first, tokens - first]), length),
+            "attention_mask": padded(np.ones(tokens), length),
             "labels": labels,
             "next_sentence_label": record["next_sentence_label"][0],
         }

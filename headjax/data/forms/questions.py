@@ -13,8 +13,8 @@ import numpy as np
 from headjax.core.errors import DataError
 from headjax.core.fields import Count, Size
 from headjax.core.serialize import kind
-from headjax.data.examples import Padded, Record, Records, Source, changeable
-from headjax.data.forms.form import Encoded, Seed, SequenceForm, sequences_hash, tokenizer_of
+from headjax.data.examples import Mapped, Padded, Record, Records, Source, changeable
+from headjax.data.forms.form import Encoded, Seed, SequenceForm
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import CANNOT_READ, Tokenizer, library_errors
@@ -79,14 +79,10 @@ class QuestionForm(SequenceForm):
     def divided_by(self) -> str:
         return "context"  # all questions of a paragraph together
 
-    @property
-    def limit(self) -> int:
-        return self.length
-
-    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         questions = [_question(row) for row in rows]
         records: list[Record] = []
-        for number, windows in enumerate(self._windows(tokenizer_of(tokenizer), questions)):
+        for number, windows in enumerate(self._windows(tokenizer, questions)):
             for place, one in enumerate(windows):
                 inside = np.asarray([sequence == 1 for sequence in one.sequence_ids])
                 offsets = np.where(inside[:, None], np.asarray(one.offsets), 0)
@@ -102,8 +98,7 @@ class QuestionForm(SequenceForm):
                 # The first window of a question carries it, for the official metrics.
                 asked = b"" if place else json.dumps(questions[number]).encode()
                 records.append(record | {"question": np.frombuffer(asked, np.uint8)})
-        counts = {"questions": len(questions), "tokens": sum(map(self.tokens, records))}
-        return Encoded(records, counts, self.fingerprint(records))
+        return Encoded(records, {"questions": len(questions), "tokens": sum(map(self.tokens, records))})
 
     def _windows(self, tokenizer: Tokenizer, questions: Sequence[Question]) -> list[list[Any]]:
         """Return the library's encodings of every question's windows."""
@@ -124,40 +119,19 @@ class QuestionForm(SequenceForm):
         with library_errors(CANNOT_READ):
             return [[first, *first.overflowing] for first in backend.encode_batch(list(pairs))]
 
-    def fingerprint(self, records: Sequence[Record]) -> str:
-        columns = {name: [record[name] for record in records] for name in self.columns}
-        targets = {name: [record[name] for record in records] for name in self.targets}
-        numbers = np.arange(len(records), dtype=np.int32)
-        return sequences_hash(columns, targets | {"window": [numbers]})
-
-    def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
-        if not len(records) or "question" not in records[0]:  # shards to train on of version 0.1
-            return self.padded(tokenizer, records, sizes)
-        found = self.padded(tokenizer, Numbered(records), sizes)
-        return QuestionWindows(found.records, found.lengths, found.length, found.pad, records)
+    def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> QuestionWindows:
+        numbered = Mapped(range(len(records)), lambda i: {**records[i], "window": np.asarray([i], np.int32)})
+        found = super().examples(tokenizer, numbered, sizes, split)
+        return QuestionWindows(found.records, found.lengths, found.length, found.pad, all_records=records)
 
     def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:
-        example = super().pad(record, length, padding_id)
-        return example | {"window": record["window"][0]} if "window" in record else example
+        return super().pad(record, length, padding_id) | {"window": record["window"][0]}
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         return MeasureSpec("spans", {"windows": held.windows}) if isinstance(held, QuestionWindows) else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Numbered:
-    """Records with their numbers as `window`."""
-
-    records: Records
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: int) -> Record:
-        return {**self.records[index], "window": np.asarray([index], np.int32)}
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class QuestionWindows(Padded):
     """Windows whose answers can be read as text."""
 
@@ -166,19 +140,14 @@ class QuestionWindows(Padded):
     @functools.cached_property
     def windows(self) -> Windows:
         """All windows with their questions; their records are read once."""
-        return windows_of(self.all_records)
-
-
-def windows_of(records: Records) -> Windows:
-    """Return the windows and questions that records hold."""
-    questions: list[Question] = []
-    windows: list[Window] = []
-    for record in (records[index] for index in range(len(records))):
-        if record["question"].size:
-            name, asked, context, answers, start = json.loads(record["question"].tobytes())
-            questions.append(Question(name, asked, context, tuple(answers), start))
-        windows.append(Window(len(questions) - 1, record["offsets"]))
-    return Windows(tuple(questions), tuple(windows))
+        questions: list[Question] = []
+        windows: list[Window] = []
+        for record in (self.all_records[index] for index in range(len(self.all_records))):
+            if record["question"].size:
+                name, asked, context, answers, start = json.loads(record["question"].tobytes())
+                questions.append(Question(name, asked, context, tuple(answers), start))
+            windows.append(Window(len(questions) - 1, record["offsets"]))
+        return Windows(tuple(questions), tuple(windows))
 
 
 def _question(row: Row) -> Question:
