@@ -183,17 +183,17 @@ def entered(model: Any, stack: str, batch: Batch, memory: jax.Array | None, call
     return State(x, memory, told.attention.bias, batch)
 
 
-def blocks_of(model: Any) -> Iterator[LayerBlock | NextStack]:
-    """Yield the blocks of a model of headjax."""
-    stacks = model.config.stacks()
-    for name, stack in stacks.items():
-        module = getattr(model, name)
-        for group in stack.groups:
-            for number, layer in enumerate(group.unstacked(getattr(module, group.name)), start=group.start):
+def blocks_of(model: Any, *, backwards: bool = False) -> Iterator[LayerBlock | NextStack]:
+    """Yield the blocks of a model of headjax, each with copies of its layer's arrays; or from the last one on."""
+    stacks, turn = model.config.stacks(), -1 if backwards else 1
+    for place, name in [*enumerate(stacks)][::turn]:
+        following = [NextStack(model, name, other) for other in list(stacks)[place + 1 : place + 2]]
+        yield from following if backwards else ()
+        for group in stacks[name].groups[::turn]:
+            layers = group.unstacked(getattr(getattr(model, name), group.name), backwards=backwards)
+            for number, layer in zip(range(group.start, group.stop)[::turn], layers, strict=True):
                 yield LayerBlock(model.config, name, layer, number)
-        following = list(stacks)[list(stacks).index(name) + 1 :]
-        if following:
-            yield NextStack(model, name, following[0])
+        yield from () if backwards else following
 
 
 @jax.tree_util.register_static
