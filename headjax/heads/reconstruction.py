@@ -150,7 +150,8 @@ def _returned(model: Model, placed: Params, models: TwoModels) -> Params:
             changed = [models.changed.get((name, layer), {}) for layer in range(group.start, group.stop)]
             for path in dict.fromkeys(path for own in changed for path in own):
                 keys = (name, group.name, *path.split("/"))
-                before, own = (functools.reduce(operator.getitem, keys, tree) for tree in (placed, model.params))
+                trees: tuple[Any, Any] = (placed, model.params)
+                before, own = (functools.reduce(operator.getitem, keys, tree) for tree in trees)
                 solved = [each.get(path, before if group.shared else before[i]) for i, each in enumerate(changed)]
                 array = solved[0] if group.shared else jnp.stack(solved)
                 with jax.set_mesh(None):  # where one is set, new arrays would lie on all of its devices

@@ -79,7 +79,7 @@ def test_a_batch_that_does_not_divide_over_the_mesh_is_an_error(model, mesh):
 
 @pytest.mark.parametrize("depth", [3, 5])
 def test_every_layer_takes_a_fixed_number_of_computations_by_one_program(depth, monkeypatch):
-    """A pass is one of every layer and batch: two and a half of reconstruction, and for the order four of a share."""
+    """So do the programs: two of the sums, with the teacher and after it, and one of each other step."""
     model, calls = tiny.model(tiny.decoder_config(*[tiny.layer()] * depth)), Counter()
     programs = {"layer_sums": layer_sums.layer_sums, "_pulled": sensitivity._pulled, "_step": walk._step}
     known = {name: program._cache_size() for name, program in programs.items()}
