@@ -30,8 +30,20 @@ TASK = "task name (python, sst2, ...) or a file"
 """Help of `--task`, also where a command can do without."""
 
 
-CALIBRATE = 512
-"""Default number of examples that choose."""
+CALIBRATE, FEWEST = 512, 32
+"""Greatest and least default number of examples that choose."""
+
+SECONDS = 240.0
+"""Time that the passes over the examples that choose may take by default."""
+
+PASSES = 8.0
+"""Forward passes that a command's work on an example takes: reconstruction and its order."""
+
+REACHED = 0.5
+"""Share of the rate of a matrix product that a pass reaches."""
+
+SLOWEST = 5e9
+"""Floating-point operations a second that every machine does."""
 
 LENGTHS = (32, 64, 128, 256)
 """Lengths to which examples are padded where many are read and `--buckets` names none."""
@@ -104,7 +116,9 @@ class ExamplesOptions(TaskOptions):
         reads="task",
     )
     calibrate: Count | None = option(
-        None, f"number of examples that choose; 0 is all (default: {CALIBRATE}, or --limit)"
+        None,
+        f"number of examples that choose; 0 is all (default: --limit, or {CALIBRATE}, fewer where they would take more "
+        f"than {SECONDS / 60:.0f} minutes here)",
     )
 
 
@@ -193,6 +207,7 @@ class Examples(NamedTuple):
     evaluation: Task
     number: int
     options: ExamplesOptions
+    notes: tuple[str, ...] = ()
 
     def scoring(self) -> list[Batch]:
         """Return the batches to score heads on: every example counts once."""
@@ -217,7 +232,8 @@ class Examples(NamedTuple):
 
         chosen = describe(self.selection, self.number) if selection else None
         judged = describe(self.evaluation, self.options.limit) if evaluation else None
-        return {"selection": chosen, "evaluation": judged, "about": in_words(chosen, judged)}
+        notes = self.notes if selection else ()
+        return {"selection": chosen, "evaluation": judged, "about": (*in_words(chosen, judged), *notes)}
 
 
 def open_model_and_examples(options: ExamplesOptions) -> tuple[Model, Examples]:
@@ -235,8 +251,33 @@ def open_model_and_examples(options: ExamplesOptions) -> tuple[Model, Examples]:
         except HeadjaxError as error:
             raise HeadjaxError(f"--calibration: {error}") from None
     parts = split_task(task, select)
-    number = options.calibrate if options.calibrate is not None else options.limit or CALIBRATE
-    return model, Examples(*parts, number, options)
+    asked = options.calibrate if options.calibrate is not None else options.limit or None
+    number, notes = _affordable(model, parts.selection, options) if asked is None else (asked, ())
+    return model, Examples(*parts, number, options, notes)
+
+
+def _affordable(model: Model, task: Task, options: ExamplesOptions) -> tuple[int, tuple[str, ...]]:
+    """Return the default number of examples that choose, and why it is a small one."""
+    from headjax.core.timing import matrix_rate
+
+    most = task.count(CALIBRATE)
+    if most <= FEWEST:
+        return CALIBRATE, ()
+    batches = task.sample(FEWEST, options.batch_size, buckets=options.buckets or LENGTHS)
+    shapes = [next(iter(batch.values())).shape for batch in batches]
+    flops = sum(shape[0] * model.config.flops(shape[1]) for shape in shapes) / sum(shape[0] for shape in shapes)
+    work = PASSES * flops / REACHED
+    if most * work < SECONDS * SLOWEST:  # takes no time to find out
+        return CALIBRATE, ()
+    rate = matrix_rate()
+    number = CALIBRATE
+    while number > FEWEST and number * work > SECONDS * rate:
+        number //= 2
+    if number >= most:
+        return CALIBRATE, ()
+    minutes = most * work / rate / 60.0
+    why = f"this machine multiplies matrices at {rate / 1e9:,.0f} GFLOP/s, {most:,} could take {minutes:,.0f} minutes"
+    return number, (f"{number:,} examples choose: {why} (--calibrate).",)
 
 
 def open_model_and_examples_if_any(options: ExamplesOptions) -> tuple[Model, Examples | None]:

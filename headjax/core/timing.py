@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from headjax.core.progress import Progress, silent
 
@@ -74,3 +76,11 @@ def seconds_in_turns(
                 seconds[name].append(timed(name))
             bar(repeat + 1, {})
     return seconds
+
+
+@functools.cache
+def matrix_rate(size: int = 1024) -> float:
+    """Return the floating-point operations a second of a float32 matrix product, the fastest of three."""
+    matrix, product = jnp.ones((size, size), jnp.float32), jax.jit(jnp.matmul)
+    found = seconds_in_turns({"product": lambda: product(matrix, matrix)}, repeats=3)
+    return 2.0 * size**3 / min(found["product"])

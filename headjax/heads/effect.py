@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 
@@ -18,9 +18,6 @@ from headjax.models.model import Model
 from headjax.nn.compute import Compute
 from headjax.nn.passes import Pass
 
-MEASURED = 64
-"""Number of examples on which a change of the model's output is measured."""
-
 LABELLED = 256
 """Number of examples on which a rise of the loss is measured, which differs more from example to example."""
 
@@ -30,7 +27,6 @@ class OutputChange:
     """Change of the model's own output (`headjax.heads.agreement`), at least 0."""
 
     config: ModelConfig
-    limit: ClassVar[int] = MEASURED
 
     def read(self, output: Output, batch: Batch) -> Predictions:
         """Return the compared part of a batch's output."""
@@ -47,7 +43,6 @@ class LossRise:
     """Rise of the mean loss of a target; below 0 where heads did harm."""
 
     config: ModelConfig
-    limit: ClassVar[int] = LABELLED
 
     def read(self, output: Output, batch: Batch) -> Loss:
         """Return the losses of a batch."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -11,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from headjax.core.modules import arrays
+from headjax.core.tensors import flatten
 from headjax.heads.refit import RefitSums
 from headjax.heads.statistics import sum_over
 from headjax.mesh.distributed import put_whole_batch
@@ -19,7 +22,7 @@ from headjax.mesh.rules import ShardingConfig, shardings
 from headjax.models.config import Batch, head_stack_at
 from headjax.models.inputs import check_batch, counted_at, device_batch
 from headjax.models.model import Model
-from headjax.models.walk import LayerBlock, State, embed, step
+from headjax.models.walk import LayerBlock, State, blocks_of, embed, step
 from headjax.nn.compute import Compute
 from headjax.nn.layer import TransformerLayer
 
@@ -70,6 +73,13 @@ class SubLayer(NamedTuple):
         return head_stack_at(self.stack, self.slot)
 
 
+class _Blocks(NamedTuple):
+    """A block of both models."""
+
+    teacher: Any
+    student: Any
+
+
 class _States(NamedTuple):
     """States of one batch in both models."""
 
@@ -77,36 +87,44 @@ class _States(NamedTuple):
     student: State
 
 
+class _Joined(NamedTuple):
+    """A sub-layer of the teacher on one batch: the stream before it, and its output, `[batch, length, width]`."""
+
+    stream: jax.Array
+    output: jax.Array
+
+
 class TwoModels:
     """The original model and one in repair, computed side by side, block by block.
 
+    Copies of no more than one block's arrays are held, and of the streams of all batches between two blocks.
+
     Attributes:
-        teacher, student: Blocks of both models.
         apart: Whether the student differs from the teacher in a layer that has been passed, or is about to be.
-        at: Numbers of the blocks at the present place: layers that share their parameters, or one.
+        changed: Arrays of the student that are not those that it came with, by stack and layer, then by path.
     """
 
     def __init__(
-        self, model: Model, batches: Sequence[Batch], compute: Compute, converted: Model | None = None
+        self,
+        model: Model,
+        batches: Sequence[Batch],
+        compute: Compute,
+        converted: Model | None = None,
+        slots: Collection[str] | None = None,
     ) -> None:
-        self.teacher = model.blocks()
-        self.student = list(self.teacher) if converted is None else converted.blocks()
+        """Start before the first block; `slots` are those whose sums are asked for, None is all."""
         self.apart = converted is not None
-        self.at = range(0)
-        self._compute = compute
+        self.changed: dict[tuple[str, int], dict[str, jax.Array]] = {}
+        self._model, self._converted, self._compute, self._slots = model, converted, compute, slots
         states = (embed(model, batch, compute) for batch in batches)
         self._states = [_States(state, state) for state in states]
-        self._next: list[State] = []
-
-    @property
-    def whole(self) -> TransformerLayer:
-        """The original model's layer at the present place."""
-        return cast(LayerBlock, self.teacher[self.at.start]).layer
+        self._blocks: list[_Blocks] = []
+        self._seen: list[dict[str, _Joined]] = []
 
     @property
     def block(self) -> LayerBlock:
         """The student's block at the present place, the first of those that share their parameters."""
-        return cast(LayerBlock, self.student[self.at.start])
+        return cast(LayerBlock, self._blocks[0].student)
 
     @property
     def layer(self) -> TransformerLayer:
@@ -115,86 +133,97 @@ class TwoModels:
 
     def put(self, layer: TransformerLayer) -> None:
         """Put a layer in the place of the student's present one."""
-        for number in self.at:
-            self.student[number] = cast(LayerBlock, self.student[number]).holding(layer)
-
-    def layers(self, stack: str) -> list[TransformerLayer]:
-        """Return the student's layers of a stack."""
-        return [each.layer for each in self.student if isinstance(each, LayerBlock) and each.stack == stack]
+        before, place = flatten(arrays(self.layer)), (self.block.stack, self.block.place.value)
+        new = {path: array for path, array in flatten(arrays(layer)).items() if array is not before[path]}
+        self.changed.setdefault(place, {}).update(new)
+        self._blocks = [_Blocks(each.teacher, each.student.holding(layer)) for each in self._blocks]
 
     def walk(self) -> Iterator[SubLayer]:
         """Yield the sub-layers in the order of computation; the next one reads the caller's changes in one.
 
         Nothing reads the output of the last layer, so it is not computed.
         """
-        number = 0
-        while number < len(self.teacher):
-            block = self.teacher[number]
-            tied: tuple[int, ...] = (number,)
-            if isinstance(block, LayerBlock):
-                tied = block.config.stacks()[block.stack].tied_layers(block.place.value)
-            self.at = range(number, number + len(tied))
-            if isinstance(block, LayerBlock):
-                for slot in block.layer.config.slots:
-                    yield SubLayer(block.stack, tied, slot)
-            number = self.at.stop
-            if number < len(self.teacher):
-                for passed in self.at:
-                    self._states = self._after(passed, self._states)
+        others = blocks_of(self._model if self._converted is None else self._converted)
+        pairs = zip(blocks_of(self._model), others, strict=True) if self._converted else ((one, one) for one in others)
+        stacks = self._model.config.stacks()
+        left = sum(len(stack.layers) for stack in stacks.values()) + len(stacks) - 1
+        for teacher, student in itertools.starmap(_Blocks, pairs):
+            tied: tuple[int, ...] = (0,)
+            if isinstance(teacher, LayerBlock):
+                tied = stacks[teacher.stack].tied_layers(teacher.place.value)
+            following = itertools.islice(pairs, len(tied) - 1)
+            self._blocks, self._seen = [_Blocks(teacher, student), *itertools.starmap(_Blocks, following)], []
+            if isinstance(teacher, LayerBlock):
+                for slot in teacher.layer.config.slots:
+                    yield SubLayer(teacher.stack, tied, slot)
+            left -= len(tied)
+            for blocks in self._blocks if left else ():
+                self._advance(blocks, self._states)
 
     def sums(self, slot: str, *, mended: bool = True) -> tuple[RefitSums, np.ndarray]:
         """Return the sums of products of a sub-layer over all batches, and the factor of the branch."""
+        if len(self._blocks) == 1:
+            sums, scale = sum_over(self._sums_of(self._blocks[0], slot, self._states, mended=mended))
+            return RefitSums(*sums), scale / len(self._states)
         total: Any = None
-        states = self._states
-        for number in self.at:
-            sums, scale = sum_over(self._sums_of(number, slot, states, mended=mended and len(self.at) == 1))
-            total = sums if total is None else jax.tree.map(np.add, total, sums)
-            if number != self.at[-1]:
-                states = self._after(number, states)
-        if len(self.at) > 1:  # the walk goes through them from the first layer on
-            self._next = []
-        return RefitSums(*total), scale / len(states)
+        states = list(self._states)  # the walk goes through the tied layers from the first one on
+        for blocks in self._blocks:
+            found = sum_over(self._sums_of(blocks, slot, list(states), mended=False))
+            self._seen = []
+            total = found if total is None else (jax.tree.map(np.add, total[0], found[0]), found[1])
+            self._advance(blocks, states)
+        return RefitSums(*total[0]), total[1] / len(states)
 
     def _sums_of(
-        self, number: int, slot: str, states: list[_States], *, mended: bool
+        self, blocks: _Blocks, slot: str, states: list[_States], *, mended: bool
     ) -> Iterator[tuple[RefitSums, jax.Array]]:
-        """Yield the sums of every few batches, and keep the teacher's states after the block."""
-        self._next = []
+        """Yield the sums of every few batches; the teacher's state is then that after the block."""
+        slots = cast(LayerBlock, blocks.teacher).layer.config.slots
+        later = tuple(each for each in slots[slots.index(slot) + 1 :] if self._slots is None or each in self._slots)
+        known, self._seen = self._seen, []
         partial: Any = None
         tokens = 0
-        blocks = (self.teacher[number], self.student[number])
         for place, pair in enumerate(states):
-            sums, x = layer_sums(blocks, slot, self._compute, pair, place % 2, float(mended))
-            self._next.append(pair.teacher._replace(x=x))
+            given = known[place] if known else None
+            sums, x, seen = layer_sums(tuple(blocks), slot, later, self._compute, pair, given, place % 2, float(mended))
+            self._seen.append(seen)
+            states[place] = pair if x is None else pair._replace(teacher=pair.teacher._replace(x=x))
             partial = sums if partial is None else jax.tree.map(jnp.add, partial, sums)
             tokens += int(np.prod(pair.student.x.shape[:2]))
             if tokens >= FLOAT32_TOKENS or place == len(states) - 1:
                 yield partial
                 partial, tokens = None, 0
 
-    def _after(self, number: int, states: list[_States]) -> list[_States]:
-        """Return the states after a block; the teacher's may have been computed with the sums."""
-        known, self._next = self._next, []
-        found = []
+    def _advance(self, blocks: _Blocks, states: list[_States]) -> None:
+        """Bring states behind a block; the teacher's may be there since the sums were taken."""
         for place, pair in enumerate(states):
-            teacher = known[place] if known else step(self.teacher[number], pair.teacher, self._compute)
-            student = step(self.student[number], pair.student, self._compute) if self.apart else teacher
-            found.append(_States(teacher, student))
-        return found
+            teacher = pair.teacher if self._seen else step(blocks.teacher, pair.teacher, self._compute)
+            student = step(blocks.student, pair.student, self._compute) if self.apart else teacher
+            states[place] = _States(teacher, student)
 
 
-@functools.partial(jax.jit, static_argnames=("slot", "compute"))
+@functools.partial(jax.jit, static_argnames=("slot", "later", "compute"))
 def layer_sums(
-    blocks: tuple[Any, Any], slot: str, compute: Compute, states: _States, shift: Any, mended: Any
-) -> tuple[tuple[RefitSums, jax.Array], jax.Array]:
-    """Return the sums of products of one batch with the factor of the branch `[width]`, and the teacher's next stream.
+    blocks: tuple[Any, Any],
+    slot: str,
+    later: tuple[str, ...],
+    compute: Compute,
+    states: _States,
+    given: dict[str, _Joined] | None,
+    shift: Any,
+    mended: Any,
+) -> tuple[tuple[RefitSums, jax.Array], jax.Array | None, dict[str, _Joined]]:
+    """Return the sums of products of one batch with the factor of the branch `[width]`, and what the teacher computed.
 
-    Examples of even number are the first half; `shift` exchanges the halves. `mended` is 1 if the errors of earlier
-    layers belong to the target, else 0. On a mesh the examples stay spread, and every device has the sums.
+    That is the stream after the block and the later sub-layers; None where `given` has the sub-layer. Examples of even
+    number are the first half; `shift` exchanges the halves. `mended` is 1 if the errors of earlier layers belong to the
+    target, else 0. On a mesh the examples stay spread, and every device has the sums.
     """
-    (after, teacher), (_, student) = (
-        block.watched(state, slot, compute) for block, state in zip(blocks, states, strict=True)
-    )
+    x = None
+    if given is None:
+        after, seen = blocks[0].sub_layers(states.teacher, compute)
+        given, x = {name: _Joined(seen[name].stream, seen[name].output) for name in (slot, *later)}, by_example(after.x)
+    teacher, (_, student) = given[slot], blocks[1].watched(states.student, slot, compute)
     shortcut, branch = student.shortcut.astype(jnp.float32), student.branch.astype(jnp.float32)
     ratio = jnp.where(branch == 0.0, 0.0, shortcut / jnp.where(branch == 0.0, 1.0, branch))
     behind = (teacher.stream - student.stream).astype(jnp.float32)
@@ -203,7 +232,7 @@ def layer_sums(
     ones = jnp.ones((*lacking.shape[:2], 1), jnp.float32)
     features = jnp.where(counted > 0, jnp.concatenate([student.features.astype(jnp.float32), ones], axis=2), 0.0)
     halves = sums_by_half(by_example(features), by_example(jnp.where(counted > 0, lacking, 0.0)), shift)
-    return replicated_sums((halves, branch)), by_example(after.x)
+    return replicated_sums((halves, branch)), x, {name: given[name] for name in later}
 
 
 def sums_by_half(features: jax.Array, lacking: jax.Array, shift: Any) -> RefitSums:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +14,6 @@ import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.kind import own_copy
-from headjax.core.modules import arrays
 from headjax.core.programs import trim
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
@@ -23,7 +24,7 @@ from headjax.heads.refit import RIDGES, Change, RefitSums, centred, least_needed
 from headjax.heads.surgery import output_map
 from headjax.heads.units import Place, units_to_remove
 from headjax.mesh.distributed import fetch
-from headjax.models.config import Batch, ModelConfig
+from headjax.models.config import HEAD_STACKS, Batch, ModelConfig
 from headjax.models.model import Model, check_parts
 from headjax.models.walk import FEED_FORWARD
 from headjax.nn.compute import Compute
@@ -105,8 +106,10 @@ def by_walk(
     own = model if converted is None else converted
     lost = _units_lost(own.config, units)
     placed, examples = spread(model, batches)
-    models = TwoModels(placed, examples, compute, converted)
-    walk = _Walk(models, gone, ridges, feed_forward or any(lost.values()), lost)
+    feed_forward |= any(lost.values())
+    slots = None if feed_forward else {slot for _, slot in HEAD_STACKS.values()}
+    models = TwoModels(placed, examples, compute, converted, slots)
+    walk = _Walk(models, gone, ridges, feed_forward, lost)
     for number, repair in enumerate(walk.through(), start=1):
         trim()
         if progress is not None:
@@ -140,13 +143,26 @@ def _removed(config: ModelConfig, removed: Iterable[HeadId | str]) -> set[HeadId
 
 
 def _returned(model: Model, placed: Params, models: TwoModels) -> Params:
-    """Return the student's parameters, each where the model's own lie."""
-    params = dict(model.params)
+    """Return the student's parameters, each where the model's own lie; arrays without a change are the model's."""
+    params = model.params
     for name, stack in model.config.stacks().items():
-        solved = stack.restack([arrays(layer) for layer in models.layers(name)], placed[name])
-        with jax.set_mesh(None):  # where one is set, new arrays would lie on all of its devices
-            params[name] = jax.tree.map(_beside, solved, model.params[name])
+        for group in stack.groups:
+            changed = [models.changed.get((name, layer), {}) for layer in range(group.start, group.stop)]
+            for path in dict.fromkeys(path for own in changed for path in own):
+                keys = (name, group.name, *path.split("/"))
+                trees: tuple[Any, Any] = (placed, model.params)
+                before, own = (functools.reduce(operator.getitem, keys, tree) for tree in trees)
+                solved = [each.get(path, before if group.shared else before[i]) for i, each in enumerate(changed)]
+                array = solved[0] if group.shared else jnp.stack(solved)
+                with jax.set_mesh(None):  # where one is set, new arrays would lie on all of its devices
+                    params = _holding(params, keys, _beside(array, own))
     return params
+
+
+def _holding(params: Params, keys: Sequence[str], array: jax.Array) -> Params:
+    """Return parameters with another array in a place."""
+    first, *rest = keys
+    return params | {first: _holding(params[first], rest, array) if rest else array}
 
 
 def _beside(array: jax.Array, own: jax.Array) -> jax.Array:

@@ -62,9 +62,10 @@ class LayerGroup:
         on_device = jax.tree.map(jnp.asarray, params)
         return [_layer(on_device, i) for i in range(self.count)]
 
-    def unstacked(self, layers: TransformerLayer) -> list[TransformerLayer]:
-        """Return each layer as a module with its own arrays."""
-        return [layers] * self.count if self.shared else [_layer(layers, i) for i in range(self.count)]
+    def unstacked(self, layers: TransformerLayer, *, backwards: bool = False) -> Iterator[TransformerLayer]:
+        """Yield each layer as a module with its own arrays, which are copied when it is its turn."""
+        places = range(self.count)
+        return (layers if self.shared else _layer(layers, i) for i in (reversed(places) if backwards else places))
 
     def restack(self, layers: Sequence[Params]) -> Params:
         """Invert `unstack`."""

@@ -154,3 +154,13 @@ def test_commands_take_every_family(case, run, words):
         return
     assert np.isfinite(data["metrics"]["loss"])
     assert data["examples"] == 4 if "evaluate" in words else len(data["removed"]) == 2
+
+
+@pytest.mark.parametrize(("words", "number"), [("", 4), ("--calibrate 5", 5)])
+def test_a_slow_machine_calibrates_on_fewer_examples_unless_told_how_many(run, monkeypatch, words, number):
+    monkeypatch.setattr("headjax.commands.examples.FEWEST", 4)
+    monkeypatch.setattr("headjax.commands.examples.SLOWEST", 0.0)
+    monkeypatch.setattr("headjax.core.timing.matrix_rate", lambda: 2e3)
+    data, told = run(f"score model --task text.txt --calibration all:other.txt {words}")
+    assert data["selection"]["examples"] == number
+    assert ("4 examples choose: this machine multiplies matrices at" in told) is (not words)

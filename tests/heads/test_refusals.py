@@ -126,7 +126,7 @@ REFUSED = {
         ),
         (
             lambda: reconstruction_order(nan("decoder", "final_norm"), [BATCH]),
-            "decoder/0, without 1 of its heads: the output is not finite",
+            "reconstruction: the output is not finite on the examples",
         ),
         (lambda: score_heads(TWO, [BATCH], statistics=["entropi"]), "did you mean 'entropy'"),
         (lambda: prune_units(TWO, {("decoder", 0): [32]}), "units: decoder/0 has no unit 32; it has 32"),
