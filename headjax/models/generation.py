@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
@@ -218,7 +219,7 @@ def for_decoding(model: Model, compute: Compute = Compute()) -> Model:
     save a copy: a scan, and a slice of stacked arrays, copy a layer's weights before they are used.
     """
     if any(array.dtype != compute.type for array in jax.tree.leaves(nnx.state(model, nnx.Param))):
-        model = jax.jit(compute.cast)(model)
+        model = _cast(model, compute)
     model = jax.tree.map(lambda array: array, model)
     for name, stack in model.config.stacks().items():
         module = getattr(model, name)
@@ -227,6 +228,12 @@ def for_decoding(model: Model, compute: Compute = Compute()) -> Model:
             if not isinstance(layers, nnx.List):
                 setattr(module, group.name, nnx.List(group.unstacked(layers)))
     return model
+
+
+@functools.partial(jax.jit, static_argnames="compute")
+def _cast(model: Model, compute: Compute) -> Model:
+    cast: Model = compute.cast(model)
+    return cast
 
 
 def cache_bytes(model: Model, batch: Batch, new_tokens: int, compute: Compute = Compute()) -> int:

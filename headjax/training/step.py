@@ -129,13 +129,18 @@ class Trainer:
         short = sorted({np.dtype(array.dtype).name for array in jax.tree.leaves(params)} - {"float32"})
         if short:
             warnings.warn(f"model: its {' and '.join(short)} weights are trained, and saved, in float32", stacklevel=2)
-        places = self.places()
         # A copy, since training steps donate their state and must not take the caller's model along.
-        return jax.jit(self._first, out_shardings=places)(place_copies(params, places.params))
+        return _begun(self)(place_copies(params, self.places().params))
 
     def _first(self, params: Params) -> TrainState:
         params = jax.tree.map(lambda array: array.astype(jnp.float32), params)
         return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params))
+
+
+@functools.lru_cache(maxsize=2)
+def _begun(trainer: Trainer) -> Callable[[Params], TrainState]:
+    """Return the jitted function of given parameters that makes the first state."""
+    return jax.jit(trainer._first, out_shardings=trainer.places())
 
 
 @functools.lru_cache(maxsize=2)
