@@ -55,15 +55,15 @@ class Size:
         return (6 * weights + 12 * self.layers * self.width * self.length) * self.batch * self.length
 
 
-SIZES = (Size("BERT-base, 64 x 128", 768, 12, 64, 128), Size("BERT-large, 64 x 128", 1024, 24, 64, 128),
-         Size("BERT-large, 16 x 512", 1024, 24, 16, 512))  # fmt: skip
+SIZES = (Size("BERT-base, 64 x 128", 768, 12, 64, 128), Size("BERT-large, 16 x 512", 1024, 24, 16, 512),
+         Size("BERT-large, 32 x 512", 1024, 24, 32, 512))  # fmt: skip
 
 
 def run(progress: Progress = silent, sizes: tuple[Size, ...] = SIZES) -> BenchResult:
     """Time steps in turns: same shapes, masked-language-model loss at every token, AdamW, no dropout.
 
-    headjax computes in bfloat16 with float32 weights, by cuDNN's attention and by einsum; PyTorch by autocast to
-    bfloat16, `scaled_dot_product_attention` and fused AdamW.
+    headjax computes in bfloat16 with float32 weights, by cuDNN's attention where the card has it, with its layers
+    scanned and unrolled; PyTorch by autocast to bfloat16, `scaled_dot_product_attention` and fused AdamW.
 
     Raises:
         HeadjaxError: there is no accelerator, or PyTorch or transformers is not installed.
@@ -74,8 +74,9 @@ def run(progress: Progress = silent, sizes: tuple[Size, ...] = SIZES) -> BenchRe
     peak = next((value for name, value in PEAKS.items() if name in card.device_kind), None)
     rows, ours, theirs = [], {}, {}
     for size in sizes:
-        kernels = ("einsum", "cudnn") if card.platform == "gpu" else ("einsum",)
-        sides = {f"headjax, {kernel}": _ours(size, kernel) for kernel in kernels}
+        kernel = "cudnn" if card.platform == "gpu" else "einsum"
+        orders = {"scanned": True, "unrolled": False}
+        sides = {f"headjax, {kernel}, {name}": _ours(size, kernel, scan) for name, scan in orders.items()}
         timings = time_in_turns(sides, repeats=REPEATS, settle=SETTLE, progress=progress)
         timings |= time_in_turns({"PyTorch": _peer(size, card.platform)}, repeats=REPEATS, settle=SETTLE)
         for name, timing in timings.items():
@@ -108,10 +109,10 @@ def _config(size: Size) -> ModelConfig:
     )  # fmt: skip
 
 
-def _ours(size: Size, kernel: str) -> Callable[[], Any]:
+def _ours(size: Size, kernel: str, scan: bool) -> Callable[[], Any]:
     mesh, config = MeshConfig(data=1).build(jax.devices()[:1]), _config(size)
     optimizer = AdamW(schedule=ConstantRate(peak=1e-4), clip_norm=0.0).build(config.tensors(), 100)
-    trainer = Trainer(config, optimizer, mesh, Compute(dtype="bfloat16", attention=kernel))
+    trainer = Trainer(config, optimizer, mesh, Compute(dtype="bfloat16", attention=kernel, scan=scan))
     held, placed = {"state": trainer.first_state()}, put_batch(_batch(size), mesh)
 
     def once() -> Any:

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from headjax.core.errors import CLOSED, FAILED, INTERRUPTED, HeadjaxError
-from headjax.core.terminal import printable
 from headjax.storage.failures import causes, in_one_line, told_once
 from headjax.storage.files import json_text, write_file
 from headjax.version import __version__
@@ -156,6 +155,8 @@ def _attempt(words: list[str]) -> int:
 
 def _one_line(message: object) -> str:
     """Return a message on one line: line ends, in names of files or text, are escaped."""
+    from headjax.core.terminal import printable
+
     return printable(message, kept="")
 
 
@@ -180,14 +181,19 @@ def _run(words: list[str]) -> int:
     )
     options = parse_options(command.Options, typed, parser, **given)
 
-    from headjax.commands.options import check_places
+    from headjax.commands.places import check_inputs, check_outputs
+    from headjax.core.compiled import keep_programs
     from headjax.core.progress import shown_on
     from headjax.core.terminal import Terminal
     from headjax.report.tables import print_table
-    from headjax.training.config_file import import_modules
 
-    check_places(options)
-    import_modules(options.modules)
+    check_inputs(options)
+    check_outputs(options)
+    keep_programs()
+    if options.modules:
+        from headjax.training.config_file import import_modules
+
+        import_modules(options.modules)
     with _clean_stdout(options.json == "-") as stdout:
         shown = Terminal(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115  (closed by whoever calls)
         start = time.perf_counter()

@@ -186,8 +186,34 @@ def test_the_version(capsys):
     assert capsys.readouterr().out.strip() == f"headjax {__version__}"
 
 
-def test_importing_headjax_imports_nothing_heavy():
-    code = (
-        "import sys, headjax; print(sorted({'jax', 'orbax', 'matplotlib', 'tensorflow', 'torch'} & set(sys.modules)))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+REFUSED = (
+    "inspekt",
+    "score headjax/hub/demo --task LICENSE --unknown",
+    "score nowhere --task LICENSE",
+    "score headjax/hub/demo --task sst3",
+    "finetune headjax/hub/demo {new} --train nowhere.tsv",
+    "score headjax/hub/demo --task LICENSE --calibration text:nowhere.txt",
+    "generate headjax/hub/demo --file nowhere.txt",
+    "train --config nowhere.py --workdir {new}",
+    "prune headjax/hub/demo docs --remove 40%",
+)
+"""What is refused by its names and files alone."""
+
+
+def test_neither_the_import_nor_help_nor_refusals_import_jax(tmp_path):
+    lines = [["--help"], ["score", "--help"], *(line.format(new=tmp_path / "new").split() for line in REFUSED)]
+    code = f"""
+import contextlib, sys, headjax
+from headjax.cli import main
+codes = []
+for line in {lines}:
+    try:
+        codes.append(main(line))
+    except SystemExit as stopped:
+        codes.append(stopped.code)
+heavy = ["flax", "jax", "matplotlib", "orbax", "tensorflow", "torch", "transformers"]
+print(codes, [name for name in heavy if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == f"{[0, 0] + [2] * len(REFUSED)} []"
+    assert done.stderr.count("\n") == len(REFUSED)

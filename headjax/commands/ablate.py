@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import TaskOptions, open_model_and_task
+from headjax.commands.examples import TaskOptions, Timed, TimedOptions, open_model_and_task
 from headjax.commands.options import option
 from headjax.commands.results import OnExamples, found
 from headjax.commands.score import SHOWN, extremes
@@ -25,7 +25,7 @@ MODES = ("each", "all-but-one")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(TaskOptions):
+class Options(TaskOptions, TimedOptions):
     """Options of `headjax ablate`."""
 
     mode: tuple[str, ...] = option(("each",), "each, all-but-one, or each,all-but-one", "MODES")
@@ -50,17 +50,22 @@ class Found(OnExamples):
 
 def run(options: Options, progress: Progress) -> Found:
     """The effect of removing each head, and of keeping only one of its layer, with paired tests."""
-    from headjax.evaluation.selection import describe, in_words
-
     modes = options.mode
     for mode in modes:
         if mode not in MODES:
             raise HeadjaxError(f"--mode: {unknown_name('mode', mode, MODES)}")
+
+    from headjax.evaluation.selection import describe, in_words
+
     model, task = open_model_and_task(options)
     model = task.fit(model)
-    measured = {mode: _effects(model, task, mode, options, progress) for mode in modes}
+    first, limit = _effects(model, task, modes[0], options, options.limit, progress)
+    measured = {modes[0]: first}
+    untimed = dataclasses.replace(options, max_time=None)
+    for mode in modes[1:]:  # on as many examples as the first had time for
+        measured[mode], _ = _effects(model, task, mode, untimed, limit, progress)
     by_mode = {mode: _to_json(effects) for mode, effects in measured.items()}
-    described = describe(task, options.limit)
+    described = describe(task, limit)
     return Found(
         **by_mode[modes[0]],
         modes=by_mode,
@@ -71,18 +76,22 @@ def run(options: Options, progress: Progress) -> Found:
     )
 
 
-def _effects(model: Model, task: Task, mode: Any, options: Options, progress: Progress) -> HeadEffects:
+def _effects(
+    model: Model, task: Task, mode: Any, options: Options, limit: int, progress: Progress
+) -> tuple[HeadEffects, int]:
+    """Return the effects in a mode, and the number of examples that they are of, 0 for all."""
     from headjax.evaluation.paired import head_effects
     from headjax.heads.ablating import ablate
     from headjax.heads.head_id import all_heads
 
     heads = len(all_heads(model.config))
-    chosen: Any = {"limit": options.limit, "buckets": options.buckets}
-    batches = task.batches(options.batch_size, **chosen)
+    chosen: Any = {"limit": limit, "buckets": options.buckets}
+    batches = Timed(task.batches(options.batch_size, **chosen), options, parts=len(options.mode))
     with progress(f"ablating {heads} heads, {mode}", task.count_batches(options.batch_size, **chosen), "batch") as bar:
         ablation = ablate(model, batches, mode, metrics=task.measure.of_model(), progress=bar)
     with progress("testing", heads, "head") as bar:
-        return head_effects(ablation, task.measure, progress=bar)
+        effects = head_effects(ablation, task.measure, progress=bar)
+    return effects, batches.count * options.batch_size if batches.ended else limit
 
 
 def _to_json(effects: HeadEffects) -> dict[str, Any]:

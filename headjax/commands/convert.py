@@ -34,7 +34,7 @@ class Options(ExamplesOptions, WritingOptions):
         metavar="TARGET",
     )
     format: DirectoryKind | None = option(None, DIRECTORY)  # `--to` of the other commands
-    task: str = option("", TASK, "TASK", reads=True)
+    task: str = option("", TASK, "TASK", reads="task")
     calibrate: Count | None = option(
         None,
         "calibrate: minimise errors on the inputs of N examples; 0 is all (default: none, the errors of the weights)",

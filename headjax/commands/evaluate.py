@@ -36,7 +36,7 @@ REPEATS = 7
 class Options(TaskOptions):
     """Options of `headjax evaluate`."""
 
-    other: str = argument("OTHER", "another model directory, to compare with on the same examples", "", reads=True)
+    other: str = argument("OTHER", "another model directory, to compare with on the same examples", "", reads="model")
     beams: Count | None = option(None, f"beam size of translations, for BLEU (default: {BEAMS}; 0: no BLEU)")
 
 
@@ -116,8 +116,7 @@ def run(options: Options, progress: Progress) -> Found:
     more: dict[str, Any] = {}
     if options.other:
         other = _other(options)
-        with progress("comparing", 2, "model"):
-            compared = compare((model, other[0]), (task, other[1]), **chosen)
+        compared = compare((model, other[0]), (task, other[1]), progress=progress, **chosen)
         measured = compared.first
         more["other"] = _pair((model, other[0]), (task, other[1]), compared, options, progress)
         notes += more["other"].notes(measured.examples)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.core.errors import HeadjaxError
-from headjax.core.fields import Count, Size
+from headjax.core.fields import Count, Positive, Size
 from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class ConfigOptions(CommandOptions):
     config: str = option(
         help="config file, with its arguments; --config.FIELD=VALUE sets a field of it",
         metavar="FILE[:ARGS]",
-        reads=True,
+        reads="config",
     )
     overrides: tuple[str, ...] = ()
 
@@ -61,7 +62,7 @@ class ReadingOptions(BatchOptions):
     """Options of commands that read the examples of a task."""
 
     title: ClassVar[str] = "examples"
-    task: str = option(help=TASK, metavar="TASK", reads=True)
+    task: str = option(help=TASK, metavar="TASK", reads="task")
     limit: Count = option(0, "use the first N examples; 0 is all")
     length: Size | None = option(
         None, "cut texts, or both sentences of a similarity, to N tokens (default: all positions, up to 512; squad 384)"
@@ -81,7 +82,7 @@ class TaskOptions(ReadingOptions, BucketOptions):
     """Options of commands that evaluate a model on a task."""
 
     title: ClassVar[str] = "examples"
-    model: str = argument("MODEL", MODEL, reads=True)
+    model: str = argument("MODEL", MODEL, reads="model")
 
     def loaded(self) -> Model:
         """Return the model of the directory."""
@@ -100,7 +101,7 @@ class ExamplesOptions(TaskOptions):
         "examples that choose: another file or task, or validation; metrics are then taken on all of --task (default: "
         "the task's own training examples; a task with one split is divided in halves)",
         "FILE",
-        reads=True,
+        reads="task",
     )
     calibrate: Count | None = option(
         None, f"number of examples that choose; 0 is all (default: {CALIBRATE}, or --limit)"
@@ -126,6 +127,38 @@ class WritingOptions(CommandOptions):
         from headjax.hub.either import kind_of_directory
 
         return self.format or kind_of_directory(self.model)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TimedOptions(CommandOptions):
+    """Options of commands whose result is one on fewer examples where time runs out."""
+
+    title: ClassVar[str] = "examples"
+    buckets: tuple[Size, ...]
+    max_time: Positive | None = option(
+        None, "take no further batch after so many minutes; the result says how many examples it is of", "MINUTES"
+    )
+
+    def __post_init__(self) -> None:
+        if self.max_time is not None and self.buckets:
+            raise HeadjaxError("--max-time: not with --buckets, which put the shortest texts first")
+
+
+class Timed:
+    """Batches, the first always, until the time of a command that has begun is over."""
+
+    def __init__(self, batches: Iterable[Batch], options: TimedOptions, parts: int = 1) -> None:
+        """Give one of several parts of the command a share of the time."""
+        self._batches, self.count, self.ended = batches, 0, False
+        self._until = None if options.max_time is None else time.monotonic() + 60.0 * options.max_time / parts
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self._batches:
+            if self.count and self._until is not None and time.monotonic() >= self._until:
+                self.ended = True
+                return
+            self.count += 1
+            yield batch
 
 
 def open_model_and_task(options: TaskOptions, split: str = "validation") -> tuple[Model, Task]:

@@ -20,7 +20,7 @@ from headjax.report.tables import Table
 class Options(CommandOptions):
     """Options of `headjax export`."""
 
-    model: str = argument("MODEL", MODEL, reads=True)
+    model: str = argument("MODEL", MODEL, reads="model")
     out: str = argument("HF_DIR", "folder of the Hugging Face files", writes="new")
     layout: str = option(
         "auto",

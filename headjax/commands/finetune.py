@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headjax.commands.examples import MODEL, WritingOptions
 from headjax.commands.options import argument, option
 from headjax.commands.results import found, table_of
-from headjax.commands.train import Run
+from headjax.commands.train import MAX_TIME, Run
 from headjax.core.errors import CheckpointError, HeadjaxError, require
 from headjax.core.fields import STEPS_END, Count, Listed, Positive, Size, Steps, shown
 from headjax.core.progress import Progress
@@ -47,17 +47,17 @@ def _task_name(text: str) -> str:
 class Options(WritingOptions):
     """Options of `headjax finetune`."""
 
-    model: str = argument("MODEL", f"{MODEL}, to start from", reads=True)
+    model: str = argument("MODEL", f"{MODEL}, to start from", reads="model")
     out: str = argument("OUT", "folder of the fine-tuned model", writes="new")
-    train: str = option(help="table, SQuAD's JSON, or text to train on", metavar="FILE", reads=True)
+    train: str = option(help="table, SQuAD's JSON, or text to train on", metavar="FILE", reads="task")
     validation: str = option(
-        "", "file to evaluate on (default: some of the training file is held out)", "FILE", reads=True
+        "", "file to evaluate on (default: some of the training file is held out)", "FILE", reads="task"
     )
     teacher: str = option(
         "",
         f"{MODEL}, to distil from: its logits (temperature 2) count as much as the labels",
         "MODEL",
-        reads=True,
+        reads="model",
     )
     task: OwnTask | None = option(
         None, "what to train for (default: by the file's columns and the model)", "NAME", read=_task_name
@@ -75,6 +75,7 @@ class Options(WritingOptions):
     evaluations: Listed = option(5, "points of the learning curve: evaluations at equal distances")
     keep: Literal["best", "last"] = option("best", "keep the weights of the best evaluation, or of the last step")
     seed: Count = option(0, "seed of the order of examples and of dropout")
+    max_time: Positive | None = option(None, f"{MAX_TIME}; not with --teacher", "MINUTES")
 
 
 def _shown_best(best: Mapping[str, Any]) -> str:
@@ -113,6 +114,9 @@ class Found(Run):
 
 def run(options: Options, progress: Progress) -> Found:
     """Trains a model on your own files and writes it as a model directory; an interrupted run continues."""
+    if options.teacher and options.max_time is not None:
+        raise HeadjaxError("--max-time: not with --teacher; --steps ends a distillation")
+
     from headjax.commands.own_data import OwnFiles, infer_task
     from headjax.evaluation.task import measure_of
     from headjax.hub.either import kind_of_directory, read_model
@@ -175,7 +179,8 @@ def _trained(
     from headjax.training.recording import read_metrics
 
     workdir = workdir_of(options.out)
-    result = train(config, workdir, data=data, progress=progress)
+    seconds = None if options.max_time is None else 60.0 * options.max_time
+    result = train(config, workdir, data=data, progress=progress, max_seconds=seconds)
     said = ""
     if result.path is not None and options.kind() == "headjax":
         replace_directory(result.path, path_of(options.out), LAYOUT)

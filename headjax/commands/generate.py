@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 class Options(BatchOptions):
     """Options of `headjax generate`."""
 
-    model: str = argument("MODEL", f"{MODEL}, of a decoder or an encoder-decoder", reads=True)
+    model: str = argument("MODEL", f"{MODEL}, of a decoder or an encoder-decoder", reads="model")
     prompt: tuple[str, ...] = option(
         (), "text to continue, or source to translate; can be repeated", "TEXT", words="repeated"
     )
-    file: str = option("", "file with a prompt on each line, instead of --prompt", "FILE", reads=True)
+    file: str = option("", "file with a prompt on each line, instead of --prompt", "FILE", reads="file")
     max_new_tokens: Size | None = option(None, "longest continuation (default: 64, or as the positions allow)")
     temperature: NotNegative | None = option(
         None, "sampling temperature; 0 is greedy decoding (default: 0; 1 with --top-k or --top-p)", "T"

@@ -19,11 +19,12 @@ from headjax.report.tables import Table
 class Options(CommandOptions):
     """Options of `headjax import`."""
 
-    directory: str = argument("HF_DIR", "folder of config.json, safetensors and tokenizer files", reads=True)
+    directory: str = argument("HF_DIR", "folder of config.json, safetensors and tokenizer files", reads="model")
     out: str = argument("OUT", "folder of the new model", writes="new")
     dtype: Literal["float32", "bfloat16", "float16"] | None = option(
         None, "type to convert weights to (default: as they are)"
     )
+    family: str | None = option(None, "model to read of a directory that holds several", "TYPE")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.models.vision import VisionConfig
     from headjax.tokenizers.files import looked_for
 
-    model = from_huggingface(options.directory, dtype=options.dtype, progress=progress)
+    model = from_huggingface(options.directory, family=options.family, dtype=options.dtype, progress=progress)
     model.save(options.out)
     if model.tokenizer is None and not isinstance(model.config, VisionConfig):
         files = ", ".join(looked_for(model.history[-1]["family"]))

@@ -23,8 +23,8 @@ from headjax.report.tables import Column, Table
 class Options(ConfigOptions):
     """Options of `headjax inspect`."""
 
-    model: str = argument("MODEL", MODEL, "", reads=True)
-    config: str = option("", "config file, instead of a model directory", "FILE[:ARGS]", reads=True)
+    model: str = argument("MODEL", MODEL, "", reads="model")
+    config: str = option("", "config file, instead of a model directory", "FILE[:ARGS]", reads="config")
     length: Size = option(128, "number of tokens that FLOPs are given for")
     captured_variance: bool = option(
         False, "also read the weights: the rank that captures 90, 95 and 99 % of queries, keys and their products"

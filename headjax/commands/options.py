@@ -8,8 +8,7 @@
 A field's type says how its text is read and which values it can have (`headjax.core.fields`); its default is shown in
 the help. Errors name the option as it was typed.
 
-Folders that exist, the command's inputs, and model directories are replaced with `--overwrite` alone: `check_places`
-looks at them before any work is done. Results (`.json`, `.html`) that exist are replaced, other files are not.
+What an option reads and writes is declared with it; `headjax.commands.places` looks at both before any work is done.
 """
 
 from __future__ import annotations
@@ -17,18 +16,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import os
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import check_value
-from headjax.storage.directories import check_own
-from headjax.storage.files import is_stream
-from headjax.storage.paths import check_file, check_folder, is_bucket, path_of, size_of
+
+Read = Literal["", "model", "task", "config", "file", "path"]
+"""Input that an option names: a model directory, a task by name or path, a config, a file; a path is looked at late."""
 
 Written = Literal["", "new", "folder", "file"]
 """Output under the path of an option: a new folder, a folder that is continued, or a file."""
@@ -45,7 +42,7 @@ class Declared:
     shown: str = ""
     words: Literal["one", "many", "repeated"] = "one"
     name: str = ""
-    reads: bool = False
+    reads: Read = ""
     writes: Written = ""
     alone: bool = False
 
@@ -228,69 +225,3 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError(f"expected a number, got {text!r}") from None
-
-
-RESULTS = (".json", ".html")
-"""Endings of files that are replaced: nobody's data or texts have them."""
-
-
-def check_places(options: CommandOptions) -> None:
-    """Check everything that a command will write."""
-    read = {file for field in dataclasses.fields(options) for file in _paths_read(options, field)}
-    written: dict[Path, str] = {}
-    for field in dataclasses.fields(options):
-        kind, value = declared(field).writes, getattr(options, field.name)
-        if not kind or not value or value == "-":
-            continue
-        place = path_of(value)
-        _check_writable(value, place, kind)
-        if place in written:
-            raise HeadjaxError(f"{name_of(field)}: {value} is {written[place]} of the command, too")
-        written[place] = name_of(field)
-        danger = None if options.overwrite or is_stream(place) else _danger(place, kind, read)
-        if danger is not None:
-            raise HeadjaxError(f"{value}: {danger}; --overwrite replaces it")
-        if kind == "new":
-            check_own(place)
-
-
-def _paths_read(options: CommandOptions, field: dataclasses.Field[object]) -> Iterator[str]:
-    """Yield the real paths that a field may name: of `FILE`, `FILE:ARGS` and `squad:FILE`."""
-    if not declared(field).reads:
-        return
-    value = getattr(options, field.name) or ()
-    for text in (value,) if isinstance(value, str) else value:
-        before, _, after = text.partition(":")
-        yield from (os.path.realpath(os.path.expanduser(word)) for word in (text, before, after) if word)
-
-
-def _check_writable(value: str, place: Path, kind: str) -> None:
-    """Check that a command can write its output to a path."""
-    if kind not in ("new", "folder"):
-        check_file(value)
-        return
-    if kind == "new" and isinstance(place, Path) and place.is_symlink():
-        check_folder(place.resolve())  # a link may lead to a folder that is still to be made
-    elif kind == "folder" or not place.is_dir():
-        check_folder(value)
-
-
-def _danger(place: Path, kind: str, read: set[str]) -> str | None:
-    """Return the files that writing to a place would replace; None where nothing would."""
-    if kind == "new" and place.exists() and not (place.is_dir() and not any(place.iterdir())):
-        return "exists already"
-    if not is_bucket(place) and os.path.realpath(place) in read:
-        return "the command reads it"
-    above = None if is_bucket(place) else next(filter(_is_model, (place, *place.absolute().parents)), None)
-    if above is not None:
-        return f"in the model directory {above}" if above != place else "a model directory"
-    if kind == "file" and place.is_file() and place.suffix not in RESULTS and size_of(place):
-        return "exists already"
-    return None
-
-
-def _is_model(folder: Path) -> bool:
-    """Return whether a folder is a model directory, ours or of Hugging Face."""
-    if not (folder / "config.json").is_file():
-        return False
-    return (folder / "history.json").is_file() or any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))

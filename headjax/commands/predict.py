@@ -24,18 +24,19 @@ SHOWN = 20
 class Options(ReadingOptions):
     """Options of `headjax predict`."""
 
-    model: str = argument("MODEL", MODEL, reads=True)
+    model: str = argument("MODEL", MODEL, reads="model")
     task: str = option(
         "",
         "task name, a table (labels may be missing), squad:FILE, or a text with an example a line",
         "TASK",
-        reads=True,
+        reads="task",
     )
     text: tuple[str, ...] = option((), "a text, instead of --task; can be repeated", "TEXT", words="repeated")
     out: str = option(
         "", "write the predictions, as TSV or JSON lines by the ending", "FILE.tsv|FILE.jsonl", writes="file"
     )
     beams: Size = option(4, "beam size of translations")
+    prompt: str | None = option(None, "prompt before sentences; empty for none (default: the model's)", "NAME")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,13 +57,14 @@ class Found(Result):
 
 def run(options: Options, progress: Progress) -> Found:
     """Labels and probabilities, numbers, answers, translations or embeddings."""
-    from headjax.evaluation.predictions import Inputs, predict, predict_images, read_inputs
-    from headjax.hub.either import read_model
-
     if bool(options.task) == bool(options.text):
         raise HeadjaxError("--task: give a task or file, or a text with --text, one of them")
     if options.out and path_of(options.out).suffix not in WRITERS:
         raise HeadjaxError(f"--out: expected a name that ends in {' or '.join(WRITERS)}, got {options.out!r}")
+
+    from headjax.evaluation.predictions import Inputs, predict, predict_images, read_inputs
+    from headjax.hub.either import read_model
+
     model = read_model(options.model)
     inputs = Inputs(options.text) if options.text else read_inputs(options.task)
     length = options.length or 0
@@ -71,7 +73,8 @@ def run(options: Options, progress: Progress) -> Found:
     else:
         some = inputs.first(options.limit)
         with progress("predicting", -(-len(some.texts) // options.batch_size), "batch") as bar:
-            made = predict(model, some, length=length, batch_size=options.batch_size, beams=options.beams, progress=bar)
+            choices: dict[str, Any] = {"length": length, "batch_size": options.batch_size, "beams": options.beams}
+            made = predict(model, some, **choices, prompt=options.prompt, progress=bar)
     made = [_rounded(row) for row in made]
     if options.out:
         write_file(path_of(options.out), WRITERS[path_of(options.out).suffix](made).encode())
@@ -90,7 +93,7 @@ def _table(found: Sequence[Mapping[str, Any]]) -> Table:
     rows = [[_cell(row[name]) for name in names] for row in found[:SHOWN]]
     notes = [f"{len(found):,} examples" + (f", the first {SHOWN} shown." if len(found) > SHOWN else ".")]
     if "embedding" in names or "similarity" in names:
-        notes.append("Embeddings are the mean of the last layer's hidden states over the tokens of a text.")
+        notes.append("Embeddings are pooled as the model says, else the mean of the last layer over the tokens.")
     return Table([Column(name) for name in names], rows, notes=notes)
 
 

@@ -42,12 +42,12 @@ def _host(text: str) -> tuple[int, int]:
 class Options(CommandOptions):
     """Options of `headjax prepare`."""
 
-    task: str = argument("TASK", "task name, NAME:PATH, or a path: mnli, classification:train.csv, ...", reads=True)
+    task: str = argument("TASK", "task name, NAME:PATH, or a path: mnli, classification:train.csv, ...", reads="task")
     out: str = option(help="folder of the shards", metavar="D", writes="folder")
     source: tuple[str, ...] = option(
-        (), "your files, gs:// or hf://datasets/ (default: TFDS)", "PATH", words="many", reads=True
+        (), "your files, gs:// or hf://datasets/ (default: TFDS)", "PATH", words="many", reads="path"
     )
-    tokenizer: str | None = option(None, "a vocab.txt, a folder with a tokenizer, or a MODEL", "PATH", reads=True)
+    tokenizer: str | None = option(None, "a vocab.txt, a folder with a tokenizer, or a MODEL", "PATH", reads="path")
     vocab_size: Size | None = option(None, "tokens to learn without --tokenizer (default: the task's own number)")
     length: Size | None = option(None, "tokens of an example (default: the task's own number)")
     set: tuple[str, ...] = option(
@@ -90,8 +90,8 @@ class Found(Result):
 
 def run(options: Options, progress: Progress) -> Found:
     """Writes a task as tokenised shards; started again it continues."""
+    from headjax.core.share import Share
     from headjax.data.prepare import prepare
-    from headjax.data.rows import Share
 
     out = path_of(options.out)
     opened, source = _opened(options)

@@ -41,7 +41,7 @@ class Options(ExamplesOptions, WritingOptions):
         "--reconstruct), subset, hard_concrete, random",
         "ORDER",
     )
-    task: str = option("", TASK, "TASK", reads=True)
+    task: str = option("", TASK, "TASK", reads="task")
     reconstruct: bool = option(
         False, "refit the output projections of kept heads by least squares on the calibration examples; no labels"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,7 @@ class Found(OnExamples):
 def run(options: Options, progress: Progress) -> Found:
     """Prunes by gates, scores, ablates and shows the heads of a model; writes one HTML page."""
     from headjax.commands.examples import LENGTHS
-    from headjax.head_report.page import best_head_table, curve_table, tolerance, write_report
+    from headjax.head_report.page import best_head_table, curve_table, write_report
     from headjax.head_report.study import ORDERS, StudyConfig, study_heads
 
     model, examples = open_model_and_examples(options)
@@ -71,11 +72,11 @@ def run(options: Options, progress: Progress) -> Found:
         percentages=options.percentages,
     )
     study = study_heads(model, examples.evaluation, config, selection=examples.selection, progress=progress)
-    page = write_report(study, options.out)
+    page = write_report(study, options.out, shlex.quote(str(options.model)), shlex.quote(str(options.task)))
     described = examples.described()
     best = best_head_table(study)
     best = dataclasses.replace(best, notes=(*best.notes, *described["about"]))
-    shown = [curve_table(study, tolerance(study)), best]
+    shown = [curve_table(study), best]
     return Found(**_to_json(study), **described, report=str(page), shown=shown)
 
 

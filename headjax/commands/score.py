@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.commands.examples import ExamplesOptions, open_model_and_examples
+from headjax.commands.examples import ExamplesOptions, Timed, TimedOptions, open_model_and_examples
 from headjax.commands.results import OnExamples, found
 from headjax.core.progress import Progress
 from headjax.report import numbers
@@ -20,7 +20,7 @@ PRINTED = ("importance", "importance_token", "fisher", "normalized_entropy", "di
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions):
+class Options(ExamplesOptions, TimedOptions):
     """Options of `headjax score`."""
 
 
@@ -59,8 +59,11 @@ def run(options: Options, progress: Progress) -> Found:
     model, examples = open_model_and_examples(options)
     model = examples.selection.fit(model)
     batches = examples.scoring()
+    timed = Timed(batches, options)
     with progress("scoring", len(batches), "batch") as bar:
-        scores = score_heads(model, batches, progress=bar)
+        scores = score_heads(model, timed, progress=bar)
+    if timed.ended:
+        examples = examples._replace(number=timed.count * options.batch_size)
     return Found(
         scores=scores.values,
         definitions={name: DESCRIPTIONS[name] for name in scores.values},

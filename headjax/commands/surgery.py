@@ -72,10 +72,12 @@ def evaluate_each(
 
     if task is None:
         return [{} for _ in models]
-    chosen: Any = {"limit": options.limit, "batch_size": options.batch_size, "buckets": options.buckets}
-    metrics: list[Mapping[str, float]] = []
-    with progress("evaluating", len(models), "model") as bar:
-        for model in models:
-            metrics.append(evaluate_task(model, task, **chosen))
-            bar(len(metrics), {})
-    return metrics
+    chosen: Any = {"limit": options.limit, "buckets": options.buckets}
+    batches = task.count_batches(options.batch_size, **chosen)
+
+    def evaluated(number: int, model: Model) -> Mapping[str, float]:
+        title = f"evaluating model {number} of {len(models)}" if len(models) > 1 else "evaluating"
+        with progress(title, batches, "batch") as bar:
+            return evaluate_task(model, task, batch_size=options.batch_size, progress=bar, **chosen)
+
+    return [evaluated(number, model) for number, model in enumerate(models, start=1)]

@@ -12,12 +12,16 @@ from headjax.commands.examples import ConfigOptions
 from headjax.commands.options import option
 from headjax.commands.results import Result, found
 from headjax.core.errors import DIVERGED, INTERRUPTED
+from headjax.core.fields import Positive
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Table
 
 if TYPE_CHECKING:
     from headjax.training.loop import TrainResult
+
+MAX_TIME = "stop after so many minutes, with a checkpoint; the same command continues"
+"""Help of `--max-time` where it ends a run."""
 
 SHOWN = 8
 """Classes that are printed."""
@@ -36,6 +40,7 @@ class Options(ConfigOptions):
     """Options of `headjax train`."""
 
     workdir: str = option(help="folder of checkpoints, metrics and the model", metavar="D", writes="folder")
+    max_time: Positive | None = option(None, MAX_TIME, "MINUTES")
     distributed: str | None = option(None, "one of several processes: auto (Cloud TPU, GKE), or HOST:PORT,N,I", "WHO")
     help_config: bool = option(False, "list every field of a config, with FILE's values if there is one", alone=True)
     profile_steps: range = option(
@@ -131,7 +136,8 @@ def run(options: Options, progress: Progress) -> Found | ConfigFields:
     from headjax.training.loop import train
 
     config = train_config(load_config(options.config, options.overrides))
-    result = train(config, options.workdir, progress=progress, profiled=options.profile_steps)
+    seconds = None if options.max_time is None else 60.0 * options.max_time
+    result = train(config, options.workdir, progress=progress, profiled=options.profile_steps, max_seconds=seconds)
     names = class_names(result.model.config)
     made: Found = Found.of(result, result.path, names, config.steps, extended_from=result.extended_from)
     return made

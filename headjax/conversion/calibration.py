@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.core.ahead import finished
 from headjax.core.errors import DataError
 from headjax.core.progress import Update
 from headjax.models.config import Batch
@@ -116,10 +117,8 @@ def _sums(
     model: Model, batches: Iterable[Batch], progress: Update = lambda done, values: None, done: int = 0
 ) -> dict[str, list[dict[str, jax.Array]]]:
     totals: dict[str, list[dict[str, jax.Array]]] | None = None
-    for number, batch in enumerate(batches, start=done + 1):
-        probes = model(batch, probe=input_sums).require_probes()
+    for probes in finished((model(batch, probe=input_sums).require_probes() for batch in batches), progress, done):
         totals = probes if totals is None else jax.tree.map(jnp.add, totals, probes)
-        progress(number, {})
     if totals is None:
         raise DataError("batches: calibration needs at least one batch")
     return totals

@@ -6,6 +6,9 @@ import math
 import re
 from collections.abc import Collection, Sequence
 
+IGNORED = -100
+"""The label of positions that carry no loss."""
+
 _MISSING = frozenset({"", "-", "nan", "null"})
 """Labels in lower case that mean an absent label: blank, as MNLI's files have it (`-`), or as a program wrote it."""
 

@@ -7,9 +7,6 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-from flax import nnx
-
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import check_value, options_of, unknown_name
 
@@ -93,13 +90,14 @@ def _declared(kind: Kind, *sizes: int) -> Any:
 
 def own_copy(module: Any) -> Any:
     """Return a module with new variables, which hold the same arrays, its attributes in the same order."""
-    return _in_order(jax.tree.map(lambda leaf: leaf, module), module)
+    import jax  # here, so that configs and data need neither JAX nor Flax
+    from flax import nnx
 
+    def in_order(module: Any, like: Any) -> Any:
+        own = dict(vars(module))
+        vars(module).clear()
+        for name, entry in vars(like).items():
+            vars(module)[name] = in_order(own[name], entry) if isinstance(entry, nnx.Module) else own[name]
+        return module
 
-def _in_order(module: Any, like: Any) -> Any:
-    """Return a module with its attributes, and those of the modules in it, in the order of another one's."""
-    own = dict(vars(module))
-    vars(module).clear()
-    for name, entry in vars(like).items():
-        vars(module)[name] = _in_order(own[name], entry) if isinstance(entry, nnx.Module) else own[name]
-    return module
+    return in_order(jax.tree.map(lambda leaf: leaf, module), module)

@@ -17,8 +17,6 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-from ml_collections import config_dict
-
 from headjax.core.errors import ConfigError, in_line, require, within
 from headjax.core.fields import INTEGER_MAX, LISTED_MAX, options_of, shown, unknown_name
 from headjax.core.kind import Kind
@@ -171,9 +169,12 @@ def _build_group(cls: type, data: dict[str, Any], path: str) -> Any:
 
 def _group(data: Any, path: str) -> dict[str, Any]:
     """Return the fields of a group; their names are text."""
-    try:
-        found = data.to_dict() if hasattr(data, "to_dict") else data  # a ConfigDict
-    except config_dict.RequiredValueError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    require(isinstance(found, Mapping), path, f"expected a group of fields, got {shown(data)}")
-    return {str(name): entry for name, entry in found.items()}
+    if hasattr(data, "to_dict"):  # a ConfigDict, whose fields may still be to be filled
+        from ml_collections import config_dict
+
+        try:
+            data = data.to_dict()
+        except config_dict.RequiredValueError as error:
+            raise ConfigError(f"{path}: {error}") from None
+    require(isinstance(data, Mapping), path, f"expected a group of fields, got {shown(data)}")
+    return {str(name): entry for name, entry in data.items()}

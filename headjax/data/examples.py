@@ -219,17 +219,45 @@ def encode_sequences(
     )
 
 
+def encode_prompted(
+    tokenizer: Tokenizer, texts: Sequence[str], prompt: str, *, max_length: int, pooled: bool = True
+) -> dict[str, list[np.ndarray]]:
+    """Encode sentences behind a prompt; with a `pooling_mask`, 0 at the prompt's tokens, if those are not pooled."""
+    encoded = encode_sequences(tokenizer, [prompt + text for text in texts], max_length=max_length)
+    columns = {"input_ids": encoded.ids, "token_type_ids": encoded.types}
+    if pooled or not prompt:
+        return columns
+    with library_errors(CANNOT_READ):
+        alone = changeable(tokenizer).encode(prompt)
+    length = len(alone.ids) - alone.special_tokens_mask[-1]  # without the token that ends a text
+    masks = [(np.arange(len(ids)) >= length).astype(np.int32) for ids in encoded.ids]
+    return columns | {"pooling_mask": masks}
+
+
 def encode_packed(
-    tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str], *, max_length: int
+    tokenizer: Tokenizer,
+    first: Sequence[str],
+    second: Sequence[str],
+    *,
+    max_length: int,
+    prompts: tuple[str, str] = ("", ""),
+    pooled: bool = True,
 ) -> dict[str, list[np.ndarray]]:
     """Encode every pair as two sentences that do not attend to each other, one after the other in one example."""
-    halves = [encode_sequences(tokenizer, texts, max_length=max_length).ids for texts in (first, second)]
-    pairs = list(zip(*halves, strict=True))
-    return {
+    halves = [
+        encode_prompted(tokenizer, texts, prompt, max_length=max_length, pooled=pooled)
+        for texts, prompt in zip((first, second), prompts, strict=True)
+    ]
+    pairs = list(zip(*(half["input_ids"] for half in halves), strict=True))
+    columns = {
         "input_ids": [np.concatenate(pair) for pair in pairs],
         "segment_ids": [np.repeat(np.asarray([1, 2], np.int32), [len(ids) for ids in pair]) for pair in pairs],
         "position_ids": [np.concatenate([np.arange(len(ids), dtype=np.int32) for ids in pair]) for pair in pairs],
     }
+    if not any("pooling_mask" in half for half in halves):
+        return columns
+    masks = [half.get("pooling_mask") or [np.ones_like(ids) for ids in half["input_ids"]] for half in halves]
+    return columns | {"pooling_mask": [np.concatenate(pair) for pair in zip(*masks, strict=True)]}
 
 
 def padding_id(tokenizer: Tokenizer) -> int:

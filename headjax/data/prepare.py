@@ -21,9 +21,10 @@ from typing import NamedTuple
 from headjax.core.errors import DataError, require
 from headjax.core.progress import Progress, Update, silent
 from headjax.core.serialize import to_data
+from headjax.core.share import Share
 from headjax.data.forms import Form
 from headjax.data.loading import record_sizes
-from headjax.data.rows import SPLITS, Row, Rows, RowSource, Share, Split, chunks, fingerprint
+from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split, chunks, fingerprint
 from headjax.data.store import (
     MANIFEST,
     TOKENIZER,

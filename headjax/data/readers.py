@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headjax.core.errors import DataError
+from headjax.core.share import Share
 from headjax.data.documents import Document, HeldOut
 from headjax.data.files import find_files, visible
-from headjax.data.rows import Row, Rows, RowSource, Share, Split, hold_out
+from headjax.data.rows import Row, Rows, RowSource, Split, hold_out
 from headjax.data.spec import TaskSpec
 from headjax.data.tables import SUFFIXES, header, is_table, table_rows
 from headjax.data.text_rows import document_row

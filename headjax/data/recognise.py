@@ -12,6 +12,7 @@ from headjax.core.class_names import is_missing
 from headjax.core.errors import DataError
 from headjax.core.fields import unknown_name
 from headjax.data.files import find_files, read_lines, source_of, suffix_of, visible
+from headjax.data.forms import TranslationForm
 from headjax.data.image_rows import is_image_folder
 from headjax.data.registry import PAIR_COLUMNS, TASKS, of_languages
 from headjax.data.spec import TaskSpec
@@ -42,8 +43,20 @@ def named_task(task: str, *, by_labels: bool = True) -> Named:
         return Named(TASKS["similarity"], path)
     if name in TASKS:
         return Named(TASKS[name], path)
-    if source_of(task).exists() or glob.has_magic(task) or "/" in task or Path(task).suffix:
-        return Named(TASKS[recognise(task, by_labels=by_labels)], task)
+    check_task(task)
+    return Named(TASKS[recognise(task, by_labels=by_labels)], task)
+
+
+def check_task(task: str) -> None:
+    """Check that a task is known by its name, or that its path leads somewhere; no file is read."""
+    name, _, path = task.partition(":")
+    if name == "wikitext2" or (name in TASKS and isinstance(TASKS[name].form, TranslationForm)):
+        return  # arguments or languages follow their paths
+    place = path if name in (*TASKS, "all", "heldout") else task
+    if not place or source_of(place).exists() or glob.has_magic(place) or glob.glob(f"{glob.escape(place)}.*"):
+        return  # a path may be what several files begin with: `train` of `train.en` and `train.de`
+    if place != task or "/" in task or Path(task).suffix:
+        raise DataError(f"{place}: no such file or folder")
     raise DataError(f"task: {unknown_name('task or file', task, TASKS)}")
 
 

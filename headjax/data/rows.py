@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from headjax.core.errors import DataError
+from headjax.core.share import Share
 
 Split = Literal["train", "validation"]
 """Examples to train on, and examples to evaluate on."""
@@ -22,14 +23,6 @@ class Row(NamedTuple):
 
     place: str
     values: Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Share:
-    """One of the equal shares of rows that several hosts read."""
-
-    index: int = 0
-    count: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,6 +20,7 @@ import safetensors.numpy
 
 from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
+from headjax.core.share import Share
 from headjax.data.examples import Record, Records
 from headjax.data.files import source_of
 from headjax.data.forms.form import Form
@@ -27,7 +28,7 @@ from headjax.data.forms.images import ImageForm
 from headjax.data.forms.preprocessing import Preprocessing
 from headjax.data.loading import Reading, Stored, task_data, totals
 from headjax.data.registry import TASKS
-from headjax.data.rows import SPLITS, Share, Split
+from headjax.data.rows import SPLITS, Split
 from headjax.data.task import TaskData
 from headjax.storage.files import beside, first_line, parse_json, remove_leftovers, write_file
 from headjax.storage.paths import copy_file, is_bucket

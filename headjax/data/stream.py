@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
+from headjax.core.share import Share
 from headjax.data.examples import Padded, RandomSource, Source, bucket_ends
-from headjax.mesh.distributed import BatchShare
-from headjax.nn.outputs import IGNORED
 
 if TYPE_CHECKING:
     import grain
@@ -88,7 +88,7 @@ class _ShareRows:
 
     stream: Any  # examples by position, without an end
     batch_size: int
-    share: BatchShare
+    share: Share
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -100,7 +100,7 @@ class _ShareRows:
 
 
 def train_iterator(
-    source: Source, batch_size: int, seed: int, *, share: BatchShare = BatchShare(), threads: int = 0
+    source: Source, batch_size: int, seed: int, *, share: Share = Share(), threads: int = 0
 ) -> grain.DatasetIterator:
     """Return endless training batches; every epoch has all examples, without replacement, in a new global order.
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from headjax.core.class_names import IGNORED
 from headjax.core.errors import require
 from headjax.core.fields import Checked, Count, Size
 from headjax.data.examples import Source
@@ -19,7 +20,6 @@ from headjax.data.registry import WIKITEXT_FOLDERS
 from headjax.data.rows import Split
 from headjax.data.task import TaskData
 from headjax.data.text_rows import articles
-from headjax.nn.outputs import IGNORED
 from headjax.tokenizers.tokenizer import Tokenizer
 
 CONTEXT = 1024

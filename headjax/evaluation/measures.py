@@ -34,7 +34,6 @@ from headjax.models.tasks import (
     SentenceSimilarity,
     TaskOutput,
 )
-from headjax.models.tasks.text import cosines
 
 Outcomes = Mapping[str, np.ndarray]
 """Arrays `[examples]` by name: those of `Measure.outcomes`, `loss` (summed over an example, nats) and `targets`."""
@@ -234,16 +233,13 @@ class Numbers(Measure):
 
 @dataclasses.dataclass(frozen=True)
 class Similarities(Numbers):
-    """Correlations of the cosines of sentence embeddings with right similarities."""
+    """Correlations of the similarities of sentence embeddings, as the model compares them, with right ones."""
 
     def fit(self, config: ModelConfig) -> ModelConfig:
         output = getattr(config, "task", None)
         if not isinstance(config, EncoderConfig) or not isinstance(output, NoTask | SentenceSimilarity):
             raise misfit(config, "none, or a sentence_similarity, of an encoder")
-        return dataclasses.replace(config, task=SentenceSimilarity())
-
-    def outcomes(self) -> Mapping[str, Outcome]:
-        return {"prediction": cosines, "label": given_label}
+        return dataclasses.replace(config, task=SentenceSimilarity()) if isinstance(output, NoTask) else config
 
 
 def predicted_class(output: Output, batch: Batch) -> jax.Array:
@@ -259,13 +255,14 @@ def rank_of_label(output: Output, batch: Batch) -> jax.Array:
 
 
 def predicted_number(output: Output, batch: Batch) -> jax.Array:
-    """Return the only logit, `[batch]`."""
-    return output.require_logits()[:, 0].astype(jnp.float32)
+    """Return the only logit, or the similarity of a pair, `[batch]`."""
+    logits = output.require_logits()
+    return logits.reshape(logits.shape[0]).astype(jnp.float32)
 
 
 def given_label(output: Output, batch: Batch) -> jax.Array:
-    """Return the label, `[batch]`."""
-    return batch_array(batch, "labels").astype(jnp.float32)
+    """Return the label, `[batch]`; 0 at the rows that fill up a batch, whose label is a nan."""
+    return jnp.nan_to_num(batch_array(batch, "labels").astype(jnp.float32))
 
 
 def misfit(config: ModelConfig, wanted: str) -> HeadjaxError:

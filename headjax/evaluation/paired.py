@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.core.progress import Update
+from headjax.core.progress import Progress, Update, silent
 from headjax.evaluation.measures import Classes, Measure, Numbers, Outcomes
 from headjax.evaluation.spans import Spans, normalize_answer
 from headjax.evaluation.task import BATCH_SIZE, Evaluation, Task, measure_task, metrics_of
@@ -18,7 +19,6 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.significance import Comparison, mcnemar, paired_bootstrap, t_test
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
-from headjax.nn.outputs import IGNORED
 
 RESAMPLES = 1000
 """Number of bootstrap resamples, that of the paper's compare-mt."""
@@ -42,16 +42,20 @@ def compare(
     limit: int = 0,
     batch_size: int = BATCH_SIZE,
     buckets: Sequence[int] = (),
+    progress: Progress = silent,
 ) -> Compared:
     """Compare two models on a task, which each reads with its own tokenizer."""
     if type(tasks[0].measure) is not type(tasks[1].measure):
         raise HeadjaxError(f"compare: {tasks[0].name} has different measures for the two models")
     measure, same = tasks[0].measure, _same_inputs(models)
     buckets = buckets if same else ()
-    first, second = (
-        measure_task(model, task, limit=limit, batch_size=batch_size, buckets=buckets)
-        for model, task in zip(models, tasks, strict=True)
-    )
+    chosen: Any = {"limit": limit, "buckets": buckets}
+
+    def measured(model: Model, task: Task, name: str) -> Evaluation:
+        with progress(f"evaluating {name}", task.count_batches(batch_size, **chosen), "batch") as bar:
+            return measure_task(model, task, batch_size=batch_size, progress=bar, **chosen)
+
+    first, second = map(measured, models, tasks, ("MODEL", "OTHER"))
     agreement, words = _agreement(models, tasks, first, second, limit, batch_size)
     paired = same or "label" in first.outcomes
     if not paired or not 2 <= first.examples == second.examples:

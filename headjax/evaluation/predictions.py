@@ -13,7 +13,7 @@ import numpy as np
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.data.config import DataConfig
-from headjax.data.examples import encode_sequences, padding_id, sequences
+from headjax.data.examples import encode_prompted, encode_sequences, padding_id, sequences
 from headjax.data.files import find_files, source_of
 from headjax.data.forms import (
     Form,
@@ -42,10 +42,11 @@ from headjax.models.encoder import EncoderConfig
 from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.generation import check_generative, check_room, for_decoding
 from headjax.models.model import Model
+from headjax.models.new_task import with_task
 from headjax.models.prompts import new_tokens, prompt_batch
-from headjax.models.tasks import MultiLabel, Regression, Span, TokenClassification
+from headjax.models.tasks import MultiLabel, Regression, SentenceSimilarity, Span, TokenClassification
 from headjax.models.tasks.classification import Classification, DistilledClassification, names_or_numbers
-from headjax.models.tasks.text import sentence_embeddings
+from headjax.models.tasks.similarity import similarity
 
 Prediction = dict[str, Any]
 """A prediction by field, see `predict`."""
@@ -56,17 +57,19 @@ SHOWN_ROWS = 10
 
 
 class Inputs(NamedTuple):
-    """Texts to predict for, and the further columns of their table by row."""
+    """Texts to predict for, and the further columns of their table by row; in `retrieval`, queries and documents."""
 
     texts: Sequence[str]
     second: Sequence[str] = ()
     given: Sequence[str] = ()
     others: Sequence[Mapping[str, str]] = ()
+    retrieval: bool = False
 
     def first(self, limit: int) -> Inputs:
         """Return the first texts; all of them if the limit is 0."""
-        texts, second, given, others = (column[: limit or None] for column in self)
-        return Inputs(texts, second, given, others)  # type: ignore[arg-type]
+        columns = ("texts", "second", "given", "others")
+        some: dict[str, Any] = {name: getattr(self, name)[: limit or None] for name in columns}
+        return self._replace(**some)
 
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -122,7 +125,7 @@ def _of_table(path: str) -> Inputs:
     rows = [row.values for row in table_rows(path, found | {f"column {name}": name for name in others})]
     texts, second, given = ([row[field] for row in rows] if field in found else [] for field in COLUMNS)
     kept = [{name: row[f"column {name}"] for name in others} for row in rows] if others else []
-    return Inputs(texts, second, given, kept)
+    return Inputs(texts, second, given, kept, found["texts"] == "query")
 
 
 def _of_form(spec: str, whole: bool) -> Inputs:
@@ -131,7 +134,7 @@ def _of_form(spec: str, whole: bool) -> Inputs:
     names = next((names for form, names in FIELDS.items() if type(opened.form) is form), ("text", "", ""))
     rows = [row.values for row in opened.rows["validation"].rows()]
     texts, second, given = ([_plain(row[name], name) for row in rows if name in row] for name in names)
-    return Inputs(texts, second, given, [])
+    return Inputs(texts, second, given, [], isinstance(opened.form, RetrievalForm))
 
 
 def _plain(value: Any, name: str) -> str:
@@ -148,6 +151,7 @@ def predict(
     length: int = 0,
     batch_size: int = 16,
     beams: int = 4,
+    prompt: str | None = None,
     progress: Update | None = None,
 ) -> list[Prediction]:
     """Return a model's predictions for texts, in their order.
@@ -161,11 +165,12 @@ def predict(
     * of a classifier of tokens `tokens`, pairs of a token and its label;
     * of a span the `answer` to the question `text` in the context `second`, and its `score`, the sum of two logits;
     * of an encoder-decoder the `translation`, by beam search with `beams`;
-    * of any other model the `embedding`, the mean of the last layer's hidden states over the text's tokens (special
-      tokens included); for pairs the `similarity`, the cosine of both embeddings.
+    * of any other model the `embedding`, pooled as the model's task says (`SentenceSimilarity`), else the mean of the
+      last layer's hidden states over the text's tokens (special tokens included); for pairs the `similarity` of both.
 
-    `length` is the greatest number of tokens of an example; 0 is that of `headjax.load_task`. `progress` is called
-    after batches with their number.
+    `length` is the greatest number of tokens of an example; 0 is that of `headjax.load_task`. `prompt` is the name of
+    the prompt before sentences that are embedded, empty for none; None is the model's usual one, or in retrieval those
+    of queries and documents. `progress` is called after batches with their number.
     """
     config, output = model.config, getattr(model.config, "task", None)
     request = Request(model, length)
@@ -178,11 +183,15 @@ def predict(
     elif isinstance(output, Classification | MultiLabel | Regression | TokenClassification):
         found = _headed(model, inputs, request, batch_size, progress)
     else:
-        first, second = (_embedded(model, texts, request, batch_size) for texts in (inputs.texts, inputs.second))
-        if second:
-            found = [{"similarity": _cosine(*pair)} for pair in zip(first, second, strict=True)]
+        own = output if isinstance(output, SentenceSimilarity) else SentenceSimilarity()
+        request = Request(model if own is output else with_task(model, own), length)
+        prompts = own.pair_prompts(retrieval=inputs.retrieval) if prompt is None else [own.prompt(prompt)] * 2
+        both = zip((inputs.texts, inputs.second), prompts, strict=True)
+        first, second = (_embedded(request, *one, own.include_prompt, batch_size) for one in both)
+        if len(second):
+            found = [{"similarity": one} for one in similarity(own.similarity, first, second).tolist()]
         else:
-            found = [{"embedding": one.tolist()} for one in first]
+            found = [{"embedding": one} for one in first.tolist()]
     shown = {"text": inputs.texts, "second": inputs.second, "given": inputs.given}
     known = {name: column for name, column in shown.items() if column}
     others = inputs.others or [{}] * len(found)
@@ -209,14 +218,11 @@ def predict_images(
 
 
 def _batches(
-    model: Model, texts: Sequence[str], second: Sequence[str] | None, request: Request, batch_size: int
+    request: Request, columns: Mapping[str, Sequence[np.ndarray]], batch_size: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yield batches of texts or pairs without labels; a last batch is filled up with empty rows."""
-    tokenizer, length = request.tokenizer(), request.length()
-    encoded = encode_sequences(tokenizer, texts, second, max_length=length)
-    columns = {"input_ids": encoded.ids, "token_type_ids": encoded.types}
-    source = sequences(columns, {}, padding_id(tokenizer), length)
-    for batch in evaluation_batches(source, min(batch_size, len(texts))) if texts else ():
+    """Yield batches of encoded texts without labels; a last batch is filled up with empty rows."""
+    source = sequences(columns, {}, padding_id(request.tokenizer()), request.length())
+    for batch in evaluation_batches(source, min(batch_size, len(source))) if len(source) else ():
         yield {name: array for name, array in batch.items() if name != "labels"}
 
 
@@ -226,7 +232,9 @@ def _headed(
     """Return the predictions of a classifier or a regression."""
     output, names = getattr(model.config, "task", None), names_or_numbers(model.config)
     found: list[Prediction] = []
-    for number, batch in enumerate(_batches(model, inputs.texts, inputs.second or None, request, batch_size), start=1):
+    encoded = encode_sequences(request.tokenizer(), inputs.texts, inputs.second or None, max_length=request.length())
+    columns = {"input_ids": encoded.ids, "token_type_ids": encoded.types}
+    for number, batch in enumerate(_batches(request, columns, batch_size), start=1):
         logits = model(batch).require_logits().astype(jnp.float32)
         if isinstance(output, Regression):
             found += [{"number": row[0] if len(row) == 1 else row} for row in np.asarray(logits).tolist()]
@@ -252,17 +260,12 @@ def _class(probabilities: np.ndarray, names: Sequence[str]) -> Prediction:
     return {"label": names[best], "probability": float(probabilities[best]), "probabilities": by_name}
 
 
-def _embedded(model: Model, texts: Sequence[str], request: Request, batch_size: int) -> list[np.ndarray]:
-    """Return the mean of the hidden states of every text."""
-    found: list[np.ndarray] = []
-    for batch in _batches(model, texts, None, request, batch_size):
-        as_segment = {**batch, "segment_ids": batch["attention_mask"]}
-        found += [*np.asarray(sentence_embeddings(model(batch), as_segment)[:, 0])]
-    return found[: len(texts)]
-
-
-def _cosine(first: np.ndarray, second: np.ndarray) -> float:
-    return float(first @ second / max(float(np.linalg.norm(first) * np.linalg.norm(second)), 1e-9))
+def _embedded(request: Request, texts: Sequence[str], prompt: str, pooled: bool, batch_size: int) -> jax.Array:
+    """Return the sentence vector of every text behind a prompt, `[texts, size]`."""
+    columns = encode_prompted(request.tokenizer(), texts, prompt, max_length=request.length(), pooled=pooled)
+    batches = _batches(request, columns, batch_size)
+    found = [np.asarray(request.model(batch).require_embeddings()[:, 0]) for batch in batches]
+    return jnp.asarray(np.concatenate(found or [np.zeros((0, 0))])[: len(texts)])
 
 
 def _translated(

@@ -12,11 +12,10 @@ import numpy as np
 from headjax.core.class_names import same_classes
 from headjax.core.errors import HeadjaxError
 from headjax.data import metrics as formulas
-from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes, Similarities, given_label, misfit
+from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes, Similarities, misfit
 from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import MultiLabel
-from headjax.models.tasks.text import cosines
 
 CUT = 10
 """Number of candidates of a ranking that count."""
@@ -73,9 +72,9 @@ class OfClass:
 
 @dataclasses.dataclass(frozen=True)
 class Ranking(Similarities):
-    """The candidates of each query in the order of their cosines.
+    """The candidates of each query in the order of their similarities.
 
-    Outcomes: `prediction`, the cosine; `label`, the relevance; and `query`, a number. Queries without a relevant
+    Outcomes: `prediction`, the similarity; `label`, the relevance; and `query`, a number. Queries without a relevant
     candidate do not count.
     """
 
@@ -83,7 +82,7 @@ class Ranking(Similarities):
     chosen: tuple[str, ...] = (f"ndcg_at_{CUT}", f"mrr_at_{CUT}")
 
     def outcomes(self) -> Mapping[str, Outcome]:
-        return {"prediction": cosines, "label": given_label, "query": query_number}
+        return {**super().outcomes(), "query": query_number}
 
     @property
     def kind(self) -> Kind:

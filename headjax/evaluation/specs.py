@@ -9,7 +9,7 @@ from typing import NamedTuple
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.data.config import DataConfig, protocol
 from headjax.data.files import source_of
-from headjax.data.forms import ImageForm, QuestionForm, TranslationForm
+from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, SimilarityForm, TranslationForm
 from headjax.data.recognise import named_task, read_labels, table_columns
 from headjax.data.registry import PAIR_COLUMNS, TASKS
 from headjax.data.store import is_prepared
@@ -17,6 +17,7 @@ from headjax.data.tables import has_lists
 from headjax.data.wikitext import CONTEXT
 from headjax.evaluation.selection import SPLITS, selection_of
 from headjax.evaluation.task import Task, measure_of
+from headjax.models.config import ModelConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.model import Model
 from headjax.models.tasks import MultiLabel, NoTask, Regression, SentenceSimilarity
@@ -41,6 +42,7 @@ class Request(NamedTuple):
         reach: int | None = getattr(self.model.config, "max_length", None)
         fits = reach is None or self.asked_length <= reach
         require(fits, name, f"{self.asked_length} tokens, but the model has {reach} positions")
+        usual = getattr(getattr(self.model.config, "task", None), "max_seq_length", None) or usual
         return self.asked_length or (usual if reach is None else min(usual, reach))
 
     def tokenizer(self) -> Tokenizer:
@@ -137,7 +139,21 @@ def fitted(config: DataConfig, request: Request, usual: int = LENGTH) -> DataCon
     else:
         length = request.length(SQUAD_LENGTH if isinstance(spec.form, QuestionForm) else usual)
     form = {"packed": False} if isinstance(spec.form, TranslationForm) else {}
-    return dataclasses.replace(config, length=length, form=form).for_classes(names_or_numbers(model.config))
+    config = dataclasses.replace(config, length=length, form=form).for_classes(names_or_numbers(model.config))
+    return prompted(config, model.config)
+
+
+def prompted(config: DataConfig, model: ModelConfig) -> DataConfig:
+    """Return data whose sentences stand behind the prompts of a model that embeds them."""
+    task = getattr(model, "task", None)
+    if config.folder is not None or not isinstance(task, SentenceSimilarity):
+        return config
+    form = config.named.spec.form
+    if not isinstance(form, SimilarityForm) or not task.prompts:
+        return config
+    prompts = task.pair_prompts(retrieval=isinstance(form, RetrievalForm))
+    own = {"prompts": prompts, "include_prompt": task.include_prompt}
+    return dataclasses.replace(config, form=own | dict(config.form))
 
 
 def table_form(path: str, columns: Mapping[str, str], model: Model, *, trains: bool = False) -> str:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from headjax.core.ahead import finished
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.modules import arrays as arrays_of
 from headjax.core.programs import make_room
@@ -291,12 +292,9 @@ def measure_task(
     make_room()
     model = task.fit(model)
     config = model.config
-    found: list[tuple[Any, Any]] = []
-    for number, batch in enumerate(task.batches(batch_size, limit=limit, buckets=buckets), start=1):
-        arrays = device_batch(config, batch)
-        found.append(measure_batch(model, task.measure, compute, arrays, more=more))
-        if progress is not None:
-            progress(number, {})
+    arrays = (device_batch(config, batch) for batch in task.batches(batch_size, limit=limit, buckets=buckets))
+    measured = (measure_batch(model, task.measure, compute, batch, more=more) for batch in arrays)
+    found = list(finished(measured, progress))
     require_finite_losses([loss for loss, _ in found], arrays_of(model))
     return reduce_batches(task.measure, found, task.name)
 

@@ -16,8 +16,12 @@ from headjax.heads.orders import LEARNED, OrderConfig, order_heads
 from headjax.heads.program import gated
 from headjax.heads.pruning import percent_steps
 from headjax.heads.reconstruct import reconstruct
+from headjax.heads.significance import Comparison
 from headjax.models.config import Batch
 from headjax.models.model import Model
+
+WORDS = {"importance_layer": "importance within the layer", "random": "chance"}
+"""Orders whose names are not words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +36,12 @@ class CurveConfig(Checked):
     order: OrderConfig
     reconstruct: bool = False
 
+    @property
+    def words(self) -> str:
+        """The order in words."""
+        words = WORDS.get(self.order.by, self.order.by.replace("_", " "))
+        return f"{words}, refitted" if self.reconstruct else words
+
     @classmethod
     def parse(cls, text: str) -> CurveConfig:
         """`importance`, `reconstruction+reconstruct`, ..."""
@@ -39,17 +49,26 @@ class CurveConfig(Checked):
         return cls(OrderConfig(by=order), order != text)
 
 
-Judge = Callable[[Model], float]
-"""A function from a model to the headline of a task."""
+class Judged(NamedTuple):
+    """A model's headline on a task, and its change from the original's, tested on the same examples."""
+
+    value: float
+    change: Comparison | None = None
+
+
+Judge = Callable[[Model], Judged]
+"""A function from a model to what it is worth."""
 
 
 class CurvePoint(NamedTuple):
-    """One point of one order: the share of heads removed, their number, the seed, and the headline without them."""
+    """One point of one order: the share of heads removed, their number, the seed, the headline without them."""
 
     fraction: float
     removed: int
     seed: int
     value: float
+    change: Comparison | None = None
+    heads: Order = ()
 
 
 def curve(
@@ -68,8 +87,8 @@ def curve(
         heads = order(count)
         removed, _ = fitting(removals(model.config, heads), count)
         repaired = _reconstructed(model, batches, removed) if config.reconstruct and count < total else model
-        value = judge(gated(repaired, dict.fromkeys(removed, 0.0)))
-        yield CurvePoint(percentage / 100.0, len(removed), seed, value)
+        judged = judge(gated(repaired, dict.fromkeys(removed, 0.0)))
+        yield CurvePoint(percentage / 100.0, len(removed), seed, *judged, tuple(removed))
 
 
 def _orders(model: Model, batches: Sequence[Batch], config: OrderConfig) -> Callable[[int], Order]:

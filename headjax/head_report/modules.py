@@ -13,8 +13,9 @@ from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
+from headjax.head_report.answer import RELATIVE
 from headjax.head_report.curves import CurvePoint, removable
-from headjax.head_report.page import RELATIVE, TITLE, footer, score_section, with_whole
+from headjax.head_report.page import TITLE, footer, score_maps, with_whole
 from headjax.heads.ablating import ablate, mean_loss
 from headjax.heads.ordering import Order, by_ablation, by_scores
 from headjax.heads.program import Applied, Loss, Program, prepare
@@ -84,7 +85,7 @@ def report_heads(
     baseline = mean_loss(program, state, without(program.sites, ()), judged)
     seconds = time.perf_counter() - started
     sections = [
-        score_section(None, scores.values),
+        Section("What the scores say", "One pass over the examples gives every score.", score_maps(scores.values)),
         _removal(curves, baseline, "other examples" if held_out is not None else "the same examples"),
         Section("Where the heads lie", "", table=site_table(program.sites, scores)),
     ]

@@ -9,11 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from headjax.head_report.curves import CurvePoint, removable
+from headjax.head_report.answer import Answer, allowed, answer, is_share, largest, too_few
+from headjax.head_report.curves import CurveConfig, CurvePoint
 from headjax.head_report.study import HeadStudy
 from headjax.head_report.views import unit_of_changes
 from headjax.heads.attended import ROLES
-from headjax.heads.head_id import Values, all_heads
+from headjax.heads.head_id import Values
 from headjax.plots import pruning_curves, score_map
 from headjax.report import numbers
 from headjax.report.page import Picture, Section, write_page
@@ -31,36 +32,27 @@ MAPS = {
 }
 """Scores that are drawn where a model has them: title, unit, caption."""
 
-POINT = 0.01
-"""Loss that does not count: one point of a metric between 0 and 1."""
-
-RELATIVE = 0.05
-"""Loss that counts as none for other metrics, as a share of the baseline."""
-
 TITLE = "Which heads matter"
 
 
-def write_report(study: HeadStudy, path: str | Path) -> Path:
-    """Write the study's measurements as one HTML page."""
-    drop, headline = tolerance(study), study.task.headline
+def write_report(study: HeadStudy, path: str | Path, model_name: str = "MODEL", task_name: str = "TASK") -> Path:
+    """Write the study's measurements as one HTML page; the names are those of the command that it recommends."""
+    best, task = answer(study, model_name, task_name), study.task
     summary = (
-        f"{len(all_heads(study.model.config))} heads in {numbers.count(study.model.num_parameters)} parameters, "
-        f"measured on {study.task.count():,} examples of {study.task.name}, {study.task.split}. Heads are removed by "
-        f"gates, without any training afterwards, in orders found on {study.ordered_by}."
+        f"{best.text}\n\nMeasured on {task.count():,} examples of {task.name}, {task.split}. Heads are removed by "
+        f"gates and nothing is trained; orders are found on {study.ordered_by}."
     )
-    facts = {f"{headline}, all heads": numbers.significant(study.baseline[headline])}
-    best = max(study.curves, key=lambda name: _removable(study, study.curves[name], drop))
-    for name in dict.fromkeys((next(iter(study.curves)), best, "random")):
-        if name in study.curves:
-            share = _removable(study, study.curves[name], drop)
-            facts[f"of the heads can go, by {name}"] = numbers.percent(share)
-    sections = (
-        _pruning(study, drop),
-        score_section(study.model, study.scores),
-        _single(study),
-        _roles(study),
-        _attention(study),
-    )
+    facts = {
+        f"{task.headline}, all heads, {task.count():,} examples": numbers.significant(study.baseline[task.headline])
+    }
+    for name in dict.fromkeys((best.name, "random")):
+        if name in study.curves and not too_few(study):
+            point = largest(study, name)
+            words = CurveConfig.parse(name).words
+            facts[f"of the heads can go by {words} at {allowed(study)}, {task.count():,} examples"] = numbers.percent(
+                0.0 if point is None else point.fraction
+            )
+    sections = (_pruning(study, best), _maps(study), _single(study), _roles(study), _attention(study))
     return write_page(path, TITLE, summary, sections, footer(study.seconds), facts)
 
 
@@ -69,49 +61,61 @@ def footer(seconds: float) -> str:
     return f"headjax {__version__}, jax {jax.__version__}, {numbers.duration(seconds)} in all."
 
 
-def tolerance(study: HeadStudy) -> float:
-    """Return the loss of the headline that does not count: one point, or 5 % of a headline that is not a share."""
-    return POINT if _is_share(study) else RELATIVE * abs(study.baseline[study.task.headline])
-
-
-def _is_share(study: HeadStudy) -> bool:
-    """Whether the headline is a share such as an accuracy, which changes by points."""
-    return study.task.higher_is_better and study.baseline[study.task.headline] <= 1.0
-
-
-def _removable(study: HeadStudy, points: Sequence[CurvePoint], drop: float) -> float:
-    return removable(points, study.baseline[study.task.headline], drop, study.task.higher_is_better)
-
-
-def score_section(model: Any, scores: Mapping[str, Values]) -> Section:
-    """Return the scores of `MAPS` that there are as maps."""
-    pictures = [
-        Picture(score_map(model, scores[name], title=title, unit=unit), caption)
+def score_maps(scores: Mapping[str, Values]) -> tuple[Picture, ...]:
+    """Return the scores of `MAPS` that there are as maps, of which a menu shows one."""
+    return tuple(
+        Picture(score_map(None, scores[name], title=title, unit=unit), f"{_ends(scores[name])} {caption}", title)
         for name, (title, unit, caption) in MAPS.items()
         if name in scores
-    ]
-    return Section("What the scores say", "One pass over the examples gives every score.", tuple(pictures))
+    )
 
 
-def _pruning(study: HeadStudy, drop: float) -> Section:
-    """Return the headline against the share of heads removed, for every order."""
+def _ends(values: Values) -> str:
+    """Return where a score is highest and lowest."""
+    ordered = sorted((head for head in values if np.isfinite(values[head])), key=lambda head: values[head])
+    if not ordered:
+        return ""
+    told = [f"`{head}` ({numbers.significant(values[head])})" for head in (ordered[-1], ordered[0])]
+    return f"Highest in {told[0]}, lowest in {told[1]}."
+
+
+def _maps(study: HeadStudy) -> Section:
+    """Return the maps of all scores, and of every head removed alone."""
+    effects = study.effects["each"]
+    scale, unit = (100.0, "points") if is_share(study) else (1.0, effects.metric)
+    changes = {head: scale * change for head, change in effects.effects().items()}
+    title = f"Change of {effects.metric} without the head"
+    worse = sum(comparison.p_value < 0.01 for comparison in effects.comparisons.values())
     caption = (
-        f"Heads gated off in each order, without training afterwards. Lines are means of {study.config.seeds} seeds, "
+        f"{worse} of {len(changes)} heads change the {effects.metric} significantly when removed alone (p < 0.01, "
+        f"{effects.test}, {study.few.count():,} of the examples)."
+    )
+    alone = Picture(score_map(study.model, changes, title=title, unit=f"Change, {unit}"), caption, title)
+    text = "One pass over the examples gives every score; the last map is measured by removing each head alone."
+    return Section("What the scores say", text, (*score_maps(study.scores), alone))
+
+
+def _pruning(study: HeadStudy, best: Answer) -> Section:
+    """Return the headline against the share of heads removed, for every order."""
+    share = 0.0 if best.point is None else best.point.fraction
+    caption = (
+        f"By {best.order.words}, {numbers.percent(share)} of the heads go at a loss of at most {allowed(study)}. Heads "
+        f"are gated off in each order, without training afterwards. Lines are means over {study.config.seeds} seed(s), "
         "bands reach from the worst to the best: a seed draws the examples that heads are ordered by."
     )
-    if any(name.endswith("+reconstruct") for name in study.curves):
-        caption += " `+reconstruct` refits the output projections of the kept heads on them, without labels."
+    if any(CurveConfig.parse(name).reconstruct for name in study.curves):
+        caption += " Refitted: the output projections of the kept heads are fitted to those examples, without labels."
     task, baseline = study.task, study.baseline[study.task.headline]
     name = task.headline.replace("_", " ").capitalize()
     plot = pruning_curves(
-        with_whole(study.curves, baseline),
+        {CurveConfig.parse(order).words: points for order, points in with_whole(study.curves, baseline).items()},
         metric=name,
         better="higher" if task.higher_is_better else "lower",
         baseline=baseline,
         scale="log" if task.headline == "perplexity" else "linear",
         title=f"{name} against heads removed",
     )
-    return Section("Removing heads", "", (Picture(plot, caption),), curve_table(study, drop))
+    return Section("Removing heads", "", (Picture(plot, caption),), curve_table(study))
 
 
 def with_whole(curves: Mapping[str, Sequence[CurvePoint]], baseline: float) -> dict[str, list[tuple[float, float]]]:
@@ -121,14 +125,15 @@ def with_whole(curves: Mapping[str, Sequence[CurvePoint]], baseline: float) -> d
     }
 
 
-def curve_table(study: HeadStudy, drop: float) -> Table:
+def curve_table(study: HeadStudy) -> Table:
     """Return the headline along every curve, and how many heads can go."""
     percentages = study.config.percentages
     shown = percentages if len(percentages) <= 6 else percentages[1::2]
     rows = []
     for name, points in study.curves.items():
         means = [float(np.mean([p.value for p in points if p.fraction == share / 100.0])) for share in shown]
-        rows.append((name, _removable(study, points, drop), *means))
+        share = 0.0 if (point := largest(study, name)) is None else point.fraction
+        rows.append((CurveConfig.parse(name).words, share, *means))
     better: Any = "higher" if study.task.higher_is_better else "lower"
     columns = (
         Column("Order"),
@@ -136,24 +141,14 @@ def curve_table(study: HeadStudy, drop: float) -> Table:
         *(Column(f"{share}% gone", numbers.significant, better) for share in shown),
     )
     note = (
-        f"{study.task.headline}, means of {study.config.seeds} seeds. Removable: the largest share of heads up to "
-        f"which every share measured costs at most {numbers.significant(drop)}."
+        f"{study.task.headline}, means over {study.config.seeds} seed(s). Removable: the largest share of heads up to "
+        f"which every share measured costs at most {allowed(study)}."
     )
     return Table(columns, rows, notes=(note,))
 
 
 def _single(study: HeadStudy) -> Section:
-    effects = study.effects["each"]
-    scale, unit = (100.0, "points") if _is_share(study) else (1.0, effects.metric)
-    changes = {head: scale * change for head, change in effects.effects().items()}
-    title = f"Change of {effects.metric} without the head"
-    plot = score_map(study.model, changes, title=title, unit=f"Change, {unit}")
-    worse = sum(comparison.p_value < 0.01 for comparison in effects.comparisons.values())
-    caption = (
-        f"Every head removed alone, on {study.few.count():,} of the examples. {worse} of {len(changes)} changes are "
-        f"significant at p < 0.01 ({effects.test})."
-    )
-    return Section("One head less, one head left", "", (Picture(plot, caption),), best_head_table(study))
+    return Section("One head left", "", (), best_head_table(study))
 
 
 def best_head_table(study: HeadStudy) -> Table:

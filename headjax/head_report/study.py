@@ -13,10 +13,10 @@ from headjax.core.errors import require
 from headjax.core.fields import Checked, Count, Size
 from headjax.core.progress import Progress, silent
 from headjax.data.examples import subset
-from headjax.evaluation.paired import HeadEffects, head_effects
+from headjax.evaluation.paired import HeadEffects, head_effects, paired_test
 from headjax.evaluation.selection import SEED, split_task
-from headjax.evaluation.task import Task, evaluate_task
-from headjax.head_report.curves import CurveConfig, CurvePoint, curve
+from headjax.evaluation.task import Evaluation, Task, measure_task
+from headjax.head_report.curves import CurveConfig, CurvePoint, Judged, curve
 from headjax.head_report.views import View, views
 from headjax.heads.ablating import ablate
 from headjax.heads.ablation import best_heads
@@ -102,7 +102,7 @@ def study_heads(
     judged = _drawn(task, config.judged, config.limit)
     few, fitted = _drawn(judged, config.ablated), judged.fit(model)
     chosen_on = _sample(selection, config)
-    baseline = evaluate_task(fitted, judged, batch_size=config.batch_size, buckets=config.buckets)
+    whole = measure_task(fitted, judged, batch_size=config.batch_size, buckets=config.buckets)
     with progress(f"scoring on {selection.name}", len(chosen_on), "batch") as bar:
         scores = score_heads(fitted, chosen_on, progress=bar).values
     first = next(iter(few.batches(config.batch_size, limit=config.batch_size)))
@@ -112,9 +112,9 @@ def study_heads(
         few=few,
         selection=selection,
         config=config,
-        baseline=baseline,
+        baseline=whole.metrics,
         scores=scores,
-        curves=_curves(fitted, judged, selection, config, progress),
+        curves=_curves(fitted, whole, judged, selection, config, progress),
         effects={mode: _effects(fitted, few, mode, config, progress) for mode in MODES},
         best=_best(fitted, chosen_on, config, progress),
         roles=head_roles(fitted, _batches(few, config)),
@@ -124,11 +124,13 @@ def study_heads(
 
 
 def _curves(
-    model: Model, task: Task, selection: Task, config: StudyConfig, progress: Progress
+    model: Model, whole: Evaluation, task: Task, selection: Task, config: StudyConfig, progress: Progress
 ) -> dict[str, list[CurvePoint]]:
-    def judge(model: Model) -> float:
-        found = evaluate_task(model, task, batch_size=config.batch_size, buckets=config.buckets)
-        return found[task.headline]
+    _, test = paired_test(whole.outcomes, task.measure, config.resamples)
+
+    def judge(model: Model) -> Judged:
+        found = measure_task(model, task, batch_size=config.batch_size, buckets=config.buckets)
+        return Judged(found.metrics[task.headline], test(found.outcomes) if found.examples > 1 else None)
 
     curves: dict[str, list[CurvePoint]] = {order: [] for order in config.orders}
     total, done = len(config.orders) * config.seeds * len(config.percentages), 0

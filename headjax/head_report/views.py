@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from headjax.core.class_names import IGNORED
 from headjax.heads.agreement import Predictions, agreement_kind, compare, mean_agreement, predict
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.heads.program import gated
@@ -17,7 +18,6 @@ from headjax.models.model import Model
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
 from headjax.models.tasks.classification import names_or_numbers
 from headjax.nn.compute import Compute
-from headjax.nn.outputs import IGNORED
 
 MOST_EXAMPLES = 3
 """Number of examples that are shown where their attention is not more than `MOST_BYTES`."""

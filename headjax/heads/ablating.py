@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from headjax.core.ahead import one_behind
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.heads.ablation import Ablation, Measured, Mode, ablated_row, collect, require_mode
@@ -21,7 +22,6 @@ from headjax.heads.missed import checked
 from headjax.heads.program import Applied, Loss, Losses, ModuleProgram, Program, prepare
 from headjax.heads.seam import recording, subclass
 from headjax.heads.site import AttentionSite, Gates, at_path, filled, find_heads, ones, require_heads
-from headjax.heads.statistics import one_behind
 from headjax.mesh.distributed import fetch
 from headjax.mesh.explicit import explicit_mesh
 from headjax.nn.compute import Compute

@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.core.ahead import finished
 from headjax.core.progress import Update
 from headjax.heads.statistics import sum_over
 from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.inputs import counted_at, device_batch
 from headjax.models.model import Model
 from headjax.models.tasks import NoTask, Regression, SentenceSimilarity, Span
-from headjax.models.tasks.text import sentence_embeddings
+from headjax.models.tasks.similarity import sentences
 from headjax.nn.compute import Compute
 from headjax.nn.passes import Pass
 
@@ -83,15 +84,14 @@ def agreements(
     `progress` is called after every batch.
     """
     kind = agreement_kind(first.config)
-    parts: list[list[Any]] = [[] for _ in others]
-    for number, batch in enumerate(batches, start=1):
+
+    def compared(batch: Batch) -> list[Any]:
         arrays = device_batch(first.config, batch)
         wanted = predict(first, arrays, compute)
-        for found, model in zip(parts, others, strict=True):
-            found.append(compare(kind, wanted, predict(model, arrays, compute)))
-        if progress is not None:
-            progress(number, {})
-    return [mean_agreement(kind, found) for found in parts]
+        return [compare(kind, wanted, predict(model, arrays, compute)) for model in others]
+
+    parts = list(finished(map(compared, batches), progress))
+    return [mean_agreement(kind, [part[number] for part in parts]) for number in range(len(others))]
 
 
 def mean_agreement(kind: Kind, parts: Iterable[Any]) -> Agreement:
@@ -111,10 +111,7 @@ def predictions_of(config: ModelConfig, output: Output, batch: Any) -> Predictio
     """Return the predictions that a model's output holds."""
     task = getattr(config, "task", None)
     if isinstance(task, SentenceSimilarity):
-        segments = batch["segment_ids"]
-        return Predictions(
-            sentence_embeddings(output, batch), jnp.stack([(segments == s).any(axis=1) for s in (1, 2)], axis=1) * 1.0
-        )
+        return Predictions(output.require_embeddings(), sentences(batch, output.hidden).max(axis=2))
     counted = counted_positions(config, batch, output)
     if isinstance(task, NoTask):
         return Predictions(jnp.einsum("bt,btd->bd", counted, output.hidden), counted.max(axis=1))

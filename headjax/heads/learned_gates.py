@@ -107,7 +107,7 @@ def descend(
         state, loss = _step(objective, distribution, params, batch, state, drawn, fraction, learning_rate)
         losses.add(loss)
         if progress is not None:
-            progress(step + 1, losses.latest())
+            progress(len(losses.fetched), losses.latest())
     return state.logits, losses.fetch()
 
 

@@ -5,13 +5,14 @@ Every statistic returns `[batch, query, heads]`; the engine sums over the querie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.core.ahead import one_behind
 from headjax.core.errors import DataError, KernelError
 from headjax.mesh.distributed import fetch
 from headjax.models.inputs import counted_at
@@ -104,21 +105,6 @@ def offsets(weights: jax.Array) -> jax.Array:
 
 def _by_query(array: jax.Array) -> jax.Array:
     return jnp.swapaxes(array, 1, 2)
-
-
-T = TypeVar("T")
-
-
-def one_behind(items: Iterable[T]) -> Iterator[T]:
-    """Yield the items, each only after the next one has been asked for.
-
-    Dispatch is asynchronous, so fetching an item leaves the device busy with the next one.
-    """
-    previous: list[T] = []
-    for item in items:
-        yield from previous
-        previous = [item]
-    yield from previous
 
 
 def sum_over(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,11 +28,11 @@ from headjax.hub.layouts import LAYOUTS, Written, choose
 from headjax.hub.onnx import to_onnx
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
+from headjax.hub.sentences import without_sentences
 from headjax.hub.table import InexpressibleError
 from headjax.models.config import GenerativeConfig
 from headjax.models.model import Model
 from headjax.models.summary import summarize
-from headjax.models.tasks import NoTask, SentenceSimilarity
 from headjax.storage.directories import Layout, write_directory
 from headjax.storage.paths import path_of
 
@@ -80,18 +79,17 @@ def to_huggingface(
     if layout not in ("auto", *LAYOUTS, "onnx"):
         raise HeadjaxError(f"layout: {unknown_name('layout', layout, ['auto', *LAYOUTS, 'onnx'])}")
     declared.check(model.config.tensors(), model.params)
-    model = _without_similarity(model)
     if layout == "onnx":
         return to_onnx(model, directory)
-    imported = _imported(model)
-    chosen, name, written = choose(model, _families(model, family, imported), layout, own=family is None)
+    imported, plain = _imported(model), without_sentences(model)
+    chosen, name, written = choose(plain, _families(plain, family, imported), layout, own=family is None)
     entries = _export(declaring_tokenizer(model) if name == "remote" else model, directory, chosen, written, progress)
     return Exported(
         chosen.model_type,
         name,
         len(entries),
         sum(entry.size * entry.dtype.itemsize for entry in entries.values()),
-        padding=padding_cost(model, written.model) if name == "padded" else None,
+        padding=padding_cost(plain, written.model) if name == "padded" else None,
         bytes_before=imported.get("bytes") if imported else None,
         notes=_notes(model, chosen, imported),
     )
@@ -149,7 +147,8 @@ def imported_from(model: Model) -> str | None:
 
 def layout_of_export(model: Model) -> tuple[str, str]:
     """Return the family and the layout that `to_huggingface` would take."""
-    family, layout, _ = choose(model, _families(model, None, _imported(model)), "auto", own=True)
+    plain = without_sentences(model)
+    family, layout, _ = choose(plain, _families(plain, None, _imported(model)), "auto", own=True)
     return family.model_type, layout
 
 
@@ -184,13 +183,6 @@ def _families(model: Model, asked: str | Family | None, imported: Mapping[str, A
     origin = imported["family"] if imported else None
     foreign = model.tokenizer is not None
     return sorted(fitting, key=lambda f: (f.model_type != origin, foreign and f.tokenizer_class is not None))
-
-
-def _without_similarity(model: Model) -> Model:
-    """Return the model without an output that compares sentences, which has no parameters and no Hugging Face class."""
-    if not isinstance(getattr(model.config, "task", None), SentenceSimilarity):
-        return model
-    return model.replace(config=dataclasses.replace(model.config, task=NoTask()))  # type: ignore[call-arg]
 
 
 def _imported(model: Model) -> Mapping[str, Any] | None:

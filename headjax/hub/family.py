@@ -87,6 +87,8 @@ class Family:
     standard: Callable[[HeadShape, Kind], Kind] = multi_head
     tokenizer_class: str | None = None
     carried: tuple[str, ...] = ()
+    inside: tuple[str, str] | None = None
+    """`model_type` of a model that holds one of this family, and the field of its config that describes it."""
 
     @property
     def kinds(self) -> tuple[type, ...]:
@@ -96,6 +98,12 @@ class Family:
     def files(self) -> Mapping[str, str]:
         """Return the texts of files that are written beside the weights."""
         return {}
+
+    def own(self, fields: Fields) -> Fields:
+        """Return the fields of this family's model, which may be a part of another one."""
+        if self.inside is None or fields.data.get("model_type") != self.inside[0]:
+            return fields
+        return Fields(fields.group(self.inside[1]), f"{fields.file}: {self.inside[1]}", fields.tensors)
 
     def read(self, fields: Fields) -> ModelConfig:
         """Return the architecture that a `config.json` describes."""

@@ -24,6 +24,7 @@ from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SafetensorsFiles, shorten
+from headjax.hub.sentences import bound_maps, embedding_config, read_cased
 from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
@@ -38,7 +39,7 @@ _OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "Layer
 def from_huggingface(
     directory: str | Path,
     *,
-    family: Family | None = None,
+    family: str | Family | None = None,
     mesh: Mesh | None = None,
     dtype: str | None = None,
     progress: Progress = silent,
@@ -54,8 +55,9 @@ def from_huggingface(
 
     Args:
         directory: the directory.
-        family: reads the directory as this family; None is the one that `model_type` names. A family of your own goes
-            here (docs/huggingface.md, "Adding a family").
+        family: reads the directory as this family; None is the one that `model_type` names. Of CLIP's pair,
+            `clip_text_model` or `clip_vision_model` is read. A family of your own goes here (docs/huggingface.md,
+            "Adding a family").
         mesh: place the parameters on this mesh by the sharding rules, each device reading its own parts; None is one
             device.
         dtype: `float32`, `bfloat16` or `float16` to convert to; None keeps each tensor's type.
@@ -70,8 +72,10 @@ def from_huggingface(
     folder = path_of(directory)
     files = SafetensorsFiles(folder)
     fields = Fields.load(folder, files.entries)
-    family = _named_family(fields, (*FAMILIES, *REMOTE) if family is None else (family,))
+    family = family_of(fields, family)
+    fields = family.own(fields)
     config, companions = read_config(family, fields), read_companions(folder)
+    whole = embedding_config(config, folder, companions)
     bound = match(family, config, files)
     pieces = _by_array(bound)
     kinds = {path: _kind(own, files, dtype) for path, own in pieces.items()}
@@ -86,22 +90,30 @@ def from_huggingface(
         bytes=sum(array.nbytes for array in flatten(params).values()),
         config=dict(fields.data),
     )
-    return Model(config, params, (entry,), read_tokenizer(folder), companions)
+    if whole is not config:
+        params = {**params, "output": _load_maps(folder, whole.tensors(), mesh, dtype, progress)}
+    return Model(whole, params, (entry,), read_cased(folder, companions, read_tokenizer(folder)), companions)
 
 
 def config_of(directory: str | Path) -> ModelConfig:
     """Return the architecture of a Hugging Face directory; no tensor is read."""
     folder = path_of(directory)
     fields = Fields.load(folder, SafetensorsFiles(folder).entries)
-    return read_config(_named_family(fields, (*FAMILIES, *REMOTE)), fields)
+    config = read_config(family_of(fields), fields)
+    return embedding_config(config, folder, read_companions(folder))
 
 
-def _named_family(fields: Fields, families: Collection[Family]) -> Family:
-    """Return the family that a `config.json` names."""
-    name = fields.text("model_type")
-    for family in families:
-        if family.model_type == name:
-            return family
+def family_of(fields: Fields, asked: str | Family | None = None) -> Family:
+    """Return the family that a `config.json` names, or of several models in it the one asked for."""
+    name, families = fields.text("model_type"), (asked,) if isinstance(asked, Family) else (*FAMILIES, *REMOTE)
+    fitting = [family for family in families if name in (family.model_type, family.inside and family.inside[0])]
+    chosen = [family for family in fitting if asked in (None, family, family.model_type)]
+    if len(chosen) == 1:
+        return chosen[0]
+    if fitting:
+        said = f"not as {asked}" if asked else "say which by family, or --family of headjax import"
+        kinds = " or ".join(family.model_type for family in fitting)
+        raise fields.error("model_type", f"{name!r} is read as {kinds}; {said}")
     known = ", ".join(family.model_type for family in families)
     told = 'docs/huggingface.md tells how to add one ("Adding a family")'
     raise fields.error("model_type", f"{name!r} is not a known family; known: {known}; {told}")
@@ -215,6 +227,16 @@ def _load_params(
             return array
 
         return map_tensors(load, tensors)
+
+
+def _load_maps(folder: Path, tensors: Tensors, mesh: Mesh | None, dtype: str | None, progress: Progress) -> Params:
+    """Return the weights of the maps of sentence vectors."""
+    declared, found = tensors.get("output", {}), {}
+    for name, files, bound in bound_maps(folder, declared):
+        pieces = _by_array(bound)
+        kinds = {path: _kind(own, files, dtype) for path, own in pieces.items()}
+        found[name] = _load_params(declared[name], pieces, files, mesh, kinds, progress)
+    return found
 
 
 def _load(

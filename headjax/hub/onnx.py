@@ -14,6 +14,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import kind_of
 from headjax.hub.checking import EXPORTED, ONNX, Exported, example_batch, longest
 from headjax.hub.companions import write_companions
+from headjax.hub.sentences import without_sentences
 from headjax.models.model import Model
 from headjax.nn.compute import Compute
 from headjax.nn.passes import Pass
@@ -33,6 +34,7 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
     written, onnxruntime computes an example and the outputs are compared.
     """
     jax2onnx, onnxruntime = _libraries()
+    whole_model, model = model, without_sentences(model)
     batch = example_batch(model, length=_onnx_length(model, length))
     names = list(batch)
     whole = model(batch)
@@ -69,7 +71,7 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
             name: {"shape": ["batch", *array.shape[1:]], "dtype": str(array.dtype)} for name, array in batch.items()
         }
         (folder / "inputs.json").write_text(json.dumps(described, indent=2) + "\n")
-        write_companions(model, folder)
+        write_companions(whole_model, folder)
 
     write_directory(path_of(directory), write, Layout(ONNX, EXPORTED))
     size = sum(size_of(file) for file in path_of(directory).glob(f"{ONNX}*"))

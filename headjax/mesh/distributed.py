@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from headjax.core.errors import HeadjaxError, require
+from headjax.core.share import Share
 from headjax.mesh.mesh import batch_parts, batch_sharding, replicated
 
 
@@ -63,19 +63,8 @@ def everyones(answer: int) -> list[int]:
     return [int(each) for each in multihost_utils.process_allgather(np.array(answer, np.int32))]
 
 
-@dataclasses.dataclass(frozen=True)
-class BatchShare:
-    """The part of every global batch that one process reads: rows [index, index + 1) * batch_size / count.
-
-    Processes whose devices hold the same rows (a model axis over hosts) take the same index.
-    """
-
-    index: int = 0
-    count: int = 1
-
-
-def process_share(mesh: Mesh) -> BatchShare:
-    """Return the part of every global batch that this process's devices hold.
+def process_share(mesh: Mesh) -> Share:
+    """Return the part of every global batch that this process's devices hold: rows index * size / count and on.
 
     Processes whose devices hold the same examples (a model axis over hosts) have the same part.
     """
@@ -87,7 +76,7 @@ def process_share(mesh: Mesh) -> BatchShare:
     shards = sorted({frozenset(rows) for rows in held.values()}, key=min)
     divides = len({len(rows) for rows in shards}) == 1 and sum(len(rows) for rows in shards) == parts
     require(divides, "mesh", "its slices, data and fsdp axes do not divide evenly over the processes")
-    return BatchShare(shards.index(frozenset(held[jax.process_index()])), len(shards))
+    return Share(shards.index(frozenset(held[jax.process_index()])), len(shards))
 
 
 def on_this_process(tree: Any, mesh: Mesh) -> Any:

@@ -85,6 +85,7 @@ class Output(NamedTuple):
         probes: by head stack, a list over layers of the probe function's results; on request.
         extra_logits: by Hugging Face's names, further logits of tasks with more than one kind
             (`seq_relationship_logits`, `start_logits`, ...).
+        embeddings: `[batch, sentences, size]`, the sentence vectors of a model whose task is `SentenceSimilarity`.
     """
 
     hidden: jax.Array
@@ -93,6 +94,7 @@ class Output(NamedTuple):
     attention: dict[str, list[Any]] | None = None
     probes: dict[str, list[Any]] | None = None
     extra_logits: dict[str, jax.Array] | None = None
+    embeddings: jax.Array | None = None
 
     def require_logits(self, name: str | None = None) -> jax.Array:
         """Return the task's logits, or the extra logits of this name."""
@@ -100,6 +102,12 @@ class Output(NamedTuple):
         if logits is None:
             raise DataError(f"{name or 'logits'}: the model has no output for this task")
         return logits
+
+    def require_embeddings(self) -> jax.Array:
+        """Return the sentence vectors."""
+        if self.embeddings is None:
+            raise DataError("embeddings: the model's task is not sentence_similarity")
+        return self.embeddings
 
     def require_probes(self) -> dict[str, list[Any]]:
         """Return the probe function's results, see `probes`."""
@@ -137,7 +145,8 @@ class Loss(NamedTuple):
 class ModelConfig(Checked, abc.ABC):
     """Base of the families' configs, one flat dataclass each.
 
-    `attention`, `hidden` and `window` are tuples with an entry for each layer; a single value is that of every layer.
+    `attention`, `hidden`, `window` and `attention_norm` are tuples with an entry for each layer; a single value is that
+    of every layer.
 
         >>> config = headjax.demo_model().config
         >>> config.width, len(config.attention), config.hidden
@@ -191,7 +200,7 @@ class ModelConfig(Checked, abc.ABC):
             count = getattr(self, fields["num_layers"])
             for name in (fields[name] for name in BY_LAYER if name in fields):
                 value = getattr(self, name)
-                value = None if name == "window" and value == () else value
+                value = getattr(Layer, name, ()) if value == () else value
                 if not isinstance(value, tuple) and isinstance(count, int) and 0 < count <= LISTED_MAX:
                     object.__setattr__(self, name, (value,) * count)
         super().__post_init__()
@@ -252,7 +261,8 @@ class ModelConfig(Checked, abc.ABC):
             stacks[stack] = Stack(
                 layers=tuple(layers),
                 position_bias=getattr(self, fields["position_bias"]) if "position_bias" in fields else None,
-                causal=stack == "decoder",
+                causal=stack == "decoder" or getattr(self, "causal", False),
+                normed=not getattr(self, "pooled_norm", False),
                 shared=getattr(self, "shared_layers", False),
             )
         return stacks
@@ -380,7 +390,7 @@ class ModelConfig(Checked, abc.ABC):
         return length, length
 
 
-BY_LAYER = ("attention", "cross_attention", "hidden", "window")
+BY_LAYER = ("attention", "cross_attention", "hidden", "window", "attention_norm")
 """Fields of a `Layer` that may differ from layer to layer."""
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from headjax.core.class_names import IGNORED
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.kind import Kind
 from headjax.core.ranges import Range
@@ -21,7 +22,7 @@ from headjax.models.tasks.task_output import task_answer
 from headjax.nn.cache import DecodingState, Prompt
 from headjax.nn.embeddings import PositionKind, Positions, TokenEmbeddings
 from headjax.nn.multi_head import MultiHeadAttention
-from headjax.nn.outputs import IGNORED, Linear, VocabularyLogits, cross_entropy
+from headjax.nn.outputs import Linear, VocabularyLogits, cross_entropy
 from headjax.nn.passes import Pass
 from headjax.nn.residuals import ResidualKind
 from headjax.nn.stack import TransformerStack
@@ -135,7 +136,7 @@ class DecoderConfig(GenerativeConfig):
             return Output(hidden=hidden, logits=model.output(hidden, model.embeddings.token))
         last = last_tokens(batch, self.padding_token)  # [batch]
         pooled = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]  # [batch, width]
-        return task_answer(model.output, Features(hidden, pooled, model.embeddings.token), call)
+        return task_answer(model.output, Features(hidden, pooled, model.embeddings.token, batch), call)
 
     def prompt(self, model: Any, batch: Batch, call: Pass, new_tokens: int) -> Prompt:
         tokens = batch_tokens(batch)

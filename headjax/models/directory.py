@@ -23,7 +23,7 @@ from headjax.core.tensors import Params
 from headjax.models.config import ModelConfig
 from headjax.storage import checksums
 from headjax.storage.arrays import read_params, write_params
-from headjax.storage.directories import Layout, write_directory
+from headjax.storage.directories import Layout, check_model, write_directory
 from headjax.storage.files import json_text, parse_json
 from headjax.storage.paths import check_name, files_below, path_of
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -109,9 +109,7 @@ class ModelFolder:
     def config(self) -> ModelConfig:
         """The model's config."""
         folder, file = self.path, self.path / "config.json"
-        if not file.is_file():
-            hint = f"; do you mean {folder / 'model'}?" if (folder / "model" / "config.json").is_file() else ""
-            raise CheckpointError(f"{folder}: not a model directory (it has no config.json){hint}")
+        check_model(folder)
         data = self._json("config.json")
         if isinstance(data, dict) and "model_type" in data:
             raise CheckpointError(f"{folder}: a Hugging Face directory; headjax.from_huggingface reads it")

@@ -1,4 +1,4 @@
-"""The encoder: BERT, DistilBERT, RoBERTa, MPNet, ELECTRA and ALBERT."""
+"""The encoder: BERT, DistilBERT, RoBERTa, MPNet, ELECTRA, ALBERT, ModernBERT, CLIP's texts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from headjax.core.errors import require
@@ -15,16 +16,20 @@ from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal
 from headjax.models.config import Batch, Loss, ModelConfig, Output
-from headjax.models.inputs import abstract_integers, embedded, reading
+from headjax.models.inputs import abstract_integers, batch_tokens, embedded, reading
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
 from headjax.models.tasks.task_output import task_answer
 from headjax.nn.embeddings import PositionKind, Positions, RelativeBuckets, TokenEmbeddings
 from headjax.nn.feed_forward import ActivationName, fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm, Norm
-from headjax.nn.outputs import Pooler
+from headjax.nn.operands import Mask
+from headjax.nn.outputs import Pooler, PoolerInputs
 from headjax.nn.passes import Pass
 from headjax.nn.stack import TransformerStack
+
+LARGEST = 2
+"""The `end_token` that stands for the largest id."""
 
 
 @kind("encoder")
@@ -50,10 +55,16 @@ class EncoderConfig(ModelConfig):
         embedding_size: size of the embeddings, mapped to the width (ALBERT); None is the width, without a map.
         embedding_norm: whether the embeddings are normalised, by `norm`.
         position_bias: relative positions in the self-attention (MPNet), or None.
+        causal: whether tokens see those before them alone (CLIP).
         window: self-attention of a layer sees only keys at a distance below this (sliding window); None is any.
         shared_layers: whether all layers are one layer, applied again and again (ALBERT).
+        attention_norm: whether a norm stands before a layer's self-attention; the first layer of ModernBERT has none.
+        end_token: `pooled` is the hidden state of the first token of this id (CLIP), where 2 stands for the largest id
+            of a text, as in CLIP's first configs; None pools otherwise.
         pooler: activation of the map that makes `pooled` of the first token, or None for no such map.
-        pooler_dropout: rate on the first token before it.
+        pooler_reads: `first` token, the `mean` of all, or each of the `tokens`, for tasks about tokens.
+        pooler_bias, pooler_norm: whether the map has a bias, and the normalisation behind it (ModernBERT), or None.
+        pooler_dropout: rate on what it reads.
         task: the task output.
     """
 
@@ -70,9 +81,15 @@ class EncoderConfig(ModelConfig):
     embedding_norm: bool = True
     norm: Norm = LayerNorm(1e-12)
     position_bias: RelativeBuckets | None = None
+    causal: bool = False
     window: tuple[Size | None, ...] = ()
+    attention_norm: tuple[bool, ...] = ()
     shared_layers: bool = False
+    end_token: Count | None = None
     pooler: ActivationName | None = "tanh"
+    pooler_reads: PoolerInputs = "first"
+    pooler_bias: bool = True
+    pooler_norm: Norm | None = None
     pooler_dropout: Rate = 0.0
     task: TaskOutput = NoTask()
     dropout: Rate = 0.1
@@ -99,10 +116,18 @@ class EncoderConfig(ModelConfig):
 
     def validate(self) -> None:
         self.position_table.validate()
-        pooled = self.pooler is not None or not self.task.needs_pooler
+        pooled = self.pools or not self.task.needs_pooler
         require(pooled, "pooler", "the task reads the pooled vector, so the model needs a pooler")
-        equal = not self.shared_layers or len(set(zip(self.attention, self.hidden, self.window, strict=True))) == 1
+        require(self.pooler is None or self.end_token is None, "end_token", "is for models without a pooler")
+        equal = not self.shared_layers or len(set(self.stacks()["encoder"].layers)) == 1
         require(equal, "shared_layers", "layers that are one layer must be equal")
+        before = all(self.attention_norm) or self.residual == "pre_norm"
+        require(before, "attention_norm", f"the residual {self.residual} cannot be without it")
+
+    @property
+    def pools(self) -> bool:
+        """Whether there is a pooled vector."""
+        return self.pooler is not None or self.end_token is not None
 
     @property
     def position_table(self) -> Positions:
@@ -124,7 +149,8 @@ class EncoderConfig(ModelConfig):
             norm=self.norm if self.embedding_norm else None,
             dropout=self.embeddings_rate,
         )
-        pooler = {} if self.pooler is None else {"pooler": Pooler(self.width, self.pooler, self.pooler_dropout)}
+        how: dict[str, Any] = {"reads": self.pooler_reads, "norm": self.pooler_norm, "bias": self.pooler_bias}
+        pooler = {} if self.pooler is None else {"pooler": Pooler(self.width, self.pooler, self.pooler_dropout, **how)}
         return {
             "embeddings": embeddings,
             "encoder": TransformerStack(self.stacks()["encoder"]),
@@ -137,13 +163,28 @@ class EncoderConfig(ModelConfig):
 
     def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
         call = reading(self.position_table, batch, call)
+        if self.causal:
+            mask = dataclasses.replace(call.attention.mask or Mask(), causal=True)
+            call = call._replace(attention=call.attention._replace(mask=mask))
         if self.position_bias is None:
             return call
         return call._replace(attention=call.attention._replace(positions=None))  # distances count padding
 
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
-        pooled = None if self.pooler is None else model.pooler(hidden, fold(call.key, 2))  # [batch, width]
-        return task_answer(model.output, Features(hidden, pooled, model.embeddings.token), call)
+        read, pooled = hidden, None
+        if self.pooler is not None:
+            pooled = model.pooler(hidden, fold(call.key, 2), self.counted(batch))  # [batch, width]
+        if self.end_token is not None:
+            pooled = hidden[jnp.arange(len(hidden)), self.ends(batch_tokens(batch))]
+        if pooled is not None and pooled.ndim == 3:  # of every token
+            read, pooled = pooled, pooled[:, 0]
+        return task_answer(model.output, Features(read, pooled, model.embeddings.token, batch), call)._replace(
+            hidden=hidden
+        )
+
+    def ends(self, tokens: jax.Array) -> jax.Array:
+        """Return where each text of tokens `[batch, length]` ends, `[batch]`."""
+        return jnp.argmax(tokens if self.end_token == LARGEST else tokens == self.end_token, axis=1)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.task.loss(output, batch)
@@ -166,6 +207,6 @@ class EncoderConfig(ModelConfig):
 
     def flops(self, length: int) -> int:
         mapped = 0 if self.embedding_size is None else 2 * length * self.embedding_size * self.width
-        pooled = 0 if self.pooler is None else 2 * self.width**2
+        pooled = 0 if self.pooler is None else 2 * self.width**2 * (length if self.pooler_reads == "tokens" else 1)
         layers = self.stacks()["encoder"].flops(length)
         return mapped + layers + pooled + self.task.flops(self.width, self.vocabulary, length)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from headjax.core.class_names import IGNORED
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, Positive, Rate, Size
 from headjax.core.kind import Kind
@@ -32,7 +33,7 @@ from headjax.nn.feed_forward import fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import RMSNorm
 from headjax.nn.operands import Mask
-from headjax.nn.outputs import IGNORED, VocabularyLogits, cross_entropy
+from headjax.nn.outputs import VocabularyLogits, cross_entropy
 from headjax.nn.passes import Pass
 from headjax.nn.stack import TransformerStack
 

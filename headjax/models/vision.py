@@ -1,14 +1,17 @@
-"""Vision Transformers (ViT and DeiT): images as sequences of patches."""
+"""Vision Transformers (ViT, DeiT, DINOv2, CLIP): images as sequences of patches."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
+from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Listed, Size
 from headjax.core.kind import Kind
@@ -23,10 +26,10 @@ from headjax.nn.feed_forward import ActivationName, fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm, Norm
 from headjax.nn.operands import Dropout
-from headjax.nn.outputs import IGNORED, Pooler
+from headjax.nn.outputs import Pooler
 from headjax.nn.passes import Pass
 from headjax.nn.projections import into_heads
-from headjax.nn.residuals import ResidualKind
+from headjax.nn.residuals import BEFORE, ResidualKind
 from headjax.nn.stack import TransformerStack
 
 NO_TOKENS = Vocabulary(0, 0)
@@ -49,7 +52,12 @@ class VisionConfig(ModelConfig):
         patch_size: height and width of a patch, in pixels.
         channels: values per pixel.
         distillation_token: whether there is a distillation token beside the class token (DeiT; Touvron et al. 2021).
+        patch_bias: whether the map of patches has a bias.
+        embedding_norm: whether patches and tokens are normalised, by `norm`, before the first layer (CLIP).
+        resized: whether images of other sizes are read too, with positions resized to theirs (DINOv2).
         pooler: activation of the map that makes `pooled` of the class token; None takes the token itself.
+        pooled_norm: whether `norm` behind the last layer is that of `pooled` alone (CLIP).
+        patch_mean: whether `pooled` is the class token and the mean of the patches, side by side (DINOv2's classifier).
         task: the task output.
     """
 
@@ -61,9 +69,14 @@ class VisionConfig(ModelConfig):
     patch_size: Size = 16
     channels: Size = 3
     distillation_token: bool = False
+    patch_bias: bool = True
+    embedding_norm: bool = False
+    resized: bool = False
     residual: ResidualKind = "pre_norm"
     norm: Norm = LayerNorm(1e-6)
     pooler: ActivationName | None = None
+    pooled_norm: bool = False
+    patch_mean: bool = False
     task: TaskOutput = NoTask()
     initializer: Initializer = TruncatedNormal(0.02)
 
@@ -79,14 +92,30 @@ class VisionConfig(ModelConfig):
         require(not self.task.needs_tokens, "task", "it is about tokens of a text, and the model reads images")
         distilled = self.distillation_token or not isinstance(self.task, DistilledClassification)
         require(distilled, "distillation_token", "the distilled task reads it, so there must be one")
+        alone = self.pooler is None and not isinstance(self.task, DistilledClassification)
+        require(alone or not self.patch_mean, "patch_mean", "is read without a pooler, by tasks of one classifier")
+        last = self.residual in BEFORE and self.pooler is None and not self.patch_mean
+        require(last or not self.pooled_norm, "pooled_norm", "is for pre_norm layers and the class token alone")
 
     @property
     def length(self) -> int:
         """Number of vectors of an image: its patches and the tokens before them."""
         return (self.image_size // self.patch_size) ** 2 + 1 + self.distillation_token
 
+    @property
+    def pools(self) -> bool:
+        """Whether there is a pooled vector."""
+        return True
+
+    @property
+    def features(self) -> int:
+        """Size of what the task reads."""
+        return 2 * self.width if self.patch_mean else self.width
+
     def parts(self) -> dict[str, nnx.Module]:
-        pooler = {} if self.pooler is None else {"pooler": Pooler(self.width, self.pooler)}
+        pooler: dict[str, nnx.Module] = {} if self.pooler is None else {"pooler": Pooler(self.width, self.pooler)}
+        if self.pooled_norm:
+            pooler["pooled_norm"] = self.norm.module(self.width)
         return {
             "patches": PatchEmbeddings(
                 self.width,
@@ -94,18 +123,23 @@ class VisionConfig(ModelConfig):
                 self.patch_size,
                 self.channels,
                 distillation_token=self.distillation_token,
+                bias=self.patch_bias,
+                norm=self.norm if self.embedding_norm else None,
                 dropout=self.embeddings_rate,
             ),
             "encoder": TransformerStack(self.stacks()["encoder"]),
             **pooler,
-            "output": self.task.module(self.width, NO_TOKENS),
+            "output": self.task.module(self.features, NO_TOKENS),
         }
 
     def enter(self, model: Any, stack: str, batch: Batch, call: Pass) -> jax.Array:
-        images, expected = batch_array(batch, "pixel_values"), (self.channels, self.image_size, self.image_size)
-        if images.ndim != 4 or images.shape[1:] != expected:
-            sizes = ", ".join(map(str, expected))
-            raise DataError(f"pixel_values: expected [batch, {sizes}], got {list(images.shape)}")
+        images, side = batch_array(batch, "pixel_values"), self.image_size
+        sides = images.shape[2:]
+        fits = min(sides, default=0) >= self.patch_size if self.resized else sides == (side, side)
+        if images.ndim != 4 or images.shape[1] != self.channels or not fits:
+            each = f"at least {self.patch_size}" if self.resized else side
+            expected = f"[batch, {self.channels}, {each}, {each}]"
+            raise DataError(f"pixel_values: expected {expected}, got {list(images.shape)}")
         x: jax.Array = model.patches(images, fold(call.key, 0))
         return x
 
@@ -113,8 +147,11 @@ class VisionConfig(ModelConfig):
         return call.reading(query_mask=self.counted(batch), key=fold(call.key, 1))
 
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
-        pooled = hidden[:, 0] if self.pooler is None else model.pooler(hidden, fold(call.key, 2))
-        return task_answer(model.output, Features(hidden, pooled, None), call)
+        pooled = hidden[:, 0] if self.pooler is None else model.pooler(hidden, fold(call.key, 2))  # [batch, width]
+        pooled = model.pooled_norm(pooled) if self.pooled_norm else pooled
+        if self.patch_mean:
+            pooled = jnp.concatenate([pooled, hidden[:, 1 + self.distillation_token :].mean(axis=1)], axis=1)
+        return task_answer(model.output, Features(hidden, pooled, None, batch), call)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.task.loss(output, batch)
@@ -137,7 +174,9 @@ class VisionConfig(ModelConfig):
 
     def count_tokens(self, batch: Batch) -> jax.Array:
         """The patches and tokens of all images."""
-        return jnp.asarray(batch_array(batch, "pixel_values").shape[0] * self.length)
+        images, _, *sides = batch_array(batch, "pixel_values").shape
+        patches = math.prod(side // self.patch_size for side in sides)
+        return jnp.asarray(images * (patches + 1 + self.distillation_token))
 
     def ranges(self) -> dict[str, Range]:
         return self.task.ranges(NO_TOKENS)
@@ -153,11 +192,11 @@ class VisionConfig(ModelConfig):
         patches = 2 * (self.image_size // self.patch_size) ** 2 * self.channels * self.patch_size**2 * self.width
         pooled = 0 if self.pooler is None else 2 * self.width**2
         layers = self.stacks()["encoder"].flops(self.length)
-        return patches + layers + pooled + self.task.flops(self.width, NO_TOKENS, self.length)
+        return patches + layers + pooled + self.task.flops(self.features, NO_TOKENS, self.length)
 
 
 class PatchEmbeddings(nnx.Module):
-    """dropout([class token, distillation token, patch_1 W + b, patch_2 W + b, ...] + positions).
+    """dropout(norm([class token, distillation token, patch_1 W + b, patch_2 W + b, ...] + positions)).
 
     The image is cut into squares, row by row (Dosovitskiy et al. 2021, equation 1).
 
@@ -167,19 +206,31 @@ class PatchEmbeddings(nnx.Module):
         patch_size: height and width of a patch, in pixels.
         channels: values per pixel.
         distillation_token: whether there is a distillation token.
+        bias: whether there is a b.
+        norm: normalisation of the sum, or None.
         dropout: rate on the result.
     """
 
     def __init__(
-        self, width: int, length: int, patch_size: int, channels: int, *, distillation_token: bool, dropout: float
+        self,
+        width: int,
+        length: int,
+        patch_size: int,
+        channels: int,
+        *,
+        distillation_token: bool = False,
+        bias: bool = True,
+        norm: Norm | None = None,
+        dropout: float = 0.0,
     ) -> None:
         self.dropout = dropout
         square = (channels, patch_size, patch_size)
         self.kernel = weight((*square, width), (None, None, None, "embed"), inputs=(0, 1, 2))
-        self.bias = weight((width,), ("embed",), Zeros(), decay=False)
+        self.bias = weight((width,), ("embed",), Zeros(), decay=False) if bias else None
         self.class_token = weight((width,), ("embed",))
         self.position = weight((length, width), (None, "embed"))
         self.distillation_token = weight((width,), ("embed",)) if distillation_token else None
+        self.norm = None if norm is None else norm.module(width)
 
     def __call__(self, images: jax.Array, key: jax.Array | None) -> jax.Array:
         """`[batch, channels, height, width]` pixels to `[batch, length, width]`."""
@@ -188,12 +239,39 @@ class PatchEmbeddings(nnx.Module):
         patches = into_heads(self.cut(images).astype(kernel.dtype), kernel, self.bias)  # [batch, patches, width]
         tokens = [token[...] for token in (self.class_token, self.distillation_token) if token is not None]
         first = jnp.broadcast_to(jnp.stack(tokens)[None], (images.shape[0], len(tokens), width))
-        x = jnp.concatenate([first, patches], axis=1) + self.position[None]  # [batch, length, width]
-        return Dropout(self.dropout, key)(x)
+        x = jnp.concatenate([first, patches], axis=1)  # [batch, length, width]
+        x = x + self.positions(len(tokens), *images.shape[2:])[None]
+        return Dropout(self.dropout, key)(x if self.norm is None else self.norm(x))
+
+    def positions(self, tokens: int, *sides: int) -> jax.Array:
+        """Return the positions `[length, width]` of an image of these sides; those of patches are resized to them."""
+        patch, square = self.kernel.shape[-2], math.isqrt(self.position.shape[0] - tokens)
+        high, wide = (side // patch for side in sides)
+        if (high, wide) == (square, square):
+            return self.position[...]
+        grid = self.position[tokens:].reshape(square, square, -1)
+        resize = [jnp.asarray(bicubic(square, side), grid.dtype) for side in (high, wide)]
+        grid = jnp.einsum("hy,wx,yxd->hwd", *resize, grid, precision="highest")
+        return jnp.concatenate([self.position[:tokens], grid.reshape(high * wide, -1)])
 
     def cut(self, images: jax.Array) -> jax.Array:
         """`[batch, channels, height, width]` pixels to `[batch, patches, channels * patch_size^2]`."""
-        batch, channels, size = images.shape[:3]
+        batch, channels, height, width = images.shape
         patch = self.kernel.shape[-2]
-        grid = images.reshape(batch, channels, size // patch, patch, size // patch, patch)
-        return grid.transpose(0, 2, 4, 1, 3, 5).reshape(batch, (size // patch) ** 2, -1)
+        high, wide = height // patch, width // patch
+        grid = images[:, :, : high * patch, : wide * patch].reshape(batch, channels, high, patch, wide, patch)
+        return grid.transpose(0, 2, 4, 1, 3, 5).reshape(batch, high * wide, -1)
+
+
+def bicubic(old: int, new: int) -> np.ndarray:
+    """Return the matrix `[new, old]` that resizes a line by cubic convolution (Keys 1981), with PyTorch's a = -3/4."""
+    places = (np.arange(new) + 0.5) * old / new - 0.5
+    first, a = np.floor(places).astype(int), -0.75
+    found = np.zeros((new, old))
+    for step in (-1, 0, 1, 2):
+        distance = np.abs(places - first - step)
+        near = ((a + 2.0) * distance - (a + 3.0)) * distance**2 + 1.0
+        far = a * (((distance - 5.0) * distance + 8.0) * distance - 4.0)
+        kept = np.clip(first + step, 0, old - 1)
+        np.add.at(found, (np.arange(new), kept), np.where(distance <= 1.0, near, far))
+    return found

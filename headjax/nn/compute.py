@@ -30,7 +30,8 @@ class Compute(Checked):
         attention: attention implementation, `auto` or a name in `headjax.nn.kernels.KERNELS`.
         remat: activations that the backward pass recomputes: `none`, `dots` for all but matrix products, `full` for all
             but each layer's input.
-        scan: whether the layers of a group are scanned (compile time independent of depth) or unrolled.
+        scan: whether the layers of a group are scanned (compile time independent of depth) or unrolled (on an H100
+            1.3 to 1.4 times as fast a training step).
     """
 
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -15,12 +15,13 @@ from headjax.core.tensors import weight
 from headjax.nn.operands import Dropout
 from headjax.nn.projections import bias_weight, into_heads
 
-ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
+ActivationName = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
     "gelu": gelu,
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
     "silu": jax.nn.silu,
     "tanh": jnp.tanh,
 }

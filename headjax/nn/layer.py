@@ -40,6 +40,7 @@ class Layer:
             evenly from 0 at the first layer (Huang et al. 2016; DeiT).
         attention_softcap: cap of the self-attention's logits, see `Call`; None is none.
         window: self-attention sees only keys at a distance below this, before and after (sliding window); None is any.
+        attention_norm: whether `norm` stands before self-attention too, where it does before sub-layers.
         depth: number of layers of the stack.
     """
 
@@ -59,6 +60,7 @@ class Layer:
     stochastic_depth: float = 0.0
     attention_softcap: float | None = None
     window: int | None = None
+    attention_norm: bool = True
     depth: int = 1
 
     @property
@@ -104,15 +106,16 @@ class TransformerLayer(nnx.Module):
     def __init__(self, config: Layer) -> None:
         self.config, width = config, config.width
         self.attention = config.attention.module(width, width)
-        self.attention_residual = self._residual()
+        self.attention_residual = self._residual(normed=config.attention_norm)
         if config.cross_attention is not None:
             self.cross_attention = config.cross_attention.module(width, width)
             self.cross_attention_residual = self._residual()
         self.feed_forward = config.make_feed_forward()
         self.feed_forward_residual = self._residual()
 
-    def _residual(self) -> Residual:
-        return Residual(self.config.residual, self.config.norm, self.config.width, self.config.alpha)
+    def _residual(self, normed: bool = True) -> Residual:
+        config = self.config
+        return Residual(config.residual, config.norm if normed else None, config.width, config.alpha)
 
     def __call__(
         self, x: jax.Array, call: Pass, number: jax.Array | int = 0, cache: LayerCache | None = None

@@ -64,7 +64,13 @@ class Normalisation(nnx.Module, abc.ABC):
 @kind("layer_norm")
 @dataclasses.dataclass(frozen=True)
 class LayerNorm(Norm):
-    """gamma * (x - mean) / sqrt(variance + epsilon) + beta (Ba et al. 2016)."""
+    """gamma * (x - mean) / sqrt(variance + epsilon) + beta (Ba et al. 2016).
+
+    Attributes:
+        bias: whether there is a beta.
+    """
+
+    bias: bool = True
 
     def module(self, width: int, axis: str | None = "embed") -> LayerNormalisation:
         return LayerNormalisation(self, width, axis)
@@ -73,15 +79,14 @@ class LayerNorm(Norm):
 class LayerNormalisation(Normalisation):
     """The module of `LayerNorm`."""
 
-    bias: nnx.Param[Any]
-
-    def __init__(self, config: Norm, width: int, axis: str | None) -> None:
+    def __init__(self, config: LayerNorm, width: int, axis: str | None) -> None:
         super().__init__(config, width, axis)
-        self.bias = weight((width,), (axis,), Zeros(), decay=False)
+        self.bias = weight((width,), (axis,), Zeros(), decay=False) if config.bias else None
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         normal = standardised(inputs.astype(jnp.float32), self.config.epsilon).astype(inputs.dtype)  # [..., width]
-        return normal * _row(self.scale[...], normal) + _row(self.bias[...], normal)
+        scaled = normal * _row(self.scale[...], normal)
+        return scaled if self.bias is None else scaled + _row(self.bias[...], normal)
 
 
 @kind("rms_norm")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from headjax.core.class_names import IGNORED
 from headjax.core.tensors import Zeros, weight
 from headjax.nn.feed_forward import ACTIVATIONS, ActivationName
+from headjax.nn.norms import Norm, small_norm
 from headjax.nn.operands import Dropout
 from headjax.nn.projections import Weight, bias_weight, into_heads
-
-IGNORED = -100
-"""The label of positions that carry no loss."""
 
 
 class VocabularyLogits(nnx.Module):
@@ -64,36 +63,62 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) 
 
 
 class Linear(nnx.Module):
-    """X W + b; `bias` may be None."""
+    """X W + b, or X W."""
 
     bias: nnx.Param[Any] | None
 
-    def __init__(self, width: int, size: int, config: Any = None) -> None:
+    def __init__(self, width: int, size: int, config: Any = None, *, bias: bool = True) -> None:
         self.config = config
         self.kernel = weight((width, size), ("embed", None))
-        self.bias = weight((size,), (None,), Zeros(), decay=False)
+        self.bias = weight((size,), (None,), Zeros(), decay=False) if bias else None
 
     def logits(self, inputs: jax.Array) -> jax.Array:
         """`[..., width]` to float32 `[..., size]`."""
         return into_heads(inputs, self.kernel, self.bias).astype(jnp.float32)
 
 
+PoolerInputs = Literal["first", "mean", "tokens"]
+
+
 class Pooler(Linear):
-    """phi(dropout(h_0) W + b), h_0 the first token's hidden state.
+    """norm(phi(dropout(h) W + b)), h the first token's hidden state, the tokens' mean, or that of each token.
 
     BERT pools with tanh in every model; the first layer of RoBERTa's classification output is the same map with a
-    dropout before it, and that of DistilBERT's has ReLU for phi.
+    dropout before it, and that of DistilBERT's has ReLU for phi. ModernBERT's outputs begin with the map and a norm.
 
     Attributes:
         activation: phi.
-        dropout: rate on the first token's hidden state.
+        dropout: rate on h.
+        reads: what h is.
+        norm: the normalisation, or None.
     """
 
-    def __init__(self, width: int, activation: ActivationName = "tanh", dropout: float = 0.0) -> None:
-        super().__init__(width, width)
-        self.activation, self.dropout = activation, dropout
+    def __init__(
+        self,
+        width: int,
+        activation: ActivationName = "tanh",
+        dropout: float = 0.0,
+        *,
+        reads: PoolerInputs = "first",
+        norm: Norm | None = None,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(width, width, bias=bias)
+        self.activation, self.dropout, self.reads = activation, dropout, reads
+        self.norm = small_norm(norm, width)
 
-    def __call__(self, hidden: jax.Array, key: jax.Array | None) -> jax.Array:
-        """`[batch, length, width]` to `[batch, width]`."""
-        first = Dropout(self.dropout, key)(hidden[:, 0])  # [batch, width]
-        return ACTIVATIONS[self.activation](into_heads(first, self.kernel, self.bias))
+    def __call__(self, hidden: jax.Array, key: jax.Array | None, counted: jax.Array | None = None) -> jax.Array:
+        """`[batch, length, width]` to `[batch, width]`, or of each token; the mean is of those that are `counted`."""
+        x = Dropout(self.dropout, key)(_read(hidden, self.reads, counted))
+        x = ACTIVATIONS[self.activation](into_heads(x, self.kernel, self.bias))
+        return x if self.norm is None else self.norm(x)
+
+
+def _read(hidden: jax.Array, reads: PoolerInputs, counted: jax.Array | None) -> jax.Array:
+    """Return what a pooler reads of hidden states `[batch, length, width]`; the mean is of those that are counted."""
+    if reads != "mean":
+        return hidden if reads == "tokens" else hidden[:, 0]
+    if counted is None:
+        return hidden.mean(axis=1)
+    weights = counted.astype(hidden.dtype)  # [batch, length]
+    return jnp.einsum("bl,blw->bw", weights, hidden) / jnp.maximum(weights.sum(axis=1, keepdims=True), 1)

@@ -96,9 +96,9 @@ class LayerGroup:
     ) -> tuple[jax.Array, list[dict[str, Any]]]:
         """Return the last layer's output and the report of each layer, unrolled; caches are a list."""
         body, columns, reports = self._body(layers, call), self._own(columns), []
-        weights = nnx.state(layers, Beside) if self.shared else layers
-        for i in range(self.count):
-            own = layers[i] if isinstance(layers, nnx.List) else _slice(weights, i)
+        apart = isinstance(layers, nnx.List)
+        weights: Any = layers if apart else _split(nnx.state(layers, Beside) if self.shared else layers, self.count)
+        for i, own in enumerate(weights):
             cache = None if caches is None else caches[i]
             x, report = body(x, (own, jnp.int32(self.start + i), _slice(columns, i), cache))
             reports.append(report)
@@ -152,6 +152,13 @@ def _stacked(layers: Sequence[Params]) -> Params:
     return jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
 
 
+def _split(tree: Any, count: int) -> list[Any]:
+    """Return a stacked tree's slices. The gradient is one concatenation, where that of indexing adds padded arrays."""
+    arrays, kind = jax.tree.flatten(tree)
+    slices = [[part[0] for part in jax.lax.split(array, (1,) * count)] for array in arrays]
+    return [jax.tree.unflatten(kind, own) for own in zip(*slices, strict=True)] if arrays else [tree] * count
+
+
 def _slice(tree: Any, index: int) -> Any:
     return jax.tree.map(lambda array: array[index], tree)
 
@@ -164,6 +171,7 @@ class Stack:
         layers: the layers, any formulation each.
         position_bias: bias of the self-attention's logits, shared by all layers; or None.
         causal: whether tokens see those before them alone.
+        normed: whether layers that leave the stream as it is are followed by a norm.
         shared: whether all layers are one layer, with one set of parameters (ALBERT, Lan et al. 2020, section 3.1).
             Probes and gates distinguish the depths; a change of parameters changes every depth.
     """
@@ -171,12 +179,13 @@ class Stack:
     layers: tuple[Layer, ...]
     position_bias: RelativeBuckets | None = None
     causal: bool = False
+    normed: bool = True
     shared: bool = False
 
     @property
     def final_norm(self) -> Norm | None:
         """Normalisation of the output, where the layers do not normalise the stream."""
-        return self.layers[0].norm if self.layers[0].residual in BEFORE else None
+        return self.layers[0].norm if self.layers[0].residual in BEFORE and self.normed else None
 
     @property
     def crossed(self) -> bool:

@@ -1,4 +1,4 @@
-// Tables sort by a click on a heading.
+// Tables sort by a click on a heading; of the named figures of a section a menu shows one.
 "use strict";
 
 function sortBy(heading) {
@@ -18,4 +18,17 @@ function sortBy(heading) {
 
 for (const heading of document.querySelectorAll("th button")) {
   heading.addEventListener("click", () => sortBy(heading.closest("th")));
+}
+
+for (const section of document.querySelectorAll("section")) {
+  const named = [...section.querySelectorAll("figure[data-name]")];
+  if (named.length < 2) continue;
+  const label = document.createElement("label"), menu = document.createElement("select");
+  const show = () => named.forEach((figure, place) => { figure.hidden = place !== menu.selectedIndex; });
+  menu.append(...named.map((figure) => new Option(figure.dataset.name)));
+  menu.addEventListener("change", show);
+  label.className = "menu";
+  label.append("Show ", menu);
+  named[0].before(label);
+  show();
 }

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A plot with its caption, which explains the plot and the measurement."""
+    """A plot with its caption, which explains plot and measurement; of a section's named ones a menu shows one."""
 
     plot: Plot
     caption: str
+    name: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +59,7 @@ def render_page(
     scripts = ["page.js", "viewer.js"] if any(section.viewer is not None for section in sections) else ["page.js"]
     script = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    embedded = [
-        (section, [(_image(picture.plot), picture.plot.alt, picture.caption) for picture in section.figures])
-        for section in sections
-    ]
+    embedded = [(each, [(_image(picture.plot), picture) for picture in each.figures]) for each in sections]
     return environment.get_template("page.html").render(
         title=title,
         summary=summary,

@@ -108,6 +108,13 @@ def check_target(path: Path, layout: Layout) -> None:
         raise CheckpointError(f"{path}: holds {others[0]}{more}, not written by headjax; choose another folder")
 
 
+def check_model(folder: Path) -> None:
+    """Check that a folder is a model directory, headjax's or of Hugging Face."""
+    if not (folder / "config.json").is_file():
+        hint = f"; do you mean {folder / 'model'}?" if (folder / "model" / "config.json").is_file() else ""
+        raise CheckpointError(f"{folder}: not a model directory (it has no config.json){hint}")
+
+
 def check_own(path: Path) -> None:
     """Check that a directory which is to be replaced has no file that its record lacks; one without a record passes."""
     record = read_checksums(path)

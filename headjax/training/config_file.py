@@ -39,22 +39,32 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
         ConfigError: a missing file, an error inside it, or an override that cannot be read. Names and values are
             checked when the config is built, see `train_config`.
     """
-    scheme = re.match("[a-z0-9]+://", spec)  # the file may lie in a bucket
-    start = scheme.end() if scheme else 0
-    path, _, argument = spec[start:].partition(":")
-    config = _made(spec[:start] + path, argument)
+    path, argument = config_place(spec)
+    config = _made(path, argument)
     # A kind says which fields its group has: kinds come first, those of outer groups before those of inner ones.
     for groups, name, text in sorted(map(_parsed, overrides), key=lambda each: (each[1] != "kind", len(each[0]))):
         _set(config, groups, name, text)
     return config
 
 
+def config_place(spec: str) -> tuple[str, str]:
+    """Return the file, which is there, and the argument of `FILE[:ARGS]`."""
+    scheme = re.match("[a-z0-9]+://", spec)  # the file may lie in a bucket
+    start = scheme.end() if scheme else 0
+    path, _, argument = spec[start:].partition(":")
+    path = spec[:start] + path
+    try:
+        if not path_of(path).is_file():
+            raise ConfigError(f"{path}: no such config file")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    return path, argument
+
+
 def _made(path: str, argument: str) -> ConfigDict:
     """Return what a config file's `get_config` makes of an argument."""
     file = path_of(path)
     try:
-        if not file.is_file():
-            raise ConfigError(f"{path}: no such config file")
         source = file.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None

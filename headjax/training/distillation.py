@@ -28,7 +28,6 @@ from headjax.models.config import Batch, Loss, ModelConfig, Output
 from headjax.models.inputs import check_batch, counted_at
 from headjax.models.model import Model
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
-from headjax.models.tasks.text import cosines
 from headjax.nn.compute import Compute
 from headjax.nn.passes import Pass
 from headjax.training.checkpoints import Checkpoints
@@ -115,7 +114,7 @@ def distill(
         compute: how to compute.
         checkpoints: where the state is kept every `CHECKPOINT_EVERY` steps; those of the same run that are there are
             gone on from, and the batches up to there are passed over. None keeps nothing.
-        progress: called after every step with the number of steps done and the latest loss that the host knows, see
+        progress: called with the number of steps that are known to be done and the latest loss that the host knows, see
             `headjax.core.losses`.
 
     Raises:
@@ -145,7 +144,7 @@ def distill(
         if checkpoints is not None and number % CHECKPOINT_EVERY == 0 and number < settings.steps:
             checkpoints.save(number, state, {"losses": losses.fetch().tolist()})
         if progress is not None:
-            progress(number, losses.latest())
+            progress(len(losses.fetched), losses.latest())
     numbers = {name: getattr(settings, name) for name in ("task", "logits", "hidden", "temperature")}
     entry = history.entry("distill", steps=settings.steps, **numbers)
     params = on_this_process(state.params, mesh)
@@ -226,7 +225,7 @@ def distillation_objective(student: ModelConfig, settings: Distillation) -> Obje
 def _divergence(student: ModelConfig, temperature: float, given: Output, batch: Batch, own: Loss) -> Loss:
     """Return T^2 KL(teacher || student) of every prediction, or squared differences of predicted numbers."""
     task = getattr(student, "task", None)
-    pairs = list(zip(_predictions(task, given, batch), _predictions(task, batch[TEACHER], batch), strict=True))
+    pairs = list(zip(_predictions(task, given), _predictions(task, batch[TEACHER]), strict=True))
     if isinstance(task, Regression | SentenceSimilarity):
         each = [jnp.square(mine - theirs).reshape(mine.shape[0], -1).mean(axis=-1) for mine, theirs in pairs]
     else:
@@ -234,10 +233,8 @@ def _divergence(student: ModelConfig, temperature: float, given: Output, batch: 
     return _over_counted(student, functools.reduce(jnp.add, each) / len(each), batch, own)
 
 
-def _predictions(task: Any, output: Output, batch: Batch) -> tuple[jax.Array, ...]:
+def _predictions(task: Any, output: Output) -> tuple[jax.Array, ...]:
     """Return logits whose last axis counts the choices, or predicted numbers."""
-    if isinstance(task, SentenceSimilarity):
-        return (cosines(output, batch),)
     if isinstance(task, Span):
         return (output.require_logits("start_logits"), output.require_logits("end_logits"))
     return (output.require_logits(),)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,11 +50,12 @@ def train(
     data: TaskData | None = None,
     progress: Progress = silent,
     profiled: range = range(0),
+    max_seconds: float | None = None,
 ) -> TrainResult:
     """Train a model, or continue an interrupted run of the same config in the same workdir.
 
-    Interrupted by SIGINT or SIGTERM it saves a checkpoint and returns; continued it reaches bit for bit the parameters
-    of an uninterrupted run. A run that diverges stops, and its last good checkpoint stays the last one.
+    Interrupted by SIGINT, SIGTERM or `max_seconds` it saves a checkpoint and returns; continued it reaches bit for bit
+    the parameters of an uninterrupted run. A run that diverges stops, and its last good checkpoint stays the last one.
 
     A config with more steps extends the workdir's run, finished or not. Training continues from the last checkpoint,
     with the learning-rate schedule of the new config from that step on.
@@ -74,6 +76,7 @@ def train(
         data: loaded data; None loads what the config names.
         progress: shows the advance, see `headjax.core.progress`.
         profiled: numbers of the steps to write a trace of, counted from 1, beside the TensorBoard files.
+        max_seconds: seconds after which no further step begins; None trains to the end.
 
     Raises:
         ConfigError: fields that do not fit together, or the mesh.
@@ -81,7 +84,7 @@ def train(
         CheckpointError: the workdir holds another run, or checkpoints of which none is intact.
         HeadjaxError: another run holds the workdir, it cannot be written, or not all processes see it.
     """
-    workdir = path_of(workdir)
+    started, workdir = time.monotonic(), path_of(workdir)
     check_folder(workdir)
     if profiled and profiled[-1] > config.steps:
         span = f"{profiled[0]}:{profiled[-1]}"
@@ -93,11 +96,14 @@ def train(
     with contextlib.ExitStack() as held:
         on_first(lambda: held.enter_context(hold(workdir)))
         held_steps = claim_workdir(workdir, config)
-        result = _train(run, start, workdir, shown, profiled)
+        left = None if max_seconds is None else max_seconds - (time.monotonic() - started)
+        result = _train(run, start, workdir, shown, profiled, left)
     return result._replace(extended_from=held_steps if held_steps < config.steps else None)
 
 
-def _train(run: Training, start: Model | None, workdir: Path, progress: Progress, profiled: range) -> TrainResult:
+def _train(
+    run: Training, start: Model | None, workdir: Path, progress: Progress, profiled: range, seconds: float | None
+) -> TrainResult:
     """Train in a workdir whose lock is held, see `train`."""
     config, trainer, feed = run.config, run.trainer, Feed(run)
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
@@ -106,7 +112,7 @@ def _train(run: Training, start: Model | None, workdir: Path, progress: Progress
             state, past = run.first_state(start) if begins else _restored(run, feed, checkpoints, workdir)
         first = int(state.step)
         with (
-            stop_requests() as stop,
+            stop_requests(seconds) as stop,
             progress("training", config.steps, "step") as bar,
             Metrics(workdir, first, config.tensorboard, bar) as metrics,
             Profiler(profiled, workdir / TENSORBOARD) as profiler,

@@ -13,6 +13,7 @@ import jax
 import optax
 
 from headjax.core import history
+from headjax.core.ahead import finished
 from headjax.core.errors import ConfigError, DataError, within
 from headjax.core.progress import Update
 from headjax.core.serialize import to_data
@@ -20,6 +21,7 @@ from headjax.core.tensors import Params
 from headjax.data.stream import LengthBuckets, evaluation_batches, train_iterator
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import Measure
+from headjax.evaluation.specs import prompted
 from headjax.evaluation.task import measure_batch, measure_of, reduce_batches
 from headjax.initialization import Setting
 from headjax.mesh.distributed import on_this_process, process_share, put_batch, put_whole_batch
@@ -74,13 +76,11 @@ class Training:
 
     def evaluate(self, params: Params, progress: Update) -> Mapping[str, float]:
         """Return metrics on the validation split: by the data's own measure, else loss and perplexity."""
-        mesh, found = self.trainer.mesh, []
-        for batch in validation_batches(self.data, self.config.batch_size):
-            placed = put_whole_batch(check_batch(self.trainer.model, batch), mesh)
-            bound = Model(self.measured, params)
-            found.append(measure_batch(bound, self.measure, self.config.compute, placed, mesh=mesh))
-            progress(len(found), {})
-        return reduce_batches(self.measure, found).metrics
+        mesh, bound = self.trainer.mesh, Model(self.measured, params)
+        batches = validation_batches(self.data, self.config.batch_size)
+        placed = (put_whole_batch(check_batch(self.trainer.model, batch), mesh) for batch in batches)
+        found = (measure_batch(bound, self.measure, self.config.compute, batch, mesh=mesh) for batch in placed)
+        return reduce_batches(self.measure, list(finished(found, progress))).metrics
 
     def trained(
         self, past: tuple[Mapping[str, Any], ...], params: Params, steps: int, metrics: Mapping[str, float]
@@ -137,7 +137,7 @@ def prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple[
     check_kernels(model, config.compute, training=True)
     check_workdir(workdir, config)  # before data is loaded; again once no other run can write to it
     if data is None:
-        data = config.data.for_classes(class_names(model)).for_files(files).load(tokenizer)
+        data = prompted(config.data.for_classes(class_names(model)).for_files(files), model).load(tokenizer)
     if len(data.validation) == 0:
         raise DataError("config.data: the validation split is empty")
     model = with_class_names(model, data.info.get("labels", ()))

@@ -1,4 +1,4 @@
-"""Stop of a training run by a signal, after the step that is being computed."""
+"""Stop of a training run by a signal or after a time, after the step that is being computed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def stop_requests() -> Iterator[threading.Event]:
-    """Yield an event that the first SIGINT (Ctrl-C) or SIGTERM sets; a second one acts as usual.
+def stop_requests(seconds: float | None = None) -> Iterator[threading.Event]:
+    """Yield an event that the first SIGINT (Ctrl-C) or SIGTERM sets, or time; a second signal acts as usual.
 
-    Signals reach only the main thread; in another thread the event stays as it is.
+    Signals reach only the main thread.
     """
     requested = threading.Event()
+    timer = threading.Timer(seconds or 0.0, requested.set)
+    timer.daemon = True
+    if seconds is not None:
+        timer.start()
     before = {number: signal.getsignal(number) for number in SIGNALS}
 
     def restore() -> None:
@@ -27,12 +31,12 @@ def stop_requests() -> Iterator[threading.Event]:
         requested.set()
         restore()
 
-    if threading.current_thread() is not threading.main_thread():
-        yield requested
-        return
-    for number in SIGNALS:
+    signals = threading.current_thread() is threading.main_thread()
+    for number in SIGNALS if signals else ():
         signal.signal(number, handle)
     try:
         yield requested
     finally:
-        restore()
+        timer.cancel()
+        if signals:
+            restore()

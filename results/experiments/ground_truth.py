@@ -19,13 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core import serialize
+from headjax.core.class_names import IGNORED
 from headjax.heads.head_id import HeadId
 from headjax.heads.orders import LEARNED, ORDERS, OrderConfig, order_heads
 from headjax.models.decoder import DecoderConfig
 from headjax.models.model import Model
 from headjax.nn import Kind, MultiHeadAttention
 from headjax.nn.norms import Norm, Normalisation
-from headjax.nn.outputs import IGNORED
 from results.table import Row, write
 
 TOKENS, LENGTH, LAYERS, HEADS, JUNK = 16, 24, 4, 8, 32

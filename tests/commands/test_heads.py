@@ -36,6 +36,18 @@ def test_prune_removes_what_scores_least(run, tmp_path):
     assert model.tokenizer is not None
 
 
+def test_time_that_is_over_leaves_the_examples_of_the_first_batch(run):
+    whole = run("score model --task text.txt --limit 8 --batch-size 8").data
+    timed, told = run(f"score model {TASK} --max-time 1e-9")
+    assert timed["selection"]["examples"] == timed["examples"] == 8
+    assert "Selection: 8 examples" in told
+    assert timed["scores"] == whole["scores"]
+    timed = run(f"ablate model {TASK} --mode each,all-but-one --max-time 1e-9").data
+    whole = run("ablate model --task text.txt --limit 8 --batch-size 8 --mode each,all-but-one").data
+    assert timed["evaluation"]["examples"] == 8
+    assert timed["modes"] == whole["modes"]
+
+
 def test_without_a_task_the_model_goes_from_file_to_file(run, folder, tmp_path):
     """With the same arrays, bit by bit, as from memory."""
     data = run("prune model OUT/unmeasured --remove 1 --by random").data

@@ -7,11 +7,11 @@ import pytest
 from headjax.conversion import ToCollaborative, ToFixed, ToLatent, convert
 from headjax.conversion.calibration import calibrate, collect
 from headjax.conversion.named import describe
+from headjax.core.class_names import IGNORED
 from headjax.core.errors import ConfigError
 from headjax.heads.agreement import agreement
 from headjax.models.inputs import counted_at
 from headjax.models.tasks import Classification
-from headjax.nn.outputs import IGNORED
 from tests import tiny
 from tests.closeness import assert_close
 from tests.conversion.cases import EXACT, LABELS, LOSSY, PADDED, QUICK, crossed, hidden

@@ -48,6 +48,27 @@ def test_a_file_gets_a_line_after_each_interval_about_the_innermost_stage():
     assert after(INTERVAL) == []
 
 
+def test_a_stage_of_minutes_is_told_once_by_its_units_without_the_compilation():
+    now, written = 0.0, []
+    lines = Lines(written.append, clock=lambda: now)
+    for seconds, told in ((0.09, []), (1.5, ["scoring: batch 4 of 400, about 10 min in all"])):
+        with lines("scoring", 400, "batch") as bar:
+            now += 20.0  # compiles
+            for done in range(1, 30):
+                now += seconds
+                bar(done, {})
+        assert written == told
+
+
+def test_an_estimate_of_a_run_that_continues_leaves_out_its_first_steps():
+    now, written = 0.0, []
+    with Lines(written.append, clock=lambda: now)("training", 1000, "step") as bar:
+        for done, seconds in ((500, 0.0), (501, 30.0), (600, 50.0), (700, 50.0)):
+            now += seconds
+            bar(done, {})
+    assert written == ["training: step 600 of 1,000, about 5 min in all"]
+
+
 def test_a_thread_tells_what_is_due_while_the_work_is_busy():
     told = threading.Event()
     lines = Lines(lambda line: told.set(), clock=itertools.count(step=INTERVAL).__next__)

@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
+from headjax.core.share import Share
 from headjax.data import DataConfig
 from headjax.data import prepare as preparing
 from headjax.data.forms import LanguageForm
 from headjax.data.prepare import prepare
-from headjax.data.rows import Row, RowSource, Share
+from headjax.data.rows import Row, RowSource
 from headjax.data.store import READ_AHEAD, open_prepared
 from headjax.data.stream import evaluation_batches, train_iterator
-from headjax.mesh.distributed import BatchShare
 from headjax.storage import files
 from headjax.storage.paths import path_of
 from headjax.tokenizers.learned import byte_tokenizer
@@ -148,7 +148,8 @@ def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films
 READING = """
 import sys, time
 from headjax.data.prepare import prepare
-from headjax.data.rows import RowSource, Share
+from headjax.data.rows import RowSource
+from headjax.core.share import Share
 from headjax.tokenizers.tokenizer import Tokenizer
 from tests.data.films import FORM, SIZE, rows
 
@@ -292,11 +293,11 @@ def test_hosts_write_at_the_same_time(run, prepared_films, tmp_path):
 def test_two_hosts_read_batches_that_one_host_reads_and_another_number_goes_on(prepared_films):
     source = DataConfig(task=str(prepared_films)).load().train
     alone = train_iterator(source, 6, 1)
-    pair = [train_iterator(source, 6, 1, share=BatchShare(index, 2)) for index in range(2)]
+    pair = [train_iterator(source, 6, 1, share=Share(index, 2)) for index in range(2)]
     for _ in range(20):  # over the ends of epochs of 70 examples
         whole = next(alone)["input_ids"]
         np.testing.assert_array_equal(np.concatenate([next(one)["input_ids"] for one in pair]), whole)
-    three = [train_iterator(source, 6, 1, share=BatchShare(index, 3)) for index in range(3)]
+    three = [train_iterator(source, 6, 1, share=Share(index, 3)) for index in range(3)]
     for one in three:
         one.set_state(pair[0].get_state())
     np.testing.assert_array_equal(np.concatenate([next(one)["input_ids"] for one in three]), next(alone)["input_ids"])

@@ -11,9 +11,9 @@ import pytest
 
 from headjax.cli import main
 from headjax.core.errors import DataError
+from headjax.core.share import Share
 from headjax.data import DataConfig
 from headjax.data.registry import GLUE, TASKS
-from headjax.data.rows import Share
 from tests.data.vocabulary import write_vocabulary
 
 pytestmark = [

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headjax.core.errors import ConfigError
+from headjax.core.share import Share
 from headjax.data import DataConfig
 from headjax.data.examples import TokenBlocks, sequences
 from headjax.data.forms import ImageForm, PretrainingForm
 from headjax.data.forms.images import AugmentedImages
 from headjax.data.rows import Row
 from headjax.data.stream import LengthBuckets, evaluation_batches, train_iterator
-from headjax.mesh.distributed import BatchShare
 from tests.data.making import MIXED, train
 from tests.selected import first
 
@@ -94,7 +94,7 @@ def test_the_position_alone_decides(sources, name):
         state = json.loads(json.dumps(first.get_state()))
         next(again)  # a used iterator may be set back too
         again.set_state(state)
-        halves = [started(share=BatchShare(index, 2)) for index in (0, 1)]
+        halves = [started(share=Share(index, 2)) for index in (0, 1)]
         for half in halves:
             half.set_state(state)
         parts = zip(*(batches(half, 20 - stop) for half in halves), strict=True)
@@ -115,7 +115,7 @@ def test_an_epoch_over_processes_whose_number_changes(counts):
     state, read = None, []
     for stage in range(5):
         count = counts[stage % len(counts)]
-        iterators = [train_iterator(Numbers(50), 8, 1, share=BatchShare(i, count)) for i in range(count)]
+        iterators = [train_iterator(Numbers(50), 8, 1, share=Share(i, count)) for i in range(count)]
         for iterator in iterators:
             if state is not None:
                 iterator.set_state(state)

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 import pytest
 
+from headjax.core.class_names import IGNORED
 from headjax.core.errors import ConfigError, DataError
 from headjax.data.wikitext import WikiText2, Windows
 from headjax.evaluation.measures import LanguageModelling
 from headjax.evaluation.task import Task, evaluate_task
-from headjax.nn.outputs import IGNORED
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close

@@ -186,6 +186,7 @@ def test_similarity_scores_heads_and_has_finite_gradients_at_padding(plain, simi
     assert min(scores.values["importance"].values()) > 0
     last = list(task.batches(4))[-1]
     assert np.isnan(last["labels"]).any()
+    assert np.isfinite(task.measure.outcomes()["label"](fitted(last), last)).all()  # or `ablate` refuses the batch
 
     def loss(params):
         return fitted.config.loss(fitted.replace(params=params).forward(last), last).mean()

@@ -9,8 +9,9 @@ import pytest
 from headjax.core.errors import HeadjaxError
 from headjax.evaluation.selection import split_task
 from headjax.evaluation.task import evaluate_task
-from headjax.head_report.curves import CurveConfig, CurvePoint, curve, removable
-from headjax.head_report.page import best_head_table, curve_table, tolerance, write_report
+from headjax.head_report.answer import answer, tolerance
+from headjax.head_report.curves import CurveConfig, CurvePoint, Judged, curve, removable
+from headjax.head_report.page import best_head_table, curve_table, write_report
 from headjax.head_report.study import study_heads
 from headjax.heads.head_id import all_heads
 from headjax.heads.reconstruction_order import reconstruction_order
@@ -43,7 +44,7 @@ def test_heads_can_go_up_to_the_first_share_that_costs_too_much(higher_is_better
     assert removable(points(values), 10.0, 1.0, higher_is_better) == share
 
 
-class Judged:
+class Judge:
     """What a curve has asked to judge."""
 
     def __init__(self):
@@ -51,7 +52,7 @@ class Judged:
 
     def __call__(self, model):
         self.asked.append(model)
-        return float(self.gates(model).sum())
+        return Judged(float(self.gates(model).sum()))
 
     @staticmethod
     def gates(model):
@@ -60,7 +61,7 @@ class Judged:
 
 
 def test_kept_heads_of_a_curve_are_solved_anew_until_none_is_left():
-    model, judged = tiny.model(tiny.decoder_config()), Judged()
+    model, judged = tiny.model(tiny.decoder_config()), Judge()
     batches = [tiny.tokens(8, 12, seed) for seed in range(2)]
     config = CurveConfig.parse("reconstruction+reconstruct")
     found = curve(model, config, batches, (50, 100), judged)
@@ -77,7 +78,7 @@ def test_kept_heads_of_a_curve_are_solved_anew_until_none_is_left():
 def test_a_curve_takes_heads_that_layers_share_together():
     model = tiny.model(encoder("albert", num_layers=2))
     config = CurveConfig.parse("random+reconstruct")
-    found = list(curve(model, config, [tiny.tokens(8, 12)], (5, 40, 95), Judged()))
+    found = list(curve(model, config, [tiny.tokens(8, 12)], (5, 40, 95), Judge()))
     assert [point.removed for point in found] == [0, 2, 6]
     assert [point.value for point in found] == [8.0, 6.0, 2.0]
 
@@ -117,17 +118,41 @@ def test_single_heads_are_ablated_on_a_draw_of_the_examples_and_bars_count_their
 
 def test_the_page_has_a_section_for_every_measurement(study, tmp_path):
     page = write_report(study, tmp_path / "heads.html").read_text()
-    titles = ("Removing heads", "What the scores say", "One head less", "What heads look at", "What each head attends")
+    titles = ("Removing heads", "What the scores say", "One head left", "What heads look at", "What each head attends")
     for text in (*titles, "8 examples of numbers"):
         assert text in page
+
+
+def test_the_answer_is_the_largest_removal_within_the_tolerance_with_its_interval_and_the_command(study):
+    def told(values, few=lambda found: found):
+        made = [CurvePoint(share, count, 0, value, change, tuple(heads[:count])) for share, count, value in values]
+        return answer(few(study._replace(curves={"importance_layer": made})), "model/", "texts.txt").text
+
+    heads, base = all_heads(study.model.config), study.baseline["perplexity"]
+    change = study.curves["importance"][0].change
+    text = told([(0.25, 1, base), (0.5, 2, 1.04 * base), (0.75, 3, 1.2 * base)])
+    assert text.startswith("Remove 2 of 4 heads: ")
+    assert "on 8 examples (95% interval of the change: " in text
+    assert "nats of the loss)" in text
+    assert text.endswith("`headjax prune model/ OUT --remove 2 --by importance_layer --task texts.txt`")
+    assert told([(0.25, 1, 2 * base)]).startswith("No removal is recommended: no order removes the first 50%")
+
+
+def test_a_tolerance_below_one_example_is_not_judged(study):
+    class Right(type(study.task.measure)):
+        kind = "binary"
+
+    few = study._replace(task=dataclasses.replace(study.task, measure=Right()))
+    assert "one of 8 examples is more than one point, so judge at least 100 (`--judged`)" in answer(few).text.lower()
 
 
 def test_tables_hold_the_numbers_of_the_study(study):
     effects = study.effects["all-but-one"].effects()
     rows = best_head_table(study).rows
     assert [row[:4] for row in rows] == [(head.stack, head.layer, head.head, effects[head]) for head in study.best]
-    shown = {row[0]: row[2:] for row in curve_table(study, tolerance(study)).rows}
-    assert shown == {name: tuple(point.value for point in points) for name, points in study.curves.items()}
+    shown = {row[0]: row[2:] for row in curve_table(study).rows}
+    values = [tuple(point.value for point in points) for points in study.curves.values()]
+    assert shown == dict(zip(("importance", "chance"), values, strict=True))
     # A loss of a twentieth does not count where the headline is no share.
     assert study.task.headline == "perplexity"
     assert tolerance(study) == pytest.approx(0.05 * study.baseline["perplexity"])

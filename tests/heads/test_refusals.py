@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import headjax
+from headjax.core.class_names import IGNORED
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.heads import ordering
 from headjax.heads.ablating import ablate
@@ -26,7 +27,6 @@ from headjax.heads.significance import mcnemar, paired_bootstrap, t_test
 from headjax.heads.statistics import sum_over
 from headjax.heads.units import prune_units
 from headjax.nn import Kind, NoHeadsAttention
-from headjax.nn.outputs import IGNORED
 from tests import tiny
 from tests.models.test_encoder import config as encoder
 

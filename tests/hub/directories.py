@@ -49,6 +49,11 @@ CONFIGS = {
     "mpnet": BERT | {"model_type": "mpnet", "architectures": ["MPNetForMaskedLM"]},
     "electra": BERT | {"model_type": "electra", "architectures": ["ElectraForMaskedLM"], "embedding_size": 6},
     "albert": BERT | {"model_type": "albert", "architectures": ["AlbertForMaskedLM"], "embedding_size": 6},
+    "modernbert": {
+        "model_type": "modernbert", "architectures": ["ModernBertForSequenceClassification"], "vocab_size": 20,
+        "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 12,
+        "local_attention": 4, "global_attn_every_n_layers": 2, "max_position_embeddings": 10,
+    },
     "gpt2": {"model_type": "gpt2", "vocab_size": 20, "n_embd": 8, "n_layer": 2, "n_head": 4, "n_positions": 10},
     "llama": LLAMA,
     "mistral": LLAMA | {"model_type": "mistral", "sliding_window": 6},
@@ -82,6 +87,10 @@ CONFIGS = {
 }  # fmt: skip
 CONFIGS["marian"] = CONFIGS["bart"] | {"model_type": "marian", "share_encoder_decoder_embeddings": False}
 CONFIGS["deit"] = CONFIGS["vit"] | {"model_type": "deit", "architectures": ["DeiTForImageClassificationWithTeacher"]}
+CONFIGS["dinov2"] = CONFIGS["vit"] | {"model_type": "dinov2", "architectures": ["Dinov2ForImageClassification"]}
+CONFIGS["clip_vision_model"] = CONFIGS["vit"] | {"model_type": "clip_vision_model", "architectures": None}
+CONFIGS["clip_text_model"] = BERT | {"model_type": "clip_text_model", "architectures": None, "eos_token_id": 3}
+CONFIGS["nomic_bert"] = BERT | {"model_type": "nomic_bert", "architectures": ["NomicBertForMaskedLM"], "head_dim": 4}
 RAGGED = ["encoder/0/1", "encoder/1/0", "encoder/1/2"]
 SIZES = {"value_dim": 2, "head_dim": 2}
 

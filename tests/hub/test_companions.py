@@ -5,7 +5,6 @@ import json
 import pytest
 
 import headjax
-from headjax.core.errors import ConfigError
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.families import CODE
@@ -13,7 +12,7 @@ from headjax.initialization.source import ModelSource
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
-from tests.hub.directories import BERT, CONFIGS, model_of
+from tests.hub.directories import BERT, model_of
 from tests.tokenizers.test_settings import wordpieces
 
 COMPANIONS = {
@@ -71,42 +70,3 @@ def test_another_tokenizer_replaces_the_files_of_the_first(theirs, tmp_path):
         assert (tmp_path / "out" / "README.md").read_text() == COMPANIONS["README.md"]
     to_huggingface(model.replace(tokenizer=None), tmp_path / "out")
     assert not (tmp_path / "out" / "vocab.txt").exists()
-
-
-PIPELINE = [
-    {"type": "sentence_transformers.models.Transformer", "path": ""},
-    {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
-    {"type": "sentence_transformers.models.Normalize", "path": "2_Normalize"},
-]
-DENSE = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
-COSINE = "config_sentence_transformers.json"
-REFUSED = [
-    ({"1_Pooling/config.json": {"pooling_mode": "cls"}}, "1_Pooling/config.json: pooling by cls"),
-    ({"1_Pooling/config.json": {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}}, "pooling by cls"),
-    ({"1_Pooling/config.json": {"pooling_mode": ["mean", "max"]}}, "pooling by mean and max"),
-    ({"modules.json": [*PIPELINE, DENSE]}, "modules.json: the module Dense"),
-    ({COSINE: {"prompts": {"query": "query: "}, "default_prompt_name": "query"}}, "default_prompt_name"),
-    ({COSINE: {"similarity_fn_name": "euclidean"}}, "similarity_fn_name"),
-    ({"sentence_bert_config.json": {"do_lower_case": True}}, "do_lower_case"),
-]
-
-
-def pipeline(folder, files):
-    to_huggingface(model_of(CONFIGS["bert"]), folder)
-    mean = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False, "word_embedding_dimension": 8}
-    for name, data in ({"modules.json": PIPELINE, "1_Pooling/config.json": mean} | files).items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(data))
-
-
-@pytest.mark.parametrize(("files", "said"), REFUSED)
-def test_a_pipeline_that_computes_something_else_is_refused(files, said, tmp_path):
-    pipeline(tmp_path / "st", files)
-    with pytest.raises(ConfigError, match=said):
-        from_huggingface(tmp_path / "st")
-
-
-def test_a_pipeline_of_means_is_carried(tmp_path):
-    pipeline(tmp_path / "st", {COSINE: {"similarity_fn_name": "dot", "prompts": {"query": "query: "}}})
-    to_huggingface(from_huggingface(tmp_path / "st"), tmp_path / "out")
-    assert contents(tmp_path / "out") == contents(tmp_path / "st")

@@ -29,7 +29,10 @@ ROBERTA = {"architectures": ["RobertaModel"], "pad_token_id": 2}
 NAMED = {"id2label": {"0": "no", "1": "maybe", "2": "yes"}}
 LABELLED = functools.partial(Classification, dropout=0.1)
 POOLER = ("pooler.dense.weight",)
-ENCODERS = {"bert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet", "electra", "albert", "vit", "deit"}
+ENCODERS = {
+    "bert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet", "electra", "albert", "modernbert", "vit",
+    "deit", "dinov2", "clip_text_model", "clip_vision_model", "nomic_bert",
+}  # fmt: skip
 
 
 def read(kind, tensors=(), **fields):
@@ -156,6 +159,17 @@ READ = [
     ),
     ("gemma3_text", {"rope_scaling": YARN}, scales, [16**-0.5, 16**-0.5 * YarnScaling(4.0, 16).logit_factor]),
     ("gemma3_text", {"layer_types": [FULL] * 2}, windows, [None, None]),
+    ("modernbert", {}, windows, [None, 3, None]),
+    ("modernbert", {"local_attention": 1, "layer_types": [SLIDING] * 3}, windows, [1] * 3),
+    ("modernbert", {}, lambda config: config.attention_norm, (False, True, True)),
+    ("modernbert", {"global_rope_theta": 1e5}, lambda config: [each.base for each in rotary(config)], [1e5, 1e4, 1e5]),
+    (
+        "modernbert",
+        {"rope_parameters": {SLIDING: {"rope_theta": 2e4}}},
+        lambda config: [each.base for each in rotary(config)],
+        [1.6e5, 2e4, 1.6e5],
+    ),
+    ("modernbert", {"classifier_pooling": "mean"}, lambda config: config.pooler_reads, "mean"),
     ("roberta", ROBERTA, rows, (7, 3)),
     ("gpt2", {"n_head": None, "num_attention_heads": 2}, heads, 2),
     ("gpt2", {"n_positions": None, "max_position_embeddings": 7}, reach, 7),
@@ -163,6 +177,11 @@ READ = [
     ("marian", {"pad_token_id": 3}, lambda config: config.start_token, 3),
     ("vit", {"image_size": [4, 4]}, lambda config: config.image_size, 4),
     ("deit", {}, lambda config: config.distillation_token, True),
+    ("nomic_bert", {}, lambda config: rotary(config)[0].base, 1000.0),
+    ("clip_text_model", {}, lambda config: (config.end_token, config.causal), (3, True)),
+    ("clip_vision_model", {}, lambda config: config.activation, "quick_gelu"),
+    ("dinov2", {}, lambda config: config.hidden, (32, 32)),
+    ("dinov2", {"use_swiglu_ffn": True, "mlp_ratio": 4}, lambda config: config.hidden, (24, 24)),
     (
         "bert",
         {"num_labels": 1, "architectures": ["BertForSequenceClassification"]},
@@ -206,6 +225,8 @@ def test_a_config_is_read_and_written(kind, fields, part, expected):
         ("qwen3", WINDOWS, {"layer_types": TYPES[::-1], "use_sliding_window": True, "sliding_window": 3}),
         ("qwen3", {}, {"layer_types": [FULL] * 2, "use_sliding_window": False, "sliding_window": None}),
         ("smollm3", {"rope_theta": 5e5}, {"rope_theta": 5e5, "no_rope_layers": [1, 0]}),
+        ("modernbert", {}, {"local_attention": 4, "global_attn_every_n_layers": 2, "local_rope_theta": 1e4}),
+        ("dinov2", {"mlp_ratio": 4, "use_swiglu_ffn": True}, {"mlp_ratio": 4, "use_mask_token": False}),
         ("roberta", ROBERTA, {"max_position_embeddings": 10, "pad_token_id": 2}),
         ("camembert", NAMED, NAMED | {"label2id": {"no": 0, "maybe": 1, "yes": 2}}),
     ],
@@ -235,6 +256,9 @@ REFUSED = [
     ("xlm-roberta", {"problem_type": "multi_label_classification"}, "problem_type"),
     ("xlm-roberta", {"id2label": {"1": "no", "2": "yes"}}, "id2label"),
     *((kind, {"is_causal": False}, "is_causal") for kind in CONFIGS if kind not in ENCODERS),
+    ("modernbert", {"rope_scaling": LINEAR}, "rope_scaling"),
+    ("nomic_bert", {"prenorm": True}, "prenorm"),
+    ("modernbert", {"classifier_pooling": "max"}, "classifier_pooling"),
     ("bart", {"normalize_before": True}, "normalize_before"),
     ("vit", {"image_size": [4, 6]}, "image_size"),
     ("vit", {"architectures": ["ViTForImageClassificationWithTeacher"]}, "architectures"),

@@ -10,12 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from headjax.cli import main
+from headjax.core.errors import ConfigError
 from headjax.heads.groups import uniform_steps
 from headjax.heads.head_id import all_heads
 from headjax.heads.ordering import random_order
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.generation import generate
+from headjax.models.model import load
 from headjax.nn.passes import Pass
 from tests import tiny
 from tests.closeness import assert_close
@@ -35,6 +38,9 @@ SIZES = {
 }  # fmt: skip
 DISTIL = {"vocab_size": 50, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "max_position_embeddings": 20}
 ALBERT = SIZES | {"embedding_size": 8}
+MODERN = SIZES | {
+    "num_hidden_layers": 3, "local_attention": 4, "global_attn_every_n_layers": 2, "pad_token_id": 0,
+}  # fmt: skip
 GPT2 = {"vocab_size": 50, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 20}
 GROUPED = SIZES | {"num_key_value_heads": 2}
 SCALED = {
@@ -62,6 +68,7 @@ VIT = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24, "image_size": 8,
     "patch_size": 4,
 }  # fmt: skip
+DINO = VIT | {"mlp_ratio": 3, "layerscale_value": 0.5, "num_channels": 2}
 NEAR = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
 
 CASES = {
@@ -97,6 +104,19 @@ CASES = {
     "AlbertForPreTraining": ALBERT,
     "AlbertForSequenceClassification": ALBERT | {"num_labels": 4},
     "AlbertForQuestionAnswering": ALBERT,
+    "ModernBertModel": MODERN,
+    "ModernBertModel biased, bases": MODERN
+    | {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "global_rope_theta": 100.0, "local_attention": 5},
+    "ModernBertForMaskedLM": MODERN | {"layer_types": ["full_attention", *TYPES]},
+    "ModernBertForMaskedLM biased": MODERN | {"classifier_bias": True, "decoder_bias": False},
+    "ModernBertForSequenceClassification": MODERN | {"num_labels": 3, "hidden_activation": "relu"},
+    "ModernBertForSequenceClassification mean": MODERN | {"classifier_pooling": "mean", "classifier_bias": True},
+    "ModernBertForTokenClassification": MODERN | {"num_labels": 5, "classifier_activation": "relu"},
+    "ModernBertForQuestionAnswering": MODERN,
+    "NomicBertModel": SIZES | {"head_dim": 6, "num_hidden_layers": 3},
+    "NomicBertForMaskedLM": SIZES | {"hidden_act": "gelu"},
+    "NomicBertForSequenceClassification": SIZES | {"num_labels": 3, "rope_parameters": YARN},
+    "NomicBertForTokenClassification": SIZES | {"type_vocab_size": 1},
     "GPT2LMHeadModel": GPT2,
     "GPT2Model": GPT2 | {"n_inner": 40, "activation_function": "relu"},
     "LlamaForCausalLM": GROUPED,
@@ -176,6 +196,12 @@ CASES = {
     "DeiTModel": VIT | {"num_channels": 1},
     "DeiTForImageClassification": VIT | {"num_labels": 3},
     "DeiTForImageClassificationWithTeacher": VIT | {"num_labels": 3},
+    "CLIPVisionModel": VIT | {"layer_norm_eps": 1e-3},
+    "CLIPTextModel": SIZES | {"eos_token_id": 7, "bos_token_id": 1, "pad_token_id": 0},
+    "CLIPTextModel old": SIZES | {"eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0, "hidden_act": "gelu"},
+    "Dinov2Model": DINO | {"use_mask_token": False, "qkv_bias": False},
+    "Dinov2Model gated": DINO | {"use_swiglu_ffn": True},
+    "Dinov2ForImageClassification": DINO | {"num_labels": 3, "hidden_act": "relu"},
 }
 
 
@@ -211,6 +237,8 @@ def batch(config):
     ids = generator.integers(3, config.vocab_size - 1, (2, 9))
     mask = np.ones_like(ids)
     mask[1, 6:] = 0
+    if config.model_type == "clip_text_model":
+        ids[0, 4] = ids[1, 2] = config.eos_token_id
     padding = config.pad_token_id if config.pad_token_id is not None else 0
     found = {"input_ids": np.where(mask == 1, ids, padding), "attention_mask": mask}
     if getattr(config, "type_vocab_size", 0) > 1:
@@ -268,6 +296,7 @@ def test_same_outputs_there_and_back(case, tmp_path):
     assert_same(ours(inputs), expected, inputs)
     assert to_huggingface(ours, tmp_path / "ours").layout == "native"
     before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "ours" / "model.safetensors")
+    before = {name: array for name, array in before.items() if "mask_token" not in name}  # of DINOv2's pretraining
     assert {name: (array.dtype, array.tobytes()) for name, array in after.items()} == {
         name: (array.dtype, array.tobytes()) for name, array in before.items()
     }
@@ -280,12 +309,52 @@ def test_same_outputs_there_and_back(case, tmp_path):
         assert_close(fresh.get(name, array), array, sums=tiny.SUMS, message=name)
 
 
+@pytest.mark.parametrize("tower", ["text", "vision"])
+def test_each_model_of_a_pair(tower, tmp_path):
+    """CLIP's, which are read by name and written as models of their own."""
+    import transformers
+
+    configs = {"text_config": CASES["CLIPTextModel"], "vision_config": VIT}
+    pair = build("CLIPModel", configs | {"projection_dim": 5})
+    pair.save_pretrained(tmp_path / "pair")
+    with pytest.raises(ConfigError, match=r"'clip' is read as clip_text_model or clip_vision_model; say which"):
+        from_huggingface(tmp_path / "pair")
+    with pytest.raises(ConfigError, match=r"'clip' is read as clip_text_model or clip_vision_model; not as bert"):
+        from_huggingface(tmp_path / "pair", family="bert")
+    name = f"clip_{tower}_model"
+    assert main(["import", str(tmp_path / "pair"), str(tmp_path / "imported"), "--family", name]) == 0
+    theirs, ours = getattr(pair, f"{tower}_model"), from_huggingface(tmp_path / "pair", family=name)
+    inputs = batch(theirs.config)
+    assert_same(load(tmp_path / "imported")(inputs), outputs(theirs, inputs), inputs)
+    assert to_huggingface(ours, tmp_path / "ours").layout == "native"
+    again = loaded(getattr(transformers, f"CLIP{tower.title()}Model"), tmp_path / "ours")
+    assert_same(ours(inputs), outputs(again, inputs), inputs)
+
+
 @pytest.mark.parametrize("case", ["MPNetModel"], indirect=True)
 def test_every_distance_of_a_long_text(case):
     """All 32 buckets, with the distances at which they begin."""
     theirs, folder = case
     inputs = {"input_ids": np.random.default_rng(1).integers(3, 49, (1, 280)), "attention_mask": np.ones((1, 280))}
     assert_same(from_huggingface(folder)(inputs), outputs(theirs, inputs), inputs)
+
+
+@pytest.mark.parametrize("size", [(20, 13), (4, 8)])
+@pytest.mark.parametrize("case", ["Dinov2Model", "Dinov2ForImageClassification"], indirect=True)
+def test_images_of_other_sizes(case, size, tmp_path):
+    """Positions resized up and down, pixels beyond the last patch cut off; by the code of an export too."""
+    import transformers
+
+    theirs, folder = case
+    inputs = {"pixel_values": np.random.default_rng(0).standard_normal((2, 2, *size), dtype=np.float32)}
+    model, expected = from_huggingface(folder), outputs(theirs, inputs)
+    assert_same(model(inputs), expected, inputs)
+    assert model.config.count_tokens(inputs) == 2 * (1 + (size[0] // 4) * (size[1] // 4))
+    to_huggingface(model, tmp_path / "out", "remote")
+    auto = transformers.AutoModelForImageClassification if "logits" in expected else transformers.AutoModel
+    again = outputs(auto.from_pretrained(tmp_path / "out", trust_remote_code=True).eval(), inputs)
+    for name, array in expected.items():
+        assert_close(again[name], array, sums=tiny.SUMS, message=name)
 
 
 CASES_BY_CLASS = {name.split()[0]: sizes for name, sizes in CASES.items()}
@@ -327,6 +396,9 @@ RAGGED = [
     "AlbertForMaskedLM",
     "MPNetForSequenceClassification",
     "ElectraForMaskedLM",
+    "ModernBertModel biased, bases",
+    "ModernBertForSequenceClassification",
+    "NomicBertForMaskedLM",
     "GPT2LMHeadModel",
     "LlamaForCausalLM",
     "Qwen3ForSequenceClassification",
@@ -340,10 +412,14 @@ RAGGED = [
     "BartForConditionalGeneration",
     "T5ForConditionalGeneration",
     "ViTForImageClassification",
+    "Dinov2Model gated",
+    "CLIPTextModel",
+    "CLIPVisionModel",
 ]
 
 
 EVEN = {
+    "NomicBertForMaskedLM": ["encoder/0/1", "encoder/0/3", "encoder/1/0", "encoder/1/2"],
     "LlamaForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
     "LlamaForSequenceClassification": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
     "Phi3ForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
@@ -376,8 +452,8 @@ DECODERS = [name for name in CASES if "ForCausalLM" in name or name == "GPT2LMHe
 
 
 ENCODERS = [
-    "BertModel", "DistilBertModel", "AlbertModel", "RobertaModel", "MPNetModel", "T5ForConditionalGeneration",
-    "BartModel",
+    "BertModel", "DistilBertModel", "AlbertModel", "RobertaModel", "MPNetModel", "ModernBertModel", "NomicBertModel",
+    "BartModel", "T5ForConditionalGeneration",
 ]  # fmt: skip
 
 
@@ -396,9 +472,7 @@ def test_positions_in_encoders_behind_left_padding(case):
         assert_same(model(given), outputs(theirs, given), {"attention_mask": shown} | given)
 
 
-@pytest.mark.parametrize(
-    "case", [name for name in CASES if "ForSequence" in name and "pad_token_id" in CASES[name]], indirect=True
-)
+@pytest.mark.parametrize("case", [name for name in CASES if LAST.items() <= CASES[name].items()], indirect=True)
 def test_decoders_classify_by_the_last_token_that_is_no_padding(case):
     """Padding on the left, on the right, and within the text; with the mask, and by the padding token alone."""
     theirs, folder = case

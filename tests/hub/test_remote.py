@@ -38,7 +38,7 @@ from headjax.nn import (
     RotaryInterleaved,
 )
 from headjax.nn.embeddings import RelativeBuckets
-from headjax.nn.norms import OffsetRMSNorm, RMSNorm
+from headjax.nn.norms import LayerNorm, OffsetRMSNorm, RMSNorm
 from headjax.nn.rotary import LinearScaling, Llama3Scaling, YarnScaling
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
@@ -141,8 +141,8 @@ def modules(tmp_path_factory):
         yield
 
 
-def texts(task, labels):
-    return lambda: (encoder(ATTENTION["ragged"], task), np.asarray(labels))
+def texts(task, labels, **fields):
+    return lambda: (encoder(ATTENTION["ragged"], task, **fields), np.asarray(labels))
 
 
 LABELS = np.zeros((2, tiny.MAX_LENGTH), np.int64)
@@ -150,7 +150,18 @@ TASKS = {
     "SequenceClassification": texts(Classification(classes=3, dropout=0.0), [0, 2]),
     "SequenceClassification of numbers": texts(Regression(dropout=0.0), np.asarray([0.5, 2.0], np.float32)),
     "TokenClassification": texts(TokenClassification(classes=4, dropout=0.0), LABELS),
+    "SequenceClassification by the mean": texts(Classification(classes=3, dropout=0.0), [0, 2], pooler_reads="mean"),
+    "TokenClassification of pooled tokens": texts(
+        TokenClassification(classes=4, dropout=0.0), LABELS, pooler="gelu", pooler_reads="tokens", pooler_norm=NORM
+    ),
+    "SequenceClassification of ends": texts(
+        Classification(classes=3, dropout=0.0), [0, 2], pooler=None, end_token=2, causal=True
+    ),
+    "SequenceClassification of ends by their token": texts(
+        Classification(classes=3, dropout=0.0), [0, 2], pooler=None, end_token=5
+    ),
     "MaskedLM": texts(MaskedLanguageModel(), LABELS),
+    "MaskedLM without biases": texts(MaskedLanguageModel(transform_bias=False, bias=False), LABELS),
     "MaskedLM and next sentences": texts(Pretraining(), LABELS),
     "QuestionAnswering": lambda: (
         encoder(ATTENTION["latent"], Span(dropout=0.0)),
@@ -160,6 +171,14 @@ TASKS = {
     "ImageClassification of DeiT": lambda: (
         vision(ATTENTION["ragged"], DistilledClassification(classes=3), distillation_token=True),
         np.asarray([1, 1]),
+    ),
+    "ImageClassification of DINOv2": lambda: (
+        vision(ATTENTION["ragged"], residual="scaled_pre_norm", patch_mean=True, gated=True, hidden=(12, 5)),
+        np.asarray([0, 2]),
+    ),
+    "ImageClassification of CLIP": lambda: (
+        vision(ATTENTION["ragged"], residual="pre_norm", embedding_norm=True, patch_bias=False, pooled_norm=True),
+        np.asarray([0, 2]),
     ),
     "CausalLM": lambda: (decoder(ATTENTION["grouped"]), LABELS),
     "SequenceClassification by the last token": lambda: (
@@ -269,6 +288,20 @@ class TestInTransformers:
             "RoBERTa": {"positions": "learned_present", "position_offset": 2, "segments": 1},
             "DistilBERT": {"segments": 0, "pooler": None},
             "ALBERT": {"embedding_size": 6, "shared_layers": True, "hidden": (9, 9), "window": (2, 2)},
+            "ModernBERT": {
+                "positions": "none",
+                "segments": 0,
+                "gated": True,
+                "feed_forward_bias": False,
+                "residual": "pre_norm",
+                "norm": LayerNorm(bias=False),
+                "attention_norm": (False, True),
+                "window": (None, 2),
+                "pooler_reads": "mean",
+                "pooler_bias": False,
+                "pooler_norm": LayerNorm(),
+            },
+            "CLIP": {"causal": True, "residual": "pre_norm", "pooler": None, "activation": "quick_gelu"},
             "Admin": {"positions": "sinusoidal_endpoint", "residual": "scaled_post_norm", "embedding_norm": False},
         }
         for name, fields in kinds.items():

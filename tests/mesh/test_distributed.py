@@ -16,8 +16,9 @@ import pytest
 
 from headjax.core.errors import INTERRUPTED, HeadjaxError
 from headjax.core.serialize import to_data
+from headjax.core.share import Share
 from headjax.core.tensors import flatten
-from headjax.mesh.distributed import BatchShare, Vote, initialize, process_share
+from headjax.mesh.distributed import Vote, initialize, process_share
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.model import load
 from headjax.training.config import train_config
@@ -190,7 +191,7 @@ def test_hosts_that_do_not_share_the_workdir_end_in_a_line(config, tmp_path):
 
 def test_a_lone_process_reads_every_row_and_decides_alone():
     mesh = MeshConfig(data=2, fsdp=2, model=2).build()
-    assert process_share(mesh) == BatchShare(0, 1)
+    assert process_share(mesh) == Share(0, 1)
     assert [Vote(mesh)(wish) for wish in (False, True, False)] == [False, True, False]
 
 
@@ -212,10 +213,10 @@ class Place:
 @pytest.mark.parametrize(
     "rows, process, expected",
     [
-        ([(0, (0, 2)), (0, (2, 4)), (1, (4, 6)), (1, (6, 8))], 1, BatchShare(1, 2)),
-        ([(0, (0, 2)), (1, (2, 4)), (0, (4, 6)), (1, (6, 8))], 1, BatchShare(1, 2)),  # interleaved, as hosts' chips are
-        ([(0, (0, 8)), (1, (0, 8))], 1, BatchShare(0, 1)),  # a model axis over the processes
-        ([(0, (0, 4)), (1, (0, 4)), (2, (4, 8)), (3, (4, 8))], 2, BatchShare(1, 2)),
+        ([(0, (0, 2)), (0, (2, 4)), (1, (4, 6)), (1, (6, 8))], 1, Share(1, 2)),
+        ([(0, (0, 2)), (1, (2, 4)), (0, (4, 6)), (1, (6, 8))], 1, Share(1, 2)),  # interleaved, as hosts' chips are
+        ([(0, (0, 8)), (1, (0, 8))], 1, Share(0, 1)),  # a model axis over the processes
+        ([(0, (0, 4)), (1, (0, 4)), (2, (4, 8)), (3, (4, 8))], 2, Share(1, 2)),
     ],
 )
 def test_processes_read_what_their_devices_hold(rows, process, expected, monkeypatch):

@@ -281,6 +281,13 @@ def test_some_steps_are_traced(data, tmp_path):
         run(tmp_path / "other", data, steps=2, options=profiled)
 
 
+def test_a_run_whose_time_is_over_ends_after_a_step_and_goes_on(data, tmp_path):
+    changes = {"steps": 2, "optimizer": constant()}
+    stopped = run(tmp_path, data, **changes, options={"max_seconds": 1e-9})
+    assert (stopped.finished, stopped.path, stopped.steps) == (False, None, 1)
+    assert run(tmp_path, data, **changes).finished
+
+
 def test_bfloat16_follows_float32(uninterrupted, data, tmp_path):
     whole, _ = uninterrupted
     rounded = run(tmp_path, data, compute={"dtype": "bfloat16"})

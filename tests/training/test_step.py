@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from headjax.core.class_names import IGNORED
 from headjax.core.tensors import count, flatten
 from headjax.evaluation.task import measure_batch
 from headjax.mesh.distributed import put_batch
@@ -18,7 +19,6 @@ from headjax.mesh.rules import ShardingConfig
 from headjax.models import Compute, Model, VisionConfig
 from headjax.models.config import Loss
 from headjax.models.tasks import Classification
-from headjax.nn.outputs import IGNORED
 from headjax.plan.collectives import collectives
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.step import Trainer, _program, gradient

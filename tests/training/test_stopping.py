@@ -26,6 +26,17 @@ def test_the_first_signal_sets_a_flag_and_the_second_acts_as_usual(number):
         signal.signal(number, before)
 
 
+def test_time_sets_the_flag_and_its_thread_ends():
+    before = threading.active_count()
+    with stop_requests(0.0) as stop:
+        assert stop.wait(60)
+    with stop_requests(1e6) as stop:
+        timer = next(each for each in threading.enumerate() if isinstance(each, threading.Timer))
+        assert not stop.is_set()
+    timer.join(60)
+    assert threading.active_count() == before
+
+
 def test_another_thread_leaves_signals_alone():
     handlers = []
 

@@ -121,13 +121,14 @@ class SequenceForm(Form):
 
     def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:
         """Return a record as an example of a length."""
-        known = {name: record[name] for name in (*self.columns, *self.targets)}
+        known = {name: record[name] for name in (*self.columns, *self.targets) if name in record}
         return pad_sequence(known, length, padding_id=padding_id, targets=self.targets)
 
     def fingerprint(self, records: Sequence[Record]) -> str:
         """Return the hash of the columns and targets, 16 hexadecimal digits."""
         columns, targets = (
-            {name: [record[name] for record in records] for name in names} for names in (self.columns, self.targets)
+            {name: [record[name] for record in records if name in record] for name in names}
+            for names in (self.columns, self.targets)
         )
         return sequences_hash(columns, targets)
 

@@ -107,13 +107,17 @@ class SimilarityForm(SequenceForm):
     Attributes:
         length: greatest number of tokens of one text; longer ones are cut.
         scale: label of equal texts, the divisor of the labels.
+        prompts: what stands before the first and before the second text.
+        include_prompt: whether the prompts' tokens are pooled; else there is a `pooling_mask`, 0 at them.
     """
 
     fields: ClassVar = {"text": "text", "second": "text", "label": "number"}
-    columns: ClassVar = ("input_ids", "segment_ids", "position_ids")
+    columns: ClassVar = ("input_ids", "segment_ids", "position_ids", "pooling_mask")
 
     length: Size = 128
     scale: Positive = 1.0
+    prompts: tuple[str, str] = ("", "")
+    include_prompt: bool = True
 
     @property
     def limit(self) -> int:
@@ -124,7 +128,8 @@ class SimilarityForm(SequenceForm):
         # No score from 0 to a scale of 5 is -1, which then is no label.
         kept, missing = with_labels(rows, field=label, numbers=self.scale == 1.0)
         texts = [[text(row, name) for row in kept] for name in (first, second)]
-        columns = encode_packed(tokenizer_of(tokenizer), *texts, max_length=self.length)
+        reading: dict[str, Any] = {"prompts": self.prompts, "pooled": self.include_prompt, "max_length": self.length}
+        columns = encode_packed(tokenizer_of(tokenizer), *texts, **reading)
         records: list[Record] = []
         for number, row in enumerate(kept):
             score = finite(row.place, row.values[label]) / self.scale

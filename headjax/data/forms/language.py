@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from headjax.core.class_names import IGNORED
 from headjax.core.errors import require
 from headjax.core.serialize import kind
 from headjax.data.examples import (
@@ -26,7 +27,6 @@ from headjax.data.examples import (
 from headjax.data.forms.form import Encoded, Form, Seed, language_measure, sequences_hash, text_counts, tokenizer_of
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
-from headjax.nn.outputs import IGNORED
 from headjax.tokenizers.tokenizer import Tokenizer
 
 OPEN_ROWS = 32

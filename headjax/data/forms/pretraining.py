@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Checked, Fraction, Rate, Size
 from headjax.core.serialize import kind
@@ -17,7 +18,6 @@ from headjax.data.examples import RandomSource, Record, Records, Source, changea
 from headjax.data.forms.form import Encoded, Form, Seed, tokenizer_of
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
-from headjax.nn.outputs import IGNORED
 from headjax.tokenizers.tokenizer import Tokenizer
 
 ABBREVIATIONS = frozenset(

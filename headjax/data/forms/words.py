@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headjax.core.class_names import ClassIndex
+from headjax.core.class_names import IGNORED, ClassIndex
 from headjax.core.errors import DataError
 from headjax.core.fields import Size
 from headjax.core.serialize import kind
@@ -18,7 +18,6 @@ from headjax.data.forms.form import Encoded, Seed, SequenceForm, tokenizer_of
 from headjax.data.forms.labelled import class_number
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
-from headjax.nn.outputs import IGNORED
 from headjax.tokenizers.tokenizer import CANNOT_READ, Tokenizer, library_errors
 
 

@@ -341,3 +341,55 @@ def windows_to(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "sliding_window": windows[0] if windows else None,
     }
     return common(written) | found
+
+
+def of_layer(name: str) -> Custom:
+    """Return the entry of a value that a layer alone has, under a name that no file has."""
+    return Custom(lambda fields: fields.data[name], lambda value: {name: value})
+
+
+TURNING = of_layer("rotary")
+"""The rotary positions of a layer, where they follow from its type."""
+
+Bases = Mapping[str, Field]
+"""The rotary base of each type of layer: its field in transformers 4."""
+
+
+def _read_typed(fields: Fields, kind: str, bases: Bases) -> RotaryHalves:
+    """Read the rotary positions of a type of layer: its object in `rope_parameters`, or transformers 4's fields."""
+    nested = fields.group("rope_parameters")
+    if nested and not {*nested} <= {*bases}:
+        known = " and ".join(bases)
+        raise fields.error("rope_parameters", f"expected one object for each of {known}, got {sorted(nested)}")
+    parameters = Fields(nested, f"{fields.file}: rope_parameters").group(kind)
+    base = bases[kind].read(fields)
+    old = fields.group("rope_scaling") if kind == FULL else {}
+    found = read_rotary(fields, f"rope_parameters: {kind}", {**old, **parameters}, base)
+    check_base(fields, bases[kind].name, base, found)
+    if old and parameters and found != read_rotary(fields, "rope_scaling", {**parameters, **old}, base):
+        raise fields.error("rope_scaling", f"contradicts rope_parameters: {kind}; keep one of the two")
+    return found
+
+
+def turning_by_type(
+    fields: Fields, types: Sequence[str], layers: Sequence[Mapping[str, Any]], bases: Bases
+) -> list[dict[str, Any]]:
+    """Return the own fields of layers of these types with their rotary positions."""
+    turning = {kind: _read_typed(fields, kind, bases) for kind in {*types}}
+    return [{**layer, "rotary": turning[kind]} for layer, kind in zip(layers, types, strict=True)]
+
+
+def typed_fields(written: Sequence[Mapping[str, Any]], bases: Bases) -> tuple[dict[str, Any], list[str]]:
+    """Write layers that `turning_by_type` read, with the first window that any has; return their types too."""
+    types = [layer_type(layer) for layer in written]
+    windows = [layer["sliding_window"] for layer in written if layer["sliding_window"] is not None]
+    fields = common(written) | {"layer_types": types, "rope_parameters": {}, "rope_scaling": None}
+    fields["sliding_window"] = windows[0] if windows else None
+    del fields["rotary"]
+    for kind in sorted({*types}):
+        parameters, scaling = write_rotary(written[types.index(kind)]["rotary"])
+        fields["rope_parameters"][kind] = parameters
+        fields[bases[kind].name] = parameters["rope_theta"]
+        if kind == FULL:
+            fields["rope_scaling"] = scaling
+    return fields, types

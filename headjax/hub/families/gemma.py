@@ -14,16 +14,16 @@ from headjax.hub.families.entries import (
     FULL,
     POSITIONS,
     SLIDING,
-    check_base,
+    TURNING,
     common,
     layer_type,
     own_windows,
     read_layer_types,
-    read_rotary,
     rotary,
     text_classes,
+    turning_by_type,
+    typed_fields,
     window,
-    write_rotary,
 )
 from headjax.hub.families.llama import decoder_family, decoder_rules, grouped
 from headjax.hub.family import HeadShape
@@ -33,11 +33,9 @@ from headjax.hub.table import Custom, Field, Layers, Record, TrainingOnly, compu
 from headjax.models.decoder import DecoderConfig
 from headjax.nn.multi_head import GroupedAttention
 from headjax.nn.norms import OffsetRMSNorm
-from headjax.nn.rotary import Rotary, RotaryHalves
+from headjax.nn.rotary import Rotary
 
-_BASES = {FULL: 1e6, SLIDING: 1e4}
-_OLD_BASES = {FULL: "rope_theta", SLIDING: "rope_local_base_freq"}
-"""The rotary base of each type of layer: where the config has none, and its field in transformers 4."""
+_BASES = {FULL: number("rope_theta", 1e6), SLIDING: number("rope_local_base_freq", 1e4)}
 
 _SCALAR = size("query_pre_attn_scalar", 256)
 _NORM = record(OffsetRMSNorm, epsilon=number("rms_norm_eps", 1e-6))
@@ -51,57 +49,33 @@ _ACTIVATION = Field(
 )
 
 
-def _read_rotary(fields: Fields, kind: str) -> RotaryHalves:
-    """Read the rotary positions of a type of layer: its object in `rope_parameters`, or transformers 4's fields."""
-    nested = fields.group("rope_parameters")
-    if nested and not {*nested} <= {*_BASES}:
-        known = " and ".join(_BASES)
-        raise fields.error("rope_parameters", f"expected one object for each of {known}, got {sorted(nested)}")
-    parameters = Fields(nested, f"{fields.file}: rope_parameters").group(kind)
-    base = fields.number(_OLD_BASES[kind], _BASES[kind])
-    old = fields.group("rope_scaling") if kind == FULL else {}
-    found = read_rotary(fields, f"rope_parameters: {kind}", {**old, **parameters}, base)
-    check_base(fields, _OLD_BASES[kind], base, found)
-    if old and parameters and found != read_rotary(fields, "rope_scaling", {**parameters, **old}, base):
-        raise fields.error("rope_scaling", f"contradicts rope_parameters: {kind}; keep one of the two")
-    return found
-
-
 def _spread(fields: Fields, count: int) -> list[dict[str, Any]]:
     """Return each layer's own fields: its window, and its rotary positions under a name that no file has."""
     every = size("sliding_window_pattern", 6).read(fields)
     types = read_layer_types(fields, count, lambda number: SLIDING if (number + 1) % every else FULL)
-    return _layers(fields, types, {kind: _read_rotary(fields, kind) for kind in {*types}})
+    return turning_by_type(fields, types, _windows(fields, types), _BASES)
 
 
 def _spread_alternating(fields: Fields, count: int) -> list[dict[str, Any]]:
     """Return the same of Gemma 2, whose layers turn alike and alternate, the first one sliding."""
     types = read_layer_types(fields, count, lambda number: FULL if number % 2 else SLIDING)
-    return _layers(fields, types, dict.fromkeys(types, _ROTARY.read(fields)))
+    turning = TURNING.write(_ROTARY.read(fields), "")
+    return [own | turning for own in _windows(fields, types)]
 
 
-def _layers(fields: Fields, types: Sequence[str], turning: Mapping[str, Rotary]) -> list[dict[str, Any]]:
+def _windows(fields: Fields, types: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the window of each layer of these types."""
     width = window(4096).read(fields)
     if width is None and SLIDING in types:
         raise fields.error("sliding_window", f"is null, but layer {types.index(SLIDING)} is {SLIDING!r}")
-    return [own | {_TURNING: turning[kind]} for own, kind in zip(own_windows(types, width), types, strict=True)]
+    return own_windows(types, width)
 
 
 def _gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the config's fields; a model without windows leaves their size to the config it came with."""
-    fields = common(written)
-    types = [layer_type(layer) for layer in written]
-    fields |= {"layer_types": types, "rope_parameters": {}, "rope_scaling": None}
-    del fields[_TURNING], fields["sliding_window"]
-    for kind in sorted({*types}):
-        first = written[types.index(kind)]
-        parameters, scaling = write_rotary(first[_TURNING])
-        fields["rope_parameters"][kind] = parameters
-        fields[_OLD_BASES[kind]] = parameters["rope_theta"]
-        if kind == FULL:
-            fields["rope_scaling"] = scaling
-        else:
-            fields["sliding_window"] = first["sliding_window"]
+    fields, types = typed_fields(written, _BASES)
+    if fields["sliding_window"] is None:
+        del fields["sliding_window"]
     numbers = range(1, len(types) + 1)
     periods = [n for n in numbers if types == [FULL if i % n == 0 else SLIDING for i in numbers]]
     return fields | ({"sliding_window_pattern": periods[0]} if periods else {})
@@ -110,7 +84,7 @@ def _gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _gather_alternating(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the config's fields of Gemma 2."""
     found, types = common(written), [layer_type(layer) for layer in written]
-    turning = found.pop(_TURNING)
+    turning = found.pop("rotary")
     del found["sliding_window"]
     found |= _ROTARY.write(turning, "") | {"layer_types": types}
     return found | ({"sliding_window": written[types.index(SLIDING)]["sliding_window"]} if SLIDING in types else {})
@@ -125,7 +99,7 @@ def _cap(name: str, default: float | None = None) -> Custom:
     return Custom(read, lambda cap: {name: cap}, name=name)
 
 
-_TURNING, _ROTARY = "rotary", rotary()
+_ROTARY = rotary()
 
 
 def _config(
@@ -142,10 +116,10 @@ def _config(
         num_heads=size("num_attention_heads", 8),
         kv_heads=size("num_key_value_heads", 4),
         head_dim=size("head_dim", 256),
-        scale=computed(lambda fields: _SCALAR.read(fields) ** -0.5 * _sharper(fields.data[_TURNING]), _SCALAR.name),
+        scale=computed(lambda fields: _SCALAR.read(fields) ** -0.5 * _sharper(TURNING.read(fields)), _SCALAR.name),
         projection_bias=_BIAS,
         output_bias=_BIAS,
-        rotary=Custom(lambda fields: fields.data[_TURNING], lambda rotary: {_TURNING: rotary}),
+        rotary=TURNING,
         query_norm=head_norm,
         key_norm=head_norm,
     ).writing(lambda attention: {_SCALAR.name: _scalar(attention)})

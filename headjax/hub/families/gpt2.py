@@ -5,7 +5,7 @@ from __future__ import annotations
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import CAUSAL, text_classes
 from headjax.hub.family import Family
-from headjax.hub.rules import FLAT, MATRIX, Rule, Rules, affine, norm, one, projection, under
+from headjax.hub.rules import MATRIX, QUERY_KEY_VALUE, Rules, affine, norm, one, projection, under
 from headjax.hub.table import (
     Layers,
     Optional,
@@ -42,7 +42,6 @@ _CONFIG = record(
     initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
 )
 
-_QUERY_KEY_VALUE = tuple(f"attention/{name}" for name in ("query", "key", "value"))
 _RULES: Rules = (
     *one("wte.weight", "embeddings/token"),
     *one("wpe.weight", "embeddings/position"),
@@ -50,8 +49,7 @@ _RULES: Rules = (
         "h.{}.",
         "decoder/{}/",
         (
-            Rule("attn.c_attn.weight", _QUERY_KEY_VALUE, MATRIX),
-            Rule("attn.c_attn.bias", tuple(f"{name}_bias" for name in _QUERY_KEY_VALUE), FLAT),
+            *projection("attn.c_attn", QUERY_KEY_VALUE, MATRIX),
             *affine("attn.c_proj", "attention/output", MATRIX),
             *norm("ln_1", "attention_residual/norm"),
             *projection("mlp.c_fc", "feed_forward/up", MATRIX),

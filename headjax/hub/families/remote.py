@@ -37,9 +37,9 @@ from headjax.nn.latent import LatentAttention
 from headjax.nn.multi_head import GroupedAttention
 
 FOLDER = Path(__file__).resolve().parents[1] / "remote"
-SHARED = ("layers_headjax.py", "parts_headjax.py")
+SHARED, IMAGES = ("layers_headjax.py", "parts_headjax.py"), "images_headjax.py"
 MODELING = "modeling_headjax.py"
-CODE = frozenset({*SHARED, MODELING})
+CODE = frozenset({*SHARED, IMAGES, MODELING})
 """Files of code of an export."""
 
 _BASE = {"AutoConfig": "HeadjaxConfig", "AutoModel": "HeadjaxModel"}
@@ -59,7 +59,7 @@ _TASKS: Mapping[type, str] = {
     DistilledClassification: "ImageClassification",
 }
 _TOKENS = tuple(f"{role}_token_id" for role in ("bos", "eos", "pad", "sep", "cls", "mask"))
-_PLAIN = ("bias", "mixing", "shortcut", "class_token", "distillation_token", "table")
+_PLAIN = ("bias", "mixing", "shortcut", "branch", "class_token", "distillation_token", "table")
 """Tensors that have no `weight` behind their name in PyTorch."""
 
 
@@ -137,7 +137,8 @@ class RemoteFamily(Family):
 
     def files(self) -> dict[str, str]:
         """Return the texts of the files of code."""
-        sources = {MODELING: self.modeling, **{name: name for name in SHARED}}
+        shared = SHARED if DecoderConfig in self.architectures else (*SHARED, IMAGES)
+        sources = {MODELING: self.modeling, **{name: name for name in shared}}
         return {name: (FOLDER / source).read_text(encoding="utf-8") for name, source in sources.items()}
 
 

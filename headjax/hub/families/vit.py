@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy et al. 2021), and DeiT (Touvron et al. 2021), which has a distillation token."""
+"""ViT (Dosovitskiy et al. 2021), DeiT (Touvron et al. 2021) with a distillation token, DINOv2 (Oquab et al. 2023)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,28 @@ from headjax.core.tensors import Normal
 from headjax.hub.families.entries import classifier, labelled
 from headjax.hub.family import Family, ModelClass
 from headjax.hub.fields import Fields
-from headjax.hub.rules import LAST_FIRST, Rules, affine, leading, norm, one, projection, projections, under
+from headjax.hub.rules import (
+    LAST_FIRST,
+    Rules,
+    affine,
+    given,
+    leading,
+    norm,
+    one,
+    projection,
+    projections,
+    under,
+    unless,
+)
 from headjax.hub.table import (
+    Custom,
     Field,
     Layers,
     Optional,
     Record,
     TrainingOnly,
     activation,
+    computed,
     flag,
     has_tensor,
     number,
@@ -37,6 +51,11 @@ def _read_side(fields: Fields, name: str, default: Any) -> int:
     return fields.size(name, default)
 
 
+def side(name: str, default: int) -> Field:
+    """Return the entry of a size of squares."""
+    return Field(name, default, _read_side)
+
+
 _WIDTH, _HEADS = size("hidden_size", 768), size("num_attention_heads", 12)
 _NORM = record(LayerNorm, epsilon=number("layer_norm_eps", 1e-12))
 _DROPOUT = number("hidden_dropout_prob", 0.0)
@@ -51,39 +70,47 @@ def _pooled(fields: Fields) -> bool:
     return _HAS_POOLER(fields)
 
 
+_ATTENTION = record(
+    MultiHeadAttention, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS), projection_bias=flag("qkv_bias", True)
+)
+_ATTENTION_DROPOUT = number("attention_probs_dropout_prob", 0.0)
+_INITIALIZER = TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02)))
+
+
 def _config(distilled: bool) -> Record:
-    attention = record(
-        MultiHeadAttention, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS), projection_bias=flag("qkv_bias", True)
-    )
-    layer = {"attention": attention, "hidden": size("intermediate_size", 3072)}
+    layer = {"attention": _ATTENTION, "hidden": size("intermediate_size", 3072)}
     return record(
         VisionConfig,
         Layers(size("num_hidden_layers", 12), layer),
         width=_WIDTH,
-        image_size=Field("image_size", 224, _read_side),
-        patch_size=Field("patch_size", 16, _read_side),
+        image_size=side("image_size", 224),
+        patch_size=side("patch_size", 16),
         channels=size("num_channels", 3),
         distillation_token=distilled,
         activation=activation("hidden_act", "gelu"),
         norm=_NORM,
         dropout=_DROPOUT,
-        attention_dropout=number("attention_probs_dropout_prob", 0.0),
+        attention_dropout=_ATTENTION_DROPOUT,
         pooler=Optional(activation("pooler_act", "tanh"), when=_pooled),
-        initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
+        initializer=_INITIALIZER,
     )
 
 
-_RULES: Rules = (
+_EMBEDDINGS: Rules = (
     *one("embeddings.cls_token", "patches/class_token", leading(2)),
     *one("embeddings.distillation_token", "patches/distillation_token", leading(2)),
     *one("embeddings.position_embeddings", "patches/position", leading()),
     *one("embeddings.patch_embeddings.projection.weight", "patches/kernel", LAST_FIRST),
     *one("embeddings.patch_embeddings.projection.bias", "patches/bias"),
+)
+_HEADS_RULES = projections("attention.", "attention.query attention.key attention.value output.dense", "attention")
+_RULES: Rules = (
+    *_EMBEDDINGS,
     *under(
         "encoder.layer.{}.",
         "encoder/{}/",
         (
-            *projections("attention.", "attention.query attention.key attention.value output.dense", "attention"),
+            *_HEADS_RULES,
             *norm("layernorm_before", "attention_residual/norm"),
             *projection("intermediate.dense", "feed_forward/up"),
             *projection("output.dense", "feed_forward/down"),
@@ -120,4 +147,86 @@ DEIT = Family(
     classes=(*_CLASSES, _DISTILLED),
     rules=_RULES,
     head_groups=(("encoder",),),
+)
+
+
+_GATED, _RATIO, _HIDDEN_ACT = flag("use_swiglu_ffn", False), number("mlp_ratio", 4), activation("hidden_act", "gelu")
+
+
+def _units(width: int, ratio: float, gated: bool) -> int:
+    """Return the units of a feed-forward; gated ones have two thirds, rounded up to a multiple of 8."""
+    units = int(width * ratio)
+    return (units * 2 // 3 + 7) // 8 * 8 if gated else units
+
+
+def _ratio(config: VisionConfig) -> float:
+    """Return the `mlp_ratio` that gives the units of the first layer: a whole one if there is any."""
+    width, hidden = config.width, config.hidden[0]
+    whole = (ratio for ratio in range(1, 2 * hidden // width + 2) if _units(width, ratio, config.gated) == hidden)
+    return next(whole, hidden / width)
+
+
+DINOV2 = Family(
+    model_type="dinov2",
+    class_prefix="Dinov2",
+    prefix="dinov2.",
+    config=record(
+        VisionConfig,
+        Layers(
+            size("num_hidden_layers", 12),
+            {
+                "attention": _ATTENTION,
+                "hidden": computed(
+                    lambda fields: _units(_WIDTH.read(fields), _RATIO.read(fields), _GATED.read(fields)), _RATIO.name
+                ),
+            },
+        ),
+        width=_WIDTH,
+        image_size=side("image_size", 224),
+        patch_size=side("patch_size", 14),
+        channels=size("num_channels", 3),
+        resized=True,
+        gated=_GATED,
+        activation=Custom(
+            lambda fields: "silu" if _GATED.read(fields) else _HIDDEN_ACT.read(fields),
+            lambda name: _HIDDEN_ACT.write(name, "activation"),
+            name=_HIDDEN_ACT.name,
+        ),
+        residual="scaled_pre_norm",
+        norm=record(LayerNorm, epsilon=number("layer_norm_eps", 1e-6)),
+        dropout=0.0,
+        embedding_dropout=Optional(_DROPOUT, when=lambda fields: True),
+        attention_dropout=_ATTENTION_DROPOUT,
+        initializer=_INITIALIZER,
+    ).writing(lambda config: {_RATIO.name: _ratio(config)}),
+    classes=(
+        _CLASSES[0],
+        ModelClass(
+            suffix="ForImageClassification",
+            parts={"task": classifier(0.0), "patch_mean": True},
+            rules=affine("classifier", "output"),
+        ),
+    ),
+    rules=(
+        *_EMBEDDINGS,
+        *under(
+            "encoder.layer.{}.",
+            "encoder/{}/",
+            (
+                *norm("norm1", "attention_residual/norm"),
+                *_HEADS_RULES,
+                *one("layer_scale1.lambda1", "attention_residual/branch"),
+                *norm("norm2", "feed_forward_residual/norm"),
+                *unless("feed_forward/gate", projection("mlp.fc1", "feed_forward/up")),
+                *unless("feed_forward/gate", projection("mlp.fc2", "feed_forward/down")),
+                *given("feed_forward/gate", projection("mlp.weights_in", ("feed_forward/gate", "feed_forward/up"))),
+                *given("feed_forward/gate", projection("mlp.weights_out", "feed_forward/down")),
+                *one("layer_scale2.lambda1", "feed_forward_residual/branch"),
+            ),
+        ),
+        *norm("layernorm", "encoder/final_norm"),
+    ),
+    head_groups=(("encoder",),),
+    ignored=(r"(dinov2\.)?embeddings\.mask_token",),
+    constants={"use_mask_token": False},  # it stands for hidden patches in pretraining
 )

@@ -232,7 +232,8 @@ class Layer(GradientCheckpointingLayer):
         self.attention_dropout, self.softcap = shared["attention_dropout"], shared.get("attention_softcap")
         self.attention = attention(own, shared["width"], shared["width"])
         self.feed_forward = FeedForward(shared, own["hidden"])
-        self.attention_residual, self.feed_forward_residual = Residual(shared), Residual(shared)
+        self.attention_residual = Residual(shared, own.get("attention_norm", True))
+        self.feed_forward_residual = Residual(shared)
 
     def forward(self, x: Tensor, mask: Tensor | None, positions: Tensor, cache: Any = None, bias: Any = None) -> Tensor:
         """`mask` is True where queries may attend, `bias` of all original heads; `cache` holds the tokens before."""
@@ -250,6 +251,5 @@ class Layer(GradientCheckpointingLayer):
 
 def make_layers(config: Any) -> nn.ModuleList:
     """Return the layers of a config; with `shared_layers` there is one, applied again and again (ALBERT)."""
-    shared, layers = config.headjax, config.headjax_layers
-    count = 1 if shared.get("shared_layers") else len(layers)
-    return nn.ModuleList(Layer(shared, own, number) for number, own in enumerate(layers[:count]))
+    count = 1 if config.headjax.get("shared_layers") else len(config.headjax_layers)
+    return nn.ModuleList(Layer(config.headjax, own, number) for number, own in enumerate(config.headjax_layers[:count]))

@@ -21,8 +21,9 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
+from .images_headjax import Patches
 from .layers_headjax import make_layers
-from .parts_headjax import ACTIVATIONS, Embeddings, Norm, Patches, RelativeBias, final_norm, within
+from .parts_headjax import Embeddings, MaskedHead, Pooler, RelativeBias, ends, final_norm, small_norm, within
 
 
 class HeadjaxConfig(PretrainedConfig):
@@ -55,12 +56,12 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
         shared = config.headjax
         if shared["kind"] == "vision":
             self.patches, self.main_input_name = Patches(shared), "pixel_values"
+            self.pooled_norm = small_norm(shared["norm"] if shared["pooled_norm"] else None, shared["width"])
         else:
             self.embeddings = Embeddings(shared, config.vocab_size)
         self.layers, self.final_norm = make_layers(config), final_norm(shared)
         self.position_bias = RelativeBias(shared["position_bias"]) if shared.get("position_bias") else None
-        self.pooler = nn.Linear(shared["width"], shared["width"]) if shared["pooler"] else None
-        self.pooler_dropout = nn.Dropout(shared.get("pooler_dropout", 0.0))
+        self.pooler = Pooler(shared) if shared["pooler"] else None
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -98,6 +99,9 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
         counted = torch.arange(x.shape[1], device=x.device)
         positions = counted[None] if position_ids is None or self.position_bias is not None else position_ids
         mask = None if attention_mask is None else attention_mask[:, None, None].bool()
+        if self.config.headjax.get("causal"):
+            before = counted[:, None] >= counted
+            mask = before[None, None] if mask is None else mask & before
         bias = None if self.position_bias is None else self.position_bias(counted)
         states = [x]
         for number, own in enumerate(self.config.headjax_layers):
@@ -105,9 +109,11 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
             x = self.layers[number % len(self.layers)](x, near, positions, bias=bias)
             states.append(x)
         x = self.final_norm(x)
-        pooled = x[:, 0] if pixel_values is not None else None
+        pooled = self.pooled_norm(self.patches.pooled(x)) if pixel_values is not None else None
+        if self.config.headjax.get("end_token") is not None:
+            pooled = x[torch.arange(len(x), device=x.device), ends(tokens, self.config.headjax["end_token"])]
         if self.pooler is not None:
-            pooled = ACTIVATIONS[self.config.headjax["pooler"]](self.pooler(self.pooler_dropout(x[:, 0])))
+            pooled = self.pooler(x, attention_mask)
         wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         return BaseModelOutputWithPooling(x, pooled, tuple(states) if wanted else None)
 
@@ -126,16 +132,25 @@ class HeadjaxForTask(HeadjaxPreTrainedModel):
     def __init__(self, config: HeadjaxConfig) -> None:
         super().__init__(config)
         shared = config.headjax
-        if self.reads_pooled and not shared["pooler"] and shared["kind"] != "vision":
+        pooled = shared["kind"] == "vision" or shared["pooler"] or shared["end_token"] is not None
+        if self.reads_pooled and not pooled:
             config.headjax = shared | {"pooler": "tanh"}  # fresh, as the map to labels is
         self.model = HeadjaxModel(config)
         self.main_input_name = self.model.main_input_name
-        self.make_head(shared["width"], shared["task"])
+        self.make_head(shared["width"] * (1 + shared.get("patch_mean", False)), shared["task"])
         self.post_init()
 
     def make_head(self, width: int, task: dict[str, Any]) -> None:
         self.dropout = nn.Dropout(task.get("dropout", 0.0))
         self.classifier = nn.Linear(width, self.outputs or self.config.num_labels)
+
+    def read(self, found: Any) -> Tensor:
+        """Return what the map to logits reads; a pooler may be applied to each token."""
+        pooled = found.pooler_output
+        each = pooled is not None and pooled.dim() == 3
+        if self.reads_pooled:
+            return pooled[:, 0] if each else pooled
+        return pooled if each else found.last_hidden_state
 
     @can_return_tuple
     def forward(
@@ -158,7 +173,7 @@ class HeadjaxForSequenceClassification(HeadjaxForTask):
     reads_pooled = True
 
     def answer(self, found: Any, labels: Tensor | None) -> SequenceClassifierOutput:
-        logits = self.classifier(self.dropout(found.pooler_output))
+        logits = self.classifier(self.dropout(self.read(found)))
         return SequenceClassifierOutput(self.loss(logits, labels), logits, found.hidden_states)
 
     def loss(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
@@ -173,7 +188,7 @@ class HeadjaxForTokenClassification(HeadjaxForTask):
     """Classes of tokens."""
 
     def answer(self, found: Any, labels: Tensor | None) -> TokenClassifierOutput:
-        logits = self.classifier(self.dropout(found.last_hidden_state))
+        logits = self.classifier(self.dropout(self.read(found)))
         loss = None if labels is None else cross_entropy(logits, labels)
         return TokenClassifierOutput(loss, logits, found.hidden_states)
 
@@ -187,34 +202,20 @@ class HeadjaxForQuestionAnswering(HeadjaxForTask):
         self, *inputs: Any, start_positions: Tensor | None = None, end_positions: Tensor | None = None, **named: Any
     ) -> QuestionAnsweringModelOutput:
         found = self.model(*inputs, **named)
-        start, end = self.classifier(self.dropout(found.last_hidden_state)).unbind(-1)
+        start, end = self.classifier(self.dropout(self.read(found))).unbind(-1)
         pairs = ((start, start_positions), (end, end_positions))
         losses = [cross_entropy(logits, at) for logits, at in pairs if at is not None]
         return QuestionAnsweringModelOutput(sum(losses) / 2.0 if losses else None, start, end, found.hidden_states)
-
-
-class MaskedHead(nn.Module):
-    """Logits of tokens by their embeddings."""
-
-    def __init__(self, config: HeadjaxConfig, task: dict[str, Any]) -> None:
-        super().__init__()
-        width, size = config.headjax["width"], config.headjax["embedding_size"] or config.headjax["width"]
-        self.activation = ACTIVATIONS[task.get("activation", "gelu")]
-        self.transform, self.norm = nn.Linear(width, size), Norm(task.get("norm", config.headjax["norm"]), size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-
-    def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
-        return functional.linear(self.norm(self.activation(self.transform(hidden))), embedding, self.bias)
 
 
 class HeadjaxForMaskedLM(HeadjaxForTask):
     """Tokens in place of masks."""
 
     def make_head(self, width: int, task: dict[str, Any]) -> None:
-        self.lm_head = MaskedHead(self.config, task.get("masked", task))
+        self.lm_head = MaskedHead(self.config.headjax, self.config.vocab_size, task.get("masked", task))
 
     def answer(self, found: Any, labels: Tensor | None) -> MaskedLMOutput:
-        logits = self.lm_head(found.last_hidden_state, self.model.embeddings.token.weight)
+        logits = self.lm_head(self.read(found), self.model.embeddings.token.weight)
         loss = None if labels is None else cross_entropy(logits, labels)
         return MaskedLMOutput(loss, logits, found.hidden_states)
 
@@ -237,5 +238,5 @@ class HeadjaxForImageClassification(HeadjaxForSequenceClassification):
             hidden = found.last_hidden_state
             logits = sum(head(hidden[:, at]) for at, head in enumerate(self.classifier.values())) / 2.0
         else:
-            logits = self.classifier(self.dropout(found.pooler_output))
+            logits = self.classifier(self.dropout(self.read(found)))
         return ImageClassifierOutput(self.loss(logits, labels), logits, found.hidden_states)

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-BEFORE = ("pre_norm", "parallel_norm", "sandwich_norm")
 ACTIVATIONS = {
     "relu": functional.relu,
     "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "silu": functional.silu,
     "tanh": torch.tanh,
 }
+BEFORE = ("pre_norm", "scaled_pre_norm", "parallel_norm", "sandwich_norm")
 
 
 class Norm(nn.Module):
@@ -30,7 +31,7 @@ class Norm(nn.Module):
         super().__init__()
         self.kind, self.epsilon = norm["kind"], norm["epsilon"]
         self.weight = nn.Parameter(torch.zeros(size) if self.kind == "offset_rms_norm" else torch.ones(size))
-        self.bias = nn.Parameter(torch.zeros(size)) if self.kind == "layer_norm" else None
+        self.bias = nn.Parameter(torch.zeros(size)) if norm.get("bias") else None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.kind == "layer_norm":
@@ -109,16 +110,18 @@ class Residual(nn.Module):
     In parallel layers (`parallel_norm`) it reads `entered`, the stream before the layer.
     """
 
-    def __init__(self, shared: dict[str, Any]) -> None:
+    def __init__(self, shared: dict[str, Any], normed: bool = True) -> None:
         super().__init__()
         width, self.kind, self.alpha = shared["width"], shared["residual"], shared["alpha"]
-        self.norm, self.dropout = Norm(shared["norm"], width), nn.Dropout(shared["dropout"])
+        self.norm, self.dropout = small_norm(shared["norm"] if normed else None, width), nn.Dropout(shared["dropout"])
         self.after = Norm(shared["norm"], width) if self.kind == "sandwich_norm" else None
         self.shortcut = nn.Parameter(torch.ones(width)) if self.kind == "scaled_post_norm" else None
+        self.branch = nn.Parameter(torch.ones(width)) if self.kind == "scaled_pre_norm" else None
 
     def forward(self, x: Tensor, sub_layer: Callable[[Tensor], Tensor], entered: Tensor) -> Tensor:
         if self.kind in BEFORE:
             outputs = self.dropout(sub_layer(self.norm(entered if self.kind == "parallel_norm" else x)))
+            outputs = outputs if self.branch is None else self.branch * outputs
             return self.alpha * x + outputs if self.after is None else x + self.after(outputs)
         shortcut = self.alpha * x if self.shortcut is None else self.shortcut * x
         return self.norm(shortcut + self.dropout(sub_layer(x)))
@@ -126,7 +129,8 @@ class Residual(nn.Module):
 
 def final_norm(shared: dict[str, Any]) -> nn.Module:
     """Return the norm behind the last layer, where layers do not normalise the stream."""
-    return Norm(shared["norm"], shared["width"]) if shared["residual"] in BEFORE else nn.Identity()
+    normed = shared["residual"] in BEFORE and not shared.get("pooled_norm")
+    return small_norm(shared["norm"] if normed else None, shared["width"])
 
 
 def embedding_dropout(shared: dict[str, Any]) -> nn.Module:
@@ -171,6 +175,44 @@ class Embeddings(nn.Module):
         return functional.pad(torch.cat([angles.sin(), angles.cos()], dim=-1), (0, size - 2 * half))
 
 
+class Pooler(nn.Linear):
+    """`norm(phi(linear(h)))` of the first token, of the mean of all, or of each (`pooler_reads`)."""
+
+    def __init__(self, shared: dict[str, Any]) -> None:
+        super().__init__(shared["width"], shared["width"], bias=shared.get("pooler_bias", True))
+        self.activation, self.reads = ACTIVATIONS[shared["pooler"]], shared.get("pooler_reads", "first")
+        self.dropout = nn.Dropout(shared.get("pooler_dropout", 0.0))
+        self.norm = small_norm(shared.get("pooler_norm"), shared["width"])
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        if self.reads == "first":
+            x = x[:, 0]
+        elif self.reads == "mean":
+            counted = x.new_ones(x.shape[:2]) if mask is None else mask.to(x.dtype)
+            x = (x * counted[..., None]).sum(dim=1) / counted.sum(dim=1, keepdim=True).clamp(min=1)
+        return self.norm(self.activation(super().forward(self.dropout(x))))
+
+
+def ends(tokens: Tensor, end: int) -> Tensor:
+    """Return where texts end: at the first token `end`, or for 2 at the first of the largest number (CLIP)."""
+    return (tokens if end == 2 else (tokens == end).int()).argmax(dim=1)
+
+
+class MaskedHead(nn.Module):
+    """Logits of tokens by their embeddings."""
+
+    def __init__(self, shared: dict[str, Any], vocab_size: int, task: dict[str, Any]) -> None:
+        super().__init__()
+        width, size = shared["width"], shared["embedding_size"] or shared["width"]
+        self.activation = ACTIVATIONS[task.get("activation", "gelu")]
+        self.transform = nn.Linear(width, size, bias=task.get("transform_bias", True))
+        self.norm = Norm(task.get("norm", shared["norm"]), size)
+        self.bias = nn.Parameter(torch.zeros(vocab_size)) if task.get("bias", True) else None
+
+    def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
+        return functional.linear(self.norm(self.activation(self.transform(hidden))), embedding, self.bias)
+
+
 class RelativeBias(nn.Module):
     """One number for each head and bucket of distance; far distances share buckets (MPNet, T5)."""
 
@@ -186,25 +228,6 @@ class RelativeBias(nn.Module):
         growth = torch.log(size.clamp(min=1) / exact) / math.log(self.max_distance / exact)
         far = (exact + (growth * (count - exact)).long()).clamp(max=count - 1)
         return self.table[torch.where(size < exact, size, far) + count * (distance > 0)].permute(2, 0, 1)[None]
-
-
-class Patches(nn.Conv2d):
-    """Squares of an image behind the class token, and the distillation token of DeiT."""
-
-    def __init__(self, shared: dict[str, Any]) -> None:
-        width, patch = shared["width"], shared["patch_size"]
-        super().__init__(shared["channels"], width, patch, stride=patch)
-        distilled = shared["distillation_token"]
-        length = (shared["image_size"] // patch) ** 2 + 1 + distilled
-        self.class_token, self.position = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(length, width))
-        self.distillation_token = nn.Parameter(torch.zeros(width)) if distilled else None
-        self.dropout = embedding_dropout(shared)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        patches = super().forward(pixels.to(self.weight.dtype)).flatten(2).transpose(1, 2)
-        tokens = [token for token in (self.class_token, self.distillation_token) if token is not None]
-        first = torch.stack(tokens)[None].expand(len(pixels), -1, -1)
-        return self.dropout(torch.cat([first, patches], dim=1) + self.position)
 
 
 def within(mask: Tensor | None, window: int | None, queries: Tensor, keys: Tensor) -> Tensor | None:

@@ -7,11 +7,13 @@ from headjax.models.tasks.classification import (
     Regression,
     TokenClassification,
 )
+from headjax.models.tasks.similarity import Dense, SentenceSimilarity
 from headjax.models.tasks.task_output import Features, Logits, NoTask, TaskOutput, Vocabulary
-from headjax.models.tasks.text import MaskedLanguageModel, Pretraining, SentenceSimilarity, Span
+from headjax.models.tasks.text import MaskedLanguageModel, Pretraining, Span
 
 __all__ = [
     "Classification",
+    "Dense",
     "DistilledClassification",
     "Features",
     "Logits",

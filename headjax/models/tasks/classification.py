@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from headjax.core.class_names import class_numbers, tell_nothing
+from headjax.core.class_names import IGNORED, class_numbers, tell_nothing
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Rate, Size
 from headjax.core.ranges import Range
@@ -19,7 +19,7 @@ from headjax.core.serialize import kind
 from headjax.models.config import Batch, Loss, ModelConfig, Output
 from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.tasks.task_output import Features, LinearLogits, Logits, TaskOutput, Vocabulary
-from headjax.nn.outputs import IGNORED, Linear, cross_entropy
+from headjax.nn.outputs import Linear, cross_entropy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -40,11 +40,13 @@ class Features(NamedTuple):
         hidden: `[batch, length, width]`, output of the stack.
         pooled: `[batch, width]`, or None where the model does not pool.
         embedding: `[vocabulary, size]`, the token embeddings; None in models that read no tokens.
+        batch: what the model reads.
     """
 
     hidden: jax.Array
     pooled: jax.Array | None
     embedding: Weight | None
+    batch: Batch
 
     def require_pooled(self) -> jax.Array:
         """Return the pooled vector; models are built with a pooler where a task reads it."""
@@ -60,10 +62,11 @@ class Features(NamedTuple):
 
 
 class Logits(NamedTuple):
-    """A task's logits in float32: the main ones, and others by Hugging Face's names where it has more kinds."""
+    """A task's results in float32: logits, others by Hugging Face's names, and sentence vectors."""
 
     logits: jax.Array | None
     extra: dict[str, jax.Array] | None = None
+    embeddings: jax.Array | None = None
 
 
 class TaskOutput(Spec, abc.ABC):
@@ -148,4 +151,5 @@ def task_answer(task: Any, features: Features, call: Pass) -> Output:
         logits=logits.logits,
         pooled=features.pooled,
         extra_logits=logits.extra,
+        embeddings=logits.embeddings,
     )

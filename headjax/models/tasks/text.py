@@ -1,4 +1,4 @@
-"""Tasks about tokens: masked language modelling, spans that answer questions, and sentence similarity."""
+"""Tasks about tokens: masked language modelling, and spans that answer questions."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.core.errors import DataError
+from headjax.core.class_names import IGNORED
 from headjax.core.fields import Rate
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import weight
 from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers, batch_array
-from headjax.models.tasks.task_output import Features, Logits, NoLogits, TaskOutput, Vocabulary
+from headjax.models.tasks.task_output import Features, Logits, TaskOutput, Vocabulary
 from headjax.nn.feed_forward import ACTIVATIONS, ActivationName
 from headjax.nn.norms import LayerNorm, Norm
 from headjax.nn.operands import Dropout
-from headjax.nn.outputs import IGNORED, Linear, cross_entropy
+from headjax.nn.outputs import Linear, cross_entropy
 from headjax.nn.projections import bias_weight, into_heads
 
 
@@ -35,12 +35,15 @@ class MaskedLanguageModel(TaskOutput):
     Attributes:
         activation: phi.
         norm: the normalisation.
+        transform_bias, bias: whether there are b and c.
     """
 
     needs_tokens: ClassVar[bool] = True
 
     activation: ActivationName = "gelu"
     norm: Norm = LayerNorm(1e-12)
+    transform_bias: bool = True
+    bias: bool = True
 
     def module(self, width: int, vocabulary: Vocabulary) -> MaskedTokenLogits:
         return MaskedTokenLogits(self, width, vocabulary)
@@ -65,9 +68,9 @@ class MaskedTokenLogits(nnx.Module):
     def __init__(self, config: MaskedLanguageModel, width: int, vocabulary: Vocabulary) -> None:
         self.config = config
         self.transform = weight((width, vocabulary.size), ("embed", None))
-        self.transform_bias = bias_weight(True, (vocabulary.size,), (None,))
+        self.transform_bias = bias_weight(config.transform_bias, (vocabulary.size,), (None,))
         self.norm = config.norm.module(vocabulary.size)
-        self.bias = bias_weight(True, (vocabulary.tokens,), ("vocabulary",))
+        self.bias = bias_weight(config.bias, (vocabulary.tokens,), ("vocabulary",))
 
     def __call__(self, features: Features, key: jax.Array | None) -> Logits:
         phi, table = ACTIVATIONS[self.config.activation], features.require_embedding()
@@ -171,55 +174,3 @@ class SpanLogits(Linear):
     def __call__(self, features: Features, key: jax.Array | None) -> Logits:
         logits = self.logits(Dropout(self.config.dropout, key)(features.hidden))  # [batch, length, 2]
         return Logits(logits, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
-
-
-EPSILON = 1e-9
-"""Keeps the length of an embedding from being 0."""
-
-
-@kind("sentence_similarity")
-@dataclasses.dataclass(frozen=True)
-class SentenceSimilarity(TaskOutput):
-    """cos(e_1, e_2) of two sentences, e_s = mean of the hidden states of sentence s (Reimers and Gurevych 2019).
-
-    A row holds both sentences of a pair, which `segment_ids` (1, 2, 0 at padding) keep from seeing each other. The loss
-    is the squared difference from `labels [batch]`, similarities up to 1; a `nan` carries no loss. There are no
-    parameters.
-    """
-
-    needs_tokens: ClassVar[bool] = True
-
-    def module(self, width: int, vocabulary: Vocabulary) -> NoLogits:
-        return NoLogits(self)
-
-    def loss(self, output: Output, batch: Batch) -> Loss:
-        labels = batch_array(batch, "labels").astype(jnp.float32)
-        if labels.ndim != 1:
-            raise DataError(f"labels: expected one number a pair [batch], got {list(labels.shape)}")
-        counted = ~jnp.isnan(labels)
-        squares = jnp.square(cosines(output, batch) - jnp.where(counted, labels, 0.0))
-        return Loss(jnp.where(counted, squares, 0.0), counted.astype(jnp.float32))
-
-    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
-        return 2 * length * width
-
-    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        similarities = {"labels": jax.ShapeDtypeStruct((batch_size,), jnp.float32)}
-        return abstract_integers((batch_size, length), "segment_ids") | similarities
-
-
-def sentence_embeddings(output: Output, batch: Batch) -> jax.Array:
-    """`[batch, 2, width]` float32: the mean of each sentence's hidden states; 0 for a sentence without tokens."""
-    segments = batch_array(batch, "segment_ids")
-    members = (segments[:, None, :] == jnp.array([1, 2], segments.dtype)[None, :, None]).astype(jnp.float32)
-    sums = jnp.einsum("bst,btd->bsd", members, output.hidden.astype(jnp.float32))
-    return sums / jnp.maximum(members.sum(axis=2, keepdims=True), 1.0)
-
-
-def cosines(output: Output, batch: Batch) -> jax.Array:
-    """`[batch]` cosines of the two sentences of every row."""
-    embeddings = sentence_embeddings(output, batch)
-    squares = jnp.square(embeddings).sum(axis=2, keepdims=True)
-    # The norm's gradient at 0 (padding rows) is infinite, that of the clipped square is not.
-    unit = embeddings * jax.lax.rsqrt(jnp.maximum(squares, EPSILON**2))
-    return (unit[:, 0] * unit[:, 1]).sum(axis=1)

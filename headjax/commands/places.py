@@ -1,0 +1,128 @@
+"""Inputs and outputs of a command, looked at before any work is done and before JAX is imported.
+
+Folders that exist, the command's inputs, and model directories are replaced with `--overwrite` alone. Results
+(`.json`, `.html`) that exist are replaced, other files are not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from headjax.commands.options import CommandOptions, Read, declared, name_of
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.storage.directories import check_model, check_own
+from headjax.storage.files import is_stream
+from headjax.storage.paths import check_file, check_folder, is_bucket, path_of, size_of
+
+
+def check_inputs(options: CommandOptions) -> None:
+    """Check that every input which a command names is there; its content is read later."""
+    models_first = sorted(dataclasses.fields(options), key=lambda field: declared(field).reads != "model")
+    for field in models_first:
+        check, value = CHECKS.get(declared(field).reads), getattr(options, field.name)
+        if check is None or not value or "://" in value:
+            continue
+        try:
+            check(value)
+        except DataError as error:
+            raise DataError(f"--calibration: {error}" if field.name == "calibration" else error) from None
+
+
+def _check_model(value: str) -> None:
+    check_model(path_of(value))
+
+
+def _check_file(value: str) -> None:
+    if not path_of(value).expanduser().exists():
+        raise DataError(f"{value}: no such file")
+
+
+def _check_task(value: str) -> None:
+    from headjax.data.recognise import check_task
+    from headjax.data.rows import SPLITS
+
+    if value not in SPLITS:  # of `--calibration`
+        check_task(value)
+
+
+def _check_config(value: str) -> None:
+    from headjax.training.config_file import config_place
+
+    config_place(value)
+
+
+CHECKS: Mapping[Read, Callable[[str], None]] = {
+    "model": _check_model,
+    "task": _check_task,
+    "config": _check_config,
+    "file": _check_file,
+}
+"""Check of an input, by what an option says that it reads."""
+
+RESULTS = (".json", ".html")
+"""Endings of files that are replaced: nobody's data or texts have them."""
+
+
+def check_outputs(options: CommandOptions) -> None:
+    """Check everything that a command will write."""
+    read = {file for field in dataclasses.fields(options) for file in _paths_read(options, field)}
+    written: dict[Path, str] = {}
+    for field in dataclasses.fields(options):
+        kind, value = declared(field).writes, getattr(options, field.name)
+        if not kind or not value or value == "-":
+            continue
+        place = path_of(value)
+        _check_writable(value, place, kind)
+        if place in written:
+            raise HeadjaxError(f"{name_of(field)}: {value} is {written[place]} of the command, too")
+        written[place] = name_of(field)
+        danger = None if options.overwrite or is_stream(place) else _danger(place, kind, read)
+        if danger is not None:
+            raise HeadjaxError(f"{value}: {danger}; --overwrite replaces it")
+        if kind == "new":
+            check_own(place)
+
+
+def _paths_read(options: CommandOptions, field: dataclasses.Field[object]) -> Iterator[str]:
+    """Yield the real paths that a field may name: of `FILE`, `FILE:ARGS` and `squad:FILE`."""
+    if not declared(field).reads:
+        return
+    value = getattr(options, field.name) or ()
+    for text in (value,) if isinstance(value, str) else value:
+        before, _, after = text.partition(":")
+        yield from (os.path.realpath(os.path.expanduser(word)) for word in (text, before, after) if word)
+
+
+def _check_writable(value: str, place: Path, kind: str) -> None:
+    """Check that a command can write its output to a path."""
+    if kind not in ("new", "folder"):
+        check_file(value)
+        return
+    if kind == "new" and isinstance(place, Path) and place.is_symlink():
+        check_folder(place.resolve())  # a link may lead to a folder that is still to be made
+    elif kind == "folder" or not place.is_dir():
+        check_folder(value)
+
+
+def _danger(place: Path, kind: str, read: set[str]) -> str | None:
+    """Return the files that writing to a place would replace; None where nothing would."""
+    if kind == "new" and place.exists() and not (place.is_dir() and not any(place.iterdir())):
+        return "exists already"
+    if not is_bucket(place) and os.path.realpath(place) in read:
+        return "the command reads it"
+    above = None if is_bucket(place) else next(filter(_is_model, (place, *place.absolute().parents)), None)
+    if above is not None:
+        return f"in the model directory {above}" if above != place else "a model directory"
+    if kind == "file" and place.is_file() and place.suffix not in RESULTS and size_of(place):
+        return "exists already"
+    return None
+
+
+def _is_model(folder: Path) -> bool:
+    """Return whether a folder is a model directory, ours or of Hugging Face."""
+    if not (folder / "config.json").is_file():
+        return False
+    return (folder / "history.json").is_file() or any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
