@@ -37,9 +37,9 @@ class TensorForm:
 
     def shape(self, ours: Sequence[nnx.Param[Any]]) -> Shape:
         """Return the shape of the tensor in the file."""
-        shapes = [self.flat(tensor) for tensor in ours]
-        *rest, last = shapes[0] if len(ours) == 1 else (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
-        return (last, *rest) if self.last_first else (*rest, last)
+        flat = self.flat(ours[0])
+        flat = flat if len(ours) == 1 else (*flat[:-1], sum(self._sizes(ours)))
+        return flat[-1:] + flat[:-1] if self.last_first else flat
 
     def load(self, theirs: np.ndarray, ours: Sequence[nnx.Param[Any]], part: int) -> np.ndarray:
         """Return our tensor number `part`, perhaps as a view of the file's."""
@@ -47,7 +47,7 @@ class TensorForm:
         if self.by_head:
             turned = turned.reshape(*ours[part].shape[:-1], len(ours), -1)[..., part, :]
         elif len(ours) > 1:
-            sizes = [self.flat(tensor)[-1] for tensor in ours]
+            sizes = self._sizes(ours)
             start = sum(sizes[:part])
             turned = turned[..., start : start + sizes[part]]
         return turned.reshape(ours[part].shape)
@@ -60,6 +60,9 @@ class TensorForm:
             flat = [array.reshape(self.flat(tensor)) for array, tensor in zip(arrays, ours, strict=True)]
             stored = flat[0] if len(flat) == 1 else np.concatenate(flat, axis=-1)
         return np.moveaxis(stored, -1, 0) if self.last_first else stored
+
+    def _sizes(self, ours: Sequence[nnx.Param[Any]]) -> list[int]:
+        return [self.flat(tensor)[-1] for tensor in ours]
 
 
 def _matrix(ours: nnx.Param[Any]) -> Shape:

@@ -42,12 +42,13 @@ def with_task(model: Model, task: TaskOutput, *, seed: int = 0) -> Model:
     config: Any = model.config
     if not hasattr(config, "task"):
         raise ConfigError(f"task: the output of a {kind_of(config)} cannot be exchanged")
-    adds = task.needs_pooler and not getattr(config, "pools", True)
-    own: dict[str, Any] = {"pooler": "tanh"} if adds else {}
+    own: dict[str, Any] = {}
     if isinstance(config, DecoderConfig):
         own = {"tied": True, "output_bias": False, "softcap": None}  # as of no language model
+    elif task.needs_pooler and not config.pools:
+        own = {"pooler": "tanh"}
     changed = dataclasses.replace(config, task=task, **own)
     tensors = changed.tensors()
-    fresh = {name: tensors[name] for name in ("output", *(["pooler"] if adds else []))}
+    fresh = {name: tensors[name] for name in ("output", *(["pooler"] if "pooler" in own else []))}
     params = model.params | initialize(fresh, jax.random.key(seed), config.initializer)
     return model.replace(config=changed, params=params).with_entry("task", output=to_data(task))

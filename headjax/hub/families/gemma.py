@@ -60,8 +60,8 @@ def _spread(fields: Fields, count: int) -> list[dict[str, Any]]:
 def _spread_alternating(fields: Fields, count: int) -> list[dict[str, Any]]:
     """Return the same of Gemma 2, whose layers turn alike and alternate, the first one sliding."""
     types = read_layer_types(fields, count, lambda number: FULL if number % 2 else SLIDING)
-    turning = _ROTARY.read(fields)
-    return [own | {"rotary": turning} for own in _windows(fields, types)]
+    turning = TURNING.write(_ROTARY.read(fields), "")
+    return [own | turning for own in _windows(fields, types)]
 
 
 def _windows(fields: Fields, types: Sequence[str]) -> list[dict[str, Any]]:

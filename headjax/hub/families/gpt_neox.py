@@ -7,7 +7,7 @@ import dataclasses
 from headjax.core.tensors import Normal
 from headjax.hub.families.entries import CAUSAL, rotary, text_classes, written_part
 from headjax.hub.family import Family
-from headjax.hub.rules import FLAT, TRANSPOSED, Rule, Rules, affine, norm, one, projection, under
+from headjax.hub.rules import FLAT, QUERY_KEY_VALUE, TRANSPOSED, Rule, Rules, affine, norm, one, projection, under
 from headjax.hub.table import Choice, Fixed, Layers, TrainingOnly, activation, flag, number, record, share, size
 from headjax.models.decoder import DecoderConfig
 from headjax.nn.multi_head import MultiHeadAttention
@@ -38,17 +38,16 @@ _CONFIG = record(
     initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
 )
 
-_READING = tuple(f"attention/{name}" for name in ("query", "key", "value"))
 _RULES: Rules = (
     *one("embed_in.weight", "embeddings/token"),
     *under(
         "layers.{}.",
         "decoder/{}/",
         (
-            Rule("attention.query_key_value.weight", _READING, dataclasses.replace(TRANSPOSED, by_head=True)),
+            Rule("attention.query_key_value.weight", QUERY_KEY_VALUE, dataclasses.replace(TRANSPOSED, by_head=True)),
             Rule(
                 "attention.query_key_value.bias",
-                tuple(f"{name}_bias" for name in _READING),
+                tuple(f"{name}_bias" for name in QUERY_KEY_VALUE),
                 dataclasses.replace(FLAT, by_head=True),
             ),
             *affine("attention.dense", "attention/output"),

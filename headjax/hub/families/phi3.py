@@ -5,7 +5,7 @@ from __future__ import annotations
 from headjax.hub.families.entries import rotary, text_classes, window
 from headjax.hub.families.llama import HEAD_DIM, NORMS, decoder_family, decoder_rules, decoder_table
 from headjax.hub.fields import Fields
-from headjax.hub.rules import TRANSPOSED, Rule, Rules, affine
+from headjax.hub.rules import QUERY_KEY_VALUE, Rules, affine, projection
 from headjax.hub.table import Custom, Optional, flag, number, record
 from headjax.nn.norms import RMSNorm
 from headjax.nn.rotary import RotaryHalves
@@ -23,9 +23,9 @@ def _read_rotary(fields: Fields) -> RotaryHalves:
 
 
 _FUSED: Rules = (
-    Rule("self_attn.qkv_proj.weight", ("attention/query", "attention/key", "attention/value"), TRANSPOSED),
+    *projection("self_attn.qkv_proj", QUERY_KEY_VALUE),
     *affine("self_attn.o_proj", "attention/output"),
-    Rule("mlp.gate_up_proj.weight", ("feed_forward/gate", "feed_forward/up"), TRANSPOSED),
+    *projection("mlp.gate_up_proj", ("feed_forward/gate", "feed_forward/up")),
 )
 
 PHI3 = decoder_family(  # Abdin et al. 2024

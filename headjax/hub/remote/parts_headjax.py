@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-BEFORE = ("pre_norm", "parallel_norm", "sandwich_norm")
 ACTIVATIONS = {
     "relu": functional.relu,
     "gelu": functional.gelu,
@@ -22,9 +21,7 @@ ACTIVATIONS = {
     "silu": functional.silu,
     "tanh": torch.tanh,
 }
-
-
-BEFORE = ("pre_norm", "scaled_pre_norm", "sandwich_norm")
+BEFORE = ("pre_norm", "scaled_pre_norm", "parallel_norm", "sandwich_norm")
 
 
 class Norm(nn.Module):
