@@ -14,9 +14,9 @@ from headjax.commands.examples import (
     WritingOptions,
     open_model_and_examples_if_any,
 )
+from headjax.commands.made import Changed, evaluate_each, made
 from headjax.commands.options import argument, option
 from headjax.commands.results import NO_EXAMPLES, found, table_of
-from headjax.commands.surgery import Changed, compared, evaluate_each
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count
 from headjax.core.progress import Progress
@@ -94,15 +94,12 @@ def run(options: Options, progress: Progress) -> Found:
         )
         bar(1, {})
     converted = conversion.model
-    metrics = evaluate_each((model, converted), task, options, progress)
-    written = options.write(converted, progress)
+    evaluations = evaluate_each((model, converted), task, options, progress)
     history = reversed(converted.history)
     tried: Mapping[str, Any] = next((entry for entry in history if entry["action"] == "convert"), {})
     return Found(
         error_per_layer=conversion.errors,
         divergence=tried.get("divergence", {}),
-        model=str(options.out),
-        written=written,
-        **compared(model, converted, metrics, task),
+        **made(model, converted, options, progress, task=task, evaluations=evaluations),
         **more,
     )

@@ -14,9 +14,9 @@ from headjax.commands.examples import (
     WritingOptions,
     open_model_and_examples_if_any,
 )
+from headjax.commands.made import Changed, evaluate_each, made
 from headjax.commands.options import argument, option
 from headjax.commands.results import ABSENT, NO_EXAMPLES, found, table_of
-from headjax.commands.surgery import Changed, compared, evaluate_each
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count
 from headjax.core.progress import Progress
@@ -78,12 +78,11 @@ class Found(Changed):
             "kept": Column("Kept", lambda kept: "yes" if kept else "no"),
         }
         title = "Squared error after refitting over that before, on held-out examples"
-        return [self.comparison(), table_of(columns, self.layers, title=title, notes=self.notes)]
+        return [table_of(columns, self.layers, title=title, notes=self.notes), self.comparison()]
 
 
 def run(options: Options, progress: Progress) -> Found:
     """Deletes the weights of heads and writes the smaller model; with a task, also its metrics before and after."""
-    from headjax.core.tensors import abstract
     from headjax.heads.head_id import all_heads
     from headjax.heads.pruning import prune
 
@@ -98,15 +97,11 @@ def run(options: Options, progress: Progress) -> Found:
     if options.reconstruct and examples is not None:
         pruned, repair = _reconstructed(model, examples, removed, options, progress)
         more |= repair
-        metrics = evaluate_each((model, pruned), task, options, progress)
-    else:  # no two models are needed at once: the arrays of one leave the memory before those of the other come
-        before = evaluate_each((model,), task, options, progress)
-        model = model.replace(params=abstract(model.config.tensors()))
-        pruned = prune(options.loaded(), removed)
-        metrics = [*before, *evaluate_each((pruned,), task, options, progress)]
-    written = options.write(pruned, progress)
-    more |= {"kept": all_heads(pruned.config), "removed": removed, "written": written}
-    return Found(model=str(options.out), **compared(model, pruned, metrics, task), **more)
+    else:
+        pruned = prune(model, removed)
+    evaluations = evaluate_each((model, pruned), task, options, progress)
+    more |= {"kept": all_heads(pruned.config), "removed": removed}
+    return Found(**made(model, pruned, options, progress, task=task, evaluations=evaluations), **more)
 
 
 def _check(options: Options) -> None:

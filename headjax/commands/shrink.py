@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import LENGTHS, Examples, ExamplesOptions, WritingOptions, open_model_and_examples
+from headjax.commands.made import Changed, evaluate_each, made
 from headjax.commands.options import argument, option
 from headjax.commands.results import found
-from headjax.commands.surgery import Changed, compared, evaluate_each
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Amount, read_amount
 from headjax.core.progress import Progress
@@ -125,9 +125,8 @@ def run(options: Options, progress: Progress) -> Found:
     points = frontier(table, quantity, uniform=uniform)
     choice = choose(table, limits, uniform=uniform) if drop is None else session.within_drop(drop, limits, points)
     built = session.build(choice)
-    metrics = evaluate_each((model, built), examples.evaluation, options, progress)
+    evaluations = evaluate_each((model, built), examples.evaluation, options, progress)
     damage, count = session.damage_of(built)
-    written = options.write(built, progress)
     story = Story(table, quantity, choice)
     return Found(
         layers=story.layers(),
@@ -139,9 +138,7 @@ def run(options: Options, progress: Progress) -> Found:
         measured={"damage": damage, "examples": count},
         frontier=points,
         story=story,
-        model=str(options.out),
-        written=written,
-        **compared(model, built, metrics, examples.evaluation),
+        **made(model, built, options, progress, task=examples.evaluation, evaluations=evaluations),
         **examples.described(),
     )
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -74,3 +77,16 @@ def seconds_in_turns(
                 seconds[name].append(timed(name))
             bar(repeat + 1, {})
     return seconds
+
+
+def processor() -> str:
+    """Return the name of what JAX computes on; of a processor also how many of its cores this process may use."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return str(device.device_kind)
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    name = next(names, "") or platform.processor() or platform.machine()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"{name}, {cores} core{'s' * (cores != 1)}"
