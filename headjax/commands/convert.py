@@ -14,7 +14,7 @@ from headjax.commands.examples import (
     WritingOptions,
     open_model_and_examples_if_any,
 )
-from headjax.commands.made import Changed, evaluate_each, made
+from headjax.commands.made import Changed, evaluate_each, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.results import NO_EXAMPLES, found, table_of
 from headjax.core.errors import HeadjaxError
@@ -70,6 +70,7 @@ class Found(Changed):
 def run(options: Options, progress: Progress) -> Found:
     """Writes the model in another formulation; with a task, also its metrics before and after."""
     from headjax.conversion import convert
+    from headjax.conversion.model import planned
 
     if options.calibrate is not None and not options.task:
         raise HeadjaxError("--task: needed to calibrate on")
@@ -77,6 +78,8 @@ def run(options: Options, progress: Progress) -> Found:
         if getattr(options, name) and options.calibrate is None:
             raise HeadjaxError(f"--{name}: needs --calibrate N")
     model, examples = open_model_and_examples_if_any(options)
+    places = options.stacks or None, options.layers or None
+    exports = planned_exports(options, model, planned(model.config, options.to, *places))
     task, batches, more = None, None, dict(NO_EXAMPLES)
     if examples is not None:
         task = examples.evaluation
@@ -88,8 +91,8 @@ def run(options: Options, progress: Progress) -> Found:
             options.to,
             batches=batches,
             reconstruct=options.reconstruct,
-            stacks=options.stacks or None,
-            layers=options.layers or None,
+            stacks=places[0],
+            layers=places[1],
             seed=options.seed,
         )
         bar(1, {})
@@ -100,6 +103,7 @@ def run(options: Options, progress: Progress) -> Found:
     return Found(
         error_per_layer=conversion.errors,
         divergence=tried.get("divergence", {}),
+        exports=exports,
         **made(model, converted, options, progress, task=task, evaluations=evaluations),
         **more,
     )

@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import WritingOptions, printed_metrics
 from headjax.commands.results import ABSENT, OnExamples, Result, found
+from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from headjax.evaluation.task import Evaluation, Task
+    from headjax.models.config import ModelConfig
     from headjax.models.model import Model
 
 BATCHES = (1, 32)
@@ -66,10 +69,27 @@ class Made(Result):
 class Changed(Made, OnExamples):
     """A changed model, and the one before."""
 
+    exports: Sequence[str] = found("layouts of Hugging Face directories that the plan promised")
+
     def comparison(self) -> Table:
         """Return the table of both models, with notes on the examples that were read."""
         assert self.ending is not None
         return dataclasses.replace(self.ending, notes=(*self.ending.notes, *self.about))
+
+
+def planned_exports(options: WritingOptions, model: Model, config: ModelConfig) -> list[str]:
+    """Tell before the work which layouts express an architecture made of a model; refuse a directory that none does."""
+    from headjax.hub.exporting import layouts_after
+
+    refused = layouts_after(model, config)
+    layouts = [name for name, why in refused.items() if not why]
+    reasons = "; ".join(f"not {name}: {why}" for name, why in refused.items() if why)
+    option = "--format" if hasattr(options, "to") else "--to"
+    if not layouts and options.kind() == "huggingface":
+        raise HeadjaxError(f"{option}: no Hugging Face directory holds the result; use {option} headjax; {reasons}")
+    can = f"exports in layout {', '.join((*layouts, 'onnx'))}"
+    print(f"headjax: plan: {'; '.join(filter(None, (can, reasons)))}", file=sys.stderr)
+    return layouts
 
 
 def made(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import LENGTHS, Examples, ExamplesOptions, WritingOptions, open_model_and_examples
-from headjax.commands.made import Changed, evaluate_each, made
+from headjax.commands.made import Changed, evaluate_each, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.results import found
 from headjax.core.errors import HeadjaxError
@@ -16,7 +16,7 @@ from headjax.core.progress import Progress
 from headjax.report.tables import Table
 
 if TYPE_CHECKING:
-    from headjax.models.config import Batch
+    from headjax.models.config import Batch, ModelConfig
     from headjax.models.model import Model
     from headjax.shrinking.choice import Choice
     from headjax.shrinking.choice import Table as Choices
@@ -115,6 +115,7 @@ def run(options: Options, progress: Progress) -> Found:
     budgets = options.budgets()
     drop = budgets.pop("drop", None)
     model, examples = open_model_and_examples(options)
+    exports = planned_exports(options, model, _smaller(model.config, options))
     session = _open(model, examples, options, "latency" in budgets, progress)
     table, uniform = session.table, session.uniform
     limits = {
@@ -137,10 +138,25 @@ def run(options: Options, progress: Progress) -> Found:
         predicted={"damage": choice.damage, "bound": choice.bound, "gap": choice.gap, "measure": table.damage},
         measured={"damage": damage, "examples": count},
         frontier=points,
+        exports=exports,
         story=story,
         **made(model, built, options, progress, task=examples.evaluation, evaluations=evaluations),
         **examples.described(),
     )
+
+
+def _smaller(config: ModelConfig, options: Options) -> ModelConfig:
+    """Return a form that a shrunk architecture may have: fewer heads in one layer, or in all of them."""
+    from headjax.heads.groups import group_removals, uniform_steps
+    from headjax.heads.head_id import all_heads
+    from headjax.heads.pruning import prune
+    from headjax.heads.surgery import config_after
+
+    order = all_heads(config)
+    steps = uniform_steps(config, order, whole_groups=True) if options.uniform else group_removals(config, order)
+    if options.native or not steps:
+        return config
+    return config_after(config, lambda model: prune(model, steps[0]))
 
 
 @dataclasses.dataclass(frozen=True)

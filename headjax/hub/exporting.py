@@ -25,12 +25,12 @@ from headjax.hub.families.entries import label_names
 from headjax.hub.families.remote import MODELING
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
-from headjax.hub.layouts import LAYOUTS, Written, choose
+from headjax.hub.layouts import LAYOUTS, Written, choose, refusals
 from headjax.hub.onnx import to_onnx
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.hub.table import InexpressibleError
-from headjax.models.config import GenerativeConfig
+from headjax.models.config import GenerativeConfig, ModelConfig
 from headjax.models.model import Model
 from headjax.models.summary import summarize
 from headjax.models.tasks import NoTask, SentenceSimilarity
@@ -151,6 +151,19 @@ def layout_of_export(model: Model) -> tuple[str, str]:
     """Return the family and the layout that `to_huggingface` would take."""
     family, layout, _ = choose(model, _families(model, None, _imported(model)), "auto", own=True)
     return family.model_type, layout
+
+
+def layouts_after(model: Model, config: ModelConfig) -> dict[str, str]:
+    """Return why each layout cannot express what becomes of a model, from its architecture; nothing for those that can.
+
+    Its weights are not known yet: they count as 1, which no layout may leave out.
+    """
+    ones = declared.map_tensors(lambda _, tensor: np.broadcast_to(np.float16(1), tensor.shape), config.tensors())
+    likely = _without_similarity(model.replace(config=config, params=ones))
+    try:
+        return refusals(likely, _families(likely, None, _imported(model)))
+    except InexpressibleError as error:
+        return dict.fromkeys(LAYOUTS, str(error))
 
 
 def padding_cost(model: Model, padded: Model) -> Padding:

@@ -75,10 +75,37 @@ def test_their_layouts_come_first(tmp_path, capsys):
     assert "layout native" in told
 
 
-def test_a_model_that_no_layout_expresses_is_not_lost(tmp_path, capsys):
+def test_the_plan_names_the_exports_before_the_work(bert, tmp_path, capsys):
+    def plan(*words):
+        found, told = call(capsys, *words)
+        assert f"plan: exports in layout {', '.join((*found['exports'], 'onnx'))}" in told
+        assert found["exports"][0] == ("native" if "layout native" in told else "remote")
+        return found["exports"]
+
+    assert plan("prune", bert, tmp_path / "one", "--remove", "1", "--by", "random") == ["remote", "padded"]
+    for target, expected in {
+        "collaborative:shared_dim=8": ["remote"],
+        "grouped:kv_heads=2": ["remote", "padded"],
+        "latent:rank=4": ["remote", "padded"],
+        "gated": ["remote"],
+        "deep": ["remote", "padded"],
+    }.items():
+        assert plan("convert", bert, tmp_path / target[:4], "--to", target) == expected
+    to_huggingface(model_of(LLAMA), tmp_path / "llama", family="llama")
+    words = "prune", tmp_path / "llama", tmp_path / "uniform", "--remove", "50%", "--by", "random", "--uniform"
+    assert plan(*words) == ["native", "remote", "padded"]
+
+
+def test_what_no_layout_holds_is_refused_before_the_work(tmp_path, capsys):
     to_huggingface(model_of(CONFIGS["t5"]), tmp_path / "t5", family="t5")
-    _, told = call(capsys, "convert", tmp_path / "t5", tmp_path / "out", "--to", "gated")
-    assert "written as headjax's directory: layout native:" in told
+    words = ["convert", str(tmp_path / "t5"), str(tmp_path / "out"), "--to", "gated"]
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("headjax: error: --format: no Hugging Face directory holds the result; use --format headjax")
+    assert not (tmp_path / "out").exists()
+    found, told = call(capsys, *words, "--format", "headjax")
+    assert "plan: exports in layout onnx; not native: " in told
+    assert found["exports"] == []
     assert load(tmp_path / "out").history[-1]["action"] == "convert"
 
 
