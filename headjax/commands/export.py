@@ -80,8 +80,10 @@ def run(options: Options, progress: Progress) -> Found:
         raise HeadjaxError("--length: needs --layout onnx")
     if options.family and options.layout == "onnx":
         raise HeadjaxError("--family: the layout onnx has no families")
-    model, own = read_model(options.model), {"family": options.family, "length": options.length}
-    exported = to_huggingface(model, options.out, options.layout, progress=progress, **own)
+    model = read_model(options.model)
+    exported = to_huggingface(
+        model, options.out, options.layout, family=options.family, length=options.length, progress=progress
+    )
     if options.check and options.layout != "onnx":  # a graph is compared in any case
         exported = exported._replace(max_difference=max_difference(model, options.out))
     return Found(**exported._asdict(), directory=str(options.out))

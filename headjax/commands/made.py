@@ -171,7 +171,7 @@ def _milliseconds(models: Sequence[Model], progress: Progress) -> tuple[dict[str
         for done, size in enumerate(BATCHES, start=1):
             medians: list[float | None] = [None, None]
             if TURNS[0] * size * turn <= PATIENCE:
-                calls = dict(enumerate(_forward(model, size) for model in models))
+                calls = {name: _forward(model, size) for name, model in zip(("before", "after"), models, strict=True)}
                 first = seconds_in_turns(calls, repeats=1, settle=0)
                 turn = sum(map(sum, first.values())) / size
                 if TURNS[0] * size * turn <= PATIENCE:

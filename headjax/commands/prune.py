@@ -140,7 +140,7 @@ def _likely(config: ModelConfig, options: Options) -> Order:
     for stack in options.stacks:
         require_stack(config, stack, "--stacks")
     heads = all_heads(config, options.stacks or None)
-    order = random.Random(0).sample(heads, len(heads))
+    order = tuple(random.Random(0).sample(heads, len(heads)))
     return _fitting(_ways(config, order, options), requested_count(config, options.remove), options)[0]
 
 

@@ -66,17 +66,30 @@ class Options(ExamplesOptions, WritingOptions):
     parameters: Amount | None = option(None, "short for --budget parameters=N: 60%, or 2e7", "N", read=size_of)
     uniform: bool = option(False, "all layers of a stack take the same form")
     native: bool = option(False, "only forms, uniform ones, that servers of the model's family load")
+    vocabulary: str = option(
+        "", "first keep only the tokens of a text file (and special ones, and characters); with no budget that is all",
+        "CORPUS", reads=True,
+    )  # fmt: skip
     work: str | None = option(
         None, "folder that keeps measurements: a stopped run continues, another budget takes seconds", "D",
         writes="folder",
     )  # fmt: skip
     seed: int = option(0, "seed of the calibration examples")
 
+    def loaded(self) -> Model:
+        """Return the model of the directory, its vocabulary trimmed."""
+        from headjax.shrinking.vocabulary import trim_vocabulary
+        from headjax.storage.files import read_text
+        from headjax.storage.paths import path_of
+
+        model = super().loaded()
+        return trim_vocabulary(model, read_text(path_of(self.vocabulary)).splitlines()) if self.vocabulary else model
+
     def budgets(self) -> dict[str, Amount]:
         """Return the budgets by name."""
         given = [*self.budget, *([("parameters", self.parameters)] if self.parameters is not None else [])]
         names = [name for name, _ in given]
-        if not names:
+        if not names and not self.vocabulary:
             raise HeadjaxError("--budget: name one, such as --budget parameters=60%")
         for name in names:
             if names.count(name) > 1:
@@ -96,18 +109,21 @@ class Found(Changed):
     predicted: Mapping[str, Any] = found("`damage`, its lower `bound`, `gap`, `measure`")
     measured: Mapping[str, Any] = found("`damage` on `examples` evaluation examples")
     frontier: Sequence[Any] = found("`quantity`, `share`, `damage`, `costs`")
-    story: Story
+    story: Story | None
 
     def tables(self) -> Sequence[Table]:
-        return [self.story.layer_table(), self.comparison()]
+        return [*([] if self.story is None else [self.story.layer_table()]), self.comparison()]
 
     def message(self) -> str:
+        if self.story is None:
+            return super().message()
         measure, predicted, measured = (self.predicted["measure"], self.predicted["damage"], self.measured["damage"])
         return f"damage ({measure}): {predicted:.3g} predicted, {measured:.3g} measured; {super().message()}"
 
 
 def run(options: Options, progress: Progress) -> Found:
     """Chooses heads, sizes, sharing and units of every layer for a budget, and builds the model."""
+    from headjax.hub.either import read_model
     from headjax.shrinking.choice import choose
     from headjax.shrinking.shrink import frontier
     from headjax.shrinking.story import Story
@@ -115,6 +131,13 @@ def run(options: Options, progress: Progress) -> Found:
     budgets = options.budgets()
     drop = budgets.pop("drop", None)
     model, examples = open_model_and_examples(options)
+    original = read_model(options.model) if options.vocabulary else model
+    if not budgets and drop is None:
+        evaluations = evaluate_each((model,), examples.evaluation, options, progress)
+        exports = planned_exports(options, model, model.config)
+        own = made(original, model, options, progress, task=examples.evaluation, evaluations=evaluations)
+        nothing: dict[str, Any] = {"layers": (), "budget": {}, "predicted": {}, "measured": {}, "frontier": ()}
+        return Found(**own, **nothing, exports=exports, story=None, **examples.described(selection=False))
     exports = planned_exports(options, model, _smaller(model.config, options))
     session = _open(model, examples, options, "latency" in budgets, progress)
     table, uniform = session.table, session.uniform
@@ -140,7 +163,7 @@ def run(options: Options, progress: Progress) -> Found:
         frontier=points,
         exports=exports,
         story=story,
-        **made(model, built, options, progress, task=examples.evaluation, evaluations=evaluations),
+        **made(original, built, options, progress, task=examples.evaluation, evaluations=evaluations),
         **examples.described(),
     )
 
