@@ -99,7 +99,7 @@ class Target(Checked, abc.ABC):
         return (self,)
 
     def planned(self) -> Target:
-        """Return a conversion to the same formulation whose shapes do not depend on weights."""
+        """Return a conversion to the same formulation that JAX can trace."""
         return self
 
     def source(self, attention: Kind) -> Kind:
