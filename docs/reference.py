@@ -20,8 +20,8 @@ import numpy as np
 
 import headjax
 from headjax.cli import COMMANDS, main
+from headjax.commands.made import Changed
 from headjax.commands.results import OnExamples, fields_of
-from headjax.commands.surgery import Changed
 from headjax.commands.train import Run
 from headjax.core.described import MISSING, config_fields, groups_in, in_words, parse_docstring, value_in_words
 from headjax.core.fields import Checked

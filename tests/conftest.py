@@ -30,6 +30,7 @@ import jax
 import pytest
 
 from headjax import cli
+from headjax.commands import made
 from headjax.core.programs import make_room
 from tests import buckets
 
@@ -75,6 +76,12 @@ def refusals_collect_what_is_young() -> None:
     cli.gc = types.SimpleNamespace(collect=lambda: gc.collect(1))
     gc.collect()
     gc.freeze()  # modules are no garbage, and need not be looked through
+
+
+@pytest.fixture(scope="session", autouse=True)
+def made_models_are_not_timed() -> None:
+    """Spares commands that make a model four compilations."""
+    made.BATCHES = ()
 
 
 STATM = Path("/proc/self/statm")

@@ -14,9 +14,9 @@ from headjax.commands.examples import (
     WritingOptions,
     open_model_and_examples_if_any,
 )
+from headjax.commands.made import Changed, evaluate_each, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.results import NO_EXAMPLES, found, table_of
-from headjax.commands.surgery import Changed, compared, evaluate_each
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count
 from headjax.core.progress import Progress
@@ -70,6 +70,7 @@ class Found(Changed):
 def run(options: Options, progress: Progress) -> Found:
     """Writes the model in another formulation; with a task, also its metrics before and after."""
     from headjax.conversion import convert
+    from headjax.conversion.model import planned
 
     if options.calibrate is not None and not options.task:
         raise HeadjaxError("--task: needed to calibrate on")
@@ -77,6 +78,8 @@ def run(options: Options, progress: Progress) -> Found:
         if getattr(options, name) and options.calibrate is None:
             raise HeadjaxError(f"--{name}: needs --calibrate N")
     model, examples = open_model_and_examples_if_any(options)
+    places = options.stacks or None, options.layers or None
+    exports = planned_exports(options, model, planned(model.config, options.to, *places))
     task, batches, more = None, None, dict(NO_EXAMPLES)
     if examples is not None:
         task = examples.evaluation
@@ -88,21 +91,19 @@ def run(options: Options, progress: Progress) -> Found:
             options.to,
             batches=batches,
             reconstruct=options.reconstruct,
-            stacks=options.stacks or None,
-            layers=options.layers or None,
+            stacks=places[0],
+            layers=places[1],
             seed=options.seed,
         )
         bar(1, {})
     converted = conversion.model
-    metrics = evaluate_each((model, converted), task, options, progress)
-    written = options.write(converted, progress)
+    evaluations = evaluate_each((model, converted), task, options, progress)
     history = reversed(converted.history)
     tried: Mapping[str, Any] = next((entry for entry in history if entry["action"] == "convert"), {})
     return Found(
         error_per_layer=conversion.errors,
         divergence=tried.get("divergence", {}),
-        model=str(options.out),
-        written=written,
-        **compared(model, converted, metrics, task),
+        exports=exports,
+        **made(model, converted, options, progress, task=task, evaluations=evaluations),
         **more,
     )

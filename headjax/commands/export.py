@@ -29,7 +29,9 @@ class Options(CommandOptions):
         "LAYOUT",
     )
     family: str | None = option(None, "model_type (default: the one that the model came from, or that fits)", "TYPE")
-    length: Size | None = option(None, "tokens of an example, for onnx (default: 128)")
+    length: Size | None = option(
+        None, "tokens of an example, for onnx (default: any number; of decoders and windows 128)"
+    )
     check: bool = option(False, "read the files again and compare outputs")
 
 
@@ -73,19 +75,17 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.hub import to_huggingface
     from headjax.hub.checking import max_difference
     from headjax.hub.either import read_model
-    from headjax.hub.onnx import to_onnx
 
     if options.length and options.layout != "onnx":
         raise HeadjaxError("--length: needs --layout onnx")
     if options.family and options.layout == "onnx":
         raise HeadjaxError("--family: the layout onnx has no families")
-    if options.layout == "onnx":
-        exported = to_onnx(read_model(options.model), options.out, length=options.length)
-    else:
-        model = read_model(options.model)
-        exported = to_huggingface(model, options.out, options.layout, family=options.family, progress=progress)
-        if options.check:
-            exported = exported._replace(max_difference=max_difference(model, options.out))
+    model = read_model(options.model)
+    exported = to_huggingface(
+        model, options.out, options.layout, family=options.family, length=options.length, progress=progress
+    )
+    if options.check and options.layout != "onnx":  # a graph is compared in any case
+        exported = exported._replace(max_difference=max_difference(model, options.out))
     return Found(**exported._asdict(), directory=str(options.out))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headjax.commands.examples import MODEL, WritingOptions
+from headjax.commands.made import Made, evaluate_each, made
 from headjax.commands.options import argument, option
 from headjax.commands.results import found, table_of
 from headjax.commands.train import MAX_TIME, Run
@@ -24,6 +25,7 @@ from headjax.storage.paths import absolute, path_of
 if TYPE_CHECKING:
     from headjax.commands.own_data import InferredTask
     from headjax.data.task import TaskData
+    from headjax.evaluation.task import Task
     from headjax.models.config import Batch
     from headjax.models.model import Model
     from headjax.training.config import TrainConfig
@@ -83,7 +85,7 @@ def _shown_best(best: Mapping[str, Any]) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(Run):
+class Found(Run, Made):
     """A model that was fine-tuned."""
 
     title = "Fine-tuning"
@@ -98,7 +100,6 @@ class Found(Run):
     best: Mapping[str, Any] | None = found("`step`, `metric` and `value` of the best evaluation", "best", _shown_best)
     learning_curve: Sequence[Mapping[str, float]] = found("evaluations: `step`, `epoch`, `train_loss`, metrics")
     learning_rate: float = found("the peak")
-    written: str = ""
 
     def tables(self) -> Sequence[Table]:
         names = list(dict.fromkeys(name for point in self.learning_curve for name in point))
@@ -106,10 +107,8 @@ class Found(Run):
         columns = {
             name: Column(name.replace("_", " ").capitalize(), digits.get(name, numbers.significant)) for name in names
         }
-        return [*super().tables(), *([table_of(columns, self.learning_curve)] if names else [])]
-
-    def message(self) -> str:
-        return "; ".join(filter(None, (self.written, super().message())))
+        curve = [table_of(columns, self.learning_curve)] if names else []
+        return [*super().tables(), *curve, *([] if self.ending is None else [self.ending])]
 
 
 def run(options: Options, progress: Progress) -> Found:
@@ -118,7 +117,7 @@ def run(options: Options, progress: Progress) -> Found:
         raise HeadjaxError("--max-time: not with --teacher; --steps ends a distillation")
 
     from headjax.commands.own_data import OwnFiles, infer_task
-    from headjax.evaluation.task import measure_of
+    from headjax.evaluation.task import Evaluation, measure_of
     from headjax.hub.either import kind_of_directory, read_model
     from headjax.models.new_task import with_task
     from headjax.models.tasks.classification import class_names, names_or_numbers
@@ -154,7 +153,7 @@ def run(options: Options, progress: Progress) -> Found:
         if imported:
             remove_directory(start)
     measure = measure_of(data)
-    made: Found = Found.of(
+    trained: Found = Found.of(
         result,
         options.out,
         class_names(result.model.config) or names_or_numbers(result.model.config),
@@ -165,9 +164,15 @@ def run(options: Options, progress: Progress) -> Found:
         best=None if measure is None else best_point(curve, measure.headline, measure.higher_is_better),
         learning_curve=curve,
         learning_rate=options.learning_rate,
-        written=said,
     )
-    return made
+    if result.path is None:
+        return trained
+    task = _task(options, data)
+    evaluations = [Evaluation(dict(result.metrics), 0, {})]
+    if inferred.output is None:  # the model had this output before, so that the metrics of both are comparable
+        evaluations = evaluate_each((model, result.model), task, options, progress)
+    ending = made(model, result.model, options, progress, task=task, evaluations=evaluations, written=said)
+    return dataclasses.replace(trained, **ending)
 
 
 def _trained(
@@ -194,15 +199,14 @@ def _distilled(
     options: Options, student: Model, data: TaskData, config: TrainConfig, progress: Progress
 ) -> tuple[TrainResult, str]:
     """Train with the teacher's answers beside the labels, write the model to OUT, and return what `_trained` does."""
-    from headjax.evaluation.measures import LanguageModelling
-    from headjax.evaluation.task import Task, evaluate_task, measure_of
+    from headjax.evaluation.task import evaluate_task
     from headjax.hub.either import read_model
     from headjax.training.checkpoints import Checkpoints
     from headjax.training.distillation import Distillation, distill
     from headjax.training.loop import TrainResult
 
     teacher = read_model(options.teacher)
-    task = Task(options.train, data, measure_of(data) or LanguageModelling())
+    task = _task(options, data)
     settings = Distillation(steps=config.steps, optimizer=config.optimizer, seed=config.seed)
     batches = task.train_batches(config.batch_size, seed=config.seed)
     started, tokens = time.perf_counter(), 0
@@ -223,6 +227,14 @@ def _distilled(
     metrics = evaluate_task(model, task, batch_size=config.batch_size)
     steps = config.steps
     return TrainResult(model, path_of(options.out), steps, metrics, speed, finished=True, kept_step=steps), said
+
+
+def _task(options: Options, data: TaskData) -> Task:
+    """Return the data with their measure."""
+    from headjax.evaluation.measures import LanguageModelling
+    from headjax.evaluation.task import Task, measure_of
+
+    return Task(options.train, data, measure_of(data) or LanguageModelling())
 
 
 def workdir_of(out: str) -> Path:

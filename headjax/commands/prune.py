@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,10 @@ from headjax.commands.examples import (
     WritingOptions,
     open_model_and_examples_if_any,
 )
+from headjax.commands.made import Changed, evaluate_each, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.results import ABSENT, NO_EXAMPLES, found, table_of
-from headjax.commands.surgery import Changed, compared, evaluate_each
-from headjax.core.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Count
 from headjax.core.progress import Progress
 from headjax.report import numbers
@@ -78,17 +79,23 @@ class Found(Changed):
             "kept": Column("Kept", lambda kept: "yes" if kept else "no"),
         }
         title = "Squared error after refitting over that before, on held-out examples"
-        return [self.comparison(), table_of(columns, self.layers, title=title, notes=self.notes)]
+        return [table_of(columns, self.layers, title=title, notes=self.notes), self.comparison()]
 
 
 def run(options: Options, progress: Progress) -> Found:
     """Deletes the weights of heads and writes the smaller model; with a task, also its metrics before and after."""
-    from headjax.core.tensors import abstract
     from headjax.heads.head_id import all_heads
     from headjax.heads.pruning import prune
+    from headjax.heads.surgery import config_after
 
     _check(options)
     model, examples = open_model_and_examples_if_any(options)
+    likely = _likely(model.config, options)
+    if options.reconstruct and examples is not None:
+        left = len(all_heads(model.config)) - len(likely)
+        require(left > 0, "--remove", "all heads go, and no output projection is left to reconstruct")
+        require(examples.number != 1, "--calibrate", "one example is too few, the ridge is chosen on another one")
+    exports = planned_exports(options, model, config_after(model.config, lambda model: prune(model, likely)))
     removed, notes = _chosen(model, examples, options, progress)
     task = None if examples is None else examples.evaluation
     more: dict[str, Any] = dict(NO_EXAMPLES)
@@ -98,15 +105,11 @@ def run(options: Options, progress: Progress) -> Found:
     if options.reconstruct and examples is not None:
         pruned, repair = _reconstructed(model, examples, removed, options, progress)
         more |= repair
-        metrics = evaluate_each((model, pruned), task, options, progress)
-    else:  # no two models are needed at once: the arrays of one leave the memory before those of the other come
-        before = evaluate_each((model,), task, options, progress)
-        model = model.replace(params=abstract(model.config.tensors()))
-        pruned = prune(options.loaded(), removed)
-        metrics = [*before, *evaluate_each((pruned,), task, options, progress)]
-    written = options.write(pruned, progress)
-    more |= {"kept": all_heads(pruned.config), "removed": removed, "written": written}
-    return Found(model=str(options.out), **compared(model, pruned, metrics, task), **more)
+    else:
+        pruned = prune(model, removed)
+    evaluations = evaluate_each((model, pruned), task, options, progress)
+    more |= {"kept": all_heads(pruned.config), "removed": removed, "exports": exports}
+    return Found(**made(model, pruned, options, progress, task=task, evaluations=evaluations), **more)
 
 
 def _check(options: Options) -> None:
@@ -127,21 +130,30 @@ def _check(options: Options) -> None:
         raise HeadjaxError(f"--task: needed to {needed}")
 
 
+def _likely(config: ModelConfig, options: Options) -> Order:
+    """Return as many heads as will be removed, drawn at random; a number that cannot be met is an error already."""
+    from headjax.heads.head_id import all_heads, require_stack
+    from headjax.heads.ordering import explicit_heads, requested_count
+
+    if options.named:
+        return explicit_heads(config, options.remove) or ()
+    for stack in options.stacks:
+        require_stack(config, stack, "--stacks")
+    heads = all_heads(config, options.stacks or None)
+    order = tuple(random.Random(0).sample(heads, len(heads)))
+    return _fitting(_ways(config, order, options), requested_count(config, options.remove), options)[0]
+
+
 def _chosen(
     model: Model, examples: Examples | None, options: Options, progress: Progress
 ) -> tuple[Order, Sequence[str]]:
     """Return the heads to remove, and why they are fewer than a percentage asks for."""
-    from headjax.heads.head_id import all_heads, require_stack
     from headjax.heads.ordering import amount_of, explicit_heads, requested_count
     from headjax.heads.orders import OrderConfig, order_heads, units
 
     if options.named:
         return explicit_heads(model.config, options.remove) or (), ()
-    for stack in options.stacks:
-        require_stack(model.config, stack, "--stacks")
-    # A number that cannot be met is found before anything is scored.
     count = requested_count(model.config, options.remove)
-    _fitting(_ways(model.config, all_heads(model.config, options.stacks or None), options), count, options)
     batches = []
     if examples is not None and options.by != "random":
         batches = examples.calibrating(options.seed) if options.by == "reconstruction" else examples.scoring()

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import LENGTHS, Examples, ExamplesOptions, WritingOptions, open_model_and_examples
+from headjax.commands.made import Changed, evaluate_each, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.results import found
-from headjax.commands.surgery import Changed, compared, evaluate_each
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Amount, read_amount
 from headjax.core.progress import Progress
 from headjax.report.tables import Table
 
 if TYPE_CHECKING:
-    from headjax.models.config import Batch
+    from headjax.models.config import Batch, ModelConfig
     from headjax.models.model import Model
     from headjax.shrinking.choice import Choice
     from headjax.shrinking.choice import Table as Choices
@@ -66,17 +66,30 @@ class Options(ExamplesOptions, WritingOptions):
     parameters: Amount | None = option(None, "short for --budget parameters=N: 60%, or 2e7", "N", read=size_of)
     uniform: bool = option(False, "all layers of a stack take the same form")
     native: bool = option(False, "only forms, uniform ones, that servers of the model's family load")
+    vocabulary: str = option(
+        "", "first keep only the tokens of a text file (and special ones, and characters); with no budget that is all",
+        "CORPUS", reads=True,
+    )  # fmt: skip
     work: str | None = option(
         None, "folder that keeps measurements: a stopped run continues, another budget takes seconds", "D",
         writes="folder",
     )  # fmt: skip
     seed: int = option(0, "seed of the calibration examples")
 
+    def loaded(self) -> Model:
+        """Return the model of the directory, its vocabulary trimmed."""
+        from headjax.shrinking.vocabulary import trim_vocabulary
+        from headjax.storage.files import read_text
+        from headjax.storage.paths import path_of
+
+        model = super().loaded()
+        return trim_vocabulary(model, read_text(path_of(self.vocabulary)).splitlines()) if self.vocabulary else model
+
     def budgets(self) -> dict[str, Amount]:
         """Return the budgets by name."""
         given = [*self.budget, *([("parameters", self.parameters)] if self.parameters is not None else [])]
         names = [name for name, _ in given]
-        if not names:
+        if not names and not self.vocabulary:
             raise HeadjaxError("--budget: name one, such as --budget parameters=60%")
         for name in names:
             if names.count(name) > 1:
@@ -96,18 +109,21 @@ class Found(Changed):
     predicted: Mapping[str, Any] = found("`damage`, its lower `bound`, `gap`, `measure`")
     measured: Mapping[str, Any] = found("`damage` on `examples` evaluation examples")
     frontier: Sequence[Any] = found("`quantity`, `share`, `damage`, `costs`")
-    story: Story
+    story: Story | None
 
     def tables(self) -> Sequence[Table]:
-        return [self.story.layer_table(), self.comparison()]
+        return [*([] if self.story is None else [self.story.layer_table()]), self.comparison()]
 
     def message(self) -> str:
+        if self.story is None:
+            return super().message()
         measure, predicted, measured = (self.predicted["measure"], self.predicted["damage"], self.measured["damage"])
         return f"damage ({measure}): {predicted:.3g} predicted, {measured:.3g} measured; {super().message()}"
 
 
 def run(options: Options, progress: Progress) -> Found:
     """Chooses heads, sizes, sharing and units of every layer for a budget, and builds the model."""
+    from headjax.hub.either import read_model
     from headjax.shrinking.choice import choose
     from headjax.shrinking.shrink import frontier
     from headjax.shrinking.story import Story
@@ -115,6 +131,14 @@ def run(options: Options, progress: Progress) -> Found:
     budgets = options.budgets()
     drop = budgets.pop("drop", None)
     model, examples = open_model_and_examples(options)
+    original = read_model(options.model) if options.vocabulary else model
+    if not budgets and drop is None:
+        evaluations = evaluate_each((model,), examples.evaluation, options, progress)
+        exports = planned_exports(options, model, model.config)
+        own = made(original, model, options, progress, task=examples.evaluation, evaluations=evaluations)
+        nothing: dict[str, Any] = {"layers": (), "budget": {}, "predicted": {}, "measured": {}, "frontier": ()}
+        return Found(**own, **nothing, exports=exports, story=None, **examples.described(selection=False))
+    exports = planned_exports(options, model, _smaller(model.config, options))
     session = _open(model, examples, options, "latency" in budgets, progress)
     table, uniform = session.table, session.uniform
     limits = {
@@ -125,9 +149,8 @@ def run(options: Options, progress: Progress) -> Found:
     points = frontier(table, quantity, uniform=uniform)
     choice = choose(table, limits, uniform=uniform) if drop is None else session.within_drop(drop, limits, points)
     built = session.build(choice)
-    metrics = evaluate_each((model, built), examples.evaluation, options, progress)
+    evaluations = evaluate_each((model, built), examples.evaluation, options, progress)
     damage, count = session.damage_of(built)
-    written = options.write(built, progress)
     story = Story(table, quantity, choice)
     return Found(
         layers=story.layers(),
@@ -138,12 +161,25 @@ def run(options: Options, progress: Progress) -> Found:
         predicted={"damage": choice.damage, "bound": choice.bound, "gap": choice.gap, "measure": table.damage},
         measured={"damage": damage, "examples": count},
         frontier=points,
+        exports=exports,
         story=story,
-        model=str(options.out),
-        written=written,
-        **compared(model, built, metrics, examples.evaluation),
+        **made(original, built, options, progress, task=examples.evaluation, evaluations=evaluations),
         **examples.described(),
     )
+
+
+def _smaller(config: ModelConfig, options: Options) -> ModelConfig:
+    """Return a form that a shrunk architecture may have: fewer heads in one layer, or in all of them."""
+    from headjax.heads.groups import group_removals, uniform_steps
+    from headjax.heads.head_id import all_heads
+    from headjax.heads.pruning import prune
+    from headjax.heads.surgery import config_after
+
+    order = all_heads(config)
+    steps = uniform_steps(config, order, whole_groups=True) if options.uniform else group_removals(config, order)
+    if options.native or not steps:
+        return config
+    return config_after(config, lambda model: prune(model, steps[0]))
 
 
 @dataclasses.dataclass(frozen=True)

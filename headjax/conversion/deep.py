@@ -41,12 +41,15 @@ class ToDeep(Restructuring):
 
     heads: Size = 1
 
+    def replaced(self, model: Model, stacks: Collection[str] | None, layers: Collection[int] | None) -> Model:
+        return deepen(model, self.heads, _whole_layers(model, stacks, layers))
+
     def restructure(
         self, model: Model, stacks: Collection[str] | None, layers: Collection[int] | None, seed: int
     ) -> tuple[Model, tuple[LayerError, ...]]:
         chosen = _whole_layers(model, stacks, layers)
         counts = part_counts(model.config, self.heads, chosen)
-        deep = deepen(model, self.heads, chosen)
+        deep = self.replaced(model, stacks, layers)
         errors = []
         for name, stack in model.config.stacks().items():
             old = stack.modules(model.params[name])

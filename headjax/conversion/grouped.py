@@ -74,6 +74,9 @@ class ToGrouped(Target):
         divides = 1 <= self.kv_heads <= heads and heads % self.kv_heads == 0
         require(divides, "kv_heads", f"{self.kv_heads} does not divide the num_heads of {heads}")
 
+    def planned(self) -> ToGrouped:
+        return dataclasses.replace(self, grouping="consecutive", pooling="mean")
+
     def prepare(self, module: AttentionModule) -> AttentionModule:
         attention = module.kind
         if not (attention.of is GroupedAttention and _normalises(attention)):

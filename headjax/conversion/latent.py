@@ -64,6 +64,9 @@ class ToLatent(Target):
     def criteria(self) -> tuple[Target, ...]:
         return self, LatentOfKeys(rank=self.rank)
 
+    def planned(self) -> ToLatent:
+        return LatentOfKeys(rank=self.rank)
+
     def prepare(self, module: AttentionModule) -> AttentionModule:
         return module if must_rebuild(module.kind) else super().prepare(module)
 

@@ -26,9 +26,9 @@ from headjax.core.blas import one_blas_thread
 from headjax.core.errors import ConfigError
 from headjax.heads.agreement import agreements
 from headjax.heads.reconstruction import by_walk
-from headjax.heads.surgery import LayerModule, map_attention
+from headjax.heads.surgery import LayerModule, config_after, map_attention
 from headjax.mesh.explicit import on_automatic_axes
-from headjax.models.config import Batch
+from headjax.models.config import Batch, ModelConfig
 from headjax.models.model import Model
 from headjax.nn import GatedAttention
 from headjax.nn.module import AttentionModule
@@ -90,6 +90,27 @@ def convert(
     if reconstruct:
         changed = by_walk(model, calibration.batches, (), converted=changed).told()
     return Conversion(changed, errors)
+
+
+def planned(
+    config: ModelConfig, to: str, stacks: Collection[str] | None = None, layers: Collection[int] | None = None
+) -> ModelConfig:
+    """Return the architecture that `convert` makes of another one, up to biases and the order of heads."""
+    target = parse_target(to)
+
+    def change(model: Model) -> Model:
+        if isinstance(target, Restructuring):
+            return target.replaced(model, stacks, layers)
+        targets = _targets(model, target.planned(), stacks, layers)
+
+        def put(found: LayerModule) -> AttentionModule:
+            module: AttentionModule = found.module
+            own = targets.get((found.stack, found.layer))
+            return module if own is None else _put_back(module, own.convert([Site(own.start(module))], 0)[0])
+
+        return map_attention(model, put)
+
+    return config_after(config, change)
 
 
 def _chosen(

@@ -98,6 +98,10 @@ class Target(Checked, abc.ABC):
         """Return the conversions of which one with held-out batches takes the one that agrees best; else the first."""
         return (self,)
 
+    def planned(self) -> Target:
+        """Return a conversion to the same formulation that JAX can trace."""
+        return self
+
     def source(self, attention: Kind) -> Kind:
         """Return the formulation that the conversion starts from: the one inside of gates, where it leaves them on."""
         return attention.inner if self.of_multi_head and attention.of is GatedAttention else attention
@@ -124,6 +128,10 @@ class Restructuring(Checked, abc.ABC):
     """
 
     name: ClassVar[str]
+
+    @abc.abstractmethod
+    def replaced(self, model: Model, stacks: Collection[str] | None, layers: Collection[int] | None) -> Model:
+        """Return the model with other layers; JAX can trace it."""
 
     @abc.abstractmethod
     def restructure(

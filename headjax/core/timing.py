@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -84,3 +87,16 @@ def matrix_rate(size: int = 1024) -> float:
     matrix, product = jnp.ones((size, size), jnp.float32), jax.jit(jnp.matmul)
     found = seconds_in_turns({"product": lambda: product(matrix, matrix)}, repeats=3)
     return 2.0 * size**3 / min(found["product"])
+
+
+def processor() -> str:
+    """Return the name of what JAX computes on; of a processor also how many of its cores this process may use."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return str(device.device_kind)
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    name = next(names, "") or platform.processor() or platform.machine()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"{name}, {cores} core{'s' * (cores != 1)}"

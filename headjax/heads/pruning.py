@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -54,8 +55,8 @@ def drop_unused(module: AttentionModule) -> AttentionModule:
     Formulations that share no dimensions are returned unchanged.
     """
     params = module.params
-    if not isinstance(module, CollaborativeAttention):
-        return module
+    if not isinstance(module, CollaborativeAttention) or isinstance(params["mixing"], jax.core.Tracer):
+        return module  # of shapes alone nothing is known to be unused
     used = np.flatnonzero(np.any(np.asarray(params["mixing"]) != 0.0, axis=0))
     used = used if len(used) else np.array([0])  # a layer needs one dimension
     names = {"query", "query_bias", "key", "key_bias", "mixing"} & params.keys()

@@ -16,8 +16,8 @@ from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.model import Model
 from headjax.models.vision import VisionConfig
 
-ONNX = "model.onnx"
-EXPORTED = frozenset({"config.json", SINGLE, ONNX, f"{ONNX}.data", "inputs.json", *CODE, *CARRIED})
+ONNX = "onnx/model.onnx"
+EXPORTED = frozenset({"config.json", SINGLE, "onnx", *CODE, *CARRIED})
 """Names of the files and folders that an export may have."""
 
 LENGTH = 16

@@ -9,11 +9,12 @@ from typing import Literal
 from headjax.core.progress import Progress, silent
 from headjax.hub.exporting import to_huggingface
 from headjax.hub.importing import config_of, from_huggingface
+from headjax.hub.sentences import MODULES
 from headjax.hub.table import InexpressibleError
 from headjax.models.config import ModelConfig
 from headjax.models.directory import ModelFolder
 from headjax.models.model import Model, load
-from headjax.storage.paths import path_of
+from headjax.storage.paths import files_below, path_of, size_of
 
 Kind = Literal["headjax", "huggingface"]
 
@@ -51,3 +52,25 @@ def write_model(model: Model, path: str | Path, kind: Kind, *, progress: Progres
         return "; ".join((f"layout {found.layout}", *found.notes))
     model.save(path)
     return ""
+
+
+def bytes_of_weights(path: str | Path) -> int:
+    """Return the size of the files of the weights in a directory."""
+    folder = path_of(path)
+    if kind_of_directory(path) == "huggingface":
+        return sum(size_of(file) for file in folder.glob("*.safetensors"))
+    return sum(size_of(folder / "params" / name) for name in files_below(folder / "params"))
+
+
+def loading(path: str | Path) -> str:
+    """Return the Python expression that loads a directory's model."""
+    if kind_of_directory(path) == "headjax":
+        return f"headjax.load({str(path)!r})"
+    fields = json.loads((path_of(path) / "config.json").read_bytes())
+    code = fields.get("auto_map", {})
+    trusted = ", trust_remote_code=True" if code else ""
+    if (path_of(path) / MODULES).is_file():
+        return f"sentence_transformers.SentenceTransformer({str(path)!r}{trusted})"
+    name = fields["architectures"][0]
+    auto = (auto for auto, place in code.items() if place.rpartition(".")[2] == name)
+    return f"transformers.{next(auto, name)}.from_pretrained({str(path)!r}{trusted})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,24 +18,24 @@ from headjax.core.fields import unknown_name
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import flatten
-from headjax.hub.checking import EXPORTED, Exported, Padding, longest
+from headjax.hub.checking import EXPORTED, ONNX, Exported, Padding, longest
 from headjax.hub.companions import declaring_tokenizer, write_companions
 from headjax.hub.families import FAMILIES
 from headjax.hub.families.entries import label_names
 from headjax.hub.families.remote import MODELING
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
-from headjax.hub.layouts import LAYOUTS, Written, choose
-from headjax.hub.onnx import to_onnx
+from headjax.hub.layouts import LAYOUTS, Written, choose, refusals
+from headjax.hub.onnx import write_onnx
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.hub.sentences import without_sentences
 from headjax.hub.table import InexpressibleError
-from headjax.models.config import GenerativeConfig
+from headjax.models.config import GenerativeConfig, ModelConfig
 from headjax.models.model import Model
 from headjax.models.summary import summarize
 from headjax.storage.directories import Layout, write_directory
-from headjax.storage.paths import path_of
+from headjax.storage.paths import path_of, size_of
 
 COUNTED = 128
 """Largest number of tokens of the example whose FLOPs the cost of padding counts."""
@@ -49,6 +50,7 @@ def to_huggingface(
     layout: str = "auto",
     *,
     family: str | Family | None = None,
+    length: int | None = None,
     progress: Progress = silent,
 ) -> Exported:
     """Write a directory that `transformers` loads: `config.json`, `model.safetensors` and tokenizer files.
@@ -65,9 +67,11 @@ def to_huggingface(
         directory: the directory to write; an earlier export there is replaced.
         layout: `native` (the shapes the model has), `remote` (the same, with PyTorch code that `trust_remote_code=True`
             runs), `padded` (zeros in place of removed heads), or `auto`, the first of these that can express the model.
-            `onnx` writes `model.onnx` instead, see `to_onnx`.
+            `onnx` writes `onnx/model.onnx` in place of the weights, beside a `config.json` of the same sizes or, with
+            removed heads, of those before.
         family: the family or its `model_type`, none for `remote`; None is the family the model was imported from, or
             the first that fits.
+        length: tokens of an example, for `onnx`; None is any number in encoders without windows, else 128.
         progress: shows what is written.
 
     Raises:
@@ -80,7 +84,7 @@ def to_huggingface(
         raise HeadjaxError(f"layout: {unknown_name('layout', layout, ['auto', *LAYOUTS, 'onnx'])}")
     declared.check(model.config.tensors(), model.params)
     if layout == "onnx":
-        return to_onnx(model, directory)
+        return _export_onnx(model, directory, length)
     imported, plain = _imported(model), without_sentences(model)
     chosen, name, written = choose(plain, _families(plain, family, imported), layout, own=family is None)
     entries = _export(declaring_tokenizer(model) if name == "remote" else model, directory, chosen, written, progress)
@@ -99,23 +103,55 @@ def _export(
     model: Model, directory: str | Path, chosen: Family, written: Written, progress: Progress
 ) -> Mapping[str, jax.ShapeDtypeStruct]:
     """Write the directory of a model as a family has written it; return type and shape of the file's tensors."""
-    past = _past(chosen, _imported(model))
-    classes = chosen.class_names(written.model.config)
-    class_name = next((entry for entry in past.get("architectures") or () if entry in classes), classes[0])
-    params, bound = flatten(written.model.params), _bound(written.model, chosen, class_name)
+    fields, bound = _described(model, chosen, written)
+    params = flatten(written.model.params)
     entries = _entries(bound, params)
-    own = {"architectures": [class_name], "dtype": _dtype(entries)}
-    fields = {**chosen.defaults, **_text_tokens(model), **_merge(past, written.fields), **own}
 
     def write(folder: Path) -> None:
         write_safetensors(folder / SINGLE, entries, _tensors(bound, params, progress))
-        (folder / "config.json").write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        for file, text in chosen.files().items():
-            (folder / file).write_text(text, encoding="utf-8")
+        _write_config(folder, fields, chosen)
         write_companions(model, folder)
 
     write_directory(path_of(directory), write, Layout(SINGLE, EXPORTED))
     return entries
+
+
+def _export_onnx(model: Model, directory: str | Path, length: int | None) -> Exported:
+    """Write the directory of a graph, beside the config that most programs read."""
+    described, plain = None, without_sentences(model)
+    for layout in ("native", "padded", "remote"):
+        with contextlib.suppress(InexpressibleError):
+            chosen, _, written = choose(plain, _families(plain, None, _imported(model)), layout, own=True)
+            described = _described(model, chosen, written)[0], chosen
+            break
+    differences: list[float] = []
+
+    def write(folder: Path) -> None:
+        if described is not None:
+            _write_config(folder, *described)
+        differences.append(write_onnx(plain, folder, length))
+        write_companions(model, folder)
+
+    write_directory(path_of(directory), write, Layout("onnx", EXPORTED))
+    size = sum(size_of(file) for file in path_of(directory).glob(f"{ONNX}*"))
+    return Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, differences[-1])
+
+
+def _described(model: Model, chosen: Family, written: Written) -> tuple[dict[str, Any], dict[str, BoundRule]]:
+    """Return the fields of a family's `config.json`, and the rules of the file's tensors by name."""
+    past = _past(chosen, _imported(model))
+    classes = chosen.class_names(written.model.config)
+    class_name = next((entry for entry in past.get("architectures") or () if entry in classes), classes[0])
+    bound = _bound(written.model, chosen, class_name)
+    own = {"architectures": [class_name], "dtype": _dtype(_entries(bound, flatten(written.model.params)))}
+    return {**chosen.defaults, **_text_tokens(model), **_merge(past, written.fields), **own}, bound
+
+
+def _write_config(folder: Path, fields: Mapping[str, Any], family: Family) -> None:
+    """Write a `config.json`, and the files of code that belong to it."""
+    (folder / "config.json").write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    for file, text in family.files().items():
+        (folder / file).write_text(text, encoding="utf-8")
 
 
 def _past(family: Family, imported: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -150,6 +186,19 @@ def layout_of_export(model: Model) -> tuple[str, str]:
     plain = without_sentences(model)
     family, layout, _ = choose(plain, _families(plain, None, _imported(model)), "auto", own=True)
     return family.model_type, layout
+
+
+def layouts_after(model: Model, config: ModelConfig) -> dict[str, str]:
+    """Return why each layout cannot express what becomes of a model, from its architecture; nothing for those that can.
+
+    Its weights are not known yet: they count as 1, which no layout may leave out.
+    """
+    ones = declared.map_tensors(lambda _, tensor: np.broadcast_to(np.float16(1), tensor.shape), config.tensors())
+    try:
+        likely = without_sentences(model.replace(config=config, params=ones))
+        return refusals(likely, _families(likely, None, _imported(model)))
+    except InexpressibleError as error:
+        return dict.fromkeys(LAYOUTS, str(error))
 
 
 def padding_cost(model: Model, padded: Model) -> Padding:

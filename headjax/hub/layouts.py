@@ -89,8 +89,7 @@ def choose(model: Model, families: Collection[Family], layout: str, *, own: bool
 
     `own` is whether the families of `REMOTE` are among them, which have no other layout than that of their own code.
     """
-    with_code = [family for family in REMOTE if own and isinstance(model.config, family.kinds)]
-    candidates = {name: with_code if name == "remote" else families for name in LAYOUTS}
+    candidates = _candidates(model, families, own)
     names = [name for name in LAYOUTS if candidates[name]] if layout == "auto" else [layout]
     refused = []
     for name in names:
@@ -108,6 +107,22 @@ def choose(model: Model, families: Collection[Family], layout: str, *, own: bool
             raise InexpressibleError(f"{refused[0]}; layout {name} can")
     said = "; ".join(refused)
     raise InexpressibleError(f"{said}; only layout onnx can{_other_target(next(iter(families)))}")
+
+
+def refusals(model: Model, families: Collection[Family]) -> dict[str, str]:
+    """Return why each layout cannot express the model, best layout first; nothing for those that can."""
+    found = {}
+    for name, candidates in _candidates(model, families, True).items():
+        tried = [_attempt(LAYOUTS[name], model, family) for family in candidates]
+        can = any(isinstance(each, Written) for each in tried)
+        found[name] = "" if can else str(next(iter(tried), "there is no code of such models"))
+    return found
+
+
+def _candidates(model: Model, families: Collection[Family], own: bool) -> dict[str, Collection[Family]]:
+    """Return the families that may express the model in each layout."""
+    with_code = [family for family in REMOTE if own and isinstance(model.config, family.kinds)]
+    return {name: with_code if name == "remote" else families for name in LAYOUTS}
 
 
 def _attempt(function: Callable[..., T], *arguments: Any) -> T | HeadjaxError:

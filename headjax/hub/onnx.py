@@ -2,80 +2,82 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.serialize import kind_of
-from headjax.hub.checking import EXPORTED, ONNX, Exported, example_batch, longest
-from headjax.hub.companions import write_companions
-from headjax.hub.sentences import without_sentences
+from headjax.hub.checking import ONNX, example_batch, longest
+from headjax.models.encoder import EncoderConfig
 from headjax.models.model import Model
 from headjax.nn.compute import Compute
 from headjax.nn.passes import Pass
-from headjax.storage.directories import Layout, write_directory
 from headjax.storage.failures import in_one_line
-from headjax.storage.paths import path_of, size_of
 
 TOLERANCE = 1e-3
 """Largest relative difference between the outputs of a model and of onnxruntime."""
 
+LENGTH = 128
+"""Tokens of an example where the graph has their number and none is asked for."""
 
-def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -> Exported:
-    """Write `model.onnx`, which computes the same as the model, tokenizer files, and `inputs.json`.
 
-    Inputs have Hugging Face's names; tokens are int32. The number of examples is free, their length is fixed: shorter
-    ones are padded and masked. Outputs are `hidden` and, where the model has a task, `logits`. Before anything is
-    written, onnxruntime computes an example and the outputs are compared.
+def write_onnx(model: Model, folder: Path, length: int | None = None) -> float:
+    """Write `onnx/model.onnx`, which computes the same as the model; return the largest difference of an example.
+
+    Inputs have Hugging Face's names; tokens are int32. The number of examples is free, and so is their length in
+    encoders without windows; in others, and where one is asked for, it is fixed: shorter examples are padded and
+    masked. Outputs are `last_hidden_state` and, where the model has a task, `logits`.
     """
     jax2onnx, onnxruntime = _libraries()
-    whole_model, model = model, without_sentences(model)
+    config = model.config
+    free = length is None and isinstance(config, EncoderConfig) and not any(layer.window for layer in _layers(model))
     batch = example_batch(model, length=_onnx_length(model, length))
-    names = list(batch)
     whole = model(batch)
-    outputs = {"hidden": whole.hidden, "logits": whole.logits}
+    outputs = {"last_hidden_state": whole.hidden, "logits": whole.logits}
     expected = {name: np.asarray(array) for name, array in outputs.items() if array is not None}
 
     def function(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        given = dict(zip(batch, arrays, strict=True))
+        if free:
+            given["position_ids"] = _positions(model, given["input_ids"])
         # Layers are unrolled: the loops of ONNX have shapes that do not depend on the batch.
         compute = Compute(attention="einsum", scan=False)
-        output = model.forward(dict(zip(names, arrays, strict=True)), Pass(compute=compute))
+        output = model.forward(given, Pass(compute=compute))
         return tuple(array for array in (output.hidden, output.logits) if array is not None)
 
-    inputs = [jax.ShapeDtypeStruct(("batch", *array.shape[1:]), array.dtype) for array in batch.values()]
-    differences: list[float] = []
+    inputs = [
+        jax.ShapeDtypeStruct(("batch", "length") if free else ("batch", *array.shape[1:]), array.dtype)
+        for array in batch.values()
+    ]
+    file = folder / ONNX
+    file.parent.mkdir()
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of every shape that it need not write
+    try:
+        names = {"input_names": list(batch), "output_names": list(expected)}
+        jax2onnx.to_onnx(function, inputs, return_mode="file", output_path=file, **names)
+        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        found = session.run(list(expected), batch)
+    except Exception as error:  # both libraries raise errors of any type
+        if in_one_line(error) is not None:  # a full disk and the like, which `write_directory` tells with the path
+            raise
+        raise HeadjaxError(f"layout onnx: {' '.join(str(error).split())[:300]}") from None
+    return _checked_difference(list(expected.values()), found)
 
-    def write(folder: Path) -> None:
-        try:
-            jax2onnx.to_onnx(
-                function,
-                inputs,
-                return_mode="file",
-                output_path=folder / ONNX,
-                input_names=names,
-                output_names=list(expected),
-            )
-            session = onnxruntime.InferenceSession(folder / ONNX, providers=["CPUExecutionProvider"])
-            found = session.run(list(expected), batch)
-        except Exception as error:  # both libraries raise errors of any type
-            if in_one_line(error) is not None:  # a full disk and the like, which `write_directory` tells with the path
-                raise
-            raise HeadjaxError(f"layout onnx: {' '.join(str(error).split())[:300]}") from None
-        differences.append(_checked_difference(list(expected.values()), found))
-        described = {
-            name: {"shape": ["batch", *array.shape[1:]], "dtype": str(array.dtype)} for name, array in batch.items()
-        }
-        (folder / "inputs.json").write_text(json.dumps(described, indent=2) + "\n")
-        write_companions(whole_model, folder)
 
-    write_directory(path_of(directory), write, Layout(ONNX, EXPORTED))
-    size = sum(size_of(file) for file in path_of(directory).glob(f"{ONNX}*"))
-    return Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, differences[-1])
+def _layers(model: Model) -> Sequence[Any]:
+    return [layer for stack in model.config.stacks().values() for layer in stack.layers]
+
+
+def _positions(model: Any, tokens: jax.Array) -> jax.Array:
+    """Return the positions of an encoder's tokens, `[batch, length]`, by operations that every length has."""
+    positions = model.config.position_table
+    counted = jnp.cumsum(jnp.ones_like(tokens), axis=1) - 1
+    return positions.count(tokens) if positions.kind == "learned_present" else counted
 
 
 def _libraries() -> tuple[Any, Any]:
@@ -104,7 +106,7 @@ def _onnx_length(model: Model, length: int | None) -> int:
     """Return the number of tokens of an example."""
     most = longest(model)
     if length is None:
-        return min(128, most or 128)
+        return min(LENGTH, most or LENGTH)
     if length < 1 or (most is not None and length > most):
         raise HeadjaxError(f"length: must be at least 1{'' if most is None else f' and at most {most}'}, got {length}")
     return length

@@ -286,7 +286,8 @@ class TransformerStack(nnx.Module):
         if self.config.position_bias is None:
             return call
         positions = call.attention.positions
-        positions = jnp.arange(x.shape[1])[None, :] if positions is None else positions
+        if positions is None:  # counted so that lengths may be symbols, as in an ONNX graph
+            positions = jnp.cumsum(jnp.ones((1, x.shape[1]), jnp.int32), axis=1) - 1
         bias = self.position_bias(positions, positions if keys is None else keys)
         return call._replace(attention=call.attention._replace(bias=bias))
 

@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 
+import headjax
 from headjax.cli import main
+from headjax.commands import made
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import example_batch
 from headjax.models.model import load
@@ -41,6 +43,25 @@ def test_what_is_pruned_and_converted_stays_a_directory_of_theirs(bert, tmp_path
     assert [attention.ids for attention in load(tmp_path / "ours").config.attention] == [(0, 2, 3), (0, 1, 2, 3)]
 
 
+def test_what_is_made_ends_in_its_sizes_its_times_and_the_line_that_loads_it(bert, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(made, "BATCHES", (1, 2))
+    found, told = call(capsys, "prune", bert, tmp_path / "ragged", "--remove", "encoder/0/1")
+    assert found["bytes"] == (tmp_path / "ragged" / "model.safetensors").stat().st_size
+    assert found["bytes_before"] == (bert / "model.safetensors").stat().st_size
+    assert found["parameters"] < found["parameters_before"]
+    assert all(found[name][size] > 0.0 for name in ("milliseconds", "milliseconds_before") for size in "12")
+    assert f"on {found['processor']}." in told
+    assert found["significance"] is None
+    assert "cache_bytes_per_token" not in found
+    classes = "AutoModelForSequenceClassification", "trust_remote_code=True"
+    assert found["load"] == f"transformers.{classes[0]}.from_pretrained('{tmp_path / 'ragged'}', {classes[1]})"
+    monkeypatch.setattr(made, "PATIENCE", 0.0)
+    found, told = call(capsys, "prune", bert, tmp_path / "ours", "--remove", "encoder/0/1", "--to", "headjax")
+    assert found["milliseconds"] == {"1": None, "2": None}
+    assert "not timed" in told
+    assert eval(found["load"], {"headjax": headjax}).num_parameters == found["parameters"]
+
+
 def test_their_layouts_come_first(tmp_path, capsys):
     to_huggingface(model_of(LLAMA), tmp_path / "llama", family="llama")
     _, told = call(
@@ -54,10 +75,39 @@ def test_their_layouts_come_first(tmp_path, capsys):
     assert "layout native" in told
 
 
-def test_a_model_that_no_layout_expresses_is_not_lost(tmp_path, capsys):
+def test_the_plan_names_the_exports_before_the_work(bert, tmp_path, capsys):
+    def plan(*words):
+        found, told = call(capsys, *words)
+        assert f"plan: exports in layout {', '.join((*found['exports'], 'onnx'))}" in told
+        assert found["exports"][0] == ("native" if "layout native" in told else "remote")
+        return found["exports"]
+
+    assert plan("prune", bert, tmp_path / "one", "--remove", "1", "--by", "random") == ["remote", "padded"]
+    for target, expected in {
+        "collaborative:shared_dim=8": ["remote"],
+        "grouped:kv_heads=2": ["remote", "padded"],
+        "latent:rank=4": ["remote", "padded"],
+        "gated": ["remote"],
+        "deep": ["remote", "padded"],
+    }.items():
+        assert plan("convert", bert, tmp_path / target[:4], "--to", target) == expected
+    to_huggingface(model_of(LLAMA), tmp_path / "llama", family="llama")
+    latent = "convert", tmp_path / "llama", tmp_path / "turned", "--to", "latent:rank=4"
+    assert plan(*latent) == ["remote", "padded"]
+    words = "prune", tmp_path / "llama", tmp_path / "uniform", "--remove", "50%", "--by", "random", "--uniform"
+    assert plan(*words) == ["native", "remote", "padded"]
+
+
+def test_what_no_layout_holds_is_refused_before_the_work(tmp_path, capsys):
     to_huggingface(model_of(CONFIGS["t5"]), tmp_path / "t5", family="t5")
-    _, told = call(capsys, "convert", tmp_path / "t5", tmp_path / "out", "--to", "gated")
-    assert "written as headjax's directory: layout native:" in told
+    words = ["convert", str(tmp_path / "t5"), str(tmp_path / "out"), "--to", "gated"]
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("headjax: error: --format: no Hugging Face directory holds the result; use --format headjax")
+    assert not (tmp_path / "out").exists()
+    found, told = call(capsys, *words, "--format", "headjax")
+    assert "plan: exports in layout onnx; not native: " in told
+    assert found["exports"] == []
     assert load(tmp_path / "out").history[-1]["action"] == "convert"
 
 

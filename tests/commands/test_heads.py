@@ -32,6 +32,9 @@ def test_prune_removes_what_scores_least(run, tmp_path):
     assert sorted(data["kept"] + data["removed"]) == HEADS
     model = load(tmp_path / "half")
     assert model.num_parameters == data["parameters"] < data["parameters_before"]
+    assert data["cache_bytes_per_token"] < data["cache_bytes_per_token_before"]
+    change = data["significance"]
+    assert (change["metric"], change["low"] <= change["difference"] <= change["high"]) == ("loss", True)
     assert actions(tmp_path / "half") == ["prune"]
     assert model.tokenizer is not None
 

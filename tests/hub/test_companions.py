@@ -12,7 +12,10 @@ from headjax.initialization.source import ModelSource
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
-from tests.hub.directories import BERT, model_of
+from headjax.tokenizers.vocabularies import wordpiece_of
+from tests import tiny
+from tests.closeness import assert_close
+from tests.hub.directories import BERT, CONFIGS, model_of
 from tests.tokenizers.test_settings import wordpieces
 
 COMPANIONS = {
@@ -70,3 +73,32 @@ def test_another_tokenizer_replaces_the_files_of_the_first(theirs, tmp_path):
         assert (tmp_path / "out" / "README.md").read_text() == COMPANIONS["README.md"]
     to_huggingface(model.replace(tokenizer=None), tmp_path / "out")
     assert not (tmp_path / "out" / "vocab.txt").exists()
+
+
+PIPELINE = [
+    {"type": "sentence_transformers.models.Transformer", "path": ""},
+    {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+    {"type": "sentence_transformers.models.Normalize", "path": "2_Normalize"},
+]
+MEAN = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False, "word_embedding_dimension": 8}
+
+
+@pytest.mark.parity
+@pytest.mark.filterwarnings("default")
+def test_sentence_transformers_loads_the_graph_of_a_ragged_encoder(tmp_path, monkeypatch):
+    monkeypatch.setenv("USE_TF", "0")
+    pytest.importorskip("jax2onnx")
+    pytest.importorskip("optimum.onnxruntime", reason="needs optimum-onnx", exc_type=ImportError)
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    model = model_of(CONFIGS["bert"])
+    tokenizer = wordpiece_of(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"], "vocab")
+    modules = [module | {"name": str(number)} for number, module in enumerate(PIPELINE[:2])]
+    files = {"modules.json": modules, "1_Pooling/config.json": MEAN, "sentence_bert_config.json": {}}
+    model = prune(model, ["encoder/0/1"]).replace(
+        tokenizer=tokenizer, files={name: json.dumps(data).encode() for name, data in files.items()}
+    )
+    to_huggingface(model, tmp_path / "out", "onnx")
+    found = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), backend="onnx", device="cpu")
+    for text in ("a b", "c a d e"):
+        hidden = model({name: array.numpy() for name, array in found.tokenize([text]).items()}).hidden
+        assert_close(found.encode([text]), hidden.mean(axis=1), sums=tiny.SUMS)

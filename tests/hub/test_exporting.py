@@ -14,7 +14,6 @@ from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import example_batch, max_difference
 from headjax.hub.exporting import padding_cost
-from headjax.hub.onnx import to_onnx
 from headjax.models.tasks import NoTask, SentenceSimilarity
 from headjax.nn import CollaborativeAttention, GatedAttention, LatentAttention
 from headjax.tokenizers.learned import byte_tokenizer
@@ -148,14 +147,14 @@ def needs_onnx(test):
     return pytest.mark.filterwarnings("default")(skip(test))
 
 
-def check_onnx(model, folder):
+def check_onnx(model, folder, length=6):
     """Another number of examples than the file was made with gives the same outputs as the model."""
     import onnxruntime
 
-    batch = {name: np.concatenate([array, array[:1]]) for name, array in example_batch(model, 6).items()}
-    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    batch = {name: np.concatenate([array, array[:1]]) for name, array in example_batch(model, length).items()}
+    session = onnxruntime.InferenceSession(folder / "onnx" / "model.onnx")
     assert {entry.name for entry in session.get_inputs()} == set(batch)
-    hidden, logits = session.run(["hidden", "logits"], batch)
+    hidden, logits = session.run(["last_hidden_state", "logits"], batch)
     expected = model(batch)
     assert_close(hidden, expected.hidden, sums=tiny.SUMS)
     assert_close(logits, expected.logits, sums=tiny.SUMS)
@@ -165,7 +164,7 @@ def check_onnx(model, folder):
 @pytest.mark.parametrize("name", ["bert", "llama", "t5", "vit"])
 def test_onnx_of_every_architecture(name, tmp_path):
     model = model_of(CONFIGS[name])
-    exported = to_onnx(model, tmp_path / "out", length=6)
+    exported = to_huggingface(model, tmp_path / "out", "onnx", length=6)
     assert exported.layout == "onnx"
     assert exported.max_difference < tolerance(tiny.SUMS)
     check_onnx(model, tmp_path / "out")
@@ -184,7 +183,7 @@ NAMELESS = {
 @pytest.mark.parametrize("name", NAMELESS)
 def test_onnx_of_models_without_a_name(name, tmp_path):
     model = replaced(BERT, *NAMELESS[name])
-    to_onnx(model, tmp_path / "out", length=6)
+    to_huggingface(model, tmp_path / "out", "onnx", length=6)
     check_onnx(model, tmp_path / "out")
 
 
@@ -196,14 +195,22 @@ def test_onnx_of_a_ragged_model_on_the_command_line(tmp_path, capsys):
     assert main([*words, "--layout", "onnx", "--length", "6", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["max_difference"] < tolerance(tiny.SUMS)
     check_onnx(model, tmp_path / "out")
-    described = json.loads((tmp_path / "out" / "inputs.json").read_text())
-    assert described["input_ids"] == {"shape": ["batch", 6], "dtype": "int32"}
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "bert"
+
+
+@needs_onnx
+@pytest.mark.parametrize("name", ["bert", "roberta", "mpnet"])
+def test_onnx_of_a_ragged_encoder_takes_texts_of_any_length(name, tmp_path):
+    model = prune(model_of(CONFIGS[name]), RAGGED)
+    assert to_huggingface(model, tmp_path / "out", "onnx").max_difference < 1e-5
+    for length in (2, 5, 8):
+        check_onnx(model, tmp_path / "out", length)
 
 
 @needs_onnx
 def test_onnx_of_a_length_beyond_the_positions(tmp_path):
     with pytest.raises(HeadjaxError, match=r"^length: "):
-        to_onnx(model_of(BERT), tmp_path / "out", length=11)
+        to_huggingface(model_of(BERT), tmp_path / "out", "onnx", length=11)
     assert not (tmp_path / "out").exists()
 
 

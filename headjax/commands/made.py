@@ -1,0 +1,260 @@
+"""What every command that makes a model ends with: one table of the model before and after, and how to load it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headjax.commands.examples import WritingOptions, printed_metrics
+from headjax.commands.results import ABSENT, OnExamples, Result, found
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Progress
+from headjax.report import numbers
+from headjax.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from headjax.evaluation.task import Evaluation, Task
+    from headjax.models.config import ModelConfig
+    from headjax.models.model import Model
+
+BATCHES = (1, 32)
+"""Numbers of examples whose forward pass is timed."""
+
+TOKENS = 32
+"""Most tokens of a timed example."""
+
+TURNS = range(3, 16)
+"""Timed calls of each model, after one that compiles; those of a quick model are more. Medians count."""
+
+PATIENCE = 20.0
+"""Seconds that the calls of one batch size may take; what would take longer is not timed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Made(Result):
+    """A model that a command has made of another one."""
+
+    parameters: int = found(default=ABSENT)
+    parameters_before: int = found(default=ABSENT)
+    bytes: int = found("of the files of the weights", default=ABSENT)
+    bytes_before: int = found(default=ABSENT)
+    cache_bytes_per_token: int = found("of a decoder", default=ABSENT)
+    cache_bytes_per_token_before: int = found(default=ABSENT)
+    milliseconds: Mapping[str, float | None] = found(
+        "of a forward pass of 1 and 32 examples, medians; null where they would take too long", default=ABSENT
+    )
+    milliseconds_before: Mapping[str, float | None] = found(default=ABSENT)
+    processor: str = found("that was timed", default=ABSENT)
+    metrics: Mapping[str, float] = found("with a task", default=ABSENT)
+    metrics_before: Mapping[str, float] = found(default=ABSENT)
+    significance: Any = found(
+        "of the change of a `metric`: `difference`, `p_value`, `low` and `high` (95 %) by the paired `test`; null "
+        "without two models on a task",
+        default=ABSENT,
+    )
+    model: str | None = found("its folder", default=ABSENT)
+    load: str = found("Python expression that loads it", default=ABSENT)
+    ending: Table | None = None
+    written: str = ""
+
+    def message(self) -> str:
+        return "\n".join(filter(None, (self.written, super().message(), self.load and f"load it: {self.load}")))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Changed(Made, OnExamples):
+    """A changed model, and the one before."""
+
+    exports: Sequence[str] = found("layouts of Hugging Face directories that the plan promised")
+
+    def comparison(self) -> Table:
+        """Return the table of both models, with notes on the examples that were read."""
+        assert self.ending is not None
+        return dataclasses.replace(self.ending, notes=(*self.ending.notes, *self.about))
+
+
+def planned_exports(options: WritingOptions, model: Model, config: ModelConfig) -> list[str]:
+    """Tell before the work which layouts express an architecture made of a model; refuse a directory that none does."""
+    from headjax.hub.exporting import layouts_after
+
+    refused = layouts_after(model, config)
+    layouts = [name for name, why in refused.items() if not why]
+    reasons = "; ".join(f"not {name}: {why}" for name, why in refused.items() if why)
+    option = "--format" if hasattr(options, "to") else "--to"
+    if not layouts and options.kind() == "huggingface":
+        raise HeadjaxError(f"{option}: no Hugging Face directory holds the result; use {option} headjax; {reasons}")
+    can = f"exports in layout {', '.join((*layouts, 'onnx'))}"
+    print(f"headjax: plan: {'; '.join(filter(None, (can, reasons)))}", file=sys.stderr)
+    return layouts
+
+
+def made(
+    before: Model,
+    after: Model,
+    options: WritingOptions,
+    progress: Progress,
+    *,
+    task: Task | None = None,
+    evaluations: Sequence[Evaluation] = (),
+    written: str | None = None,
+) -> dict[str, Any]:
+    """Write the model, unless it is `written`, time both, and return the fields of `Made`.
+
+    `evaluations` are those of both models on the task, of the new one alone, or none.
+    """
+    from headjax.core.tensors import count
+    from headjax.core.timing import processor
+    from headjax.hub.either import bytes_of_weights, loading
+    from headjax.models.summary import summarize
+
+    written = options.write(after, progress) if written is None else written
+    models = (before, after)
+    own = {
+        "parameters": [count(model.config.tensors()) for model in models],
+        "bytes": [bytes_of_weights(path) for path in (options.model, options.out)],
+        "cache_bytes_per_token": [summarize(model.config, 1).cache_bytes_per_token for model in models],
+    }
+    times = _milliseconds(models, progress)
+    metrics = [evaluation.metrics for evaluation in evaluations]
+    metrics = [*({} for _ in models[len(metrics) :]), *metrics]
+    significance = _significance(evaluations, task)
+    if not any(own["cache_bytes_per_token"]):
+        del own["cache_bytes_per_token"]
+    fields: dict[str, Any] = own | {"milliseconds": times, "metrics": metrics}
+    timed = f"Times are medians of forward passes in turns, of texts of at most {TOKENS} tokens, on {processor()}."
+    table = Table(
+        (Column(""), Column("Before"), Column("After"), Column("Change")),
+        [*_sizes(models, own), *_times(times), *_metrics(metrics, significance, task)],
+        notes=(timed,),
+    )
+    return {
+        **{name: after for name, (_, after) in fields.items()},
+        **{f"{name}_before": before for name, (before, _) in fields.items()},
+        "processor": processor(),
+        "significance": significance,
+        "model": str(options.out),
+        "load": loading(options.out),
+        "ending": table,
+        "written": written,
+    }
+
+
+def evaluate_each(
+    models: Sequence[Model], task: Task | None, options: WritingOptions, progress: Progress
+) -> list[Evaluation]:
+    """Return each model on the task, on as much of it as the options say; nothing without a task."""
+    from headjax.evaluation.task import measure_task
+
+    if task is None:
+        return []
+    names = ("limit", "batch_size", "buckets")
+    chosen: Any = {name: getattr(options, name) for name in names if hasattr(options, name)}
+    batches = task.count_batches(**chosen)
+
+    def evaluated(number: int, model: Model) -> Evaluation:
+        title = f"evaluating model {number} of {len(models)}" if len(models) > 1 else "evaluating"
+        with progress(title, batches, "batch") as bar:
+            return measure_task(model, task, progress=bar, **chosen)
+
+    return [evaluated(number, model) for number, model in enumerate(models, start=1)]
+
+
+def _milliseconds(models: Sequence[Model], progress: Progress) -> tuple[dict[str, float | None], ...]:
+    """Return the median time of each model's forward pass by batch size; the models take turns."""
+    from headjax.core.timing import seconds_in_turns
+
+    times: tuple[dict[str, float | None], ...] = ({}, {})
+    turn = 0.0  # seconds of one example in both models
+    with progress("timing before and after", len(BATCHES), "batch size") as bar:
+        for done, size in enumerate(BATCHES, start=1):
+            medians: list[float | None] = [None, None]
+            if TURNS[0] * size * turn <= PATIENCE:
+                calls = {name: _forward(model, size) for name, model in zip(("before", "after"), models, strict=True)}
+                first = seconds_in_turns(calls, repeats=1, settle=0)
+                turn = sum(map(sum, first.values())) / size
+                if TURNS[0] * size * turn <= PATIENCE:
+                    repeats = min(TURNS[-1], max(TURNS[0], int(1.0 / (size * turn))))
+                    turns = seconds_in_turns(calls, repeats=repeats, warmup=0, settle=0)
+                    medians = [1e3 * statistics.median(own) for own in turns.values()]
+            for found, median in zip(times, medians, strict=True):
+                found[str(size)] = median
+            bar(done, {})
+    return times
+
+
+def _forward(model: Model, size: int) -> Callable[[], Any]:
+    """Return the forward pass of a batch of equal random examples."""
+    import numpy as np
+
+    from headjax.hub.checking import example_batch, longest
+    from headjax.models.model import forward
+    from headjax.nn.passes import Pass
+
+    example = example_batch(model, min(TOKENS, longest(model) or TOKENS))
+    batch = model.device_batch({name: np.repeat(array[:1], size, axis=0) for name, array in example.items()})
+    return functools.partial(forward, model, batch, Pass())
+
+
+def _significance(evaluations: Sequence[Evaluation], task: Task | None) -> dict[str, Any] | None:
+    """Return the paired test of the headline, or of the loss that it is a function of; None without two examples."""
+    from headjax.evaluation.paired import RESAMPLES, paired_test
+
+    if task is None or len(evaluations) < 2 or evaluations[0].examples < 2:
+        return None
+    name, test = paired_test(evaluations[0].outcomes, task.measure, RESAMPLES)
+    metric = "loss" if task.measure.kind == "sum" else task.headline
+    return {"metric": metric, "test": name, **test(evaluations[1].outcomes)._asdict()}
+
+
+def _sizes(models: Sequence[Model], own: Mapping[str, Sequence[int]]) -> list[Sequence[str]]:
+    """Return the rows of what can be counted."""
+    from headjax.heads.head_id import all_heads
+
+    units = [
+        sum(layer.hidden for stack in model.config.stacks().values() for layer in stack.layers) for model in models
+    ]
+    rows: dict[str, tuple[Sequence[int], numbers.Format]] = {
+        "heads": ([len(all_heads(model.config)) for model in models], numbers.number),
+        **({"feed-forward units": (units, numbers.number)} if units[0] != units[1] else {}),
+        "parameters": (own["parameters"], numbers.number),
+        "file of weights": (own["bytes"], numbers.size),
+    }
+    if "cache_bytes_per_token" in own:
+        rows["KV cache a token"] = own["cache_bytes_per_token"], numbers.size
+    return [(name, *map(form, values), _share(*values)) for name, (values, form) in rows.items()]
+
+
+def _times(times: Sequence[Mapping[str, float | None]]) -> list[Sequence[str]]:
+    """Return the rows of milliseconds."""
+    rows: list[Sequence[str]] = []
+    for size, before in times[0].items():
+        name, after = f"ms, batch of {size}", times[1][size]
+        if before is None or after is None:
+            rows.append((name, "not timed", "not timed", f"over {PATIENCE:.0f} s"))
+        else:
+            rows.append((name, *map(numbers.significant, (before, after)), _share(before, after)))
+    return rows
+
+
+def _metrics(
+    metrics: Sequence[Mapping[str, float]], significance: Mapping[str, Any] | None, task: Task | None
+) -> list[Sequence[str]]:
+    """Return the rows of the task's metrics, one with the interval of its change."""
+    if task is None:
+        return []
+    rows: list[Sequence[str]] = []
+    for name, after in printed_metrics(metrics[1], task).items():
+        before = metrics[0].get(name)
+        change = "" if before is None else f"{after - before:+.3g}"
+        if significance is not None and name == significance["metric"]:
+            change = f"{change} (95 %: {significance['low']:+.3g} to {significance['high']:+.3g})"
+        rows.append((name, numbers.significant(before), numbers.significant(after), change))
+    return rows
+
+
+def _share(before: float, after: float) -> str:
+    return f"{after / before - 1.0:+.0%}" if before and after != before else ""

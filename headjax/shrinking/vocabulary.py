@@ -1,0 +1,153 @@
+"""Trim a model to the tokens of a corpus: rows of the embeddings, columns of logits, and the tokenizer's vocabulary.
+
+Texts that are made of kept tokens are split as before. Their hidden states, embeddings and labels are the same to the
+bit, logits of kept tokens up to the order in which a product of another size sums:
+
+* WordPiece takes the longest piece that fits, which stays the longest when others go.
+* BPE applies the merge of the lowest rank. Every merge that makes a kept token stays, and so do its parts.
+* Unigram takes the best path, which stays the best when others go.
+
+Tokens of one character stay, so that any text that could be split still can.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from headjax.core.errors import HeadjaxError
+from headjax.core.tensors import flatten, map_tensors
+from headjax.models.decoder import DecoderConfig
+from headjax.models.encoder import EncoderConfig
+from headjax.models.model import Model
+from headjax.tokenizers.files import CONFIG_FILE, WORDPIECE_FILE
+from headjax.tokenizers.tokenizer import VOCABULARY_FILE, Tokenizer
+
+GENERATION = "generation_config.json"
+
+
+def trim_vocabulary(model: Model, texts: Iterable[str]) -> Model:
+    """Return the model with the tokens of texts, special tokens and single characters alone.
+
+    The new id of a token is its place among the kept ones, whose old ids are in the history: `kept[new] == old`.
+
+        >>> model = headjax.demo_model()
+        >>> smaller = trim_vocabulary(model, ["for name in names:"])
+        >>> smaller.tokenizer.backend.encode("for name in names:").tokens
+        ['for', 'Ġname', 'Ġin', 'Ġnames', ':']
+        >>> smaller.config.vocab_size < model.config.vocab_size
+        True
+
+    Raises:
+        HeadjaxError: the model has no tokenizer, one for translations, or is neither an encoder nor a decoder.
+    """
+    tokenizer, config = model.tokenizer, model.config
+    if tokenizer is None or tokenizer.target or not isinstance(config, EncoderConfig | DecoderConfig):
+        raise HeadjaxError("vocabulary: only encoders and decoders with a tokenizer can be trimmed")
+    data = json.loads(tokenizer.vocabulary)
+    ids = tokenizer.prompt_backend.get_vocab()
+    found = {int(token) for text in tokenizer.encode(list(texts)) for token in text}
+    found |= {number for token, number in ids.items() if len(token.removeprefix("##")) == 1}
+    found |= {token["id"] for token in data["added_tokens"]} | set(range(config.position_offset))
+    names = {number: token for token, number in ids.items()}
+    kept = sorted(number for number in _with_parts(data["model"], found, names) if number < config.vocab_size)
+    new = {old: place for place, old in enumerate(kept)}
+    smaller = dataclasses.replace(config, vocab_size=len(kept))
+    before, arrays, rows = flatten(config.tensors()), flatten(model.params), jnp.asarray(kept)
+
+    def cut(path: str, tensor: Any) -> Any:
+        sizes = zip(before[path].shape, tensor.shape, strict=True)
+        axes = [axis for axis, (old, size) in enumerate(sizes) if old != size]
+        return jnp.take(arrays[path], rows, axis=axes[0]) if axes else arrays[path]
+
+    params = map_tensors(cut, smaller.tensors())
+    trimmed = Tokenizer(json.dumps(_trimmed(data, new), ensure_ascii=False), tokenizer.special)
+    files = _files(model.files, trimmed, new)
+    model = model.replace(config=smaller, params=params, tokenizer=trimmed, files=files)
+    return model.with_entry("trim_vocabulary", kept=kept)
+
+
+def _with_parts(own: Mapping[str, Any], found: Collection[int], names: Mapping[int, str]) -> set[int]:
+    """Return ids with those of all tokens that merges make them of, and of the token for what is unknown."""
+    kept, ids = set(found), {token: number for number, token in names.items()}
+    unknown = own.get("unk_token")
+    kept |= {ids[unknown]} if unknown in ids else {own["unk_id"]} if own.get("unk_id") is not None else set()
+    makers: dict[str, list[Sequence[str]]] = {}
+    for merge in own.get("merges") or ():
+        parts = _parts(merge)
+        makers.setdefault("".join(parts), []).append(parts)
+    waiting = [names[number] for number in kept if number in names]
+    while waiting:
+        for part in (part for parts in makers.get(waiting.pop(), ()) for part in parts):
+            if ids[part] not in kept:
+                kept.add(ids[part])
+                waiting.append(part)
+    return kept
+
+
+def _parts(merge: str | Sequence[str]) -> Sequence[str]:
+    return merge.split(" ") if isinstance(merge, str) else merge
+
+
+def _trimmed(data: Mapping[str, Any], new: Mapping[int, int]) -> dict[str, Any]:
+    """Return a `tokenizer.json` with kept tokens alone, under their new ids."""
+    own = dict(data["model"])
+    if isinstance(own["vocab"], Mapping):
+        own["vocab"] = {token: new[number] for token, number in own["vocab"].items() if number in new}
+    else:  # Unigram: the id of a piece is its place
+        own["vocab"] = [piece for number, piece in enumerate(own["vocab"]) if number in new]
+        own["unk_id"] = new.get(own.get("unk_id", -1))
+    if "merges" in own:
+        own["merges"] = [
+            merge for merge in own["merges"] if {"".join(_parts(merge)), *_parts(merge)} <= own["vocab"].keys()
+        ]
+    added = [token | {"id": new[token["id"]]} for token in data["added_tokens"] if token["id"] in new]
+    padding = data.get("padding")
+    if padding is not None:
+        padding = padding | {"pad_id": new.get(padding["pad_id"], 0)}
+    ends = _renumbered(data.get("post_processor"), new)
+    return {**data, "model": own, "added_tokens": added, "post_processor": ends, "padding": padding}
+
+
+def _renumbered(processor: Any, new: Mapping[int, int]) -> Any:
+    """Return a post-processor with the new ids of the tokens that it adds."""
+    if isinstance(processor, list):
+        if len(processor) == 2 and isinstance(processor[0], str) and type(processor[1]) is int:
+            return [processor[0], new[processor[1]]]  # `cls` and `sep`
+        return [_renumbered(entry, new) for entry in processor]
+    if isinstance(processor, Mapping):
+        return {
+            name: [new[number] for number in entry] if name == "ids" else _renumbered(entry, new)
+            for name, entry in processor.items()
+        }
+    return processor
+
+
+def _files(files: Mapping[str, bytes], trimmed: Tokenizer, new: Mapping[int, int]) -> dict[str, bytes]:
+    """Return the files that came with a model, those of its tokenizer trimmed, too."""
+    found = dict(files)
+    if VOCABULARY_FILE in found:
+        found[VOCABULARY_FILE] = trimmed.vocabulary.encode()
+    if WORDPIECE_FILE in found:
+        ordered = sorted(trimmed.prompt_backend.get_vocab().items(), key=lambda pair: pair[1])
+        found[WORDPIECE_FILE] = "".join(f"{token}\n" for token, _ in ordered).encode()
+    settings = json.loads(found.get(CONFIG_FILE, b"{}"))
+    if isinstance(settings, dict) and "added_tokens_decoder" in settings:
+        added = settings["added_tokens_decoder"].items()
+        settings["added_tokens_decoder"] = {str(new[int(old)]): token for old, token in added if int(old) in new}
+        found[CONFIG_FILE] = json.dumps(settings, indent=2).encode()
+    if GENERATION in found:
+        fields = json.loads(found[GENERATION])
+        found[GENERATION] = json.dumps({name: _new_ids(name, value, new) for name, value in fields.items()}).encode()
+    return found
+
+
+def _new_ids(field: str, value: Any, new: Mapping[int, int]) -> Any:
+    """Return the ids in a field such as `eos_token_id`, renumbered."""
+    if not field.endswith("_token_id"):
+        return value
+    return [new[each] for each in value] if isinstance(value, list) else new.get(value, value)
