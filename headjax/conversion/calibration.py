@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -127,7 +127,7 @@ def _sums(
 
 def _by_layer(model: Model, totals: dict[str, list[dict[str, jax.Array]]]) -> dict[tuple[str, int], Moments]:
     return {
-        (head_stack, layer): _moments([layers[tied] for tied in model.config.site(head_stack, layer).tied])
+        (head_stack, layer): moments_of([layers[tied] for tied in model.config.site(head_stack, layer).tied])
         for head_stack, layers in totals.items()
         for layer in range(len(layers))
     }
@@ -160,7 +160,8 @@ def _second(inputs: jax.Array, present: jax.Array) -> jax.Array:
     return jnp.matmul(tokens.T, tokens, precision="highest")
 
 
-def _moments(sums: list[dict[str, jax.Array]]) -> Moments:
+def moments_of(sums: Sequence[Mapping[str, Any]]) -> Moments:
+    """Return the moments that the sums of `input_sums` give, of a layer or of those that share its parameters."""
     total = {name: sum(np.asarray(layer[name], np.float64) for layer in sums) for name in sums[0]}
     queries, keys = np.maximum(total["queries"], 1.0), np.maximum(total["keys"], 1.0)
     query_mean, key_mean = total["query_sum"] / queries, total["key_sum"] / keys

@@ -94,6 +94,22 @@ def agreements(
     return [mean_agreement(kind, found) for found in parts]
 
 
+def rooted(kind: Kind, predictions: Predictions) -> jax.Array:
+    """Return r `[..., n]` of which |r - r'|^2 / 2 is the measure between predictions that are near each other.
+
+    That is 1 - cosine of embeddings, and the squared difference, at any distance. KL(p || p') nears twice the squared
+    distance of sqrt(p) and sqrt(p').
+    """
+    values = predictions.values
+    if kind == "cosine":
+        root = values / jnp.maximum(jnp.linalg.norm(values, axis=-1, keepdims=True), 1e-12)
+    elif kind == "squared_difference":
+        root = values * jnp.sqrt(2.0 / values.shape[-1])
+    else:
+        root = 2.0 * jnp.exp(0.5 * jax.nn.log_softmax(values, axis=-1))
+    return jnp.where(predictions.weight[..., None] > 0, root, 0.0)
+
+
 def mean_agreement(kind: Kind, parts: Iterable[Any]) -> Agreement:
     """Return the mean of sums that `compare` has returned."""
     total, weight = sum_over(parts)

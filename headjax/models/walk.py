@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -71,11 +71,14 @@ class LayerBlock(nnx.Module):
     Attributes:
         layer: the layer's own weights.
         number: of the layer in its stack, an array.
+        columns: places of the layer's heads in the position bias, an array; None where the config tells them.
     """
 
-    def __init__(self, config: ModelConfig, stack: str, layer: TransformerLayer, number: int) -> None:
+    def __init__(
+        self, config: ModelConfig, stack: str, layer: TransformerLayer, number: int, columns: jax.Array | None = None
+    ) -> None:
         self.config, self.stack, self.layer = config, stack, layer
-        self.number = nnx.data(jnp.int32(number))
+        self.number, self.columns = nnx.data(jnp.int32(number)), nnx.data(columns)
         self.place = nnx.static(Aside(number))
 
     def __call__(self, state: State, compute: Compute = Compute()) -> State:
@@ -87,8 +90,10 @@ class LayerBlock(nnx.Module):
         stack = self.config.stacks()[self.stack]
         call = self.config.reading(self.stack, state.batch, call, state.memory)
         call = call._replace(attention=call.attention._replace(bias=state.bias))
-        columns = stack.columns(state.bias)
-        own = None if columns is None else columns[self.number, : self.layer.attention.num_heads]
+        own = self.columns
+        if own is None:
+            columns = stack.columns(state.bias)
+            own = None if columns is None else columns[self.number, : self.layer.attention.num_heads]
         layer = call.compute.cast(self.layer)
         run = call.compute.rematerialised(lambda layer, x: LayerGroup.one(layer, x, call, self.number, own))
         x, _ = run(layer, state.x)
@@ -96,31 +101,45 @@ class LayerBlock(nnx.Module):
 
     def watched(self, state: State, slot: str, compute: Compute = Compute()) -> tuple[State, SubLayerSeen]:
         """Return the state after the layer, and the sub-layer in a slot."""
-        contexts: list[jax.Array] = []
-        seen: list[SubLayerSeen] = []
+        after, seen = self.sub_layers(state, compute)
+        return after, seen[slot]
+
+    def sub_layers(
+        self,
+        state: State,
+        compute: Compute = Compute(),
+        added: Mapping[str, jax.Array] | None = None,
+        probe: Callable[[Probe], None] | None = None,
+    ) -> tuple[State, dict[str, SubLayerSeen]]:
+        """Return the state after the layer, and its sub-layers by slot; `added` is what joins each one's output."""
+        contexts: dict[str, jax.Array] = {}
+        seen: dict[str, SubLayerSeen] = {}
 
         def note(found: Probe) -> None:
-            if found.slot == slot:
-                contexts.append(found.attended.context)
+            contexts[found.slot] = found.attended.context
+            if probe is not None:
+                probe(found)
 
         def join(joining: Joining) -> jax.Array:
-            if joining.slot != slot:
-                return joining.joined()
-            residual, x = joining.residual, joining.x
+            slot, residual, x = joining.slot, joining.residual, joining.x
             inputs = residual.enter(x)
             output = joining.f(inputs)
-            inner = compute.cast(self.layer).feed_forward.inner(inputs) if slot == FEED_FORWARD else contexts[0]
+            if added is not None:
+                output = output + added[slot]
+            inner = compute.cast(self.layer).feed_forward.inner(inputs) if slot == FEED_FORWARD else contexts[slot]
             shortcut, branch = (jnp.broadcast_to(factor, x.shape[-1:]) for factor in residual.factors())
             features = inner.reshape(*x.shape[:2], -1)
-            seen.append(SubLayerSeen(x, output, features, joining.mask, shortcut, branch))
+            seen[slot] = SubLayerSeen(x, output, features, joining.mask, shortcut, branch)
             return residual.join(x, output)
 
         compute = dataclasses.replace(compute, remat="none")  # what is noted leaves no recomputation
-        return self.run(state, Pass(compute=compute, probe=note, join=join)), seen[0]
+        return self.run(state, Pass(compute=compute, probe=note, join=join)), seen
 
-    def holding(self, layer: TransformerLayer) -> LayerBlock:
-        """Return the block with another layer of the same structure."""
-        return LayerBlock(self.config, self.stack, layer, self.place.value)
+    def holding(self, layer: TransformerLayer, columns: jax.Array | None = None) -> LayerBlock:
+        """Return the block with another layer; `columns` are its heads' places in the position bias, where others."""
+        return LayerBlock(
+            self.config, self.stack, layer, self.place.value, self.columns if columns is None else columns
+        )
 
     def named_sites(self, sites: tuple[Any, ...]) -> list[Any]:
         """Return the layer's sites with heads named by head stack, layer and original number."""

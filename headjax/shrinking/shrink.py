@@ -28,7 +28,7 @@ from headjax.shrinking.by_loss import by_loss
 from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose, choose_if_any
 from headjax.shrinking.grid import Grid
 from headjax.shrinking.latency import Stopwatch
-from headjax.shrinking.measure import count_options, measure
+from headjax.shrinking.measure import count_forms, measure
 from headjax.shrinking.places import places_of
 from headjax.shrinking.table import native_levels, table_of
 from headjax.storage.kept import Kept, key_of_study
@@ -262,23 +262,15 @@ def options_of(
     settings = (model.config, grid, labels, measured, tokens, compute)
     key = key_of_study(settings, (model.params, [dict(batch) for batch in batches]))
     kept = Kept(None if work is None else path_of(work) / FILE, key)
-    with progress("measuring options", count_options(model, grid), "option") as bar:
+    with progress("measuring forms", count_forms(model, grid), "form") as bar:
         found = measure(
-            model,
-            batches,
-            grid,
-            examples=measured,
-            length=tokens,
-            labels=labels,
-            kept=kept,
-            compute=compute,
-            progress=bar,
+            model, batches, grid, examples=measured, labels=labels, kept=kept, compute=compute, progress=bar
         )
     damage = "loss" if labels else agreement_kind(model.config)
     clock = Stopwatch(model, batches[len(batches) // 2]) if timed else None
-    table = table_of(model, grid, found, damage, tokens, kept, clock, progress)
+    table = table_of(model, found, damage, tokens, kept, clock, progress)
     if native:
-        levels = native_levels(model, grid, found)
+        levels = native_levels(model, found)
         table = table.only(lambda option: option.level in levels)
     return table
 
