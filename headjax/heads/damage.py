@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from headjax.core.errors import HeadjaxError
-from headjax.heads.effect import Effect
+from headjax.heads.effect import OutputChange
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.models.walk import LayerBlock, embed, step
@@ -32,7 +32,7 @@ class Damage:
         blocks: The model's blocks.
     """
 
-    def __init__(self, model: Model, batches: Sequence[Batch], effect: Effect, compute: Compute) -> None:
+    def __init__(self, model: Model, batches: Sequence[Batch], effect: OutputChange, compute: Compute) -> None:
         self.blocks: list[Any] = [*model.blocks()]
         self._model, self._effect, self._compute = model, effect, compute
         self._examples: list[_Example] = []
@@ -68,5 +68,5 @@ class Damage:
 
 
 @functools.partial(jax.jit, static_argnames=("effect", "compute"))
-def _read(model: Model, state: Any, batch: Any, effect: Effect, compute: Compute) -> Any:
+def _read(model: Model, state: Any, batch: Any, effect: OutputChange, compute: Compute) -> Any:
     return effect.read(model.finish(state, compute), batch)

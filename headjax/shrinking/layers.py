@@ -11,13 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.conversion.calibration import Moments, input_sums, moments_of
-from headjax.heads.layer_sums import FLOAT32_TOKENS, replicated_sums, sums_by_half
+from headjax.heads.layer_sums import replicated_sums, sums_by_half
 from headjax.heads.refit import RefitSums
 from headjax.heads.statistics import sum_over
 from headjax.mesh.mesh import by_example
 from headjax.models.inputs import counted_at
 from headjax.models.walk import LayerBlock, State, SubLayerSeen, step
 from headjax.nn.compute import Compute
+
+FLOAT32_TOKENS = 4096
+"""Tokens that are summed in float32, on the device, before the host adds the sums in float64."""
 
 
 class LayerSums(NamedTuple):

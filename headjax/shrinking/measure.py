@@ -8,6 +8,7 @@ behind are computed for no form, and one program serves all layers of one struct
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -16,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.conversion.collaborative import ToCollaborative
+from headjax.conversion.decomposition import Solver
 from headjax.conversion.model import convert_layer
 from headjax.conversion.named import describe
 from headjax.core.errors import HeadjaxError
@@ -40,6 +43,10 @@ from headjax.storage.kept import Kept
 
 CHOOSING = 0.3
 """Share of the features of a sub-layer that is left where the ridge of its removals is chosen."""
+
+
+QUICK = Solver(sweeps=20)
+"""Decomposition of a form that is measured; most of the error is gone after so many sweeps."""
 
 
 class Form(NamedTuple):
@@ -88,7 +95,7 @@ def measure(
     model, batches = spread(model, batches)
     judged, solved = held_back(batches, examples)
     kept, places = kept or Kept(), places_of(model)
-    if not all(place.name in kept.found for place in places):
+    if missing(places, kept):
         sensitivity = Sensitivity(model, judged, compute, labels=labels)
         layers = walk(sensitivity.blocks, [embed(model, batch, compute) for batch in solved], compute)
         for number, layer in layers:
@@ -97,10 +104,15 @@ def measure(
             judging = list(sensitivity.at(number))
             for place in own:
                 at = _Measuring(place, block, layer, [seen[place.at.slot] for seen in judging], grid, compute)
-                kept(place.name, lambda at=at: at.forms(sensitivity))
+                kept(place.name, functools.partial(at.forms, sensitivity))
                 if progress is not None:
-                    progress(sum(map(len, kept.found.values())), {})
+                    progress(sum(len(kept.found.get(one.name, ())) for one in places), {})
     return {place.name: [_read(place, found) for found in kept.found[place.name]] for place in places}
+
+
+def missing(places: Sequence[Place], kept: Kept) -> bool:
+    """Return whether a sub-layer has not been measured."""
+    return not all(place.name in kept.found for place in places)
 
 
 def held_back(batches: Sequence[Any], examples: int) -> tuple[list[Any], list[Any]]:
@@ -205,7 +217,8 @@ class _Measuring:
         target = target_of(level, module.kind, module.width)
         if target is None:
             return None
-        return describe(target), convert_layer(module, target, moments=self._layer.moments[self._place.at.slot])
+        quick = dataclasses.replace(target, solver=QUICK) if isinstance(target, ToCollaborative) else target
+        return describe(target), convert_layer(module, quick, moments=self._layer.moments[self._place.at.slot])
 
     def _errors(self, module: AttentionModule) -> list[Any]:
         """Return what the errors of a converted layer cost on the judged batches, its map refitted."""

@@ -116,7 +116,7 @@ def _pulled(block: Any, state: State, cotangent: Any, compute: Compute) -> tuple
     """Return the cotangents before a block, and its sub-layers with the gradients of their outputs."""
 
     def run(x: jax.Array, memory: jax.Array | None, added: Any) -> tuple[Any, Any]:
-        before, seen = state._replace(x=x, memory=memory), {}
+        before, seen = state._replace(x=x, memory=memory), dict[str, SubLayerSeen]()
         if isinstance(block, LayerBlock):
             after, seen = block.sub_layers(before, compute, added)
         else:
