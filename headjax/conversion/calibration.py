@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -68,12 +70,21 @@ def covariance_root(covariance: np.ndarray, ridge: float = 1e-4) -> Root:
     Minimising ||C^(1/2) (W - W')|| minimises the mean squared error of x W over inputs of covariance C. The ridge keeps
     a weight on directions that do not occur in the calibration batches.
     """
-    values, vectors = np.linalg.eigh(covariance)
+    found = _root(np.ascontiguousarray(covariance, np.float64).tobytes(), ridge)
+    return Root(*(jnp.asarray(matrix, jnp.float32) for matrix in found))
+
+
+@functools.lru_cache(maxsize=8)
+def _root(covariance: bytes, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the root of a covariance given by its bytes: the forms that a layer is tried in need the same few."""
+    matrix = np.frombuffer(covariance)
+    size = math.isqrt(len(matrix))
+    values, vectors = np.linalg.eigh(matrix.reshape(size, size))
     values = np.maximum(values, 0.0)
     values = values + max(ridge * values.mean(), 1e-30)
     root = (vectors * np.sqrt(values)) @ vectors.T
     inverse = (vectors / np.sqrt(values)) @ vectors.T
-    return Root(jnp.asarray(root, jnp.float32), jnp.asarray(inverse, jnp.float32))
+    return root, inverse
 
 
 def calibrate(model: Model, batches: Iterable[Batch], progress: Update = lambda done, values: None) -> Calibration:

@@ -21,6 +21,7 @@ from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Solver
 from headjax.conversion.model import convert_layer
 from headjax.conversion.named import describe
+from headjax.core.blas import one_blas_thread
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import Kind, own_copy
 from headjax.core.progress import Update
@@ -104,7 +105,8 @@ def measure(
             judging = list(sensitivity.at(number))
             for place in own:
                 at = _Measuring(place, block, layer, [seen[place.at.slot] for seen in judging], grid, compute)
-                kept(place.name, functools.partial(at.forms, sensitivity))
+                with one_blas_thread():
+                    kept(place.name, functools.partial(at.forms, sensitivity))
                 if progress is not None:
                     progress(sum(len(kept.found.get(one.name, ())) for one in places), {})
     return {place.name: [_read(place, found) for found in kept.found[place.name]] for place in places}

@@ -12,6 +12,7 @@ from scipy.stats import spearmanr
 
 import headjax
 from headjax import Budget, HeadId, HeadjaxError
+from headjax.core.progress import silent
 from headjax.heads.agreement import agreement
 from headjax.heads.damage import Damage
 from headjax.heads.effect import OutputChange
@@ -233,8 +234,16 @@ def test_a_budget_that_nothing_keeps_names_it(table):
 
 
 def test_measurements_are_kept_and_found_again(model, tmp_path, monkeypatch):
-    work = str(tmp_path / "work")
-    first = options_of(model, BATCHES, grid=GRID, measured=16, work=work)
+    work, titles = str(tmp_path / "work"), []
+
+    def told(title, total, unit):
+        titles.append((title, total, unit))
+        return silent(title, total, unit)
+
+    monkeypatch.setattr("headjax.shrinking.shrink.SAID", 0.0)
+    first = options_of(model, BATCHES, grid=GRID, measured=16, work=work, progress=told)
+    assert titles[0][0].startswith("measuring forms, about ")
+    assert titles[0][1:] == (sum(len(own) - 1 for own in first.options.values()), "form")
     file = tmp_path / "work" / "measurements.json"
     data = json.loads(file.read_text())
     del data["found"]["decoder/1"]  # as of a run that was stopped
