@@ -99,15 +99,6 @@ def room_for_programs() -> Iterator[None]:
         jax.clear_caches()
 
 
-@pytest.fixture(scope="module")
-def programs_stay() -> Iterator[None]:
-    """Spares studies of tiny models the compilations of what they forget between their parts."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("build", "measure"):
-            patch.setattr(f"headjax.shrinking.{name}.forget", lambda: None)
-        yield
-
-
 @pytest.fixture(scope="session")
 def _buckets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A bucket in memory, for all tests of a process."""

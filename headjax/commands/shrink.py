@@ -71,7 +71,8 @@ class Options(ExamplesOptions, WritingOptions):
         "CORPUS", reads=True,
     )  # fmt: skip
     work: str | None = option(
-        None, "folder that keeps measurements: a stopped run continues, another budget takes seconds", "D",
+        None, "folder that keeps measurements: a stopped run continues, another budget is chosen in seconds (default: "
+        "OUT.measured)", "D",
         writes="folder",
     )  # fmt: skip
     seed: int = option(0, "seed of the calibration examples")
@@ -209,13 +210,12 @@ class _Session:
 
     def damage_of(self, built: Model) -> tuple[float, int]:
         """Return the change of the output on evaluation examples, and their number."""
-        from headjax.heads.effect import OutputChange, effect_between
+        from headjax.heads.agreement import agreement
 
         task, options = self.examples.evaluation, self.options
         count = task.count(min(options.limit or COMPARED, COMPARED))
         batches = task.batches(options.batch_size, limit=count, buckets=options.buckets or LENGTHS)
-        effect = OutputChange(self.fitted.config)
-        return effect_between(effect, self.fitted, task.fit(built), batches), count
+        return agreement(self.fitted, task.fit(built), batches).apart, count
 
     def within_drop(self, drop: Amount, limits: Mapping[str, float], points: Sequence[Point]) -> Choice:
         """Return the smallest choice within the limits that loses no more of the metric, by bisection."""
@@ -252,7 +252,7 @@ def _open(model: Model, examples: Examples, options: Options, timed: bool, progr
     fitted = examples.selection.fit(model)
     batches = examples.calibrating(options.seed)
     table = options_of(
-        fitted, batches, native=options.native, length=options.length or 0, timed=timed, work=options.work,
-        progress=progress,
+        fitted, batches, native=options.native, length=options.length or 0, timed=timed,
+        work=options.work or f"{options.out.rstrip('/')}.measured", progress=progress,
     )  # fmt: skip
     return _Session(model, fitted, examples, options, progress, batches, table)

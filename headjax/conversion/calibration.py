@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -69,12 +71,21 @@ def covariance_root(covariance: np.ndarray, ridge: float = 1e-4) -> Root:
     Minimising ||C^(1/2) (W - W')|| minimises the mean squared error of x W over inputs of covariance C. The ridge keeps
     a weight on directions that do not occur in the calibration batches.
     """
-    values, vectors = np.linalg.eigh(covariance)
+    found = _root(np.ascontiguousarray(covariance, np.float64).tobytes(), ridge)
+    return Root(*(jnp.asarray(matrix, jnp.float32) for matrix in found))
+
+
+@functools.lru_cache(maxsize=8)
+def _root(covariance: bytes, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the root of a covariance given by its bytes: the forms that a layer is tried in need the same few."""
+    matrix = np.frombuffer(covariance)
+    size = math.isqrt(len(matrix))
+    values, vectors = np.linalg.eigh(matrix.reshape(size, size))
     values = np.maximum(values, 0.0)
     values = values + max(ridge * values.mean(), 1e-30)
     root = (vectors * np.sqrt(values)) @ vectors.T
     inverse = (vectors / np.sqrt(values)) @ vectors.T
-    return Root(jnp.asarray(root, jnp.float32), jnp.asarray(inverse, jnp.float32))
+    return root, inverse
 
 
 def calibrate(model: Model, batches: Iterable[Batch], progress: Update = lambda done, values: None) -> Calibration:
@@ -126,7 +137,7 @@ def _sums(
 
 def _by_layer(model: Model, totals: dict[str, list[dict[str, jax.Array]]]) -> dict[tuple[str, int], Moments]:
     return {
-        (head_stack, layer): _moments([layers[tied] for tied in model.config.site(head_stack, layer).tied])
+        (head_stack, layer): moments_of([layers[tied] for tied in model.config.site(head_stack, layer).tied])
         for head_stack, layers in totals.items()
         for layer in range(len(layers))
     }
@@ -159,7 +170,8 @@ def _second(inputs: jax.Array, present: jax.Array) -> jax.Array:
     return jnp.matmul(tokens.T, tokens, precision="highest")
 
 
-def _moments(sums: list[dict[str, jax.Array]]) -> Moments:
+def moments_of(sums: Sequence[Mapping[str, Any]]) -> Moments:
+    """Return the moments that the sums of `input_sums` give, of a layer or of those that share its parameters."""
     total = {name: sum(np.asarray(layer[name], np.float64) for layer in sums) for name in sums[0]}
     queries, keys = np.maximum(total["queries"], 1.0), np.maximum(total["keys"], 1.0)
     query_mean, key_mean = total["query_sum"] / queries, total["key_sum"] / keys

@@ -158,14 +158,16 @@ def _build(
 
 
 @on_automatic_axes
-def convert_layer(module: AttentionModule, to: Target | str, seed: int = 0) -> AttentionModule:
-    """Return one layer as another formulation, converted from its weights alone."""
+def convert_layer(
+    module: AttentionModule, to: Target | str, seed: int = 0, moments: Moments | None = None
+) -> AttentionModule:
+    """Return one layer as another formulation, converted for inputs of these moments, or from its weights alone."""
     target = parse_target(to) if isinstance(to, str) else to
     if isinstance(target, Restructuring):
         raise ConfigError(f"{target.name}: replaces the layers of a model; convert every layer to it")
     target.check(target.source(module.kind), module.width, module.memory_width)
     with one_blas_thread():
-        (converted,) = target.convert([Site(target.start(module))], seed)
+        (converted,) = target.convert([Site(target.start(module), moments)], seed)
     return _put_back(module, converted)
 
 

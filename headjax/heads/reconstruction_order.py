@@ -18,7 +18,6 @@ from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads.ablating import mean_loss
 from headjax.heads.discovery import find_sites
-from headjax.heads.effect import LABELLED
 from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import replicated_sums, spread
 from headjax.heads.maps import add_to, bias_of, every_context, matrix_of
@@ -42,6 +41,9 @@ from headjax.nn.passes import Pass
 
 POINTS = 4
 """Numbers of removed heads of a layer at which the effect is measured: a quarter, half, three quarters, all."""
+
+LABELLED = 256
+"""Number of examples on which a rise of the loss is measured, which differs more from example to example."""
 
 MEASURED, MEASURED_SHARE = 128, 0.4
 """Greatest number of examples on which a change of the output is measured, and their greatest share of all."""

@@ -14,8 +14,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.kind import own_copy
 from headjax.core.modules import bind, declared
 from headjax.core.tensors import map_tensors
-from headjax.heads.surgery import LayerModule, config_after, map_feed_forward
-from headjax.models.config import ModelConfig
+from headjax.heads.surgery import LayerModule, map_feed_forward
 from headjax.models.model import Model
 from headjax.nn.feed_forward import FeedForward
 
@@ -34,16 +33,6 @@ def count_units(model: Model) -> dict[Place, int]:
         for i, layer in enumerate(stack.layers)
         if i == stack.tied_layers(i)[0]
     }
-
-
-def without_units(config: ModelConfig, share: float) -> ModelConfig:
-    """Return the config without a share of the units of every feed-forward, rounded as `reconstruct` does."""
-
-    def prune_share(model: Model) -> Model:
-        counts = count_units(model)
-        return prune_units(model, {place: range(units_to_remove(count, share)) for place, count in counts.items()})
-
-    return config_after(config, prune_share)
 
 
 def units_to_remove(hidden: int, share: float) -> int:

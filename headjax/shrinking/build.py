@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from headjax.conversion.calibration import collect
+from headjax.conversion.model import convert
+from headjax.conversion.target import HeadLayer
 from headjax.core import history
-from headjax.core.programs import forget
 from headjax.core.progress import Update
+from headjax.heads.head_id import HeadId
+from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.nn.compute import Compute
 from headjax.shrinking.choice import Choice
-from headjax.shrinking.places import converted, places_of, without
+from headjax.shrinking.places import places_of
 
 
 def build(
@@ -32,20 +35,19 @@ def build(
     stream, so that it also repairs the losses of earlier layers; on the way feed-forwards lose their units
     (`headjax.reconstruct`).
     """
-    places = places_of(model)
-    chosen = choice.options
-    kept, units = {}, {}
-    for place in places:
+    chosen, gone, units, to = choice.options, list[HeadId](), dict[tuple[str, int], int](), dict[HeadLayer, str]()
+    for place in places_of(model):
         option = chosen[place.name]
         if place.attention is None:
             units[place.at.stack, place.layer] = place.units - (option.units or 0)
-        else:
-            kept[place.name] = [place.attention.ids.index(head) for head in option.heads or ()]
-    smaller = without(model, kept, places)
-    to = {name: option.to for name, option in chosen.items() if option.to}
+            continue
+        here = place.at.head_stack, place.layer
+        gone += [HeadId(*here, head) for head in place.attention.ids if head not in (option.heads or ())]
+        to |= {here: option.to} if option.to else {}
+    smaller = prune(model, gone)
     if to:
-        smaller = converted(smaller, to, places, collect(model, batches))
-        forget()
+        moments = collect(model, batches)
+        smaller = convert(smaller, to, batches={here: moments[here] for here in to}).model
     changed = any(option.kind != "whole" for option in chosen.values())
     built = smaller
     if changed:

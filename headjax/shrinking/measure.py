@@ -1,66 +1,79 @@
-"""Measure the damage of every smaller form of every sub-layer: each alone, its map to the stream refitted."""
+"""Measure the damage of every smaller form of every sub-layer: each alone, its map to the stream refitted.
+
+One walk through the original model sums products of each sub-layer's features. From these sums alone follow the order
+in which heads and units go, and the refitted maps of all their numbers. Converted layers are computed on what enters
+the original ones. The error of a form's output then has its price by `headjax.shrinking.sensitivity`. So the layers
+behind are computed for no form, and one program serves all layers of one structure.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from headjax.conversion.calibration import collect
+from headjax.conversion.collaborative import ToCollaborative
+from headjax.conversion.decomposition import Solver
+from headjax.conversion.model import convert_layer
 from headjax.conversion.named import describe
-from headjax.conversion.target import Target
+from headjax.core.blas import one_blas_thread
 from headjax.core.errors import HeadjaxError
-from headjax.core.kind import Kind
-from headjax.core.programs import forget, trim
+from headjax.core.kind import Kind, own_copy
 from headjax.core.progress import Update
-from headjax.heads.damage import Damage
-from headjax.heads.effect import LossRise, OutputChange
-from headjax.heads.layer_sums import TwoModels, spread
-from headjax.heads.reconstruction import with_change
+from headjax.core.serialize import from_data, to_data
+from headjax.heads.layer_sums import replicated_sums, spread
 from headjax.heads.reconstruction_order import batches_for, layer_removals
 from headjax.heads.refit import Change, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
-from headjax.models.config import Batch, ModelConfig
+from headjax.models.config import Batch
 from headjax.models.model import Model
-from headjax.models.walk import LayerBlock
+from headjax.models.walk import LayerBlock, State, SubLayerSeen, embed
 from headjax.nn.compute import Compute
-from headjax.nn.layer import TransformerLayer
-from headjax.shrinking.costs import costs_of
+from headjax.nn.module import AttentionModule
 from headjax.shrinking.grid import Grid, Level, head_groups, target_of
-from headjax.shrinking.places import Orders, Place, attentions_of, converted, places_of, without
+from headjax.shrinking.layers import LayerSums, feature_sums, together, walk
+from headjax.shrinking.places import Place, places_of
+from headjax.shrinking.sensitivity import Seen, Sensitivity
 from headjax.storage.kept import Kept
 
+CHOOSING = 0.3
+"""Share of the features of a sub-layer that is left where the ridge of its removals is chosen."""
 
-class LevelForm(NamedTuple):
-    """Layers in the form of one level with a conversion."""
+
+QUICK = Solver(sweeps=20)
+"""Decomposition of a form that is measured; most of the error is gone after so many sweeps."""
+
+
+class Form(NamedTuple):
+    """A smaller form of a sub-layer.
+
+    Attributes:
+        level: its level.
+        damage: its effect on the model's output.
+        attention: formulation of an attention, with the heads that are left; None for a feed-forward.
+        to: its conversion.
+    """
 
     level: Level
-    targets: Mapping[str, str]
-    costs: Mapping[str, Mapping[str, float]]
-    config: Callable[[], ModelConfig]
+    damage: float
+    attention: Kind | None = None
+    to: str = ""
 
 
-class Measured(NamedTuple):
-    """Result of `measure`."""
-
-    places: Sequence[Place]
-    orders: Orders
-    damages: Mapping[str, float]
-    forms: Sequence[LevelForm]
+Measured = Mapping[str, Sequence[Form]]
+"""Forms by place."""
 
 
-def key_of(place: Place, level: Level) -> str:
-    """Return the name under which a measurement is kept."""
-    return f"{place.name} {level}"
-
-
-def count_options(model: Model, grid: Grid) -> int:
-    """Return the greatest number of options that are measured."""
+def count_forms(model: Model, grid: Grid) -> int:
+    """Return the greatest number of forms that are measured."""
     places = places_of(model)
-    conversions = sum(len(grid.conversions(place.at.head_stack)) for place in attentions_of(places))
+    conversions = sum(len(grid.conversions(place.at.head_stack)) for place in places if place.attention is not None)
     return conversions + sum(len(place.removals(grid)) for place in places)
 
 
@@ -70,27 +83,38 @@ def measure(
     grid: Grid,
     *,
     examples: int,
-    length: int,
     labels: bool = False,
     kept: Kept | None = None,
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Measured:
-    """Measure the damage of every option.
+    """Return the forms of every sub-layer with their damages.
 
-    The input of every layer in the original model is computed once. A changed layer is computed from there, and the
-    layers after it; one program serves all layers of one structure. Removed heads and units have rows of 0 in the
-    solved map. Maps are solved on other examples than damages are measured on: a map of a thousand units fits its own
-    examples far better than others, so that forms with many features would look harmless.
+    Maps are solved on other examples than damages are measured on: a map of a thousand units fits its own examples far
+    better than others, so that forms with many features would look harmless.
     """
     model, batches = spread(model, batches)
     judged, solved = held_back(batches, examples)
-    run = _Run(model, solved, grid, length, compute, kept or Kept(), progress)
-    effect = LossRise(model.config) if labels else OutputChange(model.config)
-    run.damage = functools.cache(lambda: Damage(run.model, judged, effect, compute))
-    orders = run.removals()
-    forms = list(run.conversions(orders))
-    return Measured(run.places, orders, run.damages, forms)
+    kept, places = kept or Kept(), places_of(model)
+    if missing(places, kept):
+        sensitivity = Sensitivity(model, judged, compute, labels=labels)
+        layers = walk(sensitivity.blocks, [embed(model, batch, compute) for batch in solved], compute)
+        for number, layer in layers:
+            block = cast(LayerBlock, sensitivity.blocks[number])
+            own = [place for place in places if place.at.stack == block.stack and place.layer == block.place.value]
+            judging = list(sensitivity.at(number))
+            for place in own:
+                at = _Measuring(place, block, layer, [seen[place.at.slot] for seen in judging], grid, compute)
+                with one_blas_thread():
+                    kept(place.name, functools.partial(at.forms, sensitivity))
+                if progress is not None:
+                    progress(sum(len(kept.found.get(one.name, ())) for one in places), {})
+    return {place.name: [_read(place, found) for found in kept.found[place.name]] for place in places}
+
+
+def missing(places: Sequence[Place], kept: Kept) -> bool:
+    """Return whether a sub-layer has not been measured."""
+    return not all(place.name in kept.found for place in places)
 
 
 def held_back(batches: Sequence[Any], examples: int) -> tuple[list[Any], list[Any]]:
@@ -102,193 +126,167 @@ def held_back(batches: Sequence[Any], examples: int) -> tuple[list[Any], list[An
     return judged, [batch for batch in batches if all(batch is not other for other in judged)]
 
 
-class _Form(NamedTuple):
-    """A model with converted layers, and the conversions by place."""
+def _read(place: Place, found: Mapping[str, Any]) -> Form:
+    """Return a form from JSON data."""
+    attention = None if place.attention is None else from_data(Kind, found["attention"])
+    return Form(Level(*found["level"]), found["damage"], attention, found["to"])
 
-    model: Model
-    targets: Mapping[str, Target]
 
-
-class _Run:
-    """One run through all options."""
-
-    damage: Callable[[], Damage]
+class _Measuring:
+    """A sub-layer whose forms are measured."""
 
     def __init__(
-        self,
-        model: Model,
-        batches: Sequence[Batch],
-        grid: Grid,
-        length: int,
-        compute: Compute,
-        kept: Kept,
-        progress: Update | None,
+        self, place: Place, block: LayerBlock, layer: LayerSums, judged: Sequence[Seen], grid: Grid, compute: Compute
     ) -> None:
-        self.model, self.places, self.damages = model, places_of(model), dict[str, float]()
-        self._batches, self._grid, self._compute = batches, grid, compute
-        self._kept, self._progress, self._length = kept, progress, length
-        self._moments = functools.cache(lambda: collect(self.model, self._batches))
-
-    def removals(self) -> dict[str, list[int]]:
-        """Measure the options that lose heads or units alone; return the order of every layer's heads."""
-        wanted = {place.at: [(place, level) for level in place.removals(self._grid)] for place in self.places}
-        heads = attentions_of(self.places)
-        missing = not all(map(self._has, (option for own in wanted.values() for option in own)))
-        if missing or not all(f"order {place.name}" in self._kept.found for place in heads):
-            models = TwoModels(self.model, self._batches, self._compute)
-            for at in models.walk():
-                place = self._at(at)
-                removing = functools.cache(functools.partial(self._removing, models, place))
-                if place in heads:
-                    self._kept(f"order {place.name}", functools.partial(_order, removing))
-                order = self._kept.found.get(f"order {place.name}", ())
-                for _, level in wanted.pop(at):
-                    self._step(place, level, functools.partial(_damage, removing, level, order))
-                trim()
-        for place, level in (option for own in wanted.values() for option in own):
-            self._step(place, level)
-        return {place.name: self._kept.found[f"order {place.name}"] for place in heads}
-
-    def conversions(self, orders: Orders) -> Iterator[LevelForm]:
-        """Measure the options with a conversion; yield their levels.
-
-        All layers are converted at once. Each is then measured alone, with its input in the original model.
-        """
-        places = attentions_of(self.places)
-        levels = dict.fromkeys(level for place in places for level in self._grid.conversions(place.at.head_stack))
-        for level in levels:
-            form = functools.cache(functools.partial(self._form, level, orders))
-            told = self._kept(f"form {level}", functools.partial(self._told, form))
-            options = [(place, level) for place in places if place.name in told["targets"]]
-            if all(map(self._has, options)):
-                for option in options:
-                    self._step(*option)
-            else:
-                self._converted(form().model, options)
-                forget()
-            yield LevelForm(level, told["targets"], told["costs"], functools.partial(self._config, level, orders))
-
-    def _form(self, level: Level, orders: Orders) -> _Form:
-        """Return the model in which every layer that can have a level's form has it."""
-        places = attentions_of(self.places)
-        kept = {place.name: place.left(orders[place.name], level) for place in places}
-        pruned = without(self.model, kept, places)
-        forms, targets = pruned.config.attentions(), dict[str, Target]()
-        for place in places:
-            if level in self._grid.conversions(place.at.head_stack):
-                target = target_of(level, forms[place.at.head_stack][place.layer], self.model.config.width)
-                targets |= {} if target is None else {place.name: target}
-        return _Form(converted(pruned, targets, places, self._moments() if targets else {}), targets)
-
-    def _config(self, level: Level, orders: Orders) -> ModelConfig:
-        return self._form(level, orders).model.config
-
-    def _told(self, form: Callable[[], _Form]) -> dict[str, Any]:
-        """Return the targets and the costs of a form as JSON data."""
-        made = form()
-        costs = costs_of(made.model.config, self._length).by_place
-        return {
-            "targets": {name: describe(target) for name, target in made.targets.items()},
-            "costs": {name: costs[name] for name in made.targets},
-        }
-
-    def _converted(self, changed: Model, options: Sequence[tuple[Place, Level]]) -> None:
-        """Measure every converted layer alone."""
-        models = TwoModels(self.model, self._batches, self._compute, changed)
-        models.apart = False  # what enters a layer is what enters it in the original model
-        wanted = {place.at: (place, level) for place, level in options}
-        for at in models.walk():
-            if at in wanted:
-                repaired = functools.partial(self._repaired, models, wanted[at][0])
-                self._step(*wanted[at], repaired)
-
-    def _repaired(self, models: TwoModels, place: Place) -> float:
-        """Return the damage of a layer in another form."""
-        layer, slot = models.layer, place.at.slot
-        sums, scale = models.sums(slot, mended=False)
-        left = np.ones(sums.gram.shape[-1] - 1, bool)
-        found = refit(sums, left, bias=output_map(getattr(layer, slot)).bias is not None, scale=scale)
-        if found.helps:
-            layer = with_change(layer, slot, found.change)
-        return self._damage_of(place, models.block, layer)
-
-    def _removing(self, models: TwoModels, place: Place) -> _Removing:
-        sums, scale = models.sums(place.at.slot, mended=False)
-        return _Removing(place, models.layer, sums, scale, functools.partial(self._damage_of, place, models.block))
-
-    def _damage_of(self, place: Place, block: LayerBlock, layer: TransformerLayer) -> float:
-        damage = self.damage()
-        number = damage.block(place.at.stack, place.layer)
-        return damage({number: block.holding(layer)}, f"damage: {place.name}, made smaller")
-
-    def _at(self, at: object) -> Place:
-        return next(place for place in self.places if place.at == at)
-
-    def _has(self, option: tuple[Place, Level]) -> bool:
-        return key_of(*option) in self._kept.found
-
-    def _step(self, place: Place, level: Level, measured: Callable[[], float] | None = None) -> None:
-        """Measure an option unless that has been done."""
-        key = key_of(place, level)
-        self.damages[key] = self._kept.found[key] if measured is None else self._kept(key, measured)
-        if self._progress is not None:
-            self._progress(len(self.damages), {"damage": self.damages[key]})
-
-
-def _order(removing: Callable[[], _Removing]) -> list[int]:
-    return removing().order()
-
-
-def _damage(removing: Callable[[], _Removing], level: Level, order: Sequence[int]) -> float:
-    return removing().measure(level, order)
-
-
-class _Removing:
-    """Removals of heads or units of one sub-layer, from its sums in the original model."""
-
-    def __init__(
-        self,
-        place: Place,
-        layer: TransformerLayer,
-        sums: RefitSums,
-        scale: np.ndarray,
-        damage: Callable[[TransformerLayer], float],
-    ) -> None:
-        self._place, self._layer, self._sums, self._scale, self._damage = place, layer, sums, scale, damage
-        weight, bias = output_map(getattr(layer, place.at.slot))
-        if weight is None:
+        self._place, self._block, self._layer, self._judged = place, block, layer, judged
+        self._grid, self._compute = grid, compute
+        self._module = getattr(block.layer, place.at.slot)
+        weight, self._bias = output_map(self._module)
+        if weight is None and place.size:
             raise HeadjaxError(f"{place.name}: its formulation has no output projection to solve")
-        own = np.asarray(fetch(weight[...]), np.float64)
+        own = np.asarray(fetch(weight[...]) if place.size else np.zeros((0, 1)), np.float64)
         self._weight = own.reshape(-1, own.shape[-1])
-        self._biased = bias is not None
-        self._moments = centred(sums, self._biased)
 
-    def order(self) -> list[int]:
-        """Return the positions of the heads, those that go first before the others."""
-        attention = cast(Kind, self._place.attention)
-        output = self._weight.reshape(attention.num_heads, -1, self._weight.shape[-1])
-        found = layer_removals(self._moments, output, head_groups(attention))
-        return [position for group in found.order for position in group]
+    def forms(self, sensitivity: Sensitivity) -> list[dict[str, Any]]:
+        """Return all forms as JSON data."""
+        if not self._place.size:
+            return []
+        place, told = self._place, list[dict[str, Any]]()
 
-    def measure(self, level: Level, order: Sequence[int]) -> float:
-        """Return the damage at a level."""
-        gone = self._gone(level, order)
-        sums = without_rows(self._sums, self._weight, gone)
-        left = np.ones(len(self._weight), bool)
-        left[gone] = False
-        found = refit(sums, left, bias=self._biased, scale=self._scale)
-        weight, bias = found.change if found.helps else (np.zeros(self._weight.shape), np.zeros(len(self._scale)))
-        weight[gone] = -self._weight[gone]
-        change = Change(weight, bias)
-        return self._damage(with_change(self._layer, self._place.at.slot, change))
+        def tell(level: Level, damage: float, attention: Kind | None, to: str = "") -> None:
+            told.append({"level": list(level), "damage": damage, "attention": to_data(attention), "to": to})
 
-    def _gone(self, level: Level, order: Sequence[int]) -> np.ndarray:
-        """Return the features that go."""
-        place = self._place
+        removals = place.removals(self._grid)
+        order, changes = self._removed(removals)
+        if changes:
+            damages = sensitivity.damages([_priced(changes, seen.layer, seen) for seen in self._judged], place.name)
+            for level, damage in zip(removals, damages.tolist(), strict=True):
+                tell(level, damage, place.attention and self._original.left(place.left(order, level)))
+        for level in self._grid.conversions(place.at.head_stack) if place.attention is not None else ():
+            made = self._converted(level, place.left(order, level))
+            if made is not None:
+                (damage,) = sensitivity.damages(self._errors(made[1]), f"{place.name} {level}").tolist()
+                tell(level, damage, made[1].kind, made[0])
+        return told
+
+    @property
+    def _original(self) -> AttentionModule:
+        """The attention with its heads' original numbers."""
+        module: AttentionModule = self._module.like(self._place.attention, self._module.params)
+        return module
+
+    def _removed(self, levels: Sequence[Level]) -> tuple[list[int], list[Change]]:
+        """Return the order in which heads go, and the change of the map at every level."""
+        place, weight = self._place, self._weight
+        sums = self._layer.sums[place.at.slot]
+        if not np.isfinite(sums.gram).all():
+            raise HeadjaxError(f"{place.name}: sums over the calibration tokens are not finite")
+        biased = self._bias is not None
+        moments = centred(sums, biased)
+        order: list[int] = []
         if place.attention is None:
-            return least_needed(self._moments, self._weight, place.units - place.count(level))
-        heads = place.attention.num_heads
-        gone = np.setdiff1d(np.arange(heads), place.left(order, level))
-        size = len(self._weight) // heads
-        features: np.ndarray = (gone[:, None] * size + np.arange(size)[None]).ravel()
-        return features
+            units = least_needed(moments, weight, place.units - min(map(place.count, levels), default=place.units))
+            gone = [units[: place.units - place.count(level)] for level in levels]
+        else:
+            heads = place.attention.num_heads
+            output = weight.reshape(heads, -1, weight.shape[-1])
+            groups = layer_removals(moments, output, head_groups(place.attention)).order
+            order = [position for group in groups for position in group]
+            size = len(weight) // heads
+            left = [np.setdiff1d(np.arange(heads), place.left(order, level)) for level in levels]
+            gone = [(lost[:, None] * size + np.arange(size)[None]).ravel() for lost in left]
+        if not levels:
+            return order, []
+        ridge = self._ridge(sums, min(gone, key=lambda rows: abs(len(rows) / len(weight) - 1.0 + CHOOSING)), biased)
+        penalty = max(ridge * float(np.trace(moments)) / len(moments), 1e-30)
+        mean = sums.gram[:, -1, :-1].sum(axis=0) / max(sums.tokens, 1.0) * biased
+        return order, [_refitted(moments, weight, rows, penalty, mean) for rows in gone]
+
+    def _ridge(self, sums: RefitSums, gone: np.ndarray, biased: bool) -> float:
+        """Return the ridge with the least error on held-out examples where these features are gone."""
+        left = np.append(np.setdiff1d(np.arange(len(self._weight)), gone), len(self._weight))
+        if len(left) == 1:
+            return 1.0
+        lost = without_rows(sums, self._weight, gone)
+        part = RefitSums(lost.gram[:, left[:, None], left], lost.cross[:, left], lost.square)
+        kept = np.ones(len(left) - 1, bool)
+        return refit(part, kept, bias=biased, scale=np.ones(self._weight.shape[1])).ridge / 2.0
+
+    def _converted(self, level: Level, heads: Sequence[int]) -> tuple[str, AttentionModule] | None:
+        """Return the conversion of a level and the converted layer; None where the layer cannot have it."""
+        module = self._original
+        module = module if len(heads) == module.num_heads else module.keep_heads(heads)
+        target = target_of(level, module.kind, module.width)
+        if target is None:
+            return None
+        quick = dataclasses.replace(target, solver=QUICK) if isinstance(target, ToCollaborative) else target
+        return describe(target), convert_layer(module, quick, moments=self._layer.moments[self._place.at.slot])
+
+    def _errors(self, module: AttentionModule) -> list[Any]:
+        """Return what the errors of a converted layer cost on the judged batches, its map refitted."""
+        slot, layer = self._place.at.slot, self._layer
+        changed = own_copy(self._block.layer)
+        setattr(changed, slot, module.like(module.kind.structure(), module.params))
+        columns = (
+            jnp.asarray(module.ids, jnp.int32) if slot == "attention" and layer.states[0].bias is not None else None
+        )
+        block = self._block.holding(changed, columns)
+        lacking = (
+            _lacking(_seen(block, slot, self._compute, state), outputs[slot], place % 2)
+            for place, (state, outputs) in enumerate(zip(layer.states, layer.outputs, strict=True))
+        )
+        sums = RefitSums(*together(lacking, layer.states))
+        features, scale = np.ones(sums.gram.shape[-1] - 1, bool), np.ones(sums.square.shape[-1])
+        solved = refit(sums, features, bias=output_map(module).bias is not None, scale=scale)
+        change = solved.change if solved.helps else Change(*(np.zeros(part.shape) for part in solved.change))
+        return [_priced([change], _seen(block, slot, self._compute, judged.state), judged) for judged in self._judged]
+
+
+def _refitted(moments: np.ndarray, weight: np.ndarray, gone: np.ndarray, penalty: float, mean: np.ndarray) -> Change:
+    """Return the change of a map that loses features, the others refitted towards the same output.
+
+    W'_K = W_K + (H_KK + penalty)^-1 H_KS W_S,   W'_S = 0
+    """
+    from scipy import linalg
+
+    left = np.setdiff1d(np.arange(len(weight)), gone)
+    change = np.zeros(weight.shape)
+    change[gone] = -weight[gone]
+    if len(left):
+        matrix = moments[np.ix_(left, left)]
+        matrix.flat[:: len(left) + 1] += penalty
+        factor = linalg.cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+        change[left] = linalg.cho_solve(factor, moments[np.ix_(left, gone)] @ weight[gone], check_finite=False)
+    return Change(change, -mean @ change)
+
+
+def _priced(changes: Sequence[Change], seen: SubLayerSeen, judged: Seen) -> jax.Array:
+    weights, biases = (jnp.asarray(np.stack(each), jnp.float32) for each in zip(*changes, strict=True))
+    return _prices(seen.features, seen.output - judged.layer.output, judged.gradient, weights, biases)
+
+
+@jax.jit
+def _prices(features: jax.Array, apart: jax.Array, gradient: jax.Array, weights: Any, biases: Any) -> jax.Array:
+    """Return the sums over tokens of g . e of changed maps `[changes, n, width]`, `[changes, probes, batch]`.
+
+    `apart` is the error of the output before the change.
+    """
+    features, apart, gradient = (array.astype(jnp.float32) for array in (features, apart, gradient))
+
+    def one(change: tuple[jax.Array, jax.Array]) -> jax.Array:
+        error = apart + jnp.einsum("btn,nw->btw", features, change[0]) + change[1][None, None]
+        return jnp.einsum("btw,kbtw->kb", error, gradient)
+
+    return replicated_sums(jax.lax.map(one, (weights, biases)))
+
+
+@functools.partial(jax.jit, static_argnames=("slot", "compute"))
+def _seen(block: LayerBlock, slot: str, compute: Compute, state: State) -> SubLayerSeen:
+    """Return a sub-layer, without what follows it."""
+    return block.watched(state, slot, compute)[1]
+
+
+@jax.jit
+def _lacking(layer: SubLayerSeen, output: jax.Array, shift: Any) -> RefitSums:
+    """Return the sums of products of a converted sub-layer, and of what its output lacks of the original one's."""
+    return feature_sums(layer, (output - layer.output).astype(jnp.float32), shift)

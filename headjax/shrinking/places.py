@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from headjax.conversion.calibration import Moments
-from headjax.conversion.model import convert
-from headjax.conversion.target import Target
 from headjax.core.errors import HeadjaxError
-from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import SubLayer
-from headjax.heads.pruning import prune
 from headjax.heads.units import units_to_remove
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD
 from headjax.nn import Kind
 from headjax.shrinking.grid import Grid, Level, head_groups, heads_left
-
-Orders = Mapping[str, Sequence[int]]
-"""Positions of the heads of every attention layer in the order in which they go, by place."""
 
 
 class Place(NamedTuple):
@@ -79,31 +71,3 @@ def places_of(model: Model) -> list[Place]:
                 else:
                     found.append(Place(f"{at.head_stack}/{number}", at, getattr(layer, slot)))
     return found
-
-
-def attentions_of(places: Sequence[Place]) -> list[Place]:
-    """Return the attention layers with heads."""
-    return [place for place in places if place.attention is not None and place.attention.num_heads]
-
-
-def without(model: Model, kept: Mapping[str, Sequence[int]], places: Sequence[Place]) -> Model:
-    """Return the model with these heads of some layers alone, by position and place."""
-    gone = []
-    for place in attentions_of(places):
-        ids = () if place.attention is None else place.attention.ids
-        left = kept.get(place.name, range(len(ids)))
-        gone += [HeadId(place.at.head_stack, place.layer, head) for at, head in enumerate(ids) if at not in left]
-    return prune(model, gone)
-
-
-def converted(
-    model: Model,
-    targets: Mapping[str, Target | str],
-    places: Sequence[Place],
-    moments: Mapping[tuple[str, int], Moments],
-) -> Model:
-    """Return the model with some attention layers converted."""
-    to: dict[tuple[str, int], Target | str] = {
-        (place.at.head_stack, place.layer): targets[place.name] for place in places if place.name in targets
-    }
-    return convert(model, to, batches={place: moments[place] for place in to}).model if to else model

@@ -21,14 +21,16 @@ from headjax.heads.program import Loss
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.config import Batch
 from headjax.models.model import Model
+from headjax.models.summary import summarize
 from headjax.models.walk import shows_sub_layers
 from headjax.nn.compute import Compute
+from headjax.report.numbers import duration
 from headjax.shrinking.build import build
 from headjax.shrinking.by_loss import by_loss
 from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose, choose_if_any
 from headjax.shrinking.grid import Grid
-from headjax.shrinking.latency import Stopwatch
-from headjax.shrinking.measure import count_options, measure
+from headjax.shrinking.latency import Stopwatch, time_forward
+from headjax.shrinking.measure import count_forms, measure, missing
 from headjax.shrinking.places import places_of
 from headjax.shrinking.table import native_levels, table_of
 from headjax.storage.kept import Kept, key_of_study
@@ -42,6 +44,13 @@ MEASURED = 128
 
 SHARES = tuple(share / 20 for share in range(19, 1, -1))
 """Budgets of a frontier, as shares of the original model."""
+
+PASSES, SOLVING = 25.0, 80.0
+"""Plain passes over all examples that measuring takes, programs compiled; operations that solving maps of n features
+takes, in n^3. As measured on MiniLM and MPNet."""
+
+SAID = 60.0
+"""Expected seconds from which on they are said before the work starts."""
 
 FILE = "measurements.json"
 """File of the measurements in the folder that keeps them."""
@@ -133,10 +142,10 @@ def shrink(
     """Return the model within a budget, with heads, sizes, sharing and units chosen together.
 
     Where the model offers the walk and its blocks show their sub-layers, as headjax's models do, every smaller form of
-    every sub-layer is made alone, repaired, and its effect on the model's own output is measured. An integer program
-    takes one form a sub-layer, so that the sum of these damages is least within the budget. The model is then built
-    from front to back, every map refitted. Nothing is trained. Between its parts all compiled programs of the process
-    are forgotten (`jax.clear_caches`), which halves the memory.
+    every sub-layer is made alone and repaired. The error of its output is measured, and what that changes of the
+    model's own output is estimated to second order (`headjax.shrinking.sensitivity`). An integer program takes one form
+    a sub-layer, so that the sum of these damages is least within the budget. The model is then built from front to
+    back, every map refitted. Nothing is trained. Neither passes nor programs grow in number with depth.
 
     With a loss, and for any other model, each attention layer keeps as many heads as cost the least loss together,
     within a budget of parameters of the attention layers. The least important heads of a layer go first, in whole
@@ -262,25 +271,33 @@ def options_of(
     settings = (model.config, grid, labels, measured, tokens, compute)
     key = key_of_study(settings, (model.params, [dict(batch) for batch in batches]))
     kept = Kept(None if work is None else path_of(work) / FILE, key)
-    with progress("measuring options", count_options(model, grid), "option") as bar:
+    title = "measuring forms"
+    if missing(places_of(model), kept):
+        seconds = expected(model, batches, tokens)
+        title += f", about {duration(seconds)}" * (seconds > SAID)
+    with progress(title, count_forms(model, grid), "form") as bar:
         found = measure(
-            model,
-            batches,
-            grid,
-            examples=measured,
-            length=tokens,
-            labels=labels,
-            kept=kept,
-            compute=compute,
-            progress=bar,
+            model, batches, grid, examples=measured, labels=labels, kept=kept, compute=compute, progress=bar
         )
     damage = "loss" if labels else agreement_kind(model.config)
     clock = Stopwatch(model, batches[len(batches) // 2]) if timed else None
-    table = table_of(model, grid, found, damage, tokens, kept, clock, progress)
+    table = table_of(model, found, damage, tokens, kept, clock, progress)
     if native:
-        levels = native_levels(model, grid, found)
+        levels = native_levels(model, found)
         table = table.only(lambda option: option.level in levels)
     return table
+
+
+def expected(model: Model, batches: Sequence[Batch], length: int) -> float:
+    """Return about how many seconds it takes to measure all forms.
+
+    A plain pass over one batch is timed; solving maps of n features takes as many operations as `SOLVING` n^3 of one.
+    """
+    batch = batches[len(batches) // 2]
+    total, own = (sum(len(next(iter(one.values()))) for one in some) for some in (batches, [batch]))
+    seconds = time_forward({"whole": model}, batch, repeats=2)["whole"].median * total / own
+    cubes = sum(float(place.units) ** 3 for place in places_of(model))
+    return seconds * (PASSES + SOLVING * cubes / (summarize(model.config, length).flops * total))
 
 
 def mean_length(batches: Sequence[Batch]) -> int:

@@ -75,7 +75,7 @@ class Story(NamedTuple):
             place = option.place.replace(f"/{FEED_FORWARD}", " units")
             rows.append((place, kept if option != whole else f"all {whole.told}", option.damage, *changes))
         notes = (
-            f"Damage: {DAMAGES[self.options.damage]}, with this sub-layer alone in that form, repaired.",
+            f"Damage: {DAMAGES[self.options.damage]}, with this sub-layer alone in that form, repaired; estimated.",
             f"Next smaller and larger: what that form would change of the {NAMES[self.quantity]}, and of the damage.",
             "Shared: dimensions of queries and keys that heads share. KV: KV heads. Latent: numbers that "
             "keys and values of all heads are made from.",

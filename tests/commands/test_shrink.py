@@ -40,7 +40,6 @@ def shrink(folder, tmp_path_factory):
     return run
 
 
-@pytest.mark.usefixtures("programs_stay")
 def test_several_budgets_hold_at_once(shrink):
     found, path = shrink("small", "--budget", "flops=90%", "--budget", "cache=50%", "--uniform")
     for budget in found["budget"].values():
@@ -57,7 +56,6 @@ def test_several_budgets_hold_at_once(shrink):
     assert found["measured"]["damage"] > 0
 
 
-@pytest.mark.usefixtures("programs_stay")
 def test_the_smallest_model_within_a_drop_is_found_also_within_a_budget(shrink):
     careless, _ = shrink("careless", "--budget", "drop=100000%")
     least = min(point["costs"]["parameters"] for point in careless["frontier"])
@@ -66,7 +64,6 @@ def test_the_smallest_model_within_a_drop_is_found_also_within_a_budget(shrink):
     assert half["budget"]["parameters"]["left"] == least
 
 
-@pytest.mark.usefixtures("programs_stay")
 def test_a_drop_that_the_other_budget_does_not_allow_is_one_line(shrink, monkeypatch, capsys):
     def by_size(model, task, *args, **options):
         return {"perplexity": 1e9 / model.num_parameters, "loss": 1.0}

@@ -42,7 +42,6 @@ def test_every_public_name_has_an_example():
 
 
 @pytest.mark.whole
-@pytest.mark.usefixtures("programs_stay")
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_prints_what_it_says(name, monkeypatch, tmp_path):
     monkeypatch.chdir(Path(__file__).parents[2])

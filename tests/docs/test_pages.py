@@ -230,7 +230,6 @@ RUNNABLE = [path for path in PAGES if any(block.language == "python" and not blo
 
 
 @pytest.mark.whole
-@pytest.mark.usefixtures("programs_stay")
 @pytest.mark.parametrize("path", RUNNABLE, ids=by_name)
 def test_python_blocks_run_one_after_another(path, folder, monkeypatch):
     monkeypatch.chdir(folder)

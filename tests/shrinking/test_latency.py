@@ -24,7 +24,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def measured(model):
-    return measure(model, [BATCH], GRID, examples=16, length=12)
+    return measure(model, [BATCH], GRID, examples=16)
 
 
 def true_seconds(part: Part) -> float:
@@ -61,7 +61,7 @@ class Loaded:
 
 
 def timed(model, measured, clock):
-    return table_of(model, GRID, measured, "kl", 12, Kept(), clock)
+    return table_of(model, measured, "kl", 12, Kept(), clock)
 
 
 @pytest.mark.whole

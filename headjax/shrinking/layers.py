@@ -1,0 +1,99 @@
+"""Sums of products of every layer of the original model, in one walk."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.conversion.calibration import Moments, input_sums, moments_of
+from headjax.heads.layer_sums import replicated_sums, sums_by_half
+from headjax.heads.refit import RefitSums
+from headjax.heads.statistics import sum_over
+from headjax.mesh.mesh import by_example
+from headjax.models.inputs import counted_at
+from headjax.models.walk import LayerBlock, State, SubLayerSeen, step
+from headjax.nn.compute import Compute
+
+FLOAT32_TOKENS = 4096
+"""Tokens that are summed in float32, on the device, before the host adds the sums in float64."""
+
+
+class LayerSums(NamedTuple):
+    """A layer of the original model on the solved batches.
+
+    Attributes:
+        states: what enters it, by batch.
+        outputs: outputs of its attentions by slot, by batch.
+        sums: products of the features, by slot.
+        moments: of the inputs of its attentions, by slot.
+    """
+
+    states: Sequence[State]
+    outputs: Sequence[Mapping[str, jax.Array]]
+    sums: Mapping[str, RefitSums]
+    moments: Mapping[str, Moments]
+
+
+def walk(blocks: Sequence[Any], states: list[State], compute: Compute) -> Iterator[tuple[int, LayerSums]]:
+    """Yield the number of every block that is a layer, and its sums; no more than one layer's are held."""
+    for number, block in enumerate(blocks):
+        if isinstance(block, LayerBlock):
+            after, outputs = list[State](), list[Mapping[str, jax.Array]]()
+            sums, inputs = together(_through(block, states, compute, after, outputs), states)
+            moments = {slot: moments_of([found]) for slot, found in inputs.items()}
+            yield number, LayerSums(states, outputs, {slot: RefitSums(*found) for slot, found in sums.items()}, moments)
+            states = after
+        else:
+            states = [step(block, state, compute) for state in states]
+
+
+def _through(
+    block: LayerBlock, states: Sequence[State], compute: Compute, after: list[State], outputs: list[Any]
+) -> Iterator[Any]:
+    """Yield the sums of every batch; append the states after the layer, and its outputs."""
+    for place, state in enumerate(states):
+        sums, x, output = _products(block, state, compute, place % 2)
+        after.append(state._replace(x=x))
+        outputs.append(output)
+        yield sums
+
+
+def together(sums: Iterable[Any], states: Sequence[State]) -> Any:
+    """Return the sums over all batches, those of every few added on the device."""
+
+    def parts() -> Iterator[Any]:
+        total, tokens = None, 0
+        for place, (state, one) in enumerate(zip(states, sums, strict=True), start=1):
+            total = one if total is None else jax.tree.map(jnp.add, total, one)
+            tokens += int(np.prod(state.x.shape[:2]))
+            if tokens >= FLOAT32_TOKENS or place == len(states):
+                yield total
+                total, tokens = None, 0
+
+    return sum_over(parts())
+
+
+@functools.partial(jax.jit, static_argnames="compute")
+def _products(block: LayerBlock, state: State, compute: Compute, shift: Any) -> Any:
+    """Return the sums of a layer's features and of its inputs, the next stream, and its attentions' outputs."""
+    inputs: dict[str, Any] = {}
+
+    def note(probe: Any) -> None:
+        inputs[probe.slot] = replicated_sums(input_sums(probe))
+
+    after, seen = block.sub_layers(state, compute, probe=note)
+    sums = {slot: feature_sums(layer, jnp.zeros((*layer.output.shape[:2], 1)), shift) for slot, layer in seen.items()}
+    return (sums, inputs), by_example(after.x), {slot: seen[slot].output for slot in inputs}
+
+
+def feature_sums(layer: SubLayerSeen, lacking: jax.Array, shift: Any) -> RefitSums:
+    """Return the sums of products of a sub-layer's features, and of what its output lacks."""
+    counted = counted_at(layer.mask, layer.output.shape[:2])[:, :, None]
+    ones = jnp.ones((*layer.output.shape[:2], 1), jnp.float32)
+    features = jnp.where(counted > 0, jnp.concatenate([layer.features.astype(jnp.float32), ones], axis=2), 0.0)
+    return replicated_sums(sums_by_half(by_example(features), by_example(jnp.where(counted > 0, lacking, 0.0)), shift))
