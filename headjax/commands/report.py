@@ -76,7 +76,7 @@ def run(options: Options, progress: Progress) -> Found:
     )
     study = study_heads(model, examples.evaluation, config, selection=examples.selection, progress=progress)
     names = shlex.quote(str(options.model)), shlex.quote(str(options.task))
-    told = answer(study, *names, lambda *models: milliseconds(models, progress))
+    told = answer(study, *names, lambda models: milliseconds(models, progress))
     page = write_report(study, told, options.out)
     described = examples.described()
     best = best_head_table(study)

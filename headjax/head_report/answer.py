@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,8 +25,8 @@ RELATIVE = 0.05
 Milliseconds = Mapping[str, float | None]
 """Of a forward pass, by the number of examples."""
 
-Timer = Callable[[Model, Model], tuple[Milliseconds, Milliseconds]]
-"""A function of two models that returns the times of both."""
+Timer = Callable[[Sequence[Model]], tuple[Milliseconds, ...]]
+"""A function of models that returns the times of each."""
 
 
 class Answer(NamedTuple):
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 
 
 def answer(
-    study: HeadStudy, model_name: str = "MODEL", task_name: str = "TASK", timer: Timer = lambda *_: ({}, {})
+    study: HeadStudy, model_name: str = "MODEL", task_name: str = "TASK", timer: Timer = lambda models: ({}, {})
 ) -> Answer:
     """Return the largest removal that any order makes at a loss within the tolerance, with the model's times."""
     found = {name: largest(study, name) for name in study.curves}
@@ -54,7 +54,7 @@ def answer(
     parameters = " to ".join(map(numbers.count, (study.model.num_parameters, smaller.num_parameters)))
     text = (
         f"Remove {point.removed} of {len(all_heads(study.model.config))} heads: {parameters} parameters, "
-        f"{_times(*timer(study.model, smaller))}{headline} "
+        f"{_times(*timer((study.model, smaller)))}{headline} "
         f"{numbers.significant(before)} to {numbers.significant(point.value)} on {task.count():,} examples"
     )
     refit = " --reconstruct" if order.reconstruct else ""
