@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-OwnTask = Literal[
-    "classification",
-    "pairs",
-    "multi_label",
-    "regression",
-    "similarity",
-    "retrieval",
-    "tokens",
-    "questions",
-    "translation",
-    "text",
-]
-"""Tasks of `headjax finetune`; `pairs` is a classification of pairs of texts."""
+LabelTask = Literal["classification", "pairs", "multi_label", "regression", "similarity"]
+"""Tasks whose files are tables with a label; `pairs` is a classification of pairs of texts."""
+
+OwnTask = Literal[LabelTask, "retrieval", "tokens", "questions", "translation", "text"]
+"""Tasks of `headjax finetune`."""
