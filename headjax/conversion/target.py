@@ -43,32 +43,24 @@ class LayerError(NamedTuple):
 
 
 class Site(NamedTuple):
-    """One layer to convert.
+    """One layer to convert, with weights in float32."""
 
-    Attributes:
-        module: Layer with weights in float32, written as multi-head attention where the conversion asks for that.
-        moments: Moments of the inputs; None without calibration batches.
-    """
-
-    module: Any
-    moments: Moments | None = None
+    module: Any  # written as multi-head attention where the conversion asks for that
+    moments: Moments | None = None  # None without calibration batches
 
     @property
     def attention(self) -> Kind:
         """Formulation of the layer."""
-        kind: Kind = self.module.kind
-        return kind
+        return self.module.kind
 
     @property
     def params(self) -> Params:
         """The layer's arrays as a nested dict."""
-        params: Params = self.module.params
-        return params
+        return self.module.params
 
     def becoming(self, attention: Kind, params: Params) -> AttentionModule:
         """Return a layer of another formulation, with these arrays, in the place of this one."""
-        module: AttentionModule = self.module.like(attention, params)
-        return module
+        return self.module.like(attention, params)
 
     @property
     def multi_head(self) -> Kind:
@@ -218,5 +210,4 @@ def layers_at(model: Model, places: Iterable[HeadLayer]) -> dict[HeadLayer, Atte
 
 def inside_gates(module: Any) -> AttentionModule:
     """Return the inner layer of a gated layer; any other layer as it is."""
-    inner: AttentionModule = module.inner if isinstance(module, GatedAttention) else module
-    return inner
+    return module.inner if isinstance(module, GatedAttention) else module

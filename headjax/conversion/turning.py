@@ -40,20 +40,13 @@ class Turning(NamedTuple):
     vanish only where one of them turns within the context. Errors at slow ones add up or cancel.
 
     Dimensions of a head lie with all first ones of the rotary pairs before all second ones.
-
-    Attributes:
-        rows: `[rows, kv_heads, head_dim]`, keys for independent inputs of unit variance.
-        within: `[rows]`, share of each row's square that differs from token to token.
-        moving: G `[kv_heads, head_dim, head_dim]`.
-        still: H `[kv_heads, head_dim, head_dim]`.
-        back: `[inputs + 1, rows]`, map from rows to weights; the last row of those is the bias.
     """
 
-    rows: np.ndarray
-    within: np.ndarray
-    moving: np.ndarray
-    still: np.ndarray
-    back: np.ndarray
+    rows: np.ndarray  # [rows, kv_heads, head_dim], keys for independent inputs of unit variance
+    within: np.ndarray  # [rows], share of each row's square that differs from token to token
+    moving: np.ndarray  # G [kv_heads, head_dim, head_dim]
+    still: np.ndarray  # H [kv_heads, head_dim, head_dim]
+    back: np.ndarray  # [inputs + 1, rows], map from rows to weights; the last row of those is the bias
 
     @property
     def frequencies(self) -> int:
@@ -75,10 +68,7 @@ class Turning(NamedTuple):
         return still + self.within[:, None, None] * np.einsum("ngi,gij->ngj", errors, self.moving - self.still)
 
     def by_frequency(self) -> np.ndarray:
-        """Return the squared logits of pairs of KV heads at each frequency, `[frequencies, kv_heads, kv_heads]`.
-
-        Terms between frequencies do not count, and phases are taken as equally likely.
-        """
+        """Return the squared logits of pairs of KV heads, `[frequencies, kv_heads, kv_heads]`, for any phase."""
         moving, still = (_sizes(matrix) for matrix in (self.moving, self.still))
         seen = self.within[:, None, None] * moving + (1.0 - self.within[:, None, None]) * still
         weighted = as_complex(self.rows) * np.sqrt(seen)
@@ -124,10 +114,7 @@ def rotary_of(source: Kind) -> Rotary:
 
 
 def turning_keys(site: Site) -> Turning:
-    """Return the keys of a layer all of whose dimensions turn, with the cost of their errors.
-
-    Normalised queries and keys count divided by their mean square, times the learned scale.
-    """
+    """Return the keys of a layer all of whose dimensions turn, with the cost of their errors."""
     source = grouped_of(site.attention)
     rotary = rotary_of(source)
     query, key = (in_pairs(rotary, weights_and_bias(site, name)) for name in ("query", "key"))
@@ -150,10 +137,8 @@ def turning_keys(site: Site) -> Turning:
 
 
 def turned(rotary: Rotary, grams: np.ndarray) -> np.ndarray:
-    """Return the means over distances of R G R^T for matrices G `[heads, dim, dim]`, of which some dimensions may stay.
-
-    A dimension that does not turn counts as the first of a pair that does not; the second is zero.
-    """
+    """Return the means over distances of R G R^T for G `[heads, dim, dim]`, of which some dimensions may stay."""
+    # A dimension that does not turn counts as the first of a pair that does not; the second is zero.
     size, waves = grams.shape[-1], _waves(rotary, grams.shape[-1])
     turning = 2 * waves.shape[1]
     first, second = (np.asarray(index) for index in rotary.split(jnp.arange(turning)))
