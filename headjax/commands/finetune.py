@@ -16,7 +16,6 @@ from headjax.commands.train import MAX_TIME, Run
 from headjax.core.errors import CheckpointError, HeadjaxError, require
 from headjax.core.fields import STEPS_END, Count, Listed, Positive, Size, Steps, shown
 from headjax.core.progress import Progress
-from headjax.core.task_names import OwnTask
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.storage.directories import remove_directory, replace_directory
@@ -36,6 +35,12 @@ CHECKPOINT_EVERY = 200
 
 RECORDS = 50
 """Approximate number of records of the training loss in a run."""
+
+LabelTask = Literal["classification", "pairs", "multi_label", "regression", "similarity"]
+"""Tasks whose files are tables with a label; `pairs` is a classification of pairs of texts."""
+
+OwnTask = Literal[LabelTask, "retrieval", "tokens", "questions", "translation", "text"]
+"""Tasks that a model can be fine-tuned for on one's own files."""
 
 
 def _task_name(text: str) -> str:

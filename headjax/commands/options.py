@@ -101,8 +101,7 @@ def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.Ar
 
 def declared(field: dataclasses.Field[Any]) -> Declared:
     """Return how a field was declared; one that is no option has no name and no paths."""
-    found: Declared = field.metadata.get("option", Declared())
-    return found
+    return field.metadata.get("option", Declared())
 
 
 def name_of(field: dataclasses.Field[Any]) -> str:

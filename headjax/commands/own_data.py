@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
+from headjax.commands.finetune import LabelTask, OwnFiles, OwnTask
 from headjax.core.class_names import find_class, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.core.task_names import LabelTask, OwnTask
 from headjax.data.config import DataConfig, Opened
 from headjax.data.forms import Form, ImageForm, LabelledForm, MultiLabelForm, QuestionForm, SimilarityForm, TagForm
 from headjax.data.recognise import first_file, named_task, read_labels, recognise, table_columns
@@ -30,9 +30,6 @@ from headjax.models.tasks import (
     TokenClassification,
 )
 from headjax.models.tasks.classification import class_names, names_or_numbers
-
-if TYPE_CHECKING:
-    from headjax.commands.finetune import OwnFiles
 
 TRANSLATION_LENGTH = 128
 """Default number of tokens of each side of a translation."""
