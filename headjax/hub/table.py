@@ -134,21 +134,13 @@ SHALLOW = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Layers:
-    """The fields of a config that hold a value for each layer, which are equal or differ by fields of each layer.
-
-    Attributes:
-        count: the number of layers.
-        parts: entries of a layer, by the name of our field.
-        spread: returns each layer's own fields; None gives all layers the same.
-        gather: returns the fields of all layers from those that each was written with.
-        counted: name of our field of the number.
-    """
+    """The fields of a config with a value for each layer: `spread` gives each layer's own, `gather` those of all."""
 
     count: Field
-    parts: Mapping[str, Any]
+    parts: Mapping[str, Any]  # entries of a layer, by the name of our field
     spread: Callable[[Fields, int], Sequence[Mapping[str, Any]]] | None = None
     gather: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] = lambda written: written[0]
-    counted: str = "num_layers"
+    counted: str = "num_layers"  # our field of the number
 
     def read(self, fields: Fields) -> dict[str, Any]:
         """Return the values of our fields."""

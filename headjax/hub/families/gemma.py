@@ -9,27 +9,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headjax.core.kind import Kind
-from headjax.core.tensors import Normal
-from headjax.hub.families.entries import (
+from headjax.hub.families.entries import INITIALIZER, text_classes
+from headjax.hub.families.llama import decoder_family, decoder_rules, grouped
+from headjax.hub.families.positions import (
     FULL,
     POSITIONS,
     SLIDING,
     TURNING,
     common,
-    layer_type,
     own_windows,
     read_layer_types,
     rotary,
-    text_classes,
     turning_by_type,
     typed_fields,
+    types_and_window,
     window,
 )
-from headjax.hub.families.llama import decoder_family, decoder_rules, grouped
 from headjax.hub.family import HeadShape
 from headjax.hub.fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from headjax.hub.rules import Rules, one
-from headjax.hub.table import Custom, Field, Layers, Record, TrainingOnly, computed, flag, number, record, size
+from headjax.hub.table import Custom, Field, Layers, Record, computed, flag, number, record, size
 from headjax.models.decoder import DecoderConfig
 from headjax.nn.multi_head import GroupedAttention
 from headjax.nn.norms import OffsetRMSNorm
@@ -84,11 +83,11 @@ def _gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _gather_alternating(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the config's fields of Gemma 2."""
-    found, types = common(written), [layer_type(layer) for layer in written]
+    found, (types, first) = common(written), types_and_window(written)
     turning = found.pop("rotary")
     del found["sliding_window"]
     found |= _ROTARY.write(turning, "") | {"layer_types": types}
-    return found | ({"sliding_window": written[types.index(SLIDING)]["sliding_window"]} if SLIDING in types else {})
+    return found | ({} if first is None else {"sliding_window": first})
 
 
 def _cap(name: str, default: float | None = None) -> Custom:
@@ -137,7 +136,7 @@ def _config(
         norm=_NORM,
         attention_softcap=_cap("attn_logit_softcapping", cap),
         attention_dropout=number("attention_dropout", 0.0),
-        initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
+        initializer=INITIALIZER,
     )
 
 
