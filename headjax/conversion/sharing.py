@@ -143,7 +143,7 @@ def best_partition(distances: np.ndarray, groups: int, *, seed: int = 0, restart
     starts = [np.arange(heads)] + [generator.permutation(heads) for _ in range(restarts)]
     labels = np.arange(heads) * groups // heads
     improved = [_exchange(distances, labels[np.argsort(order)]) for order in starts]
-    best = min(improved, key=lambda found: _cost(distances, found))
+    best = min(improved, key=lambda found: distances[found[:, None] == found[None, :]].sum())
     parts = [tuple(int(head) for head in np.flatnonzero(best == group)) for group in range(groups)]
     return tuple(sorted(parts))
 
@@ -172,7 +172,3 @@ def _gain(distances: np.ndarray, labels: np.ndarray, i: int, j: int) -> float:
     then = distances[i, of_j].sum() + distances[j, of_i].sum()
     # The sums count i with itself and i with j, but an exchange does not change the distance of i and j.
     return float(now - then + 2.0 * distances[i, j] - distances[i, i] - distances[j, j])
-
-
-def _cost(distances: np.ndarray, labels: np.ndarray) -> float:
-    return float(distances[labels[:, None] == labels[None, :]].sum())

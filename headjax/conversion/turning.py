@@ -121,7 +121,8 @@ def turning_keys(site: Site) -> Turning:
     asked = np.einsum("ahd,ab,bhe->hde", query, _second(site, "query"), query, optimize=True)
     if source.query_norm is not None:
         gain = in_pairs(rotary, np.asarray(site.module.query_norm.gain(), np.float64))
-        asked = asked * gain[:, None] * gain / _mean_square(asked)[:, None, None]
+        size = np.maximum(np.trace(asked, axis1=1, axis2=2) / asked.shape[-1], TINY)  # mean square
+        asked = asked * gain[:, None] * gain / size[:, None, None]
     second, within = _second(site, "key"), _within(site)
     if source.key_norm is not None:
         made = np.einsum("agd,ab,bgd->g", key, second, key, optimize=True) / source.head_dim
@@ -193,10 +194,6 @@ def weights_and_bias(site: Site, name: str) -> np.ndarray:
     """Return W_Q or W_K with its bias as one more row, `[inputs + 1, heads, head_dim]`."""
     rows = jnp.concatenate([site.params[name], bias_or_zeros(site, name)[None]])
     return np.asarray(rows, np.float64)
-
-
-def _mean_square(second: np.ndarray) -> np.ndarray:
-    return np.maximum(np.trace(second, axis1=1, axis2=2) / second.shape[-1], TINY)
 
 
 def _second(site: Site, name: str) -> np.ndarray:
