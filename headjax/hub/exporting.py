@@ -142,7 +142,9 @@ def _described(model: Model, chosen: Family, written: Written) -> tuple[dict[str
     past = _past(model, chosen)
     classes = chosen.class_names(written.model.config)
     class_name = next((entry for entry in past.get("architectures") or () if entry in classes), classes[0])
-    bound = _bound(written.model, chosen, class_name)
+    rules = bind(chosen.tensor_rules(written.model.config), written.model.config, chosen.model_type)
+    prefix = chosen.prefix if chosen.is_base(class_name) else ""
+    bound = {entry.theirs.removeprefix(prefix): entry for entry in rules}
     own = {"architectures": [class_name], "dtype": _dtype(_entries(bound, flatten(written.model.params)))}
     return {**chosen.defaults, **_text_tokens(model), **_merge(past, written.fields), **own}, bound
 
@@ -228,13 +230,6 @@ def _imported(model: Model) -> Mapping[str, Any]:
     """Return the history's last import; nothing without one."""
     entries = reversed(model.history)
     return next((entry for entry in entries if entry.get("action") == "import" and "config" in entry), {})
-
-
-def _bound(model: Model, family: Family, class_name: str) -> dict[str, BoundRule]:
-    """Return the rules of the file's tensors by name."""
-    bound = bind(family.tensor_rules(model.config), model.config, family.model_type)
-    base = family.is_base(class_name)
-    return {entry.theirs.removeprefix(family.prefix) if base else entry.theirs: entry for entry in bound}
 
 
 def _entries(bound: Mapping[str, BoundRule], params: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
