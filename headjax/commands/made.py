@@ -115,7 +115,7 @@ def made(
         "bytes": [bytes_of_weights(path) for path in (options.model, options.out)],
         "cache_bytes_per_token": [summarize(model.config, 1).cache_bytes_per_token for model in models],
     }
-    times = _milliseconds(models, progress)
+    times = milliseconds(models, progress)
     metrics = [evaluation.metrics for evaluation in evaluations]
     metrics = [*({} for _ in models[len(metrics) :]), *metrics]
     significance = _significance(evaluations, task)
@@ -160,7 +160,7 @@ def evaluate_each(
     return [evaluated(number, model) for number, model in enumerate(models, start=1)]
 
 
-def _milliseconds(models: Sequence[Model], progress: Progress) -> tuple[dict[str, float | None], ...]:
+def milliseconds(models: Sequence[Model], progress: Progress) -> tuple[dict[str, float | None], ...]:
     """Return the median time of each model's forward pass by batch size; the models take turns."""
     from headjax.core.timing import seconds_in_turns
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headjax.commands.examples import ExamplesOptions, open_model_and_examples
+from headjax.commands.made import milliseconds
 from headjax.commands.options import option
 from headjax.commands.results import OnExamples, found
 from headjax.core.fields import Count, Listed, Size
@@ -43,6 +44,7 @@ class Found(OnExamples):
     curves: Mapping[str, Any] = found("points by order")
     roles: Mapping[Any, Any] = found("by head")
     seconds: float = found()
+    answer: str = found("how many heads can go, what that costs, and the command")
     report: str = found("the page", said="report")
     shown: Sequence[Table]
 
@@ -53,6 +55,7 @@ class Found(OnExamples):
 def run(options: Options, progress: Progress) -> Found:
     """Prunes by gates, scores, ablates and shows the heads of a model; writes one HTML page."""
     from headjax.commands.examples import LENGTHS
+    from headjax.head_report.answer import answer
     from headjax.head_report.page import best_head_table, curve_table, write_report
     from headjax.head_report.study import ORDERS, StudyConfig, study_heads
 
@@ -69,7 +72,9 @@ def run(options: Options, progress: Progress) -> Found:
         percentages=options.percentages,
     )
     study = study_heads(model, examples.evaluation, config, selection=examples.selection, progress=progress)
-    page = write_report(study, options.out, shlex.quote(str(options.model)), shlex.quote(str(options.task)))
+    names = shlex.quote(str(options.model)), shlex.quote(str(options.task))
+    told = answer(study, *names, lambda models: milliseconds(models, progress))
+    page = write_report(study, told, options.out)
     described = examples.described()
     best = best_head_table(study)
     best = dataclasses.replace(best, notes=(*best.notes, *described["about"]))
@@ -92,6 +97,7 @@ def run(options: Options, progress: Progress) -> Found:
         curves=study.curves,
         roles=study.roles,
         seconds=study.seconds,
+        answer=told.text,
         report=str(page),
         shown=[curve_table(study), best],
         **described,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from headjax.head_report.study import HeadStudy
 from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune
 from headjax.heads.significance import Comparison
+from headjax.models.model import Model
 from headjax.report import numbers
 
 POINT = 0.01
@@ -18,6 +20,13 @@ POINT = 0.01
 
 RELATIVE = 0.05
 """Loss that counts as none for other metrics, as a share of the baseline."""
+
+
+Milliseconds = Mapping[str, float | None]
+"""Of a forward pass, by the number of examples."""
+
+Timer = Callable[[Sequence[Model]], tuple[Milliseconds, ...]]
+"""A function of models that returns the times of each."""
 
 
 class Answer(NamedTuple):
@@ -29,8 +38,10 @@ class Answer(NamedTuple):
     text: str
 
 
-def answer(study: HeadStudy, model_name: str = "MODEL", task_name: str = "TASK") -> Answer:
-    """Return the largest removal that any order makes at a loss within the tolerance."""
+def answer(
+    study: HeadStudy, model_name: str = "MODEL", task_name: str = "TASK", timer: Timer = lambda models: ({}, {})
+) -> Answer:
+    """Return the largest removal that any order makes at a loss within the tolerance, with the model's times."""
     found = {name: largest(study, name) for name in study.curves}
     name = max(found, key=lambda name: 0.0 if (point := found[name]) is None else point.fraction)
     order, point, task = CurveConfig.parse(name), found[name], study.task
@@ -42,7 +53,8 @@ def answer(study: HeadStudy, model_name: str = "MODEL", task_name: str = "TASK")
     smaller = prune(study.model, point.heads)
     parameters = " to ".join(map(numbers.count, (study.model.num_parameters, smaller.num_parameters)))
     text = (
-        f"Remove {point.removed} of {len(all_heads(study.model.config))} heads: {parameters} parameters, {headline} "
+        f"Remove {point.removed} of {len(all_heads(study.model.config))} heads: {parameters} parameters, "
+        f"{_times(*timer((study.model, smaller)))}{headline} "
         f"{numbers.significant(before)} to {numbers.significant(point.value)} on {task.count():,} examples"
     )
     refit = " --reconstruct" if order.reconstruct else ""
@@ -79,6 +91,15 @@ def too_few(study: HeadStudy) -> str:
     if study.task.measure.kind != "binary" or count >= needed:
         return ""
     return f"one of {count} examples is more than one point, so judge at least {needed} (`--judged`)"
+
+
+def _times(before: Milliseconds, after: Milliseconds) -> str:
+    """Return the times of the largest batch that was timed."""
+    known = {size: times for size, *times in ((size, time, after[size]) for size, time in before.items()) if all(times)}
+    if not known:
+        return ""
+    size, (old, new) = list(known.items())[-1]
+    return f"{numbers.significant(old)} to {numbers.significant(new)} ms for {size} texts, "
 
 
 def _doubt(study: HeadStudy, change: Comparison | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from headjax.head_report.answer import Answer, allowed, answer, is_share, largest, too_few
+from headjax.head_report.answer import Answer, allowed, is_share, largest, too_few
 from headjax.head_report.curves import CurveConfig, CurvePoint
 from headjax.head_report.study import HeadStudy
 from headjax.head_report.views import unit_of_changes
@@ -35,9 +35,9 @@ MAPS = {
 TITLE = "Which heads matter"
 
 
-def write_report(study: HeadStudy, path: str | Path, model_name: str = "MODEL", task_name: str = "TASK") -> Path:
-    """Write the study's measurements as one HTML page; the names are those of the command that it recommends."""
-    best, task = answer(study, model_name, task_name), study.task
+def write_report(study: HeadStudy, best: Answer, path: str | Path) -> Path:
+    """Write the study's measurements as one HTML page that opens with an answer."""
+    task = study.task
     summary = (
         f"{best.text}\n\nMeasured on {task.count():,} examples of {task.name}, {task.split}. Heads are removed by "
         f"gates and nothing is trained; orders are found on {study.ordered_by}."

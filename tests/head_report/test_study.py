@@ -117,7 +117,7 @@ def test_single_heads_are_ablated_on_a_draw_of_the_examples_and_bars_count_their
 
 
 def test_the_page_has_a_section_for_every_measurement(study, tmp_path):
-    page = write_report(study, tmp_path / "heads.html").read_text()
+    page = write_report(study, answer(study), tmp_path / "heads.html").read_text()
     titles = ("Removing heads", "What the scores say", "One head left", "What heads look at", "What each head attends")
     for text in (*titles, "8 examples of numbers"):
         assert text in page
@@ -131,6 +131,8 @@ def test_the_answer_is_the_largest_removal_within_the_tolerance_with_its_interva
     heads, base = all_heads(study.model.config), study.baseline["perplexity"]
     change = study.curves["importance"][0].change
     text = told([(0.25, 1, base), (0.5, 2, 1.04 * base), (0.75, 3, 1.2 * base)])
+    timed = answer(study, timer=lambda models: ({"1": 2.0, "32": 38.1}, {"1": 1.5, "32": 31.2})).text
+    assert "parameters, 38.1 to 31.2 ms for 32 texts, perplexity" in timed or timed.startswith("No removal")
     assert text.startswith("Remove 2 of 4 heads: ")
     assert "on 8 examples (95% interval of the change: " in text
     assert "nats of the loss)" in text
