@@ -100,6 +100,15 @@ def computed(reader: Callable[[Fields], Any], name: str | None = None) -> Custom
     return Custom(reader, lambda value: {}, name)
 
 
+def nullable(name: str, default: float | None, reader: Callable[[Fields, str, Any], Any]) -> Custom:
+    """Return the entry of a field whose null means none; `default` counts where there is no field."""
+
+    def read(fields: Fields) -> Any:
+        return None if fields.data.get(name, default) is None else reader(fields, name, default or 0)
+
+    return Custom(read, lambda value: {name: value}, name)
+
+
 def share(whole: Field, count: Field) -> Custom:
     """Return the entry of a quotient of two fields: the size of heads that together are as wide as the model."""
 

@@ -5,6 +5,7 @@ Logits of Gemma 2 are capped, of attention too; windows of Gemma 3 have a rotary
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from headjax.hub.families.positions import (
 from headjax.hub.family import HeadShape
 from headjax.hub.fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from headjax.hub.rules import Rules, one
-from headjax.hub.table import Custom, Field, Layers, Record, computed, flag, number, record, size
+from headjax.hub.table import Field, Layers, Record, computed, flag, nullable, number, record, size
 from headjax.models.decoder import DecoderConfig
 from headjax.nn.multi_head import GroupedAttention
 from headjax.nn.norms import OffsetRMSNorm
@@ -47,6 +48,9 @@ _ACTIVATION = Field(
     Fields.activation,
     lambda ours: _GELU if ours == ACTIVATIONS[_GELU] else ACTIVATION_NAMES[ours],  # the only one of its names in vLLM
 )
+
+_cap = functools.partial(nullable, reader=Fields.number)
+"""A cap of logits; null is none."""
 
 
 def _spread(fields: Fields, count: int) -> list[dict[str, Any]]:
@@ -88,15 +92,6 @@ def _gather_alternating(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     del found["sliding_window"]
     found |= _ROTARY.write(turning, "") | {"layer_types": types}
     return found | ({} if first is None else {"sliding_window": first})
-
-
-def _cap(name: str, default: float | None = None) -> Custom:
-    """Return the entry of a cap of logits; null is none."""
-
-    def read(fields: Fields) -> float | None:
-        return None if fields.data.get(name, default) is None else fields.number(name, default or 0.0)
-
-    return Custom(read, lambda cap: {name: cap}, name=name)
 
 
 def _config(
@@ -180,7 +175,7 @@ GEMMA3_TEXT = decoder_family(  # Gemma Team 2025
     "gemma3_text",
     "Gemma3",
     _config(_spread, _gather, vocab_size=262208, head_norm=_NORM, cap=None),
-    classes=text_classes(_TIED, base="TextModel", padding=0, softcap=_cap("final_logit_softcapping")),
+    classes=text_classes(_TIED, base="TextModel", padding=0, softcap=_cap("final_logit_softcapping", None)),
     base="TextModel",
     **_SHARED,
 )

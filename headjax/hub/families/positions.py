@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headjax.hub.fields import Fields
-from headjax.hub.table import Choice, Custom, Entry, Field, Fixed, flag, number, record, size, text
+from headjax.hub.table import Choice, Custom, Entry, Field, Fixed, flag, nullable, number, record, size, text
 from headjax.nn.rotary import LinearScaling, Llama3Scaling, RotaryHalves, YarnScaling
 
 _ORIGINAL = size("original_max_position_embeddings")
@@ -167,14 +167,8 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def window(default: int | None = None) -> Custom:
-    """Return the entry of a layer's window; null is no window. `default` counts where there is no field."""
-    return Custom(
-        lambda fields: _read_window(fields, default), lambda window: {"sliding_window": window}, name="sliding_window"
-    )
-
-
-def _read_window(fields: Fields, default: int | None) -> int | None:
-    return None if fields.data.get("sliding_window", default) is None else fields.size("sliding_window", default or 0)
+    """Return the entry of a layer's window."""
+    return nullable("sliding_window", default, Fields.size)
 
 
 def read_layer_types(fields: Fields, count: int, default: Callable[[int], str]) -> list[str]:
@@ -207,12 +201,12 @@ def windows_from(
 ) -> list[dict[str, Any]]:
     """Read each layer's own `sliding_window`, of a family with the field `use_sliding_window`."""
     used = fields.flag("use_sliding_window", False)
-    window = _read_window(fields, default) if used else None
-    types = read_layer_types(fields, count, lambda number: SLIDING if window is not None and sliding(number) else FULL)
-    if window is None and SLIDING in types:
+    width = window(default).read(fields) if used else None
+    types = read_layer_types(fields, count, lambda number: SLIDING if width is not None and sliding(number) else FULL)
+    if width is None and SLIDING in types:
         said = "sliding_window is null" if used else "use_sliding_window is false"
         raise fields.error("layer_types", f"layer {types.index(SLIDING)} is {SLIDING!r}, but {said}")
-    return own_windows(types, window)
+    return own_windows(types, width)
 
 
 def own_windows(types: Sequence[str], window: int | None) -> list[dict[str, Any]]:
