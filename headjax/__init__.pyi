@@ -30,8 +30,8 @@ from headjax.heads.replacing import replace_attention as replace_attention
 from headjax.heads.scoring import score_heads as score_heads
 from headjax.heads.site import AttentionSite as AttentionSite
 from headjax.heads.surgery import map_attention as map_attention
-from headjax.hub.demo_model import demo_model as demo_model
 from headjax.hub.exporting import to_huggingface as to_huggingface
+from headjax.hub.importing import demo_model as demo_model
 from headjax.hub.importing import from_huggingface as from_huggingface
 from headjax.mesh.mesh import MeshConfig as MeshConfig
 from headjax.models.beam import beam_search as beam_search

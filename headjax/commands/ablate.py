@@ -70,7 +70,6 @@ def run(options: Options, progress: Progress) -> Found:
         **by_mode[modes[0]],
         modes=by_mode,
         effects_by_mode=measured,
-        selection=None,
         evaluation=described,
         about=in_words(None, described),
     )

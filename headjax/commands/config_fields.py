@@ -25,28 +25,16 @@ WIDTH = 100
 
 
 class Row(NamedTuple):
-    """A field of a run's config.
-
-    Attributes:
-        path: as an override names it.
-        of: kinds of its group that have it; empty for all.
-        type: type and bounds in words.
-        choices: values that it can have, of a group its kinds; None for any of its type.
-        required: whether it has no default.
-        default: as JSON data.
-        meaning: from the docstring.
-        same_as: path of a group with the same fields, which are listed there.
-        value: as JSON data; None without a config.
-    """
+    """A field of a run's config; default and value are JSON data."""
 
     path: str
-    of: tuple[str, ...]
+    of: tuple[str, ...]  # kinds of its group that have it; empty for all
     type: str
     choices: tuple[Any, ...] | None
     required: bool
     default: Any
     meaning: str
-    same_as: str | None = None
+    same_as: str | None = None  # path of a group with the same fields, which are listed there
     value: Any = None
 
     def lines(self) -> Iterator[str]:
@@ -76,10 +64,7 @@ def _shown(data: Any) -> str:
 
 
 def rows_of(cls: type, path: str = "config", value: Any = None, listed: dict[type, str] | None = None) -> list[Row]:
-    """Return the fields of a group, then those of the groups among them: of every kind, or as in a value of the group.
-
-    The fields of a class of groups are listed once, where it comes first, and everywhere for a value.
-    """
+    """Return the fields of a group and of the groups among them: of every kind, each listed once, or of a value."""
     listed = {} if listed is None else listed
     classes = [class_of(value)] if value is not None else [class_of_kind(name) for name in kinds_of(cls)] or [cls]
     merged: dict[str, tuple[ConfigField, list[str]]] = {}

@@ -16,7 +16,7 @@ from headjax.commands.examples import (
 )
 from headjax.commands.made import Changed, evaluate_each, made, planned_exports
 from headjax.commands.options import argument, option
-from headjax.commands.results import NO_EXAMPLES, found, table_of
+from headjax.commands.results import found, table_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count
 from headjax.core.progress import Progress
@@ -80,7 +80,7 @@ def run(options: Options, progress: Progress) -> Found:
     model, examples = open_model_and_examples_if_any(options)
     places = options.stacks or None, options.layers or None
     exports = planned_exports(options, model, planned(model.config, options.to, *places))
-    task, batches, more = None, None, dict(NO_EXAMPLES)
+    task, batches, more = None, None, {}
     if examples is not None:
         task = examples.evaluation
         batches = None if options.calibrate is None else examples.calibrating(options.seed)

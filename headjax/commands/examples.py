@@ -82,19 +82,12 @@ class ReadingOptions(BatchOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BucketOptions(CommandOptions):
-    """Options of commands that sort the examples of a task by length."""
-
-    title: ClassVar[str] = "examples"
-    buckets: tuple[Size, ...] = option((), "pad texts to these lengths, such as 16,32,64 (default: the longest)", "L")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskOptions(ReadingOptions, BucketOptions):
+class TaskOptions(ReadingOptions):
     """Options of commands that evaluate a model on a task."""
 
     title: ClassVar[str] = "examples"
     model: str = argument("MODEL", MODEL, reads="model")
+    buckets: tuple[Size, ...] = option((), "pad texts to these lengths, such as 16,32,64 (default: the longest)", "L")
 
     def loaded(self) -> Model:
         """Return the model of the directory."""
@@ -176,10 +169,7 @@ class Timed:
 
 
 def open_model_and_task(options: TaskOptions, split: str = "validation") -> tuple[Model, Task]:
-    """Return the model directory and the task that the options name; the task has been found to fit the model.
-
-    A command that writes a model keeps this one; `task.fit(model)` may have another output.
-    """
+    """Return the model directory and the task, which fits the model; `task.fit(model)` may have another output."""
     from headjax.evaluation.specs import load_task
     from headjax.mesh.memory import memory_of
     from headjax.models.memory import check_batch
@@ -192,10 +182,8 @@ def open_model_and_task(options: TaskOptions, split: str = "validation") -> tupl
 
 
 def printed_metrics(metrics: Mapping[str, float], task: Task) -> dict[str, float]:
-    """Return the metrics that a table shows: perplexity per word only where the task's protocol counts words.
-
-    In source code, or in a language without spaces between words, white space does not separate words.
-    """
+    """Return the metrics that a table shows: perplexity per word only where the task's protocol counts words."""
+    # In source code, and in languages without spaces, white space does not separate words.
     counts_words = "words" in task.data.info.get("protocol", {})
     return {name: value for name, value in metrics.items() if name != "word_perplexity" or counts_words}
 

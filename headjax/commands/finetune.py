@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headjax.commands.examples import MODEL, WritingOptions
 from headjax.commands.made import Made, evaluate_each, made
-from headjax.commands.options import argument, option
+from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import found, table_of
 from headjax.commands.train import MAX_TIME, Run
 from headjax.core.errors import CheckpointError, HeadjaxError, require
 from headjax.core.fields import STEPS_END, Count, Listed, Positive, Size, Steps, shown
 from headjax.core.progress import Progress
-from headjax.core.task_names import OwnTask
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.storage.directories import remove_directory, replace_directory
@@ -37,6 +36,12 @@ CHECKPOINT_EVERY = 200
 RECORDS = 50
 """Approximate number of records of the training loss in a run."""
 
+LabelTask = Literal["classification", "pairs", "multi_label", "regression", "similarity"]
+"""Tasks whose files are tables with a label; `pairs` is a classification of pairs of texts."""
+
+OwnTask = Literal[LabelTask, "retrieval", "tokens", "questions", "translation", "text"]
+"""Tasks that a model can be fine-tuned for on one's own files."""
+
 
 def _task_name(text: str) -> str:
     """Return the task's name as typed."""
@@ -46,20 +51,12 @@ def _task_name(text: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(WritingOptions):
-    """Options of `headjax finetune`."""
+class OwnFiles(CommandOptions):
+    """Options that name the files to train on."""
 
-    model: str = argument("MODEL", f"{MODEL}, to start from", reads="model")
-    out: str = argument("OUT", "folder of the fine-tuned model", writes="new")
     train: str = option(help="table, SQuAD's JSON, or text to train on", metavar="FILE", reads="task")
     validation: str = option(
         "", "file to evaluate on (default: some of the training file is held out)", "FILE", reads="task"
-    )
-    teacher: str = option(
-        "",
-        f"{MODEL}, to distil from: its logits (temperature 2) count as much as the labels",
-        "MODEL",
-        reads="model",
     )
     task: OwnTask | None = option(
         None, "what to train for (default: by the file's columns and the model)", "NAME", read=_task_name
@@ -67,13 +64,27 @@ class Options(WritingOptions):
     columns: tuple[str, ...] = option(
         (), "columns of a table: TEXT,LABEL or TEXT,SECOND,LABEL or SOURCE,TARGET (default: by name)", "NAMES"
     )
+    length: Size | None = option(
+        None, "cut texts to N tokens (default: the model's positions, at most 512; questions 384, translations 128)"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(WritingOptions, OwnFiles):
+    """Options of `headjax finetune`."""
+
+    model: str = argument("MODEL", f"{MODEL}, to start from", reads="model")
+    out: str = argument("OUT", "folder of the fine-tuned model", writes="new")
+    teacher: str = option(
+        "",
+        f"{MODEL}, to distil from: its logits (temperature 2) count as much as the labels",
+        "MODEL",
+        reads="model",
+    )
     epochs: Positive = option(3.0, "times that every training example is read")
     steps: Steps | None = option(None, "train for N steps instead of epochs")
     batch_size: Size = option(16, "examples per step")
     learning_rate: Positive = option(5e-5, "peak learning rate, after a tenth of the steps; then a line down to 0", "R")
-    length: Size | None = option(
-        None, "cut texts to N tokens (default: the model's positions, at most 512; questions 384, translations 128)"
-    )
     evaluations: Listed = option(5, "points of the learning curve: evaluations at equal distances")
     keep: Literal["best", "last"] = option("best", "keep the weights of the best evaluation, or of the last step")
     seed: Count = option(0, "seed of the order of examples and of dropout")
@@ -116,47 +127,33 @@ def run(options: Options, progress: Progress) -> Found:
     if options.teacher and options.max_time is not None:
         raise HeadjaxError("--max-time: not with --teacher; --steps ends a distillation")
 
-    from headjax.commands.own_data import OwnFiles, infer_task
+    from headjax.commands.own_data import infer_task
     from headjax.evaluation.task import Evaluation, measure_of
-    from headjax.hub.either import kind_of_directory, read_model
-    from headjax.models.new_task import with_task
-    from headjax.models.tasks.classification import class_names, names_or_numbers
+    from headjax.hub.either import read_model
+    from headjax.models.tasks.classification import names_or_numbers
+    from headjax.training.recording import read_metrics
 
     model = read_model(options.model, progress=progress)
-    files = OwnFiles(
-        train=options.train,
-        validation=options.validation,
-        task=options.task,
-        columns=options.columns,
-        length=options.length or 0,
-    )
-    inferred = infer_task(model, files)
+    inferred = infer_task(model, options)
     data = inferred.data.load(model.tokenizer)
-    start, workdir = absolute(path_of(options.model).expanduser()), workdir_of(options.out)
-    imported = kind_of_directory(start) == "huggingface" and not options.teacher
-    if imported:  # runs start from directories of headjax
-        start = workdir.with_name(f"{workdir.name}.start")
-        model.save(start)
-    config = run_config(options, start, inferred, len(data.train))
-    curve: list[dict[str, float]] = []
+    config = run_config(options, _start(options, model), inferred, len(data.train))
     try:
         if options.teacher:
-            result, said = _distilled(
-                options, with_task(model, inferred.output) if inferred.output else model, data, config, progress
-            )
+            result, said = _distilled(options, model, data, config, progress)
         else:
-            result, curve, said = _trained(options, data, config, progress)
+            result, said = _trained(options, data, config, progress)
     except CheckpointError as error:
         raise HeadjaxError(f"{error} To start again, remove that folder.") from None
+    workdir = workdir_of(options.out)
+    curve = learning_curve(read_metrics(workdir / "metrics.jsonl"), options.batch_size / len(data.train))
     if result.finished or result.diverged is not None:
         remove_directory(workdir)
-        if imported:
-            remove_directory(start)
+        remove_directory(_copy(workdir))
     measure = measure_of(data)
     trained: Found = Found.of(
         result,
         options.out,
-        class_names(result.model.config) or names_or_numbers(result.model.config),
+        names_or_numbers(result.model.config),
         config.steps,
         task=inferred.task,
         examples={"train": len(data.train), "validation": len(data.validation)},
@@ -175,37 +172,50 @@ def run(options: Options, progress: Progress) -> Found:
     return dataclasses.replace(trained, **ending)
 
 
-def _trained(
-    options: Options, data: TaskData, config: TrainConfig, progress: Progress
-) -> tuple[TrainResult, list[dict[str, float]], str]:
-    """Train, write the model to OUT, and return the result with its learning curve and what is to be said of OUT."""
+def _start(options: Options, model: Model) -> Path:
+    """Return the directory that the run starts from: MODEL, or headjax's copy of a Hugging Face directory."""
+    from headjax.hub.either import kind_of_directory
+
+    start = absolute(path_of(options.model).expanduser())
+    if options.teacher or kind_of_directory(start) == "headjax":
+        return start
+    copy = _copy(workdir_of(options.out))
+    model.save(copy)
+    return copy
+
+
+def _copy(workdir: Path) -> Path:
+    return workdir.with_name(f"{workdir.name}.start")
+
+
+def _trained(options: Options, data: TaskData, config: TrainConfig, progress: Progress) -> tuple[TrainResult, str]:
+    """Train, write the model to OUT, and return the result with what is to be said of OUT."""
     from headjax.models.directory import LAYOUT
     from headjax.training.loop import train
-    from headjax.training.recording import read_metrics
 
-    workdir = workdir_of(options.out)
     seconds = None if options.max_time is None else 60.0 * options.max_time
-    result = train(config, workdir, data=data, progress=progress, max_seconds=seconds)
+    result = train(config, workdir_of(options.out), data=data, progress=progress, max_seconds=seconds)
     said = ""
     if result.path is not None and options.kind() == "headjax":
         replace_directory(result.path, path_of(options.out), LAYOUT)
     elif result.path is not None:
         said = options.write(result.model, progress)
-    curve = learning_curve(read_metrics(workdir / "metrics.jsonl"), options.batch_size / len(data.train))
-    return result, curve, said
+    return result, said
 
 
 def _distilled(
-    options: Options, student: Model, data: TaskData, config: TrainConfig, progress: Progress
+    options: Options, model: Model, data: TaskData, config: TrainConfig, progress: Progress
 ) -> tuple[TrainResult, str]:
     """Train with the teacher's answers beside the labels, write the model to OUT, and return what `_trained` does."""
     from headjax.evaluation.task import evaluate_task
     from headjax.hub.either import read_model
+    from headjax.models.new_task import with_task
     from headjax.training.checkpoints import Checkpoints
     from headjax.training.distillation import Distillation, distill
     from headjax.training.loop import TrainResult
 
     teacher = read_model(options.teacher)
+    student = with_task(model, config.task) if config.task else model
     task = _task(options, data)
     settings = Distillation(steps=config.steps, optimizer=config.optimizer, seed=config.seed)
     batches = task.train_batches(config.batch_size, seed=config.seed)
@@ -221,12 +231,12 @@ def _distilled(
         Checkpoints(workdir_of(options.out), keep=1) as checkpoints,
         progress("distilling", config.steps, "step") as bar,
     ):
-        model = distill(student, teacher, counted(), settings, checkpoints=checkpoints, progress=bar).model
+        tuned = distill(student, teacher, counted(), settings, checkpoints=checkpoints, progress=bar).model
     speed = tokens / (time.perf_counter() - started)
-    said = options.write(model, progress)
-    metrics = evaluate_task(model, task, batch_size=config.batch_size)
+    said = options.write(tuned, progress)
+    metrics = evaluate_task(tuned, task, batch_size=config.batch_size)
     steps = config.steps
-    return TrainResult(model, path_of(options.out), steps, metrics, speed, finished=True, kept_step=steps), said
+    return TrainResult(tuned, path_of(options.out), steps, metrics, speed, finished=True, kept_step=steps), said
 
 
 def _task(options: Options, data: TaskData) -> Task:
@@ -269,10 +279,7 @@ def run_config(options: Options, start: Path, inferred: InferredTask, examples: 
 
 
 def learning_curve(records: Sequence[Mapping[str, Any]], epochs_per_step: float) -> list[dict[str, float]]:
-    """Return the evaluations of a run: `step`, `epoch`, `train_loss` and the metrics on validation examples.
-
-    `train_loss` is the mean of the recorded losses since the evaluation before.
-    """
+    """Return the evaluations of a run, each with the mean of the losses recorded since the one before."""
     points: list[dict[str, float]] = []
     losses: list[float] = []
     for record in records:
@@ -290,10 +297,7 @@ def learning_curve(records: Sequence[Mapping[str, Any]], epochs_per_step: float)
 
 
 def best_point(curve: Sequence[Mapping[str, float]], headline: str, higher_is_better: bool) -> dict[str, Any] | None:
-    """Return the step, name and value of the best headline metric of a learning curve, the weights of which are kept.
-
-    None for a curve without that metric.
-    """
+    """Return the step, name and value of the best headline metric of a learning curve; None where it has none."""
     from headjax.training.workdir import rank
 
     measured = [point for point in curve if headline in point]

@@ -13,7 +13,6 @@ from headjax.commands.results import ABSENT, Result, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
-from headjax.models.config import ModelConfig
 from headjax.models.summary import LayerSummary, summarize
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -63,7 +62,15 @@ def run(options: Options, progress: Progress) -> Found:
         raise HeadjaxError("inspect: give a model directory or --config, one of them")
     if options.captured_variance and not options.model:
         raise HeadjaxError("--captured-variance: needs a model directory")
-    config = _from_directory(options.model) if options.model else _from_file(options)
+
+    from headjax.hub.either import read_config
+    from headjax.initialization import ModelSource
+    from headjax.training.config_file import load_config
+
+    if options.model:
+        config = read_config(options.model)
+    else:
+        config = ModelSource.of(load_config(options.config, options.overrides).to_dict()).architecture()
     ranks = _ranks(options.model) if options.captured_variance else ABSENT
     return Found(**summarize(config, options.length)._asdict(), captured_variance=ranks)
 
@@ -96,19 +103,6 @@ def _rank_table(ranks: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table
     rows = [(layer, *(found[part][share] for part in PARTS for share in shares)) for layer, found in ranks.items()]
     note = "Ranks that capture so much of the squared norm, of all heads together and of single heads (mean)."
     return Table(columns, rows, notes=(note,))
-
-
-def _from_directory(path: str) -> ModelConfig:
-    from headjax.hub.either import read_config
-
-    return read_config(path)
-
-
-def _from_file(options: Options) -> ModelConfig:
-    from headjax.initialization import ModelSource
-    from headjax.training.config_file import load_config
-
-    return ModelSource.of(load_config(options.config, options.overrides).to_dict()).architecture()
 
 
 def _layers(layers: Sequence[LayerSummary]) -> Table:

@@ -102,10 +102,7 @@ def made(
     evaluations: Sequence[Evaluation] = (),
     written: str | None = None,
 ) -> dict[str, Any]:
-    """Write the model, unless it is `written`, time both, and return the fields of `Made`.
-
-    `evaluations` are those of both models on the task, of the new one alone, or none.
-    """
+    """Write the model unless it is `written`, time both, and return the fields of `Made`."""
     from headjax.core.tensors import count
     from headjax.core.timing import processor
     from headjax.hub.either import bytes_of_weights, loading

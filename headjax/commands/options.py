@@ -59,10 +59,7 @@ def argument(metavar: str, help: str, default: Any = dataclasses.MISSING, **more
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommandOptions:
-    """Options of every command.
-
-    A class with a `title` has its options under that heading in the help.
-    """
+    """Options of every command; a class with a `title` has its own under that heading in the help."""
 
     title: ClassVar[str] = "options of every command"
     json: str | None = option(None, "write the result as JSON; - is stdout", "PATH", writes="file")
@@ -104,8 +101,7 @@ def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.Ar
 
 def declared(field: dataclasses.Field[Any]) -> Declared:
     """Return how a field was declared; one that is no option has no name and no paths."""
-    found: Declared = field.metadata.get("option", Declared())
-    return found
+    return field.metadata.get("option", Declared())
 
 
 def name_of(field: dataclasses.Field[Any]) -> str:
@@ -189,8 +185,7 @@ def _reader(hint: Any) -> Callable[[str], Any]:
     plain = _plain(hint)
     if typing.get_origin(plain) is tuple:
         return functools.partial(_parts, _plain(_item(plain)))
-    readers: dict[Any, Callable[[str], Any]] = {int: _whole_number, float: _number}
-    return readers.get(plain, _text)
+    return functools.partial(_number, plain) if plain in (int, float) else _text
 
 
 def _parts(item: Any, text: str) -> tuple[Any, ...]:
@@ -213,15 +208,8 @@ def _text(text: str) -> str:
     return text
 
 
-def _whole_number(text: str) -> int:
+def _number(kind: type, text: str) -> Any:
     try:
-        return int(text)
+        return kind(text)
     except ValueError:
-        raise ValueError(f"expected a whole number, got {text!r}") from None
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"expected a number, got {text!r}") from None
+        raise ValueError(f"expected a {'whole ' if kind is int else ''}number, got {text!r}") from None

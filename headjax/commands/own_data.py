@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
+from headjax.commands.finetune import LabelTask, OwnFiles, OwnTask
 from headjax.core.class_names import find_class, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.core.task_names import OwnTask
 from headjax.data.config import DataConfig, Opened
 from headjax.data.forms import Form, ImageForm, LabelledForm, MultiLabelForm, QuestionForm, SimilarityForm, TagForm
 from headjax.data.recognise import first_file, named_task, read_labels, recognise, table_columns
@@ -37,19 +37,12 @@ TRANSLATION_LENGTH = 128
 BUCKETS = (32, 64, 128, 256)
 """Lengths to which training batches are padded, as far as they are below the longest example's."""
 
+LABELLED: tuple[OwnTask, ...] = get_args(LabelTask)
+
 FAMILIES: dict[type, tuple[OwnTask, ...]] = {
-    EncoderConfig: (
-        "classification",
-        "pairs",
-        "multi_label",
-        "regression",
-        "similarity",
-        "retrieval",
-        "tokens",
-        "questions",
-    ),
+    EncoderConfig: (*LABELLED, "retrieval", "tokens", "questions"),
     EncoderDecoderConfig: ("translation",),
-    DecoderConfig: ("text", "classification", "pairs", "multi_label", "regression", "similarity"),
+    DecoderConfig: ("text", *LABELLED),
 }
 """Tasks by kind of model."""
 
@@ -59,17 +52,6 @@ DIVISIONS = {
     "questions": "questions, by the hash of their paragraph",
 }
 """What is held out of the training file, by form; of others rows by the hash of their first text."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OwnFiles:
-    """Files as a user names them."""
-
-    train: str
-    validation: str = ""
-    task: OwnTask | None = None
-    columns: tuple[str, ...] = ()
-    length: int = 0
 
 
 class InferredTask(NamedTuple):
@@ -90,7 +72,7 @@ def infer_task(model: Model, files: OwnFiles) -> InferredTask:
         raise HeadjaxError("MODEL: encoders, decoders and encoder-decoders of text are fine-tuned on files")
     if files.task is not None and files.task not in possible:
         raise HeadjaxError(f"--task: this model can be fine-tuned for {', '.join(possible)}, not for {files.task}")
-    request = Request(model, files.length)
+    request = Request(model, files.length or 0)
     request.tokenizer()
     name, columns, task = _named(model, files, possible)
     data = DataConfig(task=task, validation=files.validation, columns=columns)
@@ -129,7 +111,7 @@ def _named(model: Model, files: OwnFiles, possible: tuple[OwnTask, ...]) -> tupl
         formats = "a table (.tsv, .csv, .json, .jsonl, .parquet), a file in CoNLL's format or SQuAD's JSON"
         raise DataError(f"{path}: such a model is fine-tuned on {formats}")
     columns = _columns(files)
-    if name in ("classification", "pairs", "multi_label", "regression", "similarity") and files.task is None:
+    if name in LABELLED and files.task is None:
         columns = columns or table_columns(first_file(path))
         name = table_form(str(first_file(path)), columns, model, trains=True)
         _ask(name, columns, model, path)

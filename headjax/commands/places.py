@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from headjax.commands.options import CommandOptions, Read, declared, name_of
@@ -22,45 +22,33 @@ def check_inputs(options: CommandOptions) -> None:
     """Check that every input which a command names is there; its content is read later."""
     models_first = sorted(dataclasses.fields(options), key=lambda field: declared(field).reads != "model")
     for field in models_first:
-        check, value = CHECKS.get(declared(field).reads), getattr(options, field.name)
-        if check is None or not value or "://" in value:
+        reads, value = declared(field).reads, getattr(options, field.name)
+        if not reads or not value or "://" in value:
             continue
         try:
-            check(value)
+            _check(reads, value)
         except DataError as error:
             raise DataError(f"--calibration: {error}" if field.name == "calibration" else error) from None
 
 
-def _check_model(value: str) -> None:
-    check_model(path_of(value))
+def _check(reads: Read, value: str) -> None:
+    """Check an input, by what an option says that it reads."""
+    if reads == "model":
+        check_model(path_of(value))
+    elif reads == "file":
+        if not path_of(value).expanduser().exists():
+            raise DataError(f"{value}: no such file")
+    elif reads == "config":
+        from headjax.training.config_file import config_place
 
+        config_place(value)
+    elif reads == "task":
+        from headjax.data.recognise import check_task
+        from headjax.data.rows import SPLITS
 
-def _check_file(value: str) -> None:
-    if not path_of(value).expanduser().exists():
-        raise DataError(f"{value}: no such file")
+        if value not in SPLITS:  # of `--calibration`
+            check_task(value)
 
-
-def _check_task(value: str) -> None:
-    from headjax.data.recognise import check_task
-    from headjax.data.rows import SPLITS
-
-    if value not in SPLITS:  # of `--calibration`
-        check_task(value)
-
-
-def _check_config(value: str) -> None:
-    from headjax.training.config_file import config_place
-
-    config_place(value)
-
-
-CHECKS: Mapping[Read, Callable[[str], None]] = {
-    "model": _check_model,
-    "task": _check_task,
-    "config": _check_config,
-    "file": _check_file,
-}
-"""Check of an input, by what an option says that it reads."""
 
 RESULTS = (".json", ".html")
 """Endings of files that are replaced: nobody's data or texts have them."""

@@ -107,16 +107,16 @@ def _cell(value: Any) -> str:
 
 def _as_tsv(found: Sequence[Mapping[str, Any]]) -> str:
     """Return a table with a column for each class; tabs and line ends in texts become spaces."""
-    rows = [{**{k: v for k, v in row.items() if k != "probabilities"}, **_chances(row)} for row in found]
+    rows = [
+        {name: value for name, value in row.items() if name != "probabilities"}
+        | {f"p({name})": value for name, value in row.get("probabilities", {}).items()}
+        for row in found
+    ]
     lines = ["\t".join(rows[0])]
     for row in rows:
         cells = (one if isinstance(one, str) else json_text(one, ensure_ascii=False) for one in row.values())
         lines.append("\t".join(" ".join(cell.split()) for cell in cells))
     return "\n".join(lines) + "\n"
-
-
-def _chances(row: Mapping[str, Any]) -> dict[str, float]:
-    return {f"p({name})": value for name, value in row.get("probabilities", {}).items()}
 
 
 def _as_lines(found: Sequence[Mapping[str, Any]]) -> str:

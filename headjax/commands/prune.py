@@ -17,7 +17,7 @@ from headjax.commands.examples import (
 )
 from headjax.commands.made import Changed, evaluate_each, made, planned_exports
 from headjax.commands.options import argument, option
-from headjax.commands.results import ABSENT, NO_EXAMPLES, found, table_of
+from headjax.commands.results import ABSENT, found, table_of
 from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Count
 from headjax.core.progress import Progress
@@ -98,7 +98,7 @@ def run(options: Options, progress: Progress) -> Found:
     exports = planned_exports(options, model, config_after(model.config, lambda model: prune(model, likely)))
     removed, notes = _chosen(model, examples, options, progress)
     task = None if examples is None else examples.evaluation
-    more: dict[str, Any] = dict(NO_EXAMPLES)
+    more: dict[str, Any] = {}
     if examples is not None:
         more = examples.described(selection=options.reconstruct or not (options.named or options.by == "random"))
     more["about"] = (*more.get("about", ()), *notes)

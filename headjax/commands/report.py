@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headjax.commands.examples import ExamplesOptions, open_model_and_examples
 from headjax.commands.made import milliseconds
@@ -14,9 +14,6 @@ from headjax.commands.results import OnExamples, found
 from headjax.core.fields import Count, Listed, Size
 from headjax.core.progress import Progress
 from headjax.report.tables import Table
-
-if TYPE_CHECKING:
-    from headjax.head_report.study import HeadStudy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +42,7 @@ class Found(OnExamples):
     effects: Mapping[str, Any] = found("`effect`, `p_value` and `test` by mode")
     ablated_examples: int = found()
     curves: Mapping[str, Any] = found("points by order")
-    roles: Mapping[str, Any] = found("by head")
+    roles: Mapping[Any, Any] = found("by head")
     seconds: float = found()
     answer: str = found("how many heads can go, what that costs, and the command")
     report: str = found("the page", said="report")
@@ -81,30 +78,27 @@ def run(options: Options, progress: Progress) -> Found:
     described = examples.described()
     best = best_head_table(study)
     best = dataclasses.replace(best, notes=(*best.notes, *described["about"]))
-    shown = [curve_table(study), best]
-    return Found(**_to_json(study), **described, answer=told.text, report=str(page), shown=shown)
-
-
-def _to_json(study: HeadStudy) -> dict[str, Any]:
-    """Return the fields of a result about a study."""
-    effects = {
-        mode: {
-            "effect": found.effects(),
-            "p_value": {head: comparison.p_value for head, comparison in found.comparisons.items()},
-            "test": found.test,
-        }
-        for mode, found in study.effects.items()
-    }
-    return {
-        "baseline": study.baseline,
-        "examples": study.task.count(),
-        "metric": study.task.headline,
-        "best_heads": study.best,
-        "ordered_by": study.ordered_by,
-        "scores": study.scores,
-        "effects": effects,
-        "ablated_examples": study.few.count(),
-        "curves": study.curves,
-        "roles": study.roles,
-        "seconds": study.seconds,
-    }
+    return Found(
+        baseline=study.baseline,
+        examples=study.task.count(),
+        metric=study.task.headline,
+        best_heads=study.best,
+        ordered_by=study.ordered_by,
+        scores=study.scores,
+        effects={
+            mode: {
+                "effect": own.effects(),
+                "p_value": {head: comparison.p_value for head, comparison in own.comparisons.items()},
+                "test": own.test,
+            }
+            for mode, own in study.effects.items()
+        },
+        ablated_examples=study.few.count(),
+        curves=study.curves,
+        roles=study.roles,
+        seconds=study.seconds,
+        answer=told.text,
+        report=str(page),
+        shown=[curve_table(study), best],
+        **described,
+    )

@@ -85,16 +85,12 @@ class Result:
         return 0
 
 
-NO_EXAMPLES: Mapping[str, Any] = {"selection": None, "evaluation": None}
-"""Fields of a result `OnExamples` that read none."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnExamples(Result):
     """A result on the examples of a task."""
 
-    selection: Mapping[str, Any] | None = found()
-    evaluation: Mapping[str, Any] | None = found()
+    selection: Mapping[str, Any] | None = found(default=None)
+    evaluation: Mapping[str, Any] | None = found(default=None)
     about: Sequence[str] = ()
 
 

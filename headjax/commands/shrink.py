@@ -68,7 +68,7 @@ class Options(ExamplesOptions, WritingOptions):
     native: bool = option(False, "only forms, uniform ones, that servers of the model's family load")
     vocabulary: str = option(
         "", "first keep only the tokens of a text file (and special ones, and characters); with no budget that is all",
-        "CORPUS", reads=True,
+        "CORPUS", reads="path",
     )  # fmt: skip
     work: str | None = option(
         None, "folder that keeps measurements: a stopped run continues, another budget is chosen in seconds (default: "

@@ -139,8 +139,7 @@ def run(options: Options, progress: Progress) -> Found | ConfigFields:
     seconds = None if options.max_time is None else 60.0 * options.max_time
     result = train(config, options.workdir, progress=progress, profiled=options.profile_steps, max_seconds=seconds)
     names = class_names(result.model.config)
-    made: Found = Found.of(result, result.path, names, config.steps, extended_from=result.extended_from)
-    return made
+    return Found.of(result, result.path, names, config.steps, extended_from=result.extended_from)
 
 
 def _config_fields(options: Options) -> ConfigFields:

@@ -28,23 +28,14 @@ from headjax.models.model import Model
 
 
 class Captured(NamedTuple):
-    """Cumulative captured variance of one layer (Cordonnier et al. 2020, figure 1).
+    """Shares of a layer's squared norm that the best of rank 1, 2, ... capture (Cordonnier et al. 2020, figure 1)."""
 
-    Each curve holds the share of the squared Frobenius norm that the best approximation of rank 1, 2, ... captures. It
-    is a NumPy array that increases to 1.
-
-    Attributes:
-        query, key: `[rank]`, for W_Q and W_K of all heads side by side.
-        product: `[rank]`, for their product W_Q W_K^T, which is the sum over heads.
-        query_by_head, key_by_head, product_by_head: `[heads, head_dim]`, for every W_Q^h, W_K^h and W_Q^h W_K^hT.
-    """
-
-    query: np.ndarray
-    key: np.ndarray
-    product: np.ndarray
-    query_by_head: np.ndarray
-    key_by_head: np.ndarray
-    product_by_head: np.ndarray
+    query: np.ndarray  # [rank], W_Q of all heads side by side
+    key: np.ndarray  # [rank], W_K of all heads side by side
+    product: np.ndarray  # [rank], W_Q W_K^T, the sum over heads
+    query_by_head: np.ndarray  # [heads, head_dim]
+    key_by_head: np.ndarray  # [heads, head_dim]
+    product_by_head: np.ndarray  # [heads, head_dim], W_Q^h W_K^hT
 
 
 def captured_variance(

@@ -24,38 +24,22 @@ FOLDS = 4
 
 
 class Moments(NamedTuple):
-    """Moments of one attention layer's inputs over all tokens except padding. NumPy, float64.
+    """Moments of one attention layer's inputs over all tokens except padding. NumPy, float64."""
 
-    Attributes:
-        query_mean: `[width]`, mean input of the queries.
-        query_covariance: `[width, width]`, covariance about that mean.
-        key_mean: `[memory width]`, mean input of keys and values.
-        key_covariance: `[memory width, memory width]`, covariance about that mean.
-        key_within: `[memory width, memory width]`, covariance about the mean of each sequence. The softmax depends on
-            this one alone, because the mean key of a sequence adds the same to all logits of a row.
-    """
-
-    query_mean: np.ndarray
-    query_covariance: np.ndarray
-    key_mean: np.ndarray
-    key_covariance: np.ndarray
-    key_within: np.ndarray
+    query_mean: np.ndarray  # [width]
+    query_covariance: np.ndarray  # [width, width], about that mean
+    key_mean: np.ndarray  # [memory width], of keys and values
+    key_covariance: np.ndarray  # [memory width, memory width], about that mean
+    key_within: np.ndarray  # about the mean of each sequence, which adds the same to all logits of a row
 
 
 class Calibration(NamedTuple):
-    """Calibration batches and their moments.
-
-    Attributes:
-        batches: all of them.
-        judged: those that choices are made on: the last of every four.
-        moments: moments over all batches, by (head stack, layer).
-        fitted: moments over the batches that are not judged.
-    """
+    """Calibration batches and their moments by (head stack, layer)."""
 
     batches: Sequence[Batch]
-    judged: Sequence[Batch]
-    moments: Mapping[tuple[str, int], Moments]
-    fitted: Mapping[tuple[str, int], Moments]
+    judged: Sequence[Batch]  # those that choices are made on: the last of every four
+    moments: Mapping[tuple[str, int], Moments]  # over all batches
+    fitted: Mapping[tuple[str, int], Moments]  # over those that are not judged
 
 
 class Root(NamedTuple):
@@ -66,11 +50,8 @@ class Root(NamedTuple):
 
 
 def covariance_root(covariance: np.ndarray, ridge: float = 1e-4) -> Root:
-    """Return the symmetric square root of a covariance whose eigenvalues are raised by `ridge` times their mean.
-
-    Minimising ||C^(1/2) (W - W')|| minimises the mean squared error of x W over inputs of covariance C. The ridge keeps
-    a weight on directions that do not occur in the calibration batches.
-    """
+    """Return the symmetric square root of a covariance whose eigenvalues are raised by `ridge` times their mean."""
+    # ||C^(1/2) (W - W')||^2 is the mean squared error of x W; the ridge weighs directions that no batch has.
     found = _root(np.ascontiguousarray(covariance, np.float64).tobytes(), ridge)
     return Root(*(jnp.asarray(matrix, jnp.float32) for matrix in found))
 
@@ -89,10 +70,7 @@ def _root(covariance: bytes, ridge: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def calibrate(model: Model, batches: Iterable[Batch], progress: Update = lambda done, values: None) -> Calibration:
-    """Run a model over calibration batches once, and keep the sums that conversions need.
-
-    Fewer than four batches are cut into four by their examples.
-    """
+    """Run a model over calibration batches once; fewer than four of them are cut into four by their examples."""
     given = list(batches)
     parts = given if len(given) >= FOLDS else [part for batch in given for part in _parts(batch)]
     judged = parts[FOLDS - 1 :: FOLDS]
@@ -109,10 +87,7 @@ def calibrate(model: Model, batches: Iterable[Batch], progress: Update = lambda 
 
 
 def collect(model: Model, batches: Iterable[Batch]) -> dict[tuple[str, int], Moments]:
-    """Return the moments of every attention layer's inputs, by (head stack, layer).
-
-    Layers that share their parameters share their moments, which are taken over the inputs of all of them.
-    """
+    """Return the moments of every attention layer's inputs; layers that share their parameters share their moments."""
     return _by_layer(model, _sums(model, batches))
 
 

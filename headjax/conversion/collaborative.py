@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -80,10 +80,24 @@ class ToCollaborative(Target):
         source = site.multi_head
         exact = self.shared_dim == source.num_heads * source.head_dim
         approximation = None if exact else factors.products()
-        fields = shared_key_fields(source, content_bias=has_content_bias(site, approximation))
-        params = shared_key_params(site, approximation)
+        content = _content_bias(site, approximation)
+        names = ("value", "output", "value_bias")
+        params: Params = {name: site.params[name] for name in names if name in site.params}
         params |= {"query": factors.left, "key": factors.right, "mixing": factors.mixing}
-        return site.becoming(Kind(CollaborativeAttention, shared_dim=self.shared_dim, **fields), params)
+        if content is not None:
+            params["content_bias"] = content
+        config = Kind(
+            CollaborativeAttention,
+            num_heads=source.num_heads,
+            head_ids=source.head_ids,
+            shared_dim=self.shared_dim,
+            head_dim=source.head_dim,
+            value_dim=source.values,
+            content_bias=content is not None,
+            value_bias=source.projection_bias,
+            output_bias=source.output_bias,
+        )
+        return site.becoming(config, params)
 
 
 def same_shapes(sites: Sequence[Site]) -> list[list[int]]:
@@ -113,13 +127,10 @@ def carried_scale(attention: Kind) -> float:
 
 
 def roots(site: Site) -> tuple[Root, Root] | None:
-    """Return the roots of the covariances that weight the inputs of queries and keys; None without calibration.
-
-    Queries count about their mean, because the mean query's logits go exactly into the content bias. Keys count about
-    the mean of their sequence, which adds the same to all logits of a row.
-    """
+    """Return the roots of the covariances that weight the inputs of queries and keys; None without calibration."""
     if site.moments is None:
         return None
+    # The mean query's logits go exactly into the content bias; the mean key of a sequence adds the same to a whole row.
     return covariance_root(site.moments.query_covariance), covariance_root(site.moments.key_within)
 
 
@@ -134,44 +145,18 @@ def weighted(products: Products, weights: tuple[Root, Root] | None) -> Products:
     return Products(left, right)
 
 
-def shared_key_fields(attention: Kind, *, content_bias: bool) -> dict[str, Any]:
-    """Return the fields that collaborative attention takes over from a multi-head layer."""
-    return {
-        "num_heads": attention.num_heads,
-        "head_ids": attention.head_ids,
-        "value_dim": attention.values,
-        "head_dim": attention.head_dim,
-        "content_bias": content_bias,
-        "value_bias": attention.projection_bias,
-        "output_bias": attention.output_bias,
-    }
-
-
-def shared_key_params(site: Site, approximation: Products | None) -> Params:
-    """Return values, output and content bias of the converted layer.
-
-        u_h = W_K^h b_Q^h + (T_h - T'_h)^T mean(x)
-
-    The first term is the part of b_Q in the logits (section 3.3 of the paper; b_K adds the same to a whole row and is
-    dropped). The second makes the mean query's logits exact when the site is calibrated.
-    """
-    names = ("value", "output", "value_bias")
-    kept: Params = {name: site.params[name] for name in names if name in site.params}
-    if not has_content_bias(site, approximation):
-        return kept
+def _content_bias(site: Site, approximation: Products | None) -> jax.Array | None:
+    """Return u_h = W_K^h b_Q^h + (T_h - T'_h)^T mean(x), the second term if calibrated; None where both vanish."""
+    corrected = site.moments is not None and approximation is not None
+    if not corrected and not site.multi_head.projection_bias:
+        return None
     exact = scaled_query_key(site)
     bias = bias_or_zeros(site, "query") * carried_scale(site.multi_head)
     content = jnp.einsum("mhd,hd->mh", exact.right, bias, precision="highest")
     if site.moments is not None and approximation is not None:
         mean = jnp.asarray(site.moments.query_mean, jnp.float32)
         content = content + _seen_by(exact, mean) - _seen_by(approximation, mean)
-    return kept | {"content_bias": content}
-
-
-def has_content_bias(site: Site, approximation: Products | None) -> bool:
-    """Return whether a converted layer needs a content bias."""
-    corrected = site.moments is not None and approximation is not None
-    return corrected or site.multi_head.projection_bias
+    return content
 
 
 def _seen_by(products: Products, query: jax.Array) -> jax.Array:

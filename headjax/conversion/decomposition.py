@@ -16,17 +16,11 @@ from headjax.core.fields import Checked, NotNegative, Size
 
 
 class CP(NamedTuple):
-    """T_h = P diag(m_h) S^T: a sum of `rank` outer products (Cordonnier et al. 2020, section 3.3).
+    """T_h = P diag(m_h) S^T: a sum of `rank` outer products (Cordonnier et al. 2020, section 3.3)."""
 
-    Attributes:
-        left: P `[..., rows, rank]`, the shared query projection.
-        mixing: M `[..., heads, rank]`.
-        right: S `[..., columns, rank]`, the shared key projection.
-    """
-
-    left: jax.Array
-    mixing: jax.Array
-    right: jax.Array
+    left: jax.Array  # P [..., rows, rank], the shared query projection
+    mixing: jax.Array  # M [..., heads, rank]
+    right: jax.Array  # S [..., columns, rank], the shared key projection
 
     def products(self) -> Products:
         """Return the same tensor as products: A_h = P diag(m_h), B_h = S."""
@@ -42,42 +36,26 @@ class CP(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Result of one round of alternating least squares.
-
-    Attributes:
-        factors: New factors.
-        squared_error: ||T - T'||^2 - ||T||^2, up to rounding.
-        squared_size: Sum over components of their squared norms.
-    """
+    """Result of one round of alternating least squares."""
 
     factors: CP
-    squared_error: jax.Array
-    squared_size: jax.Array
+    squared_error: jax.Array  # ||T - T'||^2 - ||T||^2, up to rounding
+    squared_size: jax.Array  # sum over components of their squared norms
 
 
 class Damping(NamedTuple):
-    """Damping of a sweep, relative to the diagonal of its equations.
+    """Damping of a sweep, relative to the diagonal of its equations."""
 
-    Attributes:
-        ridge: Weight of the components' squared norms in the sum that a sweep minimises. Without it components can grow
-            without bound while they cancel each other, because the tensors of a given rank form no closed set.
-        proximal: Weight of the distance to the old factor. It keeps the equations solvable, moves no fixed point and
-            cannot raise the error.
-    """
-
+    # Weight of the components' squared norms. Without it they can grow without bound while they cancel each other.
     ridge: jax.Array
+    # Weight of the distance to the old factor, which keeps the equations solvable and moves no fixed point.
     proximal: jax.Array
 
 
 def sweep(products: Products, factors: CP, damping: Damping) -> Sweep:
-    """Run one round of regularised alternating least squares: P, then S, then M, each the best for the other two.
-
-        minimise  sum_h ||A_h B_h^T - P diag(m_h) S^T||^2 + ridge * sum_r ||p_r||^2 ||m_r||^2 ||s_r||^2
-
-    With the others fixed and no ridge, P solves P (M^T M * S^T S) = sum_h A_h (B_h^T S diag(m_h)), and likewise S and M
-    (* is by element). The sums run over the factors A_h, B_h and Gram matrices of size rank, which takes rows * heads *
-    dim * rank operations; with the tensor itself they would be heads / 2 times as many.
-    """
+    """Run one round of regularised alternating least squares: P, then S, then M, each the best for the other two."""
+    # minimise  sum_h ||A_h B_h^T - P diag(m_h) S^T||^2 + ridge * sum_r ||p_r||^2 ||m_r||^2 ||s_r||^2
+    # Without the ridge P solves P (M^T M * S^T S) = sum_h A_h (B_h^T S diag(m_h)), * by element; likewise S and M.
     left, mixing, right = factors
     a, b = products
     mixing_gram, right_gram = gram(mixing), gram(right)
@@ -94,10 +72,7 @@ def sweep(products: Products, factors: CP, damping: Damping) -> Sweep:
 
 
 def _improve(factor: jax.Array, target: jax.Array, normal: jax.Array, damping: Damping) -> jax.Array:
-    """Return the X with X normal = target, where `normal` is positive semidefinite up to rounding.
-
-    X is computed as a correction of the old factor, so that rounding in the inverse cannot accumulate in the factor.
-    """
+    """Return the X with X normal = target, as a correction of the old factor, in which rounding cannot accumulate."""
     diagonal = jnp.maximum(jnp.diagonal(normal), 1e-30)
     scale = jax.lax.rsqrt(diagonal)
     identity = jnp.eye(normal.shape[0], dtype=normal.dtype)
@@ -109,11 +84,7 @@ def _improve(factor: jax.Array, target: jax.Array, normal: jax.Array, damping: D
 
 
 def concatenation(products: Products, rank: int) -> CP:
-    """Start from the heads side by side, each with its own dimensions, of which the `rank` largest are kept.
-
-    The singular values of all heads' slices compete for a place. At the full rank heads * dim this is the tensor
-    itself, with blocks of ones as mixing (section 3.1 of the paper).
-    """
+    """Return the heads' dimensions side by side, the `rank` of the largest singular values (section 3.1)."""
     left, values, right = head_svd(products)
     heads, dim = values.shape
     order = jnp.argsort(-values.reshape(-1), stable=True)[:rank]
@@ -151,30 +122,20 @@ class Solver(Checked):
 
 
 class Fit(NamedTuple):
-    """Decomposition of one tensor, or of several along a leading axis.
-
-    Attributes:
-        factors: Best factors found.
-        errors: `[..., sweeps]`, relative error ||T - T'|| / ||T|| after every sweep; the last one repeats after the
-            stop. Values below about 1e-3 are rounding; `headjax.conversion.products.relative_distance` is exact.
-        sweeps: `[...]`, number of sweeps taken.
-    """
+    """Decomposition of one tensor, or of several along a leading axis."""
 
     factors: CP
-    errors: jax.Array
-    sweeps: jax.Array
+    errors: jax.Array  # [..., sweeps], ||T - T'|| / ||T|| after each, the last one repeated; below 1e-3 rounding
+    sweeps: jax.Array  # [...], number of sweeps taken
 
 
 class _State(NamedTuple):
-    """State between two sweeps: the best point x, the extrapolated point y, and the numbers of the next step.
-
-    `value` is the squared error of x and `size` the squared norms of its components, both relative to ||T||^2.
-    """
+    """State between two sweeps: the best point x, the extrapolated point y, and the numbers of the next step."""
 
     best: CP
     point: CP
-    value: jax.Array
-    size: jax.Array
+    value: jax.Array  # squared error of x over ||T||^2
+    size: jax.Array  # squared norms of its components over ||T||^2
     momentum: jax.Array
     proximal: jax.Array
     errors: jax.Array
@@ -249,10 +210,7 @@ def _against(new: CP, point: CP, best: CP) -> jax.Array:
 
 
 def decompose(products: Products, rank: int, solver: Solver = Solver()) -> Fit:
-    """Approximate every layer's T_h = A_h B_h^T by P diag(m_h) S^T of the given rank, in float32.
-
-    minimise  sum_h ||A_h B_h^T - P diag(m_h) S^T||^2
-    """
+    """Approximate every layer's T_h = A_h B_h^T by the nearest P diag(m_h) S^T of the given rank, in float32."""
     require(1 <= rank <= products.max_rank, "rank", f"must be from 1 to heads * dim = {products.max_rank}, got {rank}")
     with one_blas_thread():
         return jax.block_until_ready(fit_layers(products, rank, solver))

@@ -62,11 +62,7 @@ class ToDeep(Restructuring):
 
 
 def layer_gap(whole: TransformerLayer, parts: Sequence[TransformerLayer], seed: int = 0) -> float:
-    """Return ||y - y'|| / ||y|| of the outputs y of a layer and y' of the layers in its place.
-
-    Inputs are standard normal vectors, normalised as the layer's own outputs are (post-norm). The encoder output that
-    cross-attention reads is drawn in the same way. Attention is not masked.
-    """
+    """Return ||y - y'|| / ||y|| of the outputs y of a layer and y' of those in its place, for random inputs."""
     inputs, memory = jax.random.normal(jax.random.key(seed), (2, EXAMPLES, LENGTH, whole.attention.width))
     if whole.config.residual not in BEFORE:
         norm = whole.feed_forward_residual.norm

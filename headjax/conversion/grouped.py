@@ -27,6 +27,7 @@ from headjax.conversion.target import (
     bias_or_zeros,
     copied_keys,
     multi_head_of,
+    shared_fields,
 )
 from headjax.conversion.turned_keys import fit_turning, turning_losses
 from headjax.conversion.turning import turns, turns_whole
@@ -98,16 +99,8 @@ class ToGrouped(Target):
         biased = source.projection_bias or (fits and site.moments is not None)
         config = Kind(
             GroupedAttention,
-            num_heads=source.num_heads,
-            head_ids=_moved(source, order),
             kv_heads=self.kv_heads,
-            head_dim=source.head_dim,
-            value_dim=source.value_dim,
-            scale=source.scale,
-            projection_bias=biased,
-            output_bias=source.output_bias,
-            rotary=source.rotary,
-            **norms,
+            **shared_fields(source) | {"head_ids": _moved(source, order), "projection_bias": biased} | norms,
         )
         params |= {name: site.params[name] for name in NORMS if name in site.params}
         weights = declared(config.module(params["query"].shape[0], params["key"].shape[0]))
@@ -121,21 +114,17 @@ class ToGrouped(Target):
 
 
 def head_distances(site: Site, pooling: str) -> np.ndarray:
-    """Return the cost `[heads, heads]` of sharing a key and a value between two heads, relative to squared norms.
-
-    For `fitted` the cost is the error of the best shared key and value, for `mean` the distance of two heads' keys and
-    values. Keys and values count alike. In a calibrated site the covariance of the inputs weights both.
-    """
+    """Return the cost `[heads, heads]` of sharing a key and a value: the error of the best, or the distance of both."""
     keys, values = (np.asarray(losses, np.float64) for losses in sharing_losses(site))
     source = _source(site)
     if _normalises(source):
-        keys = _pair_distances(_keys(site) / _sizes(site)[:, None, None])
+        keys = _pair_distances(_seen(site, "key") / _sizes(site)[:, None, None])
     elif pooling == "fitted" and turns_whole(source):
         keys = turning_losses(site)
     elif pooling != "fitted" or turns(source):
-        keys = _pair_distances(_keys(site))
+        keys = _pair_distances(_seen(site, "key"))
     if pooling != "fitted":
-        values = _pair_distances(_values(site))
+        values = _pair_distances(_seen(site, "value"))
     distances = keys + values
     return (distances + distances.T) / 2.0
 
@@ -170,20 +159,13 @@ def _weights(site: Site) -> Params:
     return site.params | {f"{name}_bias": bias_or_zeros(site, name) for name in ("query", "key", "value")}
 
 
-def _keys(site: Site) -> jax.Array:
-    """Return the keys `[heads, rows, head_dim]` that heads are compared by."""
-    key = site.params["key"]
+def _seen(site: Site, name: str) -> jax.Array:
+    """Return the keys or values `[heads, rows, size]` that heads are compared by."""
+    weight = site.params[name]
     if site.moments is not None:
-        key = jnp.tensordot(covariance_root(site.moments.key_within).root, key, 1)
-    return jnp.swapaxes(key, 0, 1)
-
-
-def _values(site: Site) -> jax.Array:
-    """Return the values `[heads, rows, value_dim]` that heads are compared by."""
-    value = site.params["value"]
-    if site.moments is not None:
-        value = jnp.tensordot(covariance_root(site.moments.key_covariance).root, value, 1)
-    return jnp.swapaxes(value, 0, 1)
+        covariance = site.moments.key_within if name == "key" else site.moments.key_covariance
+        weight = jnp.tensordot(covariance_root(covariance).root, weight, 1)
+    return jnp.swapaxes(weight, 0, 1)
 
 
 def _pair_distances(matrices: jax.Array) -> np.ndarray:
@@ -203,12 +185,7 @@ def _normalises(attention: Kind) -> bool:
 
 def _sizes(site: Site) -> jax.Array:
     """Return the root mean square of every head's key, `[heads]`, times a number that all heads share."""
-    return jnp.maximum(_norms(extended(site, "key").rows), 1e-30)
-
-
-def _norms(weight: jax.Array) -> jax.Array:
-    """Return the Frobenius norm of every head's `[inputs, dim]`."""
-    return jnp.sqrt(jnp.square(weight).sum(axis=(0, 2)))
+    return jnp.maximum(jnp.sqrt(jnp.square(extended(site, "key").rows).sum(axis=(0, 2))), 1e-30)
 
 
 def _moved(source: Kind, order: Sequence[int]) -> tuple[int, ...] | None:

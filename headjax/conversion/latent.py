@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.conversion.calibration import Moments, Root, covariance_root
+from headjax.conversion.calibration import covariance_root
 from headjax.conversion.products import gain, gram
 from headjax.conversion.target import (
     Site,
@@ -136,17 +136,13 @@ def must_rebuild(attention: Kind) -> bool:
 
 
 def _turned_grams(source: Kind, site: Site) -> jax.Array:
-    """Return G_h `[heads, dim, dim]`: an error e of a key costs e^T G_h e in logits, as a mean over distances.
-
-    G_h = mean over t of R(t) E[q_h q_h^T] R(t)^T with the rotation R(t) by t positions, and q_h normalised where
-    queries are. An error before the normalisation of keys is divided by their root mean square.
-    """
+    """Return G_h = mean over t of R(t) E[q_h q_h^T] R(t)^T, by which an error e of a key costs e^T G_h e in logits."""
     query = _read(site)
     if source.of is GroupedAttention and source.query_norm is not None:
         query = query / _root_mean_square(query) * gain(site.module.query_norm)
-    if source.of is GroupedAttention and source.key_norm is not None:
+    if source.of is GroupedAttention and source.key_norm is not None:  # errors are divided by the keys' size
         key = site.params["key"]
-        key = key if site.moments is None else jnp.tensordot(_key_root(site.moments).root, key, 1)
+        key = key if site.moments is None else jnp.tensordot(covariance_root(site.moments.key_covariance).root, key, 1)
         size = jnp.take(_root_mean_square(key), jnp.asarray(source.groups), axis=1)
         factor = gain(site.module.key_norm) / size
     else:
@@ -184,14 +180,10 @@ def _read(site: Site) -> jax.Array:
     return jnp.einsum("de,ehi->dhi", covariance_root(second).root, site.params["query"])
 
 
-def _key_root(moments: Moments) -> Root:
-    return covariance_root(moments.key_covariance)
-
-
 def _factors(site: Site, rank: int, weights: tuple[jax.Array, ...] | None) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return W_C `[memory width, rank]`, W_UK `[rank, heads, head_dim]` and W_UV `[rank, heads, value_dim]`."""
     key, value = site.params["key"], site.params["value"]
-    root = None if site.moments is None else _key_root(site.moments)
+    root = None if site.moments is None else covariance_root(site.moments.key_covariance)
     parts = [made.reshape(made.shape[0], -1) for made in (key, value)]
     if weights is not None:
         parts = [_counted(made, grams) for made, grams in zip((key, value), weights, strict=True)]
@@ -213,10 +205,7 @@ def _counted(made: jax.Array, grams: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=(1,))
 def low_rank(matrix: jax.Array, rank: int) -> tuple[jax.Array, jax.Array]:
-    """Return the best X Y of a rank for a `[rows, columns]` matrix: X `[rows, rank]` orthonormal, Y `[rank, columns]`.
-
-    Columns beyond the matrix's own size are zero.
-    """
+    """Return the best X Y of a rank for a matrix: X `[rows, rank]` orthonormal, Y `[rank, columns]`."""
     with jax.default_matmul_precision("highest"):
         u, values, vt = jnp.linalg.svd(matrix, full_matrices=False)
         left, right = u[:, :rank], values[:rank, None] * vt[:rank]

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.conversion.calibration import Calibration, Moments, calibrate, covariance_root
+from headjax.conversion.calibration import Calibration, Moments, calibrate
+from headjax.conversion.collaborative import roots, weighted
 from headjax.conversion.named import describe, parse_target
 from headjax.conversion.products import Products, query_key, relative_distance, value_output
 from headjax.conversion.target import (
@@ -73,7 +74,10 @@ def convert(
     if isinstance(to, Restructuring):
         return Conversion(*to.restructure(model, stacks, layers, seed))
     targets = _targets(model, to, stacks, layers)
-    calibration = _calibration(model, batches)
+    if batches is None or isinstance(batches, Mapping):
+        calibration = Calibration((), (), batches or {}, {})
+    else:
+        calibration = batches if isinstance(batches, Calibration) else calibrate(model, batches)
     if reconstruct and not calibration.batches:
         raise ConfigError("reconstruct: needs calibration batches")
     chosen, divergences = (targets, {}) if plain else _chosen(model, targets, calibration, seed)
@@ -104,8 +108,7 @@ def planned(
         targets = _targets(model, target.planned(), stacks, layers)
 
         def put(found: LayerModule) -> AttentionModule:
-            module: AttentionModule = found.module
-            own = targets.get((found.stack, found.layer))
+            own, module = targets.get((found.stack, found.layer)), found.module
             return module if own is None else _put_back(module, own.convert([Site(own.start(module))], 0)[0])
 
         return map_attention(model, put)
@@ -151,8 +154,7 @@ def _build(
 
     def put(found: LayerModule) -> AttentionModule:
         new = converted.get((found.stack, found.layer))
-        module: AttentionModule = found.module
-        return module if new is None else _put_back(module, new)
+        return found.module if new is None else _put_back(found.module, new)
 
     return map_attention(model, put), errors
 
@@ -199,16 +201,6 @@ def _targets(
     return targets
 
 
-def _calibration(
-    model: Model, batches: Iterable[Batch] | Mapping[HeadLayer, Moments] | Calibration | None
-) -> Calibration:
-    if isinstance(batches, Calibration):
-        return batches
-    if batches is None or isinstance(batches, Mapping):
-        return Calibration((), (), batches or {}, {})
-    return calibrate(model, batches)
-
-
 def _converted(
     sites: Mapping[HeadLayer, Site], targets: Mapping[HeadLayer, Target], seed: int, plain: bool
 ) -> dict[HeadLayer, AttentionModule]:
@@ -239,13 +231,8 @@ def _error(place: HeadLayer, site: Site, converted: AttentionModule) -> LayerErr
     old, new = query_key(site.module), _reordered(query_key(converted), order)
     values = value_output(site.module), _reordered(value_output(converted), order)
     logit_error = None
-    if site.moments is not None:
-        weights = (covariance_root(site.moments.query_covariance), covariance_root(site.moments.key_within))
-        seen = [
-            Products(*(jnp.tensordot(weight.root, side, 1) for weight, side in zip(weights, products, strict=True)))
-            for products in (old, new)
-        ]
-        logit_error = float(relative_distance(*seen))
+    if (weights := roots(site)) is not None:
+        logit_error = float(relative_distance(weighted(old, weights), weighted(new, weights)))
     return LayerError(*place, float(relative_distance(old, new)), float(relative_distance(*values)), logit_error)
 
 

@@ -71,7 +71,8 @@ class ToFixed(Target):
         if rotary is not None and rotary.dim is None:
             # Appended dimensions must neither turn nor change the rates of the others.
             rotary = dataclasses.replace(rotary, dim=source.head_dim)
-        biased = source.projection_bias or (site.moments is not None and self._shrinks(source))
+        shrinks = self.head_dim < source.head_dim or self.values < source.values
+        biased = source.projection_bias or (site.moments is not None and shrinks)
         params, frequencies = dict(site.params), None
         heads = [(head,) for head in range(source.num_heads)]
         if self.head_dim < source.head_dim and turns(source):
@@ -95,9 +96,6 @@ class ToFixed(Target):
         held = flatten(padded)
         made = {path: held[path] if path in held else jnp.zeros(one.shape) for path, one in weights.items()}
         return site.becoming(config, nested(made))
-
-    def _shrinks(self, source: Kind) -> bool:
-        return self.head_dim < source.head_dim or self.values < source.values
 
 
 def _padded(params: Params, head_dim: int, value_dim: int) -> Params:

@@ -24,18 +24,10 @@ Tree = TypeVar("Tree")
 
 
 class Products(NamedTuple):
-    """Tensor of slices T_h = A_h B_h^T, held as its factors.
+    """Tensor of slices T_h = A_h B_h^T, held as its factors: W_Q^h W_K^hT of logits, W_V^h W_O^h of outputs."""
 
-    Logits and outputs of every formulation are such tensors: W_Q^h W_K^hT gives the logit of a query and a key,
-    W_V^h W_O^h the output for an input. Two layers compute the same exactly when their slices are equal.
-
-    Attributes:
-        left: A `[..., rows, heads, dim]`.
-        right: B `[..., columns, heads, dim]`.
-    """
-
-    left: jax.Array
-    right: jax.Array
+    left: jax.Array  # A [..., rows, heads, dim]
+    right: jax.Array  # B [..., columns, heads, dim]
 
     @property
     def num_heads(self) -> int:
@@ -63,11 +55,8 @@ def squared_norm(products: Products) -> jax.Array:
 
 
 def squared_distance(products: Products, others: Products) -> jax.Array:
-    """Return sum_h ||T_h - T'_h||^2 of two tensors of equal shape.
-
-    Slices are subtracted one at a time: an expansion into inner products would lose everything below the square root
-    of the rounding error.
-    """
+    """Return sum_h ||T_h - T'_h||^2 of two tensors of equal shape."""
+    # Slices are subtracted: inner products would lose everything below the square root of the rounding error.
     left, right = products.by_head()
     other_left, other_right = others.by_head()
 
@@ -103,11 +92,9 @@ def project(factors: jax.Array, basis: jax.Array) -> jax.Array:
 
 
 def qr_of_both(left: jax.Array, right: jax.Array) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-    """Return (Q, R) of `[heads, rows, dim]` and of `[heads, columns, dim]`, computed in one batched call.
-
-    Independent factorisations inside a jitted function run at the same time on CPUs, where two batched ones of BERT's
-    size have been seen never to finish (jax 0.10.2, two cores). Zero rows change neither R nor the other rows of Q.
-    """
+    """Return (Q, R) of `[heads, rows, dim]` and of `[heads, columns, dim]`, computed in one batched call."""
+    # Two batched ones of BERT's size at a time have been seen never to finish on a CPU (jax 0.10.2, two cores). Zero
+    # rows change neither R nor the other rows of Q.
     rows, columns = left.shape[1], right.shape[1]
     longest = max(rows, columns)
     padded = [jnp.pad(side, ((0, 0), (0, longest - side.shape[1]), (0, 0))) for side in (left, right)]
@@ -122,11 +109,7 @@ def in_float32(tree: Tree) -> Tree:
 
 
 def query_key(module: AttentionModule) -> Products:
-    """Return the bilinear forms of the logits, x T_h y^T: T_h = scale * W_Q^h W_K^hT or its counterpart.
-
-    Biases do not count. With rotary embeddings the form is the one between equal positions. Of the normalisation of
-    queries and keys it has the learned scale; their root mean squares are left out.
-    """
+    """Return the logits' forms x T_h y^T, T_h = scale * W_Q^h W_K^hT, at equal positions, without biases or norms."""
     return _query_key(in_float32(module))
 
 

@@ -19,17 +19,11 @@ Groups = Sequence[Sequence[int]]
 
 
 class Extended(NamedTuple):
-    """Weights with their bias as one more row, in coordinates in which inputs have identity covariance and mean zero.
+    """Weights with their bias as one more row, in coordinates of inputs of identity covariance and mean zero."""
 
-    Attributes:
-        rows: `[inputs + 1, heads, dim]`; the last row is the output for the mean input, bias included.
-        inverse: `[inputs, inputs]`, map back to the inputs' own coordinates; None is the identity.
-        mean: `[inputs]`, mean input; None is zero.
-    """
-
-    rows: jax.Array
-    inverse: jax.Array | None
-    mean: jax.Array | None
+    rows: jax.Array  # [inputs + 1, heads, dim]; the last row is the output for the mean input, bias included
+    inverse: jax.Array | None  # [inputs, inputs], map back to the inputs' own coordinates; None is the identity
+    mean: jax.Array | None  # [inputs], mean input; None is zero
 
     def restore(self, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return weights `[inputs, ...]` and bias `[...]` of `[inputs + 1, ...]` rows in these coordinates."""
@@ -40,14 +34,9 @@ class Extended(NamedTuple):
 
 
 def fit_query_key(site: Site, groups: Groups, dim: int) -> Params:
-    """Return queries of every head and one key per group, of size `dim`, whose logits are nearest to the layer's.
-
-        minimise  sum_(h in g) ||[W_Q^h; b_Q^h] W_K^hT - [W_Q'^h; b_Q'^h] W_K'^gT||^2
-
-    The solution is in closed form: W_K'^g spans the leading right singular vectors of the group's slices, stacked one
-    below another. In a calibrated site the error is that of logits over inputs of the measured covariances. There is no
-    b_K', because it vanishes in the softmax.
-    """
+    """Return queries of every head and one key per group, of size `dim`, whose logits are nearest to the layer's."""
+    # minimise  sum_(h in g) ||[W_Q^h; b_Q^h] W_K^hT - [W_Q'^h; b_Q'^h] W_K'^gT||^2
+    # W_K'^g spans the leading right singular vectors of the group's slices, one below another. b_K' would vanish.
     query, (seen, root) = extended(site, "query"), _seen_keys(site)
     queries, keys = [], []
     for group in groups:
@@ -60,13 +49,9 @@ def fit_query_key(site: Site, groups: Groups, dim: int) -> Params:
 
 
 def fit_value_output(site: Site, groups: Groups, dim: int) -> Params:
-    """Return one value per group and outputs of every head, of size `dim`, whose result is nearest to the layer's.
-
-        minimise  sum_(h in g) ||[W_V^h; b_V^h] W_O^h - [W_V'^g; b_V'^g] W_O'^h||^2
-
-    The solution is in closed form, as in `fit_query_key`. Because every row of probabilities sums to one, the error for
-    the mean input is a constant, which goes into the output bias where there is one.
-    """
+    """Return one value per group and outputs of every head, of size `dim`, whose result is nearest to the layer's."""
+    # minimise  sum_(h in g) ||[W_V^h; b_V^h] W_O^h - [W_V'^g; b_V'^g] W_O'^h||^2, as in `fit_query_key`
+    # Rows of probabilities sum to one: the error for the mean input is a constant, which the output bias takes.
     value = extended(site, "value")
     output = jnp.moveaxis(site.params["output"]["kernel"], 2, 0)
     shared, outputs, lost = [], [], jnp.zeros(output.shape[0])
@@ -152,17 +137,13 @@ def consecutive(num_heads: int, groups: int) -> Partition:
 
 
 def best_partition(distances: np.ndarray, groups: int, *, seed: int = 0, restarts: int = 8) -> Partition:
-    """Return groups of equal size with a low sum of distances between members.
-
-    From the consecutive partition and from random ones, heads are exchanged between groups, the best exchange first,
-    until none lowers the sum. The best result of all starts is returned, its groups in the order of their first heads.
-    """
+    """Return groups of equal size with a low sum of distances, by the best exchanges from several partitions."""
     heads = distances.shape[0]
     generator = np.random.default_rng(seed)
     starts = [np.arange(heads)] + [generator.permutation(heads) for _ in range(restarts)]
     labels = np.arange(heads) * groups // heads
     improved = [_exchange(distances, labels[np.argsort(order)]) for order in starts]
-    best = min(improved, key=lambda found: _cost(distances, found))
+    best = min(improved, key=lambda found: distances[found[:, None] == found[None, :]].sum())
     parts = [tuple(int(head) for head in np.flatnonzero(best == group)) for group in range(groups)]
     return tuple(sorted(parts))
 
@@ -191,7 +172,3 @@ def _gain(distances: np.ndarray, labels: np.ndarray, i: int, j: int) -> float:
     then = distances[i, of_j].sum() + distances[j, of_i].sum()
     # The sums count i with itself and i with j, but an exchange does not change the distance of i and j.
     return float(now - then + 2.0 * distances[i, j] - distances[i, i] - distances[j, j])
-
-
-def _cost(distances: np.ndarray, labels: np.ndarray) -> float:
-    return float(distances[labels[:, None] == labels[None, :]].sum())

@@ -22,53 +22,37 @@ from headjax.nn.module import AttentionModule
 
 
 class LayerError(NamedTuple):
-    """Distance of a converted layer from the original.
-
-    Attributes:
-        stack: Head stack.
-        layer: Layer within the stack.
-        relative_error: ||T - T'|| / ||T|| over all heads' scale * W_Q^h W_K^hT. For a layer that became several:
-            ||y - y'|| / ||y|| of its outputs y for random inputs.
-        value_error: The same over W_V^h W_O^h; None for a layer that became several. Both errors are 0 for conversions
-            that keep the function by construction (gates).
-        logit_error: Root mean square error of logits over their root mean square, for query and key inputs of the
-            covariances of the calibration batches (of keys within a sequence, see `Moments`); None without batches.
-    """
+    """Distance of a converted layer from the original; 0 for conversions that keep the function (gates)."""
 
     stack: str
     layer: int
+    # ||T - T'|| / ||T|| over all heads' scale * W_Q^h W_K^hT; of the outputs of a layer that became several.
     relative_error: float
+    # The same over W_V^h W_O^h; None for a layer that became several.
     value_error: float | None
+    # Root mean square error of logits over their own, for inputs of the batches' moments; None without batches.
     logit_error: float | None = None
 
 
 class Site(NamedTuple):
-    """One layer to convert.
+    """One layer to convert, with weights in float32."""
 
-    Attributes:
-        module: Layer with weights in float32, written as multi-head attention where the conversion asks for that.
-        moments: Moments of the inputs; None without calibration batches.
-    """
-
-    module: Any
-    moments: Moments | None = None
+    module: Any  # written as multi-head attention where the conversion asks for that
+    moments: Moments | None = None  # None without calibration batches
 
     @property
     def attention(self) -> Kind:
         """Formulation of the layer."""
-        kind: Kind = self.module.kind
-        return kind
+        return self.module.kind
 
     @property
     def params(self) -> Params:
         """The layer's arrays as a nested dict."""
-        params: Params = self.module.params
-        return params
+        return self.module.params
 
     def becoming(self, attention: Kind, params: Params) -> AttentionModule:
         """Return a layer of another formulation, with these arrays, in the place of this one."""
-        module: AttentionModule = self.module.like(attention, params)
-        return module
+        return self.module.like(attention, params)
 
     @property
     def multi_head(self) -> Kind:
@@ -79,16 +63,11 @@ class Site(NamedTuple):
 
 
 class Target(Checked, abc.ABC):
-    """Base of the conversions: frozen dataclasses whose fields `--to name:field=value,...` sets.
-
-    Attributes:
-        name: Name on the command line.
-        of_multi_head: Whether the conversion starts from multi-head attention. Other layers are refused or, where that
-            is exact, first written as multi-head attention.
-    """
+    """Base of the conversions: frozen dataclasses whose fields `--to name:field=value,...` sets."""
 
     name: ClassVar[str]
     of_multi_head: ClassVar[bool] = True
+    """Whether it starts from multi-head attention: others are refused or, where that is exact, written as that."""
 
     @abc.abstractmethod
     def check(self, attention: Kind, width: int, memory_width: int) -> None:
@@ -121,11 +100,7 @@ class Target(Checked, abc.ABC):
 
 
 class Restructuring(Checked, abc.ABC):
-    """Base of the conversions that replace layers by others: frozen dataclasses like `Target`s.
-
-    Attributes:
-        name: Name on the command line.
-    """
+    """Base of the conversions that replace layers by others: frozen dataclasses like `Target`s."""
 
     name: ClassVar[str]
 
@@ -218,5 +193,4 @@ def layers_at(model: Model, places: Iterable[HeadLayer]) -> dict[HeadLayer, Atte
 
 def inside_gates(module: Any) -> AttentionModule:
     """Return the inner layer of a gated layer; any other layer as it is."""
-    inner: AttentionModule = module.inner if isinstance(module, GatedAttention) else module
-    return inner
+    return module.inner if isinstance(module, GatedAttention) else module

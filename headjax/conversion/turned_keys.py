@@ -27,17 +27,14 @@ RIDGE = 1e-9
 
 
 def fit_turning(site: Site, groups: Groups) -> Params:
-    """Return queries of every head and one key per group that turn alike, with the least error of logits.
-
-    A head's c goes into its query, because conj(q) c s = conj(conj(c) q) s.
-    """
+    """Return queries of every head and one key per group that turn alike, with the least error of logits."""
     turning, rotary = turning_keys(site), rotary_of(grouped_of(site.attention))
     asked = as_complex(in_pairs(rotary, weights_and_bias(site, "query")))
     queries, keys = [], []
     for group in groups:
         index = np.asarray(group)
         rows, factors = shared_key(turning.of(index))
-        queries.append(asked[:, index] * factors.conj())
+        queries.append(asked[:, index] * factors.conj())  # conj(q) c s = conj(conj(c) q) s
         keys.append(rows[:, None])
     params: Params = {}
     for name, parts in (("query", queries), ("key", keys)):
@@ -48,13 +45,9 @@ def fit_turning(site: Site, groups: Groups) -> Params:
 
 
 def shared_key(turning: Turning) -> tuple[np.ndarray, np.ndarray]:
-    """Return one key s for several KV heads, and factors c that turn it into theirs, both complex at each frequency.
-
-        minimise  sum over rows i and KV heads g of e_ig^T Gamma_ig e_ig,    e_ig = k_ig - c_g s_i
-
-    with the costs of `Turning`. Complex factors commute with turning. From the leading eigenvectors of each frequency
-    all c and all s are solved in turns by least squares.
-    """
+    """Return one key s for several KV heads, and factors c that turn it into theirs, both complex at each frequency."""
+    # minimise  sum over rows i and KV heads g of e_ig^T Gamma_ig e_ig,  e_ig = k_ig - c_g s_i, Gamma as in `Turning`
+    # Complex factors commute with turning. From the leading eigenvectors c and s are solved in turns.
     if turning.rows.shape[1] == 1:
         return as_complex(turning.back @ turning.rows[:, 0]), np.ones((1, turning.frequencies), complex)
     target = turning.counted(turning.rows)
@@ -68,11 +61,8 @@ def shared_key(turning: Turning) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _best_key(turning: Turning, target: np.ndarray, factors: np.ndarray) -> np.ndarray:
-    """Return the s `[rows, head_dim]` with the least error for these c, row by row.
-
-    A row of share w has the normal equations P - (1 - w) D, with P and P - D those of w = 1 and w = 0. In a basis
-    in which P is the identity and D diagonal, they are solved for all rows at once.
-    """
+    """Return the s `[rows, head_dim]` with the least error for these c, row by row."""
+    # A row of share w has the normal equations P - (1 - w) D; where P is the identity, D diagonal, all rows are solved.
     # k = (c' + i c'')(s' + i s''), real parts before imaginary ones.
     real, imaginary = (part[:, :, None] * np.eye(turning.frequencies) for part in (factors.real, factors.imag))
     spread = np.concatenate([np.concatenate([real, imaginary], 2), np.concatenate([-imaginary, real], 2)], 1)
@@ -132,10 +122,8 @@ def keep_frequencies(site: Site, count: int) -> tuple[tuple[tuple[int, ...], ...
 
 
 def turning_losses(site: Site) -> np.ndarray:
-    """Return the cost of sharing one key for every pair of heads, `[heads, heads]`, relative to a head's own logits.
-
-    The results are the minima of `fit_turning` where phases are equally likely, so that frequencies do not interact.
-    """
+    """Return the cost of sharing one key for every pair of heads, `[heads, heads]`: the minima of `fit_turning`."""
+    # Phases are taken as equally likely, so that frequencies do not interact.
     weighted = turning_keys(site).by_frequency()
     own = np.diagonal(weighted, axis1=1, axis2=2).real
     mean, half = own[:, :, None] + own[:, None, :], own[:, :, None] - own[:, None, :]

@@ -40,20 +40,13 @@ class Turning(NamedTuple):
     vanish only where one of them turns within the context. Errors at slow ones add up or cancel.
 
     Dimensions of a head lie with all first ones of the rotary pairs before all second ones.
-
-    Attributes:
-        rows: `[rows, kv_heads, head_dim]`, keys for independent inputs of unit variance.
-        within: `[rows]`, share of each row's square that differs from token to token.
-        moving: G `[kv_heads, head_dim, head_dim]`.
-        still: H `[kv_heads, head_dim, head_dim]`.
-        back: `[inputs + 1, rows]`, map from rows to weights; the last row of those is the bias.
     """
 
-    rows: np.ndarray
-    within: np.ndarray
-    moving: np.ndarray
-    still: np.ndarray
-    back: np.ndarray
+    rows: np.ndarray  # [rows, kv_heads, head_dim], keys for independent inputs of unit variance
+    within: np.ndarray  # [rows], share of each row's square that differs from token to token
+    moving: np.ndarray  # G [kv_heads, head_dim, head_dim]
+    still: np.ndarray  # H [kv_heads, head_dim, head_dim]
+    back: np.ndarray  # [inputs + 1, rows], map from rows to weights; the last row of those is the bias
 
     @property
     def frequencies(self) -> int:
@@ -75,10 +68,7 @@ class Turning(NamedTuple):
         return still + self.within[:, None, None] * np.einsum("ngi,gij->ngj", errors, self.moving - self.still)
 
     def by_frequency(self) -> np.ndarray:
-        """Return the squared logits of pairs of KV heads at each frequency, `[frequencies, kv_heads, kv_heads]`.
-
-        Terms between frequencies do not count, and phases are taken as equally likely.
-        """
+        """Return the squared logits of pairs of KV heads, `[frequencies, kv_heads, kv_heads]`, for any phase."""
         moving, still = (_sizes(matrix) for matrix in (self.moving, self.still))
         seen = self.within[:, None, None] * moving + (1.0 - self.within[:, None, None]) * still
         weighted = as_complex(self.rows) * np.sqrt(seen)
@@ -124,17 +114,15 @@ def rotary_of(source: Kind) -> Rotary:
 
 
 def turning_keys(site: Site) -> Turning:
-    """Return the keys of a layer all of whose dimensions turn, with the cost of their errors.
-
-    Normalised queries and keys count divided by their mean square, times the learned scale.
-    """
+    """Return the keys of a layer all of whose dimensions turn, with the cost of their errors."""
     source = grouped_of(site.attention)
     rotary = rotary_of(source)
     query, key = (in_pairs(rotary, weights_and_bias(site, name)) for name in ("query", "key"))
     asked = np.einsum("ahd,ab,bhe->hde", query, _second(site, "query"), query, optimize=True)
     if source.query_norm is not None:
         gain = in_pairs(rotary, np.asarray(site.module.query_norm.gain(), np.float64))
-        asked = asked * gain[:, None] * gain / _mean_square(asked)[:, None, None]
+        size = np.maximum(np.trace(asked, axis1=1, axis2=2) / asked.shape[-1], TINY)  # mean square
+        asked = asked * gain[:, None] * gain / size[:, None, None]
     second, within = _second(site, "key"), _within(site)
     if source.key_norm is not None:
         made = np.einsum("agd,ab,bgd->g", key, second, key, optimize=True) / source.head_dim
@@ -150,10 +138,8 @@ def turning_keys(site: Site) -> Turning:
 
 
 def turned(rotary: Rotary, grams: np.ndarray) -> np.ndarray:
-    """Return the means over distances of R G R^T for matrices G `[heads, dim, dim]`, of which some dimensions may stay.
-
-    A dimension that does not turn counts as the first of a pair that does not; the second is zero.
-    """
+    """Return the means over distances of R G R^T for G `[heads, dim, dim]`, of which some dimensions may stay."""
+    # A dimension that does not turn counts as the first of a pair that does not; the second is zero.
     size, waves = grams.shape[-1], _waves(rotary, grams.shape[-1])
     turning = 2 * waves.shape[1]
     first, second = (np.asarray(index) for index in rotary.split(jnp.arange(turning)))
@@ -208,10 +194,6 @@ def weights_and_bias(site: Site, name: str) -> np.ndarray:
     """Return W_Q or W_K with its bias as one more row, `[inputs + 1, heads, head_dim]`."""
     rows = jnp.concatenate([site.params[name], bias_or_zeros(site, name)[None]])
     return np.asarray(rows, np.float64)
-
-
-def _mean_square(second: np.ndarray) -> np.ndarray:
-    return np.maximum(np.trace(second, axis1=1, axis2=2) / second.shape[-1], TINY)
 
 
 def _second(site: Site, name: str) -> np.ndarray:

@@ -47,11 +47,7 @@ class Exported(NamedTuple):
 
 
 def max_difference(model: Model, directory: str | Path, *, family: Family | None = None) -> float:
-    """Return the largest absolute difference between the outputs of a model and of the directory written from it.
-
-    The directory is read again. The outputs are the hidden states and, where there are any, the logits and sentence
-    vectors of two random examples, the second of which is padded.
-    """
+    """Return the largest absolute difference between all outputs of a model and of the directory written from it."""
     batch = example_batch(model)
     ours, theirs = model(batch), from_huggingface(directory, family=family)(batch)
     pairs = [(getattr(ours, name), getattr(theirs, name)) for name in ("hidden", "logits", "embeddings")]

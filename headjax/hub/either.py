@@ -39,10 +39,7 @@ def read_config(path: str | Path) -> ModelConfig:
 
 
 def write_model(model: Model, path: str | Path, kind: Kind, *, progress: Progress = silent) -> str:
-    """Write a directory; return what is to be said about it.
-
-    A model that no layout expresses is written as headjax's, so that hours of work are not lost.
-    """
+    """Write a directory, headjax's where no layout expresses the model; return what is to be said about it."""
     if kind == "huggingface":
         try:
             found = to_huggingface(model, path, progress=progress)

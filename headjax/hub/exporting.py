@@ -85,8 +85,8 @@ def to_huggingface(
     declared.check(model.config.tensors(), model.params)
     if layout == "onnx":
         return _export_onnx(model, directory, length)
-    imported, plain = _imported(model), without_sentences(model)
-    chosen, name, written = choose(plain, _families(plain, family, imported), layout, own=family is None)
+    plain = without_sentences(model)
+    chosen, name, written = choose(plain, _families(plain, family), layout, own=family is None)
     entries = _export(declaring_tokenizer(model) if name == "remote" else model, directory, chosen, written, progress)
     return Exported(
         chosen.model_type,
@@ -94,8 +94,8 @@ def to_huggingface(
         len(entries),
         sum(entry.size * entry.dtype.itemsize for entry in entries.values()),
         padding=padding_cost(plain, written.model) if name == "padded" else None,
-        bytes_before=imported.get("bytes") if imported else None,
-        notes=_notes(model, chosen, imported),
+        bytes_before=_imported(model).get("bytes"),
+        notes=_notes(model, chosen),
     )
 
 
@@ -121,7 +121,7 @@ def _export_onnx(model: Model, directory: str | Path, length: int | None) -> Exp
     described, plain = None, without_sentences(model)
     for layout in ("native", "padded", "remote"):
         with contextlib.suppress(InexpressibleError):
-            chosen, _, written = choose(plain, _families(plain, None, _imported(model)), layout, own=True)
+            chosen, _, written = choose(plain, _families(plain), layout, own=True)
             described = _described(model, chosen, written)[0], chosen
             break
     differences: list[float] = []
@@ -139,10 +139,12 @@ def _export_onnx(model: Model, directory: str | Path, length: int | None) -> Exp
 
 def _described(model: Model, chosen: Family, written: Written) -> tuple[dict[str, Any], dict[str, BoundRule]]:
     """Return the fields of a family's `config.json`, and the rules of the file's tensors by name."""
-    past = _past(chosen, _imported(model))
+    past = _past(model, chosen)
     classes = chosen.class_names(written.model.config)
     class_name = next((entry for entry in past.get("architectures") or () if entry in classes), classes[0])
-    bound = _bound(written.model, chosen, class_name)
+    rules = bind(chosen.tensor_rules(written.model.config), written.model.config, chosen.model_type)
+    prefix = chosen.prefix if chosen.is_base(class_name) else ""
+    bound = {entry.theirs.removeprefix(prefix): entry for entry in rules}
     own = {"architectures": [class_name], "dtype": _dtype(_entries(bound, flatten(written.model.params)))}
     return {**chosen.defaults, **_text_tokens(model), **_merge(past, written.fields), **own}, bound
 
@@ -154,15 +156,16 @@ def _write_config(folder: Path, fields: Mapping[str, Any], family: Family) -> No
         (folder / file).write_text(text, encoding="utf-8")
 
 
-def _past(family: Family, imported: Mapping[str, Any] | None) -> dict[str, Any]:
+def _past(model: Model, family: Family) -> dict[str, Any]:
     """Return the fields of the imported config that an export in a family may keep."""
-    past: Mapping[str, Any] = imported["config"] if imported else {}
-    kept = past if imported and imported["family"] == family.model_type else family.carried
+    imported = _imported(model)
+    past: Mapping[str, Any] = imported.get("config", {})
+    kept = past if imported.get("family") == family.model_type else family.carried
     return {name: past[name] for name in kept if name in past and name not in family.aliases}
 
 
-def _notes(model: Model, family: Family, imported: Mapping[str, Any] | None) -> tuple[str, ...]:
-    origin = imported["family"] if imported else None
+def _notes(model: Model, family: Family) -> tuple[str, ...]:
+    origin = _imported(model).get("family")
     if origin == family.model_type:
         return ()
     if family.files():
@@ -175,28 +178,20 @@ def _notes(model: Model, family: Family, imported: Mapping[str, Any] | None) -> 
     return tuple(notes)
 
 
-def imported_from(model: Model) -> str | None:
-    """Return the family that a model was imported from; None for any other model."""
-    imported = _imported(model)
-    return None if imported is None else str(imported["family"])
-
-
 def layout_of_export(model: Model) -> tuple[str, str]:
     """Return the family and the layout that `to_huggingface` would take."""
     plain = without_sentences(model)
-    family, layout, _ = choose(plain, _families(plain, None, _imported(model)), "auto", own=True)
+    family, layout, _ = choose(plain, _families(plain), "auto", own=True)
     return family.model_type, layout
 
 
 def layouts_after(model: Model, config: ModelConfig) -> dict[str, str]:
-    """Return why each layout cannot express what becomes of a model, from its architecture; nothing for those that can.
-
-    Its weights are not known yet: they count as 1, which no layout may leave out.
-    """
+    """Return why each layout cannot express what becomes of a model; nothing for those that can."""
+    # Its weights are not known yet: they count as 1, which no layout may leave out.
     ones = declared.map_tensors(lambda _, tensor: np.broadcast_to(np.float16(1), tensor.shape), config.tensors())
     try:
         likely = without_sentences(model.replace(config=config, params=ones))
-        return refusals(likely, _families(likely, None, _imported(model)))
+        return refusals(likely, _families(likely))
     except InexpressibleError as error:
         return dict.fromkeys(LAYOUTS, str(error))
 
@@ -214,11 +209,8 @@ def padding_cost(model: Model, padded: Model) -> Padding:
     )
 
 
-def _families(model: Model, asked: str | Family | None, imported: Mapping[str, Any] | None) -> list[Family]:
-    """Return the candidates: the family asked for, or all of the model's architecture.
-
-    The family of origin comes first, and those last as which `transformers` would read the tokenizer in its own way.
-    """
+def _families(model: Model, asked: str | Family | None = None) -> list[Family]:
+    """Return the candidates: the family asked for, or all of the model's architecture, the one of origin first."""
     if asked is not None:
         found = [family for family in FAMILIES if family.model_type == asked] if isinstance(asked, str) else [asked]
         if not found:
@@ -229,22 +221,15 @@ def _families(model: Model, asked: str | Family | None, imported: Mapping[str, A
     fitting = [family for family in FAMILIES if isinstance(model.config, family.kinds)]
     if not fitting:
         raise InexpressibleError(f"no family has {kind_of(model.config)} models")
-    origin = imported["family"] if imported else None
-    foreign = model.tokenizer is not None
+    origin = _imported(model).get("family")
+    foreign = model.tokenizer is not None  # of which transformers makes another one in some families: these come last
     return sorted(fitting, key=lambda f: (f.model_type != origin, foreign and f.tokenizer_class is not None))
 
 
-def _imported(model: Model) -> Mapping[str, Any] | None:
-    """Return the history's last import."""
-    found = [entry for entry in model.history if entry.get("action") == "import" and "config" in entry]
-    return found[-1] if found else None
-
-
-def _bound(model: Model, family: Family, class_name: str) -> dict[str, BoundRule]:
-    """Return the rules of the file's tensors by name."""
-    bound = bind(family.tensor_rules(model.config), model.config, family.model_type)
-    base = family.is_base(class_name)
-    return {entry.theirs.removeprefix(family.prefix) if base else entry.theirs: entry for entry in bound}
+def _imported(model: Model) -> Mapping[str, Any]:
+    """Return the history's last import; nothing without one."""
+    entries = reversed(model.history)
+    return next((entry for entry in entries if entry.get("action") == "import" and "config" in entry), {})
 
 
 def _entries(bound: Mapping[str, BoundRule], params: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
@@ -281,10 +266,7 @@ def _text_tokens(model: Model) -> dict[str, int | None]:
 
 
 def _merge(past: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields with those that only the imported config has.
-
-    Names of labels stay as they were written if they are still the model's.
-    """
+    """Return the fields with those that only the imported config has, and its labels where they are the model's."""
     merged = {name: value for name, value in past.items() if name not in _FORGOTTEN} | dict(fields)
     if "id2label" in fields and past.get("id2label"):
         labels = Fields(past).group("id2label")

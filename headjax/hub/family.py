@@ -111,8 +111,7 @@ class Family:
         for name, values in self.supported.items():
             fields.only(name, values, values[0])
         _refuse_others(fields)
-        config: ModelConfig = self.config.having(**self._named(fields).parts).read(fields)
-        return config
+        return self.config.having(**self._named(fields).parts).read(fields)
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
         """Return the fields of a `config.json` that express as much of an architecture as the family can.

@@ -35,10 +35,7 @@ REQUIRED: Any = object()
 
 
 class Fields:
-    """The fields of a config by name, and the names of the tensors beside it.
-
-    A field that is null counts as absent. Errors start with the file and name the field.
-    """
+    """The fields of a config by name, null ones absent, and the names of the tensors beside it."""
 
     def __init__(
         self, data: Mapping[str, Any], file: str | Path = "config.json", tensors: Collection[str] = ()

@@ -15,7 +15,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
 from headjax.core import history
-from headjax.core.errors import ConfigError, ParameterError
+from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, Tensors, all_finite, flatten, map_tensors
 from headjax.hub.companions import read_companions
@@ -34,6 +34,10 @@ from headjax.tokenizers.files import read_tokenizer
 
 _OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 """Endings of names that the first conversions from TensorFlow gave, with today's endings."""
+
+# Resolved, since some installers link every file of a package to their store, where the files are together.
+DEMO = Path(__file__).resolve().parent / "demo"
+"""The small decoder that headjax carries: its Hugging Face directory, with weights in bfloat16 and a model card."""
 
 
 def from_huggingface(
@@ -93,6 +97,25 @@ def from_huggingface(
     if whole is not config:
         params = {**params, "output": _load_maps(folder, whole.tensors(), mesh, dtype, progress)}
     return Model(whole, params, (entry,), read_cased(folder, companions, read_tokenizer(folder)), companions)
+
+
+def demo_model() -> Model:
+    """Return a decoder with about a million parameters, trained on the source code of Python's standard library.
+
+    The model has 4 layers of 8 heads and 256 positions. `headjax/hub/demo/README.md` is its model card.
+
+        >>> print(headjax.demo_model())
+        Model: decoder, width 128, output tied
+          heads: decoder 32 in 4 layers
+          parameters: 1,088,256 (float32)
+          tokenizer: yes; history: import
+
+    Raises:
+        HeadjaxError: this installation of headjax has no weights.
+    """
+    if not (DEMO / "model.safetensors").is_file():
+        raise HeadjaxError(f"{DEMO}: this installation of headjax carries no weights; install it again")
+    return from_huggingface(DEMO, dtype="float32")
 
 
 def config_of(directory: str | Path) -> ModelConfig:
@@ -212,11 +235,7 @@ def _load_params(
     kinds: Mapping[str, np.dtype],
     progress: Progress,
 ) -> Params:
-    """Return the parameters that a model declares, read from files.
-
-    Each layer goes straight into its place in a run's array, or in the array's shards on this process's devices. Beside
-    the result, at most one tensor of the file and one array are held.
-    """
+    """Return the declared parameters; beside them at most one tensor of the file and one array are held."""
     placed = {} if mesh is None else flatten(shardings(tensors, mesh))
     with progress("reading", len(pieces), "arrays") as update:
         numbers = itertools.count(1)

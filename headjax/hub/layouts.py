@@ -52,14 +52,10 @@ class Written(NamedTuple):
 
 
 def native(model: Model, family: Family) -> Written:
-    """Write the shapes that the model has: equal layers whose heads the family's config can describe.
-
-    Heads are renumbered, since a config has no field for their original numbers. Where a config says of all biases
-    of attention at once whether there are any (Llama's `attention_bias`), those that are missing are written as zeros.
-    """
-    model = _renumber(model)
+    """Write the shapes that the model has: equal layers whose heads the family's config can describe."""
+    model = _renumber(model)  # a config has no field for the original numbers of heads
     fields = _attempt(_write, model.config, family)
-    if isinstance(fields, HeadjaxError):
+    if isinstance(fields, HeadjaxError):  # perhaps one field tells of all biases (Llama's `attention_bias`)
         biased = config_after(model.config, _with_zero_biases)
         if biased == model.config or isinstance(_attempt(_write, biased, family), HeadjaxError):
             raise fields
@@ -85,10 +81,7 @@ LAYOUTS: Mapping[str, Layout] = {"native": native, "remote": remote, "padded": p
 
 
 def choose(model: Model, families: Collection[Family], layout: str, *, own: bool) -> tuple[Family, str, Written]:
-    """Return the first family that can express the model in a layout, with the layout and the model as written.
-
-    `own` is whether the families of `REMOTE` are among them, which have no other layout than that of their own code.
-    """
+    """Return the first family, with `own` also of `REMOTE`, that can express the model, the layout, and the result."""
     candidates = _candidates(model, families, own)
     names = [name for name in LAYOUTS if candidates[name]] if layout == "auto" else [layout]
     refused = []
@@ -144,7 +137,7 @@ def _with_zero_biases(model: Model) -> Model:
     """Return the model with all biases in its multi-head and grouped attention, those that were missing as zeros."""
 
     def biased(found: LayerModule) -> AttentionModule:
-        module: AttentionModule = found.module
+        module = found.module
         own, params = module.kind, module.params
         if not issubclass(own.of, GroupedAttention) or (own.projection_bias and own.output_bias):
             return module
@@ -157,12 +150,8 @@ def _with_zero_biases(model: Model) -> Model:
 
 
 def _write(config: ModelConfig, family: Family) -> dict[str, Any]:
-    """Return the fields of an architecture, checked."""
-    return _checked(family.write(config), config, family)
-
-
-def _checked(fields: dict[str, Any], config: ModelConfig, family: Family) -> dict[str, Any]:
-    """Return the fields after reading them back, which must give the architecture."""
+    """Return the fields of an architecture, which must give it when they are read back."""
+    fields = family.write(config)
     names = {entry.theirs for entry in bind(family.tensor_rules(config), config, family.model_type)}
     try:
         read = read_config(family, Fields(fields, tensors=names))

@@ -27,15 +27,12 @@ LENGTH = 128
 
 
 def write_onnx(model: Model, folder: Path, length: int | None = None) -> float:
-    """Write `onnx/model.onnx`, which computes the same as the model; return the largest difference of an example.
-
-    Inputs have Hugging Face's names; tokens are int32. The number of examples is free, and so is their length in
-    encoders without windows; in others, and where one is asked for, it is fixed: shorter examples are padded and
-    masked. Outputs are `last_hidden_state` and, where the model has a task, `logits`.
-    """
+    """Write `onnx/model.onnx`, which computes the same as the model; return the largest difference of an example."""
+    # The number of examples is free, and so is their length in encoders without windows unless one is asked for.
     jax2onnx, onnxruntime = _libraries()
     config = model.config
-    free = length is None and isinstance(config, EncoderConfig) and not any(layer.window for layer in _layers(model))
+    windows = any(layer.window for stack in config.stacks().values() for layer in stack.layers)
+    free = length is None and isinstance(config, EncoderConfig) and not windows
     batch = example_batch(model, length=_onnx_length(model, length))
     whole = model(batch)
     outputs = {"last_hidden_state": whole.hidden, "logits": whole.logits}
@@ -67,10 +64,6 @@ def write_onnx(model: Model, folder: Path, length: int | None = None) -> float:
             raise
         raise HeadjaxError(f"layout onnx: {' '.join(str(error).split())[:300]}") from None
     return _checked_difference(list(expected.values()), found)
-
-
-def _layers(model: Model) -> Sequence[Any]:
-    return [layer for stack in model.config.stacks().values() for layer in stack.layers]
 
 
 def _positions(model: Any, tokens: jax.Array) -> jax.Array:

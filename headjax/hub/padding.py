@@ -70,10 +70,7 @@ def _(module: GroupedAttention) -> PlainHeads:
 
 @as_grouped.register
 def _(module: CollaborativeAttention) -> PlainHeads:
-    """q_h = (x W_Q + b_Q) diag(m_h), k_h = y W_K + b_K, without the dimensions that the head's mixing never reads.
-
-    A head's content bias is one dimension more.
-    """
+    """q_h = (x W_Q + b_Q) diag(m_h), k_h = y W_K + b_K in what m_h reads, and a dimension for a content bias."""
     attention, weights = module.kind, _arrays(module)
     query, key = weights["query"], weights["key"]
     query_bias = weights.get("query_bias", np.zeros(query.shape[1], query.dtype))
@@ -153,11 +150,7 @@ Place = tuple[str, int]
 
 
 def pad_heads(model: Model, family: Family) -> Model:
-    """Return a model of the same function with a family's own attention, as many heads in every layer.
-
-    Each head takes the place of its original number. Removed heads have zero output weights, so that they add nothing;
-    dimensions that heads lack are zero. A scale that the family cannot write goes into the query weights.
-    """
+    """Return the same function in a family's own attention: heads in their original places, zeros in all others."""
     plain: dict[Place, PlainHeads] = {}
     for found in attention_layers(model):
         with _located(found.stack, found.layer):
@@ -171,8 +164,7 @@ def pad_heads(model: Model, family: Family) -> Model:
     def fill(found: LayerModule) -> AttentionModule:
         place = found.stack, found.layer
         with _located(*place):
-            module: AttentionModule = found.module
-            return module.like(targets[place], _fill(plain[place], targets[place], width, dtype))
+            return found.module.like(targets[place], _fill(plain[place], targets[place], width, dtype))
 
     return map_attention(model, fill)
 

@@ -24,16 +24,11 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class TensorForm:
-    """Layout of a tensor in a file; several of ours (query, key and value) lie there one after another.
+    """Layout of a tensor in a file; several of ours (query, key and value) lie there one after another."""
 
-    `flat` is the shape of each in the file, the dimension along which they lie last; `last_first` puts it first there.
-    With `by_head` the file has a head's query, key and value before those of the next head.
-    Ours are declared as parameters of one layer. The shape in the file follows from the declarations.
-    """
-
-    flat: Callable[[nnx.Param[Any]], Shape]
-    last_first: bool = False
-    by_head: bool = False
+    flat: Callable[[nnx.Param[Any]], Shape]  # of each in the file, the dimension along which they lie last
+    last_first: bool = False  # that dimension is the first in the file
+    by_head: bool = False  # a head's query, key and value come before those of the next head
 
     def shape(self, ours: Sequence[nnx.Param[Any]]) -> Shape:
         """Return the shape of the tensor in the file."""
@@ -93,11 +88,7 @@ def leading(ones: int = 1) -> TensorForm:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """The name of one tensor in a file, and of the same tensor here.
-
-    `{}` on both sides stands for the number of a layer. A rule whose tensors the config does not declare is passed
-    over, so that one list serves a family's variants. A tensor without a rule is an error on either side.
-    """
+    """The name of a tensor in a file and here, `{}` for a layer's number; passed over where no config declares it."""
 
     theirs: str
     ours: tuple[str, ...]

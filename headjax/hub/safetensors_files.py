@@ -44,11 +44,7 @@ class StoredTensor(NamedTuple):
 
 
 class SafetensorsFiles:
-    """The tensors of a directory by name, each read from a memory map when it is asked for.
-
-    A map is closed after each tensor, so that no pages of the file stay in memory beside the arrays. Files of a bucket
-    are copied to a temporary folder first.
-    """
+    """The tensors of a directory by name, each read from a memory map, which is closed so that no pages stay."""
 
     def __init__(self, directory: Path) -> None:
         """Read the headers."""
@@ -87,8 +83,7 @@ class SafetensorsFiles:
         """Return a tensor's data in a new array."""
         self.dtype(name)
         with self._opened(self.entries[name].file) as file:
-            array: np.ndarray = file.get_tensor(name)
-            return array
+            return file.get_tensor(name)
 
     def _header(self, file: Path) -> dict[str, StoredTensor]:
         """Return the tensors of a file."""
@@ -126,11 +121,7 @@ class SafetensorsFiles:
 def write_safetensors(
     path: Path, entries: Mapping[str, np.ndarray | jax.ShapeDtypeStruct], tensors: Iterable[tuple[str, np.ndarray]]
 ) -> None:
-    """Write one file that `transformers` reads.
-
-    Each tensor is written to its place as it comes and dropped then, so that one at a time is in memory. In any order
-    the file is the same, byte by byte, which is that of the safetensors library.
-    """
+    """Write the safetensors library's file byte by byte, each tensor as it comes: one at a time is in memory."""
     kinds = {DTYPES[kind]: kind for kind in WRITTEN}
     order = sorted(entries, key=lambda name: (WRITTEN.index(kinds[np.dtype(entries[name].dtype)]), name))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}

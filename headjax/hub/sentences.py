@@ -63,10 +63,7 @@ _UNLIMITED = 10**9
 
 
 def read_task(folder: Path, files: Mapping[str, bytes]) -> SentenceSimilarity | None:
-    """Return the task that a directory's files describe; None where they do not make sentence vectors.
-
-    Raises `ConfigError` that names the file for what would be computed otherwise.
-    """
+    """Return the task that a directory's files describe; None where they do not make sentence vectors."""
     if MODULES not in files:
         return None
     kinds = list(_module_kinds(folder, files))

@@ -100,6 +100,15 @@ def computed(reader: Callable[[Fields], Any], name: str | None = None) -> Custom
     return Custom(reader, lambda value: {}, name)
 
 
+def nullable(name: str, default: float | None, reader: Callable[[Fields, str, Any], Any]) -> Custom:
+    """Return the entry of a field whose null means none; `default` counts where there is no field."""
+
+    def read(fields: Fields) -> Any:
+        return None if fields.data.get(name, default) is None else reader(fields, name, default or 0)
+
+    return Custom(read, lambda value: {name: value}, name)
+
+
 def share(whole: Field, count: Field) -> Custom:
     """Return the entry of a quotient of two fields: the size of heads that together are as wide as the model."""
 
@@ -134,21 +143,13 @@ SHALLOW = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Layers:
-    """The fields of a config that hold a value for each layer, which are equal or differ by fields of each layer.
-
-    Attributes:
-        count: the number of layers.
-        parts: entries of a layer, by the name of our field.
-        spread: returns each layer's own fields; None gives all layers the same.
-        gather: returns the fields of all layers from those that each was written with.
-        counted: name of our field of the number.
-    """
+    """The fields of a config with a value for each layer: `spread` gives each layer's own, `gather` those of all."""
 
     count: Field
-    parts: Mapping[str, Any]
+    parts: Mapping[str, Any]  # entries of a layer, by the name of our field
     spread: Callable[[Fields, int], Sequence[Mapping[str, Any]]] | None = None
     gather: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] = lambda written: written[0]
-    counted: str = "num_layers"
+    counted: str = "num_layers"  # our field of the number
 
     def read(self, fields: Fields) -> dict[str, Any]:
         """Return the values of our fields."""

@@ -45,23 +45,14 @@ HEAD_STACKS = {
 
 
 class Site(NamedTuple):
-    """Place of an attention layer in a model.
-
-    Attributes:
-        head_stack: `encoder`, `decoder` or `cross`.
-        stack: name of the stack of layers.
-        slot: name of the attention in its layer: `attention` or `cross_attention`.
-        layer: number of the layer, counted from 0.
-        attention: formulation.
-        tied: the layers that share its parameters, itself included, ascending.
-    """
+    """Place of an attention layer in a model, see `HEAD_STACKS`."""
 
     head_stack: str
     stack: str
     slot: str
     layer: int
     attention: Kind
-    tied: tuple[int, ...]
+    tied: tuple[int, ...]  # the layers that share its parameters, itself included, ascending
 
     @property
     def first(self) -> bool:
@@ -301,13 +292,7 @@ class ModelConfig(Checked, abc.ABC):
         """Return the model's output, from that of its last stack."""
 
     def forward(self, model: Any, batch: Batch, call: Pass) -> Output:
-        """Compute the forward pass.
-
-        Args:
-            model: has the `parts` as attributes, in the type to compute in.
-            batch: arrays by Hugging Face's names.
-            call: what the pass is told.
-        """
+        """Compute the forward pass of a model that has the `parts` as attributes, in the type to compute in."""
         hidden: Any = None
         probes: dict[str, list[Any]] = {}
         for name in self.STACKS:
@@ -327,12 +312,7 @@ class ModelConfig(Checked, abc.ABC):
 
     @abc.abstractmethod
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes and types of a training batch: every array that the forward and the loss read.
-
-        Args:
-            batch_size: examples.
-            length: tokens of each, of both sides in encoder-decoders. Vision models know their own.
-        """
+        """Return the shapes and types of a training batch: every array that the forward and the loss read."""
 
     @abc.abstractmethod
     def answers(self) -> str:
@@ -373,11 +353,7 @@ class ModelConfig(Checked, abc.ABC):
         return Site(head_stack, name, slot, layer, getattr(stack.layers[layer], slot), stack.tied_layers(layer))
 
     def sites(self, head_stacks: Collection[str] | None = None) -> tuple[Site, ...]:
-        """Return the places of all attention layers: head stack after head stack, layer after layer.
-
-        Args:
-            head_stacks: those of these head stacks alone; None is all.
-        """
+        """Return the places of all attention layers, or of these head stacks alone."""
         return tuple(
             self.site(name, layer)
             for name, attentions in self.attentions().items()

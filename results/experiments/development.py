@@ -22,7 +22,7 @@ import numpy as np
 
 from headjax.conversion import convert
 from headjax.core.tensors import flatten
-from headjax.hub.demo_model import demo_model
+from headjax.hub.importing import demo_model
 from headjax.models.model import Model, load
 from headjax.nn import RotaryHalves
 

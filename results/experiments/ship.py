@@ -22,9 +22,8 @@ import numpy as np
 from headjax.data import DataConfig
 from headjax.data.stream import evaluation_batches
 from headjax.evaluation.task import evaluate
-from headjax.hub.demo_model import FOLDER
 from headjax.hub.exporting import to_huggingface
-from headjax.hub.importing import from_huggingface
+from headjax.hub.importing import DEMO, from_huggingface
 from headjax.models.model import Model, load
 from headjax.storage.paths import path_of
 from headjax.training.workdir import CONFIG
@@ -59,7 +58,7 @@ files, so other versions give slightly other numbers. Python's licence (PSF) cov
 """
 
 
-def ship(workdir: str | Path, folder: Path = FOLDER) -> None:
+def ship(workdir: str | Path, folder: Path = DEMO) -> None:
     """Write weights, tokenizer and card of a finished run, and measure what the card says on the stored weights."""
     trained = load(path_of(workdir) / "model")
     config = json.loads((path_of(workdir) / CONFIG).read_text())

@@ -94,7 +94,7 @@ def test_pruning_and_converting_compose(model, target: str) -> None:
         ("grouped:kv_heads=2,pooling=median", "to: grouped: pooling:"),
         ("collaborative:shared_dim=17", "encoder/0: shared_dim:"),
         ("latent:rank=17", "encoder/0: rank:"),
-        ("latent:rank=0", "rank:"),
+        ("latent:rank=0", "to: latent: rank:"),
         ("grouped:kv_heads=3", "encoder/0: kv_heads:"),
     ],
 )

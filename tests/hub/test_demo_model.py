@@ -7,9 +7,9 @@ import pytest
 
 import headjax
 from headjax.heads.ordering import by_scores, random_order
-from headjax.hub.demo_model import FOLDER
+from headjax.hub.importing import DEMO
 
-CARD = (FOLDER / "README.md").read_text()
+CARD = (DEMO / "README.md").read_text()
 BLOCKS = 16
 
 
@@ -19,8 +19,8 @@ def bits(name):
 
 
 def test_it_is_small_and_its_card_names_these_weights():
-    weights = FOLDER / "model.safetensors"
-    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 3e6
+    weights = DEMO / "model.safetensors"
+    assert sum(file.stat().st_size for file in DEMO.iterdir()) < 3e6
     assert hashlib.sha256(weights.read_bytes()).hexdigest() in CARD
     assert 1e6 < headjax.demo_model().num_parameters < 3e6
     assert bits("this model") < 0.95 * bits("trigram counts")

@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from headjax.core.tensors import Normal
-from headjax.hub.families.entries import classifier, labelled
+from headjax.hub.families.entries import BASE, INITIALIZER, classifier, labelled
 from headjax.hub.family import Copies, Family, ModelClass
 from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules, affine, norm, one, projection, projections, under
@@ -20,7 +19,6 @@ from headjax.hub.table import (
     Layers,
     Optional,
     Record,
-    TrainingOnly,
     activation,
     computed,
     has_tensor,
@@ -31,7 +29,7 @@ from headjax.hub.table import (
     size,
 )
 from headjax.models.encoder import EncoderConfig
-from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining, Span, TokenClassification
+from headjax.models.tasks import MaskedLanguageModel, Pretraining, Span, TokenClassification
 from headjax.nn.embeddings import RelativeBuckets
 from headjax.nn.feed_forward import ActivationName
 from headjax.nn.multi_head import MultiHeadAttention
@@ -66,7 +64,7 @@ def _encoder(hidden_act: Field = _ACTIVATION, **parts: Any) -> Record:
         "position_offset": 0,
         "segments": size("type_vocab_size", 2),
         "pooler": _POOLER,
-        "initializer": TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
+        "initializer": INITIALIZER,
     }
     return record(
         EncoderConfig,
@@ -83,9 +81,6 @@ def _encoder(hidden_act: Field = _ACTIVATION, **parts: Any) -> Record:
 
 def _task(suffix: str, output: Entry, rules: Rules, copies: Copies = (), **parts: Any) -> ModelClass:
     return ModelClass(suffix=suffix, parts={"task": output, **parts}, rules=rules, copies=copies)
-
-
-_MODEL = _task("Model", record(NoTask), ())
 
 
 def _tokens_and_spans(dropout: Entry, span_dropout: Entry | float) -> tuple[ModelClass, ModelClass]:
@@ -157,7 +152,7 @@ BERT = _FAMILY(  # Devlin et al. 2019
     prefix="bert.",
     config=_encoder(),
     classes=(
-        _MODEL,
+        BASE,
         *_pretraining(
             _ACTIVATION,
             _CLASSIFIER_DROPOUT,
@@ -211,7 +206,7 @@ def roberta(
         prefix=prefix,
         config=(config or own).writing(lambda config: {_LENGTH.name: config.max_length + config.position_offset}),
         classes=(
-            _MODEL,
+            BASE,
             _task(
                 "ForMaskedLM",
                 record(MaskedLanguageModel, activation="gelu", norm=_NORM),
@@ -268,7 +263,7 @@ ELECTRA = _FAMILY(  # Clark et al. 2020: BERT with small token embeddings, witho
         embedding_size=computed(_electra_size, _ELECTRA_SIZE.name),
     ).writing(lambda config: {_ELECTRA_SIZE.name: config.embedding_size or config.width}),
     classes=(
-        _MODEL,
+        BASE,
         _task(
             "ForMaskedLM",
             record(MaskedLanguageModel, activation="gelu", norm=_NORM),
@@ -306,10 +301,10 @@ DISTILBERT = _FAMILY(  # Sanh et al. 2019: BERT without segments, whose pooler i
         dropout=_DISTIL_DROPOUT,
         attention_dropout=number("attention_dropout", 0.1),
         pooler=None,
-        initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
+        initializer=INITIALIZER,
     ),
     classes=(
-        _MODEL,
+        BASE,
         _task(
             "ForMaskedLM",
             record(MaskedLanguageModel, activation=_DISTIL_ACTIVATION, norm=_DISTIL_NORM),
@@ -355,7 +350,7 @@ ALBERT = _FAMILY(  # Lan et al. 2020: one layer used again and again, and small 
     prefix="albert.",
     config=_encoder(_ALBERT_ACTIVATION, embedding_size=size("embedding_size", 128), shared_layers=True),
     classes=(
-        _MODEL,
+        BASE,
         *_pretraining(
             _ALBERT_ACTIVATION,
             number("classifier_dropout_prob", 0.1),

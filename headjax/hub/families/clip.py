@@ -5,32 +5,32 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from headjax.core.tensors import Normal
+from headjax.hub.families.entries import BASE, INITIALIZER
 from headjax.hub.families.vit import side
-from headjax.hub.family import Family, ModelClass
+from headjax.hub.family import Family
 from headjax.hub.rules import LAST_FIRST, Rules, norm, one, projection, projections, under
-from headjax.hub.table import Field, Layers, Record, TrainingOnly, activation, integer, number, record, share, size
+from headjax.hub.table import Layers, Record, activation, integer, number, record, share, size
 from headjax.models.encoder import EncoderConfig
-from headjax.models.tasks import NoTask
 from headjax.models.vision import VisionConfig
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm
 
 
-def _config(kind: type, width: Field, heads: Field, hidden: Field, **parts: Any) -> Record:
-    """Return the table of an encoder with these fields."""
-    attention = record(MultiHeadAttention, num_heads=heads, head_dim=share(width, heads))
+def _config(kind: type, width: int, heads: int, hidden: int, **parts: Any) -> Record:
+    """Return the table of an encoder with these sizes by default."""
+    stream, count = size("hidden_size", width), size("num_attention_heads", heads)
+    attention = record(MultiHeadAttention, num_heads=count, head_dim=share(stream, count))
     return record(
         kind,
-        Layers(size("num_hidden_layers", 12), {"attention": attention, "hidden": hidden}),
-        width=width,
+        Layers(size("num_hidden_layers", 12), {"attention": attention, "hidden": size("intermediate_size", hidden)}),
+        width=stream,
         activation=activation("hidden_act", "quick_gelu"),
         residual="pre_norm",
         norm=record(LayerNorm, epsilon=number("layer_norm_eps", 1e-5)),
         dropout=0.0,
         attention_dropout=number("attention_dropout", 0.0),
         pooler=None,
-        initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
+        initializer=INITIALIZER,
         **parts,
     )
 
@@ -47,9 +47,7 @@ def _rules(own: Rules) -> Rules:
     return (*own, *under("encoder.layers.{}.", "encoder/{}/", layer))
 
 
-_FAMILY = functools.partial(
-    Family, classes=(ModelClass(suffix="Model", parts={"task": record(NoTask)}),), head_groups=(("encoder",),)
-)
+_FAMILY = functools.partial(Family, classes=(BASE,), head_groups=(("encoder",),))
 _SHARED = r"logit_scale|(text|visual)_projection\.weight|((text|vision)_model\.)?embeddings\.position_ids"
 """Tensors of a pair that belong to neither encoder, and numbers of positions in old files."""
 
@@ -58,9 +56,9 @@ CLIP_TEXT = _FAMILY(
     class_prefix="CLIPText",
     config=_config(
         EncoderConfig,
-        size("hidden_size", 512),
-        size("num_attention_heads", 8),
-        size("intermediate_size", 2048),
+        width=512,
+        heads=8,
+        hidden=2048,
         vocab_size=size("vocab_size", 49408),
         max_length=size("max_position_embeddings", 77),
         segments=0,
@@ -84,9 +82,9 @@ CLIP_VISION = _FAMILY(
     class_prefix="CLIPVision",
     config=_config(
         VisionConfig,
-        size("hidden_size", 768),
-        size("num_attention_heads", 12),
-        size("intermediate_size", 3072),
+        width=768,
+        heads=12,
+        hidden=3072,
         image_size=side("image_size", 224),
         patch_size=side("patch_size", 32),
         channels=size("num_channels", 3),

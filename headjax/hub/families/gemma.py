@@ -5,31 +5,31 @@ Logits of Gemma 2 are capped, of attention too; windows of Gemma 3 have a rotary
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headjax.core.kind import Kind
-from headjax.core.tensors import Normal
-from headjax.hub.families.entries import (
+from headjax.hub.families.entries import INITIALIZER, text_classes
+from headjax.hub.families.llama import decoder_family, decoder_rules, grouped
+from headjax.hub.families.positions import (
     FULL,
     POSITIONS,
     SLIDING,
     TURNING,
     common,
-    layer_type,
     own_windows,
     read_layer_types,
     rotary,
-    text_classes,
     turning_by_type,
     typed_fields,
+    types_and_window,
     window,
 )
-from headjax.hub.families.llama import decoder_family, decoder_rules, grouped
 from headjax.hub.family import HeadShape
 from headjax.hub.fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from headjax.hub.rules import Rules, one
-from headjax.hub.table import Custom, Field, Layers, Record, TrainingOnly, computed, flag, number, record, size
+from headjax.hub.table import Field, Layers, Record, computed, flag, nullable, number, record, size
 from headjax.models.decoder import DecoderConfig
 from headjax.nn.multi_head import GroupedAttention
 from headjax.nn.norms import OffsetRMSNorm
@@ -48,6 +48,9 @@ _ACTIVATION = Field(
     Fields.activation,
     lambda ours: _GELU if ours == ACTIVATIONS[_GELU] else ACTIVATION_NAMES[ours],  # the only one of its names in vLLM
 )
+
+_cap = functools.partial(nullable, reader=Fields.number)
+"""A cap of logits; null is none."""
 
 
 def _spread(fields: Fields, count: int) -> list[dict[str, Any]]:
@@ -84,20 +87,11 @@ def _gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _gather_alternating(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the config's fields of Gemma 2."""
-    found, types = common(written), [layer_type(layer) for layer in written]
+    found, (types, first) = common(written), types_and_window(written)
     turning = found.pop("rotary")
     del found["sliding_window"]
     found |= _ROTARY.write(turning, "") | {"layer_types": types}
-    return found | ({"sliding_window": written[types.index(SLIDING)]["sliding_window"]} if SLIDING in types else {})
-
-
-def _cap(name: str, default: float | None = None) -> Custom:
-    """Return the entry of a cap of logits; null is none."""
-
-    def read(fields: Fields) -> float | None:
-        return None if fields.data.get(name, default) is None else fields.number(name, default or 0.0)
-
-    return Custom(read, lambda cap: {name: cap}, name=name)
+    return found | ({} if first is None else {"sliding_window": first})
 
 
 def _config(
@@ -137,7 +131,7 @@ def _config(
         norm=_NORM,
         attention_softcap=_cap("attn_logit_softcapping", cap),
         attention_dropout=number("attention_dropout", 0.0),
-        initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
+        initializer=INITIALIZER,
     )
 
 
@@ -181,7 +175,7 @@ GEMMA3_TEXT = decoder_family(  # Gemma Team 2025
     "gemma3_text",
     "Gemma3",
     _config(_spread, _gather, vocab_size=262208, head_norm=_NORM, cap=None),
-    classes=text_classes(_TIED, base="TextModel", padding=0, softcap=_cap("final_logit_softcapping")),
+    classes=text_classes(_TIED, base="TextModel", padding=0, softcap=_cap("final_logit_softcapping", None)),
     base="TextModel",
     **_SHARED,
 )

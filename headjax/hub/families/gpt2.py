@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from headjax.core.tensors import Normal
-from headjax.hub.families.entries import CAUSAL, text_classes
+from headjax.hub.families.entries import CAUSAL, INITIALIZER, text_classes
 from headjax.hub.family import Family
 from headjax.hub.rules import MATRIX, QUERY_KEY_VALUE, Rules, affine, norm, one, projection, under
-from headjax.hub.table import (
-    Layers,
-    Optional,
-    TrainingOnly,
-    activation,
-    flag,
-    number,
-    record,
-    share,
-    size,
-)
+from headjax.hub.table import Layers, Optional, activation, flag, number, record, share, size
 from headjax.models.decoder import DecoderConfig
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm
@@ -39,7 +28,7 @@ _CONFIG = record(
     dropout=number("resid_pdrop", 0.1),
     embedding_dropout=Optional(number("embd_pdrop", 0.1), when=lambda fields: True),
     attention_dropout=number("attn_pdrop", 0.1),
-    initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
+    initializer=INITIALIZER,
 )
 
 _RULES: Rules = (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from headjax.core.tensors import Normal
-from headjax.hub.families.entries import CAUSAL, rotary, text_classes, written_part
+from headjax.hub.families.entries import CAUSAL, INITIALIZER, text_classes
+from headjax.hub.families.positions import rotary, written_part
 from headjax.hub.family import Family
 from headjax.hub.rules import FLAT, QUERY_KEY_VALUE, TRANSPOSED, Rule, Rules, affine, norm, one, projection, under
-from headjax.hub.table import Choice, Fixed, Layers, TrainingOnly, activation, flag, number, record, share, size
+from headjax.hub.table import Choice, Fixed, Layers, activation, flag, number, record, share, size
 from headjax.models.decoder import DecoderConfig
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm
@@ -35,7 +35,7 @@ _CONFIG = record(
     norm=record(LayerNorm, epsilon=number("layer_norm_eps", 1e-5)),
     dropout=number("hidden_dropout", 0.0),
     attention_dropout=number("attention_dropout", 0.0),
-    initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
+    initializer=INITIALIZER,
 )
 
 _RULES: Rules = (

@@ -6,33 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headjax.core.kind import Kind
-from headjax.core.tensors import Normal
-from headjax.hub.families.entries import (
-    CAUSAL,
-    POSITIONS,
-    rotary,
-    text_classes,
-    window,
-    windows_from,
-    windows_to,
-    written_part,
-)
+from headjax.hub.families.entries import CAUSAL, INITIALIZER, text_classes
+from headjax.hub.families.positions import POSITIONS, rotary, window, windows_from, windows_to, written_part
 from headjax.hub.family import Family, HeadShape, any_size
 from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules, one, projection, projections, under
-from headjax.hub.table import (
-    Entry,
-    Field,
-    Layers,
-    Optional,
-    Record,
-    TrainingOnly,
-    activation,
-    flag,
-    number,
-    record,
-    size,
-)
+from headjax.hub.table import Entry, Field, Layers, Optional, Record, activation, flag, number, record, size
 from headjax.models.decoder import DecoderConfig
 from headjax.nn.multi_head import GroupedAttention
 from headjax.nn.norms import RMSNorm
@@ -81,7 +60,7 @@ def decoder_table(
         gated=True,
         feed_forward_bias=feed_forward_bias,
         attention_dropout=number("attention_dropout", 0.0),
-        initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
+        initializer=INITIALIZER,
         **{"norm": _NORM} | more,
     )
 

@@ -7,13 +7,12 @@ from typing import Any
 
 from headjax.core.kind import Kind
 from headjax.core.tensors import TruncatedNormal
-from headjax.hub.families.entries import (
+from headjax.hub.families.entries import BASE, classifier, labelled
+from headjax.hub.families.positions import (
     FULL,
     POSITIONS,
     SLIDING,
     TURNING,
-    classifier,
-    labelled,
     of_layer,
     own_windows,
     read_layer_types,
@@ -40,7 +39,7 @@ from headjax.hub.table import (
     text,
 )
 from headjax.models.encoder import EncoderConfig
-from headjax.models.tasks import MaskedLanguageModel, NoTask, Span, TokenClassification
+from headjax.models.tasks import MaskedLanguageModel, Span, TokenClassification
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm
 
@@ -154,7 +153,7 @@ MODERNBERT = Family(
         initializer=TrainingOnly(record(TruncatedNormal, stddev=number("initializer_range", 0.02))),
     ),
     classes=(
-        ModelClass(suffix="Model", parts={"task": record(NoTask)}),
+        BASE,
         ModelClass(
             suffix="ForMaskedLM",
             parts={"task": _MASKED},

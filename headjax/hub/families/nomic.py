@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from headjax.core.kind import Kind
-from headjax.core.tensors import Normal
-from headjax.hub.families.entries import POSITIONS, classifier, labelled, rotary
+from headjax.hub.families.entries import BASE, INITIALIZER, classifier, labelled
+from headjax.hub.families.positions import POSITIONS, rotary
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size, multi_head
 from headjax.hub.rules import QUERY_KEY_VALUE, Rules, affine, norm, one, projection, under
-from headjax.hub.table import Fixed, Layers, Optional, TrainingOnly, activation, has_tensor, number, record, size
+from headjax.hub.table import Fixed, Layers, Optional, activation, has_tensor, number, record, size
 from headjax.models.encoder import EncoderConfig
-from headjax.models.tasks import MaskedLanguageModel, NoTask, TokenClassification
+from headjax.models.tasks import MaskedLanguageModel, TokenClassification
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm
 
@@ -39,7 +39,7 @@ _MASKED: Rules = (
     *one(f"{_HEAD}.bias", "output/bias"),
 )
 _CLASSES = (
-    ModelClass(suffix="Model", parts={"task": record(NoTask)}),
+    BASE,
     ModelClass(
         suffix="ForMaskedLM",
         parts={"task": record(MaskedLanguageModel, activation=_ACTIVATION, norm=_NORM)},
@@ -77,7 +77,7 @@ NOMIC_BERT = Family(
         pooler=Optional(Fixed("tanh"), when=has_tensor("pooler.")),
         dropout=_DROPOUT,
         attention_dropout=number("attention_probs_dropout_prob", 0.0),
-        initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
+        initializer=INITIALIZER,
     ),
     classes=_CLASSES,
     rules=(

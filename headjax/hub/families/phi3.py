@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from headjax.hub.families.entries import rotary, text_classes, window
+from headjax.hub.families.entries import text_classes
 from headjax.hub.families.llama import HEAD_DIM, NORMS, decoder_family, decoder_rules, decoder_table
+from headjax.hub.families.positions import rotary, window
 from headjax.hub.fields import Fields
 from headjax.hub.rules import QUERY_KEY_VALUE, Rules, affine, projection
 from headjax.hub.table import Custom, Optional, flag, number, record

@@ -15,10 +15,10 @@ from typing import Any
 from headjax.core.kind import Kind
 from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
 from headjax.hub.families.entries import written_labels
-from headjax.hub.family import Copies, Family
+from headjax.hub.family import Copies, Family, ModelClass
 from headjax.hub.fields import Fields
 from headjax.hub.rules import FLAT, LAST_FIRST, SAME, TRANSPOSED, Rule, Rules, places
-from headjax.hub.table import InexpressibleError, record
+from headjax.hub.table import InexpressibleError, Record, record
 from headjax.models.config import BY_LAYER, ModelConfig
 from headjax.models.decoder import DecoderConfig
 from headjax.models.encoder import EncoderConfig
@@ -65,15 +65,15 @@ _PLAIN = ("bias", "mixing", "shortcut", "branch", "class_token", "distillation_t
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class RemoteFamily(Family):
-    """Models in a `config.json` of our own, and the files of code that read it.
-
-    Attributes:
-        architectures: classes of their configs.
-        modeling: file of the code.
-    """
+    """Models of these architectures in a `config.json` of our own, and the file of code that reads it."""
 
     architectures: tuple[type, ...]
     modeling: str
+    class_prefix: str = "Headjax"
+    classes: tuple[ModelClass, ...] = ()
+    config: Record = record(ModelConfig)
+    rules: Rules = ()
+    head_groups: tuple[tuple[str, ...], ...] = ()
     prefix: str = "model."
     carried: tuple[str, ...] = (*_TOKENS, "id2label", "label2id")
 
@@ -142,22 +142,11 @@ class RemoteFamily(Family):
         return {name: (FOLDER / source).read_text(encoding="utf-8") for name, source in sources.items()}
 
 
-def _remote(name: str, modeling: str, *kinds: type) -> RemoteFamily:
-    return RemoteFamily(
-        model_type=f"headjax_{name}",
-        class_prefix="Headjax",
-        classes=(),
-        config=record(ModelConfig),
-        rules=(),
-        head_groups=(),
-        architectures=kinds,
-        modeling=modeling,
-    )
-
-
 REMOTE = (
-    _remote("encoder", "modeling_encoder.py", EncoderConfig, VisionConfig),
-    _remote("decoder", "modeling_decoder.py", DecoderConfig),
+    RemoteFamily(
+        model_type="headjax_encoder", modeling="modeling_encoder.py", architectures=(EncoderConfig, VisionConfig)
+    ),
+    RemoteFamily(model_type="headjax_decoder", modeling="modeling_decoder.py", architectures=(DecoderConfig,)),
 )
 """The families of the layout `remote`."""
 

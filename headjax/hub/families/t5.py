@@ -8,7 +8,7 @@ from typing import Any
 from headjax.core.kind import Kind
 from headjax.core.tensors import FanIn
 from headjax.hub.families.entries import CAUSAL
-from headjax.hub.family import Family, HeadShape, ModelClass, any_size
+from headjax.hub.family import Family, HeadShape, ModelClass, any_size, multi_head
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.rules import TRANSPOSED, Rules, given, one, projection, projections, under, unless
 from headjax.hub.table import Custom, Layers, computed, flag, integer, number, record, size
@@ -39,11 +39,8 @@ def _write_activation(config: EncoderDecoderConfig) -> Mapping[str, Any]:
 
 
 def _output(scales: bool) -> dict[str, Custom]:
-    """Return the entries of the logits, which are scaled where they are tied if the family scales at all.
-
-    transformers 5 writes `tie_word_embeddings: true` for T5 1.1 too, beside `scale_decoder_outputs: false`. The tensors
-    then show whether the output has weights.
-    """
+    """Return the entries of the logits, which are scaled where they are tied if the family scales at all."""
+    # transformers 5 writes `tie_word_embeddings: true` for T5 1.1 too: the tensors show whether the output has weights.
     scaled = flag("scale_decoder_outputs", flag("tie_word_embeddings", True))
 
     def by_width(fields: Fields) -> bool:
@@ -129,14 +126,7 @@ def _side(side: str, feed_forward: str) -> Rules:
 
 
 def _unbiased(shape: HeadShape, like: Kind) -> Kind:
-    return Kind(
-        MultiHeadAttention,
-        num_heads=shape.num_heads,
-        head_dim=shape.head_dim,
-        scale=1.0,
-        projection_bias=False,
-        output_bias=False,
-    )
+    return multi_head(shape, like).replace(**_UNBIASED)
 
 
 def _family(model_type: str, class_prefix: str, scales: bool) -> Family:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headjax.core.tensors import Normal
-from headjax.hub.families.entries import classifier, labelled
+from headjax.hub.families.entries import BASE, INITIALIZER, classifier, labelled
 from headjax.hub.family import Family, ModelClass
 from headjax.hub.fields import Fields
 from headjax.hub.rules import (
@@ -27,7 +26,6 @@ from headjax.hub.table import (
     Layers,
     Optional,
     Record,
-    TrainingOnly,
     activation,
     computed,
     flag,
@@ -37,7 +35,7 @@ from headjax.hub.table import (
     share,
     size,
 )
-from headjax.models.tasks import DistilledClassification, NoTask
+from headjax.models.tasks import DistilledClassification
 from headjax.models.vision import VisionConfig
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm
@@ -74,7 +72,6 @@ _ATTENTION = record(
     MultiHeadAttention, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS), projection_bias=flag("qkv_bias", True)
 )
 _ATTENTION_DROPOUT = number("attention_probs_dropout_prob", 0.0)
-_INITIALIZER = TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02)))
 
 
 def _config(distilled: bool) -> Record:
@@ -92,7 +89,7 @@ def _config(distilled: bool) -> Record:
         dropout=_DROPOUT,
         attention_dropout=_ATTENTION_DROPOUT,
         pooler=Optional(activation("pooler_act", "tanh"), when=_pooled),
-        initializer=_INITIALIZER,
+        initializer=INITIALIZER,
     )
 
 
@@ -121,7 +118,7 @@ _RULES: Rules = (
     *affine("pooler.dense", "pooler"),
 )
 _CLASSES = (
-    ModelClass(suffix="Model", parts={"task": record(NoTask)}),
+    BASE,
     ModelClass(suffix="ForImageClassification", parts={"task": classifier(0.0)}, rules=affine("classifier", "output")),
 )
 _DISTILLED = ModelClass(
@@ -197,7 +194,7 @@ DINOV2 = Family(
         dropout=0.0,
         embedding_dropout=Optional(_DROPOUT, when=lambda fields: True),
         attention_dropout=_ATTENTION_DROPOUT,
-        initializer=_INITIALIZER,
+        initializer=INITIALIZER,
     ).writing(lambda config: {_RATIO.name: _ratio(config)}),
     classes=(
         _CLASSES[0],

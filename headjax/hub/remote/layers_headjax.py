@@ -15,12 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .parts_headjax import FeedForward, Residual, small_norm, turn
-
-
-def split(x: Tensor, heads: int) -> Tensor:
-    """`[batch, length, heads * size]` to `[batch, heads, length, size]`."""
-    return x.unflatten(-1, (heads, x.shape[-1] // heads)).transpose(1, 2)
+from .parts_headjax import FeedForward, Residual, small_norm, split, turn
 
 
 class Call:
@@ -149,9 +144,8 @@ class Latent(Attention):
         query = split(self.query(self.query_norm(self.query_latent(x))), self.heads)
         query = torch.cat([query[..., :size], turn(query[..., size:], call.positions, self.own["rotary"])], dim=-1)
         if x.shape[1] == 1 and call.dropout == 0.0:  # a single query reads the latents themselves
-            query = torch.cat(
-                [query[..., :size] @ self.key.weight.unflatten(0, (self.heads, size)), query[..., size:]], -1
-            )
+            turning = query[..., size:]
+            query = torch.cat([query[..., :size] @ self.key.weight.unflatten(0, (self.heads, size)), turning], dim=-1)
             read = torch.cat([latent, turned], dim=-1).expand(-1, self.heads, -1, -1)
             contexts = call.attend(query, read, latent.expand(-1, self.heads, -1, -1), self.own["scale"])
             contexts = contexts @ self.value.weight.unflatten(0, (self.heads, -1)).transpose(1, 2)

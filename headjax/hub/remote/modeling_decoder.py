@@ -129,18 +129,9 @@ class HeadjaxForCausalLM(HeadjaxPreTrainedModel, GenerationMixin):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int = 0,
-        output_hidden_states: bool | None = None,
         **named: Any,
     ) -> CausalLMOutputWithPast:
-        found = self.model(
-            input_ids,
-            attention_mask,
-            position_ids,
-            past_key_values,
-            inputs_embeds,
-            use_cache,
-            output_hidden_states,
-        )
+        found = self.model(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, **named)
         logits, cap = self.lm_head(found.last_hidden_state[:, -logits_to_keep:]), self.config.headjax["softcap"]
         logits = logits if cap is None else cap * torch.tanh(logits / cap)
         loss = None

@@ -24,6 +24,11 @@ ACTIVATIONS = {
 BEFORE = ("pre_norm", "scaled_pre_norm", "parallel_norm", "sandwich_norm")
 
 
+def split(x: Tensor, heads: int) -> Tensor:
+    """`[batch, length, heads * size]` to `[batch, heads, length, size]`."""
+    return x.unflatten(-1, (heads, x.shape[-1] // heads)).transpose(1, 2)
+
+
 class Norm(nn.Module):
     """`layer_norm`, `rms_norm`, or `offset_rms_norm`, whose weight is added to one (Gemma)."""
 
