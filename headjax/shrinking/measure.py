@@ -27,7 +27,7 @@ from headjax.core.kind import Kind, own_copy
 from headjax.core.progress import Update
 from headjax.core.serialize import from_data, to_data
 from headjax.heads.layer_sums import replicated_sums, spread
-from headjax.heads.reconstruction_order import batches_for, layer_removals
+from headjax.heads.reconstruction_order import held_back, layer_removals
 from headjax.heads.refit import Change, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
@@ -88,11 +88,7 @@ def measure(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Measured:
-    """Return the forms of every sub-layer with their damages.
-
-    Maps are solved on other examples than damages are measured on: a map of a thousand units fits its own examples far
-    better than others, so that forms with many features would look harmless.
-    """
+    """Return the forms of every sub-layer with their damages, measured on other examples than maps are solved on."""
     model, batches = spread(model, batches)
     judged, solved = held_back(batches, examples)
     kept, places = kept or Kept(), places_of(model)
@@ -115,15 +111,6 @@ def measure(
 def missing(places: Sequence[Place], kept: Kept) -> bool:
     """Return whether a sub-layer has not been measured."""
     return not all(place.name in kept.found for place in places)
-
-
-def held_back(batches: Sequence[Any], examples: int) -> tuple[list[Any], list[Any]]:
-    """Return the batches to measure damages on, and those to solve maps on: see `measure`."""
-    if len(batches) < 2:
-        return list(batches), list(batches)
-    total = sum(len(next(iter(batch.values()))) for batch in batches)
-    judged = batches_for(batches, min(examples, total // 2))
-    return judged, [batch for batch in batches if all(batch is not other for other in judged)]
 
 
 def _read(place: Place, found: Mapping[str, Any]) -> Form:

@@ -14,6 +14,7 @@ import headjax
 from headjax import Budget, HeadId, HeadjaxError
 from headjax.core.progress import silent
 from headjax.heads.agreement import agreement
+from headjax.heads.reconstruction_order import held_back
 from headjax.heads.surgery import map_attention, map_feed_forward
 from headjax.heads.units import count_units
 from headjax.hub.exporting import layout_of_export
@@ -23,7 +24,7 @@ from headjax.shrinking import measure as forms
 from headjax.shrinking.build import build
 from headjax.shrinking.choice import Choice, Option, Table, choose, choose_if_any
 from headjax.shrinking.grid import Grid, Level
-from headjax.shrinking.measure import held_back, measure
+from headjax.shrinking.measure import measure
 from headjax.shrinking.sensitivity import Sensitivity
 from headjax.shrinking.shrink import options_of
 from tests import tiny
