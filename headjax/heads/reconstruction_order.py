@@ -48,6 +48,9 @@ LABELLED = 256
 MEASURED, MEASURED_SHARE = 128, 0.4
 """Greatest number of examples on which a change of the output is measured, and their greatest share of all."""
 
+Tell = Callable[[int, Any], None]
+"""Called with the number of every batch and its sums."""
+
 Positions = tuple[int, ...]
 """Positions of the heads of a layer that go together."""
 
@@ -58,12 +61,10 @@ class Removals(NamedTuple):
     Attributes:
         order: Positions of the heads that go together, by removal.
         errors: `[removals + 1]`, mean squared error of the layer's output after 0, 1, ... removals.
-        outputs: `[removals + 1, heads, value_dim, width]`, W_O after these removals, refitted.
     """
 
     order: tuple[Positions, ...]
     errors: np.ndarray
-    outputs: list[np.ndarray]
 
 
 def group_costs(inverse: np.ndarray, output: np.ndarray, groups: Sequence[Positions]) -> np.ndarray:
@@ -79,13 +80,6 @@ def group_costs(inverse: np.ndarray, output: np.ndarray, groups: Sequence[Positi
     return np.array([cost(_rows(group, output.shape[1])) for group in groups])
 
 
-def remove_group(inverse: np.ndarray, output: np.ndarray, group: Positions) -> tuple[np.ndarray, np.ndarray]:
-    """Return H^-1 and W_O after the removal of heads together, the other heads refitted, see `without_features`."""
-    rows = _rows(group, output.shape[1])
-    inverse, flat = without_features(inverse, output.reshape(-1, output.shape[2]), rows)
-    return inverse, flat.reshape(output.shape)
-
-
 def _rows(group: Positions, size: int) -> np.ndarray:
     """Return the features of the contexts that belong to these heads."""
     rows: np.ndarray = (np.asarray(group)[:, None] * size + np.arange(size)[None, :]).ravel()
@@ -96,16 +90,16 @@ def layer_removals(moments: np.ndarray, output: np.ndarray, groups: Sequence[Pos
     """Return the greedy removal of all heads of a layer, each time the group of least cost per head."""
     inverse = damped_inverse(moments)
     left = [(head,) for head in range(len(output))] if groups is None else list(groups)
-    order, errors, outputs = [], [0.0], [output]
+    order, errors = [], [0.0]
     while left:
-        costs = group_costs(inverse, outputs[-1], left)
+        costs = group_costs(inverse, output, left)
         best = int(np.argmin(costs / np.array(list(map(len, left)))))
-        group = left.pop(best)
-        inverse, solved = remove_group(inverse, outputs[-1], group)
-        order.append(group)
+        order.append(left.pop(best))
         errors.append(errors[-1] + max(float(costs[best]), 0.0))
-        outputs.append(solved)
-    return Removals(tuple(order), np.asarray(errors), outputs)
+        rows, flat = _rows(order[-1], output.shape[1]), output.reshape(-1, output.shape[2])
+        inverse, flat = without_features(inverse, flat, rows)
+        output = flat.reshape(output.shape)
+    return Removals(tuple(order), np.asarray(errors))
 
 
 def reconstruction_order(
@@ -122,12 +116,12 @@ def reconstruction_order(
     """Return heads in the order in which their removal costs least once the kept heads have been refitted.
 
     Within a layer the order is greedy by `group_costs`, of heads or of whole groups. Layers are compared by an effect
-    on a few examples, with a quarter, half, three quarters and all heads of one layer removed and the others refitted.
-    Where the model offers the walk and its blocks show their sub-layers, as headjax's models do, that is the change of
-    the model's own output (`headjax.heads.agreement`), to second order in the stream behind the layer
-    (`headjax.heads.sensitivity`), and no labels are read. With a loss, and for any other model, it is the measured rise
-    of the loss. Other numbers of heads are placed between these by their error. Each step takes the layer in which the
-    next removals raise the effect least per head.
+    with a quarter, half, three quarters and all heads of one layer removed and the others refitted, on a few examples
+    that they are not refitted on. Where the model offers the walk and its blocks show their sub-layers, as headjax's
+    models do, that is the change of the model's own output (`headjax.heads.agreement`), to second order in the stream
+    behind the layer (`headjax.heads.sensitivity`), and no labels are read. With a loss, and for any other model, it is
+    the measured rise of the loss. Other numbers of heads are placed between these by their error. Each step takes the
+    layer in which the next removals raise the effect least per head.
 
     On the walk the cost is a forward pass over all examples, and about seven over those that compare layers, whatever
     the number of layers.
@@ -175,14 +169,19 @@ def _ordered(
 ) -> Order:
     layers = list(_layers(find_sites(model), None if stacks is None else tuple(stacks)))
     way = ways(model, batches, compute)
-    moments = way.moments(progress)
+    judged = way.moments(way.judged, functools.partial(_tell, progress, 0))
+    solved = way.moments(way.solved, functools.partial(_tell, progress, len(batches) - len(way.solved)))
     removals: list[Removals] = []
     changes: list[Change] = []
     with one_blas_thread():
         for layer in layers:
-            found, mean = _removals(model, layer, moments, whole_groups)
-            changes.append(_changes(found, mean))
-            removals.append(found._replace(outputs=[]))
+            sums = layer.summed(solved)
+            output = np.asarray(fetch(matrix_of(model, layer.site, layer.number)), np.float64)
+            output = output.reshape(layer.site.heads, layer.site.head_dim, -1)
+            biased = bias_of(model, layer.site) is not None
+            moments = _second(sums + layer.summed(judged), biased)[0]
+            removals.append(layer_removals(moments, output, layer.groups(whole_groups)))
+            changes.append(_changes(removals[-1].order, output, *_second(sums, biased)))
     effects = way.effects(layers, changes, progress)
     return _merged(layers, removals, list(map(_curve, removals, effects)))
 
@@ -209,8 +208,20 @@ class _Layer(NamedTuple):
         start = self.number * self.site.heads
         return [head.head for head in self.site.head_ids()[start : start + self.site.heads]]
 
-    def __str__(self) -> str:
-        return str(HeadId(*self.places[0], 0)).rpartition("/")[0]
+    def groups(self, whole: bool) -> list[Positions]:
+        """Positions of the heads that go together: every head alone, or all that read one KV head."""
+        found: dict[int, Positions] = {}
+        for place, group in enumerate(self.site.groups.tolist() if whole else range(self.site.heads)):
+            found[group] = (*found.get(group, ()), place)
+        return list(found.values())
+
+    def summed(self, moments: Mapping[tuple[str, int], np.ndarray]) -> np.ndarray:
+        """Sums over the tokens of x x^T, with x the contexts and a 1, of all places together."""
+        sums: np.ndarray = np.sum([moments[place] for place in self.places], axis=0)
+        if not np.isfinite(sums).all():
+            where = str(HeadId(*self.places[0], 0)).rpartition("/")[0]
+            raise HeadjaxError(f"reconstruction: {where}: second moments of contexts are not finite")
+        return sums
 
 
 def _layers(sites: Sites, stacks: Sequence[str] | None) -> Iterator[_Layer]:
@@ -235,22 +246,22 @@ def batches_for(batches: Sequence[Any], examples: int) -> list[Any]:
     return [batches[int((place + 0.5) * len(batches) / count)] for place in range(count)]
 
 
-def _removals(
-    model: nnx.Module, layer: _Layer, moments: Mapping[tuple[str, int], np.ndarray], whole_groups: bool
-) -> tuple[Removals, np.ndarray]:
-    """Return the removals of a layer, and the mean of its contexts that its bias takes up (0 without a bias)."""
-    site = layer.site
-    sums = np.sum([moments[place] for place in layer.places], axis=0)
-    if not np.isfinite(sums).all():
-        raise HeadjaxError(f"reconstruction: {layer}: second moments of contexts are not finite")
+def held_back(batches: Sequence[Any], examples: int) -> tuple[list[Any], list[Any]]:
+    """Return the batches to judge changes on, about half of all examples at most, and those to solve them on.
+
+    A map of many features fits the examples that it was solved on far better than others.
+    """
+    if len(batches) < 2:
+        return list(batches), list(batches)
+    judged = batches_for(batches, min(examples, sum(map(examples_in, batches)) // 2))
+    return judged, [batch for batch in batches if all(batch is not other for other in judged)]
+
+
+def _second(sums: np.ndarray, biased: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the second moments of contexts about the mean that a bias takes up (0 without a bias), and that mean."""
     tokens = max(float(sums[-1, -1]), 1.0)
-    mean = sums[-1, :-1] / tokens * (bias_of(model, site) is not None)
-    second = sums[:-1, :-1] / tokens - np.outer(mean, mean)
-    groups: dict[int, Positions] = {}
-    for place, group in enumerate(site.groups.tolist() if whole_groups else range(site.heads)):
-        groups[group] = (*groups.get(group, ()), place)
-    output = np.asarray(fetch(matrix_of(model, site, layer.number)), np.float64)
-    return layer_removals(second, output.reshape(site.heads, site.head_dim, -1), list(groups.values())), mean
+    mean = sums[-1, :-1] / tokens * biased
+    return sums[:-1, :-1] / tokens - np.outer(mean, mean), mean
 
 
 def _measured(removals: int) -> list[int]:
@@ -258,11 +269,14 @@ def _measured(removals: int) -> list[int]:
     return sorted({max(round(removals * point / POINTS), 1) for point in range(1, POINTS + 1)})
 
 
-def _changes(found: Removals, mean: np.ndarray) -> Change:
+def _changes(order: Sequence[Positions], output: np.ndarray, moments: np.ndarray, mean: np.ndarray) -> Change:
     """Return the changes of a map after the measured numbers of removals, `[numbers, n, width]`."""
-    first = found.outputs[0]
-    weights = np.stack([found.outputs[count] - first for count in _measured(len(found.order))])
-    weights = weights.reshape(len(weights), len(mean), -1)
+    flat, changes = output.reshape(-1, output.shape[2]), []
+    inverse = damped_inverse(moments)
+    for count in _measured(len(order)):
+        gone = tuple(head for group in order[:count] for head in group)
+        changes.append(without_features(inverse, flat, _rows(gone, output.shape[1]))[1] - flat)
+    weights = np.stack(changes)
     return Change(weights.astype(np.float32), -mean @ weights)
 
 
@@ -296,24 +310,24 @@ class _ByWalk:
     """Contexts and effects of a model whose blocks show their sub-layers: the change of its output, without labels."""
 
     def __init__(self, model: Model, batches: Sequence[Any], compute: Compute) -> None:
-        self._model, self._batches = spread(model, batches)
+        self._model, placed = spread(model, batches)
+        examples = min(MEASURED, round(MEASURED_SHARE * sum(map(examples_in, placed))))
+        self.judged, self.solved = held_back(placed, examples)
         self._compute = compute
 
-    def moments(self, progress: Update | None) -> dict[tuple[str, int], np.ndarray]:
+    def moments(self, batches: Sequence[Any], tell: Tell) -> dict[tuple[str, int], np.ndarray]:
         """Return sums of x x^T of every layer's contexts and a 1, over the tokens."""
         step = functools.partial(_moments, self._model.config, self._model.params, self._compute)
-        found = sum_over(map(step, self._batches), functools.partial(_tell, progress))
+        found = sum_over(map(step, batches), tell)
         return {(stack, layer): sums for stack, own in found.items() for layer, sums in enumerate(own)}
 
     def effects(self, layers: Sequence[_Layer], changes: Sequence[Change], progress: Update | None) -> list[np.ndarray]:
         """Return the change of the output for each change of each layer's map."""
         places = [[(HEAD_STACKS[stack], number) for stack, number in layer.places] for layer in layers]
         keys = [tuple((stack, number, slot) for (stack, slot), number in own) for own in places]
-        examples = min(MEASURED, round(MEASURED_SHARE * sum(map(examples_in, self._batches))))
-        judged = batches_for(self._batches, examples)
-        found = prices(self._model, judged, dict(zip(keys, changes, strict=True)), self._compute)
+        found = prices(self._model, self.judged, dict(zip(keys, changes, strict=True)), self._compute)
         if progress is not None:
-            progress(len(self._batches), {"layers": float(len(layers))})
+            progress(len(self.judged + self.solved), {"layers": float(len(layers))})
         return [found[key] for key in keys]
 
 
@@ -325,39 +339,39 @@ class _ByLoss:
     ) -> None:
         self._model = model
         self._program, self._state = prepare(model, loss, compute)
-        self._batches = list(checked(self._program, self._state, batches, strict))
-        self._gates, self._judged = ones(self._program.sites), batches_for(self._batches, LABELLED)
+        self._gates = ones(self._program.sites)
+        self.judged, self.solved = held_back(list(checked(self._program, self._state, batches, strict)), LABELLED)
 
-    def moments(self, progress: Update | None) -> dict[tuple[str, int], np.ndarray]:
+    def moments(self, batches: Sequence[Any], tell: Tell) -> dict[tuple[str, int], np.ndarray]:
         """Return sums of x x^T of every layer's contexts and a 1, over the positions that can change the loss."""
         sites = sorted(self._program.sites, key=lambda site: site.path)
         products = functools.partial(_products, layers=tuple(len(site.places) for site in sites))
-        contexts = (every_context(self._program, self._state, batch) for batch in self._batches)
+        contexts = (every_context(self._program, self._state, batch) for batch in batches)
         each = (spread_by_compiler(products, PartitionSpec(), own) for own in contexts)
-        found = sum_over(each, functools.partial(_tell, progress))
+        found = sum_over(each, tell)
         return {place: found[site.path][number] for site in sites for number, place in enumerate(site.places)}
 
     def effects(self, layers: Sequence[_Layer], changes: Sequence[Change], progress: Update | None) -> list[np.ndarray]:
         """Return the rise of the loss for each change of each layer's map."""
-        whole = mean_loss(self._program, self._state, self._gates, self._judged)
+        whole = mean_loss(self._program, self._state, self._gates, self.judged)
         found: list[np.ndarray] = []
         for layer, change in zip(layers, changes, strict=True):
             losses = [self._loss(layer, Change(*one)) for one in zip(*change, strict=True)]
             found.append(np.array(losses) - whole)
             if progress is not None:
-                progress(len(self._batches), {"layers": float(len(found))})
+                progress(len(self.judged + self.solved), {"layers": float(len(found))})
         return found
 
     def _loss(self, layer: _Layer, change: Change) -> float:
         """Return the loss with another map in a layer."""
         copy = nnx.clone(self._model, graph=True)
         add_to(copy, layer.site, layer.number, change)
-        return mean_loss(self._program, nnx.split(copy, graph=True)[1], self._gates, self._judged)
+        return mean_loss(self._program, nnx.split(copy, graph=True)[1], self._gates, self.judged)
 
 
-def _tell(progress: Update | None, number: int, fetched: Any) -> None:
+def _tell(progress: Update | None, before: int, number: int, fetched: Any) -> None:
     if progress is not None:
-        progress(number + 1, {})
+        progress(before + number + 1, {})
 
 
 @functools.partial(jax.jit, static_argnames="layers")

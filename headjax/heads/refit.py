@@ -82,17 +82,26 @@ def refit(
     tried from the middle one on in the direction in which the error falls, up to the first that is worse. The weight
     of the penalty against a token is then kept for the solution on both halves.
     """
-    halves = [RefitSums(*(array[half : half + 1].sum(axis=0) for array in sums)) for half in (0, 1)]
-    folds = (halves, halves[::-1])
+    index = np.append(np.flatnonzero(kept), len(kept))
+    sums = RefitSums(sums.gram[:, index[:, None], index], sums.cross[:, index], sums.square)
+    halves = [RefitSums(*(array[half] for array in sums)) for half in (0, 1)]
+    squares = np.square(scale)
+    before = max(float(sums.square.sum(axis=0) @ squares), 1e-300)
+
+    def held_out(ridge: float) -> float:
+        rise = np.zeros(len(scale))
+        for half, other in zip(halves, halves[::-1], strict=True):
+            change = _solve(half.gram, half.cross, bias, ridge)
+            rise += (change * (other.gram @ change - 2.0 * other.cross)).sum(axis=0)
+        return max(1.0 + float(rise @ squares) / before, 0.0)
+
     with one_blas_thread():
-        ridge, error = _least(
-            lambda ridge: sum(_error(other, _solve(half, kept, bias, ridge), scale) for half, other in folds), ridges
-        )
-        both = RefitSums(*(array.sum(axis=0) for array in sums))
+        ridge, error = _least(held_out, ridges)
         # The sums are over twice as many tokens as those the ridge was chosen for.
-        change = _solve(both, kept, bias, ridge / 2.0)
-    before = max(sum(_error(half, None, scale) for half in halves), 1e-300)
-    return Refit(change, ridge, error / before, int(kept.sum()) + bias)
+        found = _solve(sums.gram.sum(axis=0), sums.cross.sum(axis=0), bias, ridge / 2.0)
+    weight = np.zeros((len(kept), len(scale)))
+    weight[index[:-1]] = found[:-1]
+    return Refit(Change(weight, found[-1]), ridge, error, int(kept.sum()) + bias)
 
 
 def _least(error: Callable[[float], float], ridges: Sequence[float]) -> tuple[float, float]:
@@ -114,13 +123,14 @@ def least_needed(moments: np.ndarray, weight: np.ndarray, count: int, steps: int
     Feature i costs ||W_i||^2 / (H^-1)_ii (optimal brain surgery, Hassibi and Stork 1993). They are removed greedily in
     at most `steps` groups, with H^-1 and W brought up to date after each.
     """
-    inverse, left, removed = damped_inverse(moments), np.ones(len(moments), bool), []
+    inverse, left, removed = damped_inverse(moments), np.arange(len(moments)), []
     for size in np.diff(np.round(np.linspace(0, count, min(steps, count) + 1)).astype(int)):
         costs = np.square(weight).sum(axis=1) / np.maximum(np.diag(inverse), 1e-300)
-        group = np.argsort(np.where(left, costs, np.inf), kind="stable")[:size]
+        group = np.argsort(costs, kind="stable")[:size]
+        removed.append(left[group])
         inverse, weight = without_features(inverse, weight, group)
-        left[group] = False
-        removed.append(group)
+        others = np.delete(np.arange(len(left)), group)
+        inverse, weight, left = inverse[np.ix_(others, others)], weight[others], left[others]
     return np.concatenate(removed) if removed else np.zeros(0, int)
 
 
@@ -138,9 +148,15 @@ def without_features(inverse: np.ndarray, weight: np.ndarray, rows: np.ndarray) 
 
 def damped_inverse(moments: np.ndarray) -> np.ndarray:
     """Return the inverse of second moments with `DAMPING` of their mean on the diagonal."""
-    damping = max(DAMPING * float(np.trace(moments)) / len(moments), 1e-12)
-    inverse: np.ndarray = np.linalg.inv(moments + damping * np.eye(len(moments)))
-    return inverse
+    from scipy.linalg import lapack
+
+    damped = moments + max(DAMPING * float(np.trace(moments)) / len(moments), 1e-12) * np.eye(len(moments))
+    factor, failed = lapack.dpotrf(damped, lower=1)
+    if failed:  # rounding made it indefinite
+        inverse: np.ndarray = np.linalg.inv(damped)
+        return inverse
+    lower, _ = lapack.dpotri(factor, lower=1)
+    return np.tril(lower) + np.tril(lower, -1).T
 
 
 def centred(sums: RefitSums, bias: bool) -> np.ndarray:
@@ -156,42 +172,20 @@ def without_rows(sums: RefitSums, weight: np.ndarray, rows: np.ndarray) -> Refit
     """Return the sums once rows of the present map are 0: the residual r grows by x_S W_S."""
     lost = weight[rows]
     cross = sums.cross + sums.gram[:, :, rows] @ lost
-    grown = 2.0 * sums.cross[:, rows] + sums.gram[:, rows][:, :, rows] @ lost
-    return RefitSums(sums.gram, cross, sums.square + (lost * grown).sum(axis=1))
+    return RefitSums(sums.gram, cross, sums.square + (lost * (sums.cross + cross)[:, rows]).sum(axis=1))
 
 
-def _solve(sums: RefitSums, kept: np.ndarray, bias: bool, ridge: float) -> Change:
-    """Return the change that solves the equations of these sums."""
-    index = np.flatnonzero(kept)
-    gram, cross = sums.gram[np.ix_(index, index)], sums.cross[index]
-    tokens = max(float(sums.gram[-1, -1]), 1.0)
-    mean = sums.gram[index, -1] / tokens
-    if bias:
-        gram = gram - tokens * np.outer(mean, mean)
-        cross = cross - np.outer(mean, sums.cross[-1])
-    penalty = max(ridge * float(np.trace(gram)) / max(len(index), 1), 1e-30)
-    gram.flat[:: len(index) + 1] += penalty
-    solved = _solve_definite(gram, cross)
-    weight = np.zeros((len(kept), cross.shape[1]))
-    weight[index] = solved
-    return Change(weight, sums.cross[-1] / tokens - mean @ solved if bias else np.zeros(cross.shape[1]))
-
-
-def _solve_definite(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return X of A X = B for a positive definite A, by Cholesky unless rounding made A indefinite."""
+def _solve(gram: np.ndarray, cross: np.ndarray, bias: bool, ridge: float) -> np.ndarray:
+    """Return the change that solves the equations of these sums, `[n + 1, outputs]`, the bias in the last row."""
     from scipy import linalg
 
+    tokens, size = max(float(gram[-1, -1]), 1.0), len(gram) - 1
+    mean = gram[-1, :-1] / tokens * bias
+    matrix, right = gram[:-1, :-1] - tokens * np.outer(mean, mean), cross[:-1] - np.outer(mean, cross[-1])
+    matrix.flat[:: size + 1] += max(ridge * float(np.trace(matrix)) / max(size, 1), 1e-30)
     try:
-        solved: np.ndarray = linalg.cho_solve(linalg.cho_factor(matrix, lower=True, check_finite=False), right)
-    except linalg.LinAlgError:
+        factor = linalg.cho_factor(matrix, lower=True, check_finite=False)
+        solved = linalg.cho_solve(factor, right, check_finite=False)
+    except linalg.LinAlgError:  # rounding made it indefinite
         solved = np.linalg.solve(matrix, right)
-    return solved
-
-
-def _error(sums: RefitSums, change: Change | None, scale: np.ndarray) -> float:
-    """Return the squared error over these tokens after a change; None is no change."""
-    square = np.array(sums.square)
-    if change is not None:
-        whole = np.concatenate([change.weight, change.bias[None]])
-        square += (whole * (sums.gram @ whole - 2.0 * sums.cross)).sum(axis=0)
-    return float(np.maximum(square, 0.0) @ np.square(scale))
+    return np.concatenate([solved, (cross[-1:] / tokens - mean @ solved) * bias])

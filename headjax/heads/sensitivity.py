@@ -1,19 +1,19 @@
-"""What changes of layers cost at the model's output, to second order, all from a few backward passes.
+"""Sensitivity: what a small error of a sub-layer's output costs, to second order, from a few backward passes.
 
-A changed layer is computed as it is. With r the output of which |r - r'|^2 / 2 is the measure
-(`headjax.heads.agreement.rooted`), and J the Jacobian of r by the stream behind the layer, the difference e of the
-stream costs |J e|^2 / 2 (Gauss-Newton). For random normal z
+With r(y) the output of the model of which |r - r'|^2 / 2 is the measure of damage (`headjax.heads.agreement.rooted`),
+an error e of a sub-layer's output costs |J e|^2 / 2, J the Jacobian of r (Gauss-Newton). For random normal z
 
     E[(z^T J e)^2] = |J e|^2,   z^T J e = sum over tokens of g . e,   g = J^T z
 
-so that no layer behind a change is computed again, and each z takes one backward pass for all layers.
+so that one backward pass for each z prices every error of every sub-layer, those that tokens have in common included.
+The rise of a loss has besides a part of first order, whose g is the gradient of the loss.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,14 +26,56 @@ from headjax.heads.refit import Change
 from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch
 from headjax.models.model import Model
-from headjax.models.walk import LayerBlock, State, blocks_of, embed, step
+from headjax.models.walk import LayerBlock, State, SubLayerSeen, blocks_of, embed, step
 from headjax.nn.compute import Compute
 
-DRAWS = 2
-"""Number of backward passes of every example, each for another z."""
+PROBES = 4
+"""Backward passes, each for another z."""
 
 Spot = tuple[str, int, str]
 """A sub-layer: stack, layer, slot."""
+
+
+class Seen(NamedTuple):
+    """A sub-layer on a batch of the judged examples: its state, its output, and g `[probes, batch, length, width]`."""
+
+    state: State
+    layer: SubLayerSeen
+    gradient: jax.Array
+
+
+class Sensitivity:
+    """The original model on the examples that damages are judged on."""
+
+    def __init__(self, model: Model, compute: Compute = Compute(), *, labels: bool = False) -> None:
+        self._model, self._compute, self._labels = model, compute, labels
+        self._batches, self._count = 0, 0.0
+
+    def back(self, batch: Batch) -> Iterator[tuple[Any, State, Any, dict[str, Seen]]]:
+        """Yield each block from the last one on: the state before it, the cotangents behind it, and its sub-layers."""
+        states = [embed(self._model, batch, self._compute)]
+        for block in blocks_of(self._model):
+            states.append(step(block, states[-1], self._compute))
+        key = jax.random.fold_in(jax.random.key(0), self._batches)
+        cotangent, weight = _read(self._model, states.pop(), key, self._labels, self._compute)
+        self._batches, self._count = self._batches + 1, self._count + float(weight)
+        for block in blocks_of(self._model, backwards=True):
+            state, behind = states.pop(), cotangent
+            cotangent, found = _pulled(block, state, behind, self._compute)
+            yield block, state, behind, {slot: Seen(state, *seen) for slot, seen in found.items()}
+
+    def at(self, block: LayerBlock, state: State, behind: Any) -> dict[str, Seen]:
+        """Return the sub-layers of a block once more."""
+        found = _pulled(block, state, behind, self._compute)[1]
+        return {slot: Seen(state, *seen) for slot, seen in found.items()}
+
+    def damages(self, products: Sequence[Any], what: str) -> np.ndarray:
+        """Return the damage of each of some errors, from their `products` on every batch."""
+        sums = np.concatenate([np.asarray(batch, np.float64) for batch in products], axis=2)
+        if not np.isfinite(sums).all():
+            raise HeadjaxError(f"{what}: the output is not finite")
+        found: np.ndarray = np.square(sums[:, :PROBES]).sum(axis=(1, 2)) / (2.0 * PROBES)
+        return (found + sums[:, PROBES:].sum(axis=(1, 2))) / max(self._count, 1.0)
 
 
 def prices(
@@ -44,71 +86,98 @@ def prices(
 ) -> dict[tuple[Spot, ...], np.ndarray]:
     """Return what each of some changes of output maps costs alone, `[changes]`, a mean over the predictions.
 
-    A change is made at all of its spots together. Its arrays have an axis of alternatives in front. Each batch takes
-    two forward passes, one of the changed halves of the layers for each alternative, and `DRAWS` backward passes to
-    the activations. States of one batch and a copy of one layer are held at a time.
+    The changed layer is computed as it is, since large changes bend the feed-forward behind an attention. A change is
+    made at all of its spots together. Its arrays have an axis of alternatives in front. States of one batch and a copy
+    of one layer are held at a time.
     """
-    count = 0.0
+    sensitivity = Sensitivity(model, compute)
     at = {spot: spots for spots in changes for spot in spots}
     placed = {spots: jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), changes[spots]) for spots in changes}
-    found = {spots: np.zeros(len(change.bias)) for spots, change in changes.items()}
-    for number, batch in enumerate(batches):
-        states = [embed(model, batch, compute)]
-        for block in blocks_of(model):
-            states.append(step(block, states[-1], compute))
-        cotangent, weight = _drawn(model, states.pop(), jax.random.fold_in(jax.random.key(0), number), compute)
-        sums = dict.fromkeys(changes, 0.0)
-        for block in blocks_of(model, backwards=True):
-            own = {slot: placed[at[spot]] for slot, spot in _spots(block).items() if spot in at}
-            cotangent, products = _pulled(block, states.pop(), cotangent, own, compute)
-            for slot, product in products.items():
-                sums[at[_spots(block)[slot]]] += product
+    found: dict[tuple[Spot, ...], list[Any]] = {spots: [] for spots in changes}
+    for batch in batches:
+        sums: dict[tuple[Spot, ...], Any] = dict.fromkeys(changes, 0.0)
+        for block, state, behind, seen in sensitivity.back(batch):
+            for slot in seen:
+                spots = at.get((block.stack, block.place.value, slot))
+                if spots is not None:
+                    sums[spots] += _behind(block, state, behind[0], slot, placed[spots], compute)
         for spots, product in fetch(sums).items():
-            found[spots] += np.square(np.asarray(product, np.float64)).sum(axis=(1, 2)) / (2.0 * DRAWS)
-        count += float(weight)
-    if not all(np.isfinite(values).all() for values in found.values()):
-        raise HeadjaxError("reconstruction: the output is not finite on the examples that layers are compared on")
-    return {spots: values / max(count, 1.0) for spots, values in found.items()}
+            found[spots].append(product)
+    return {spots: sensitivity.damages(own, "reconstruction") for spots, own in found.items()}
 
 
-def _spots(block: Any) -> dict[str, Spot]:
-    """Return the sub-layers of a block by slot."""
-    slots = block.layer.config.slots if isinstance(block, LayerBlock) else ()
-    return {slot: (block.stack, block.place.value, slot) for slot in slots}
+def products(changes: Change, judged: Seen, seen: SubLayerSeen | None = None) -> jax.Array:
+    """Return the sums over tokens of g . e of changed maps, `[changes, probes, batch]`; `seen` has other features."""
+    layer = judged.layer if seen is None else seen
+    return _products(layer.features, layer.output - judged.layer.output, judged.gradient, changes)
 
 
-@functools.partial(jax.jit, static_argnames="compute")
-def _drawn(model: Model, state: State, key: jax.Array, compute: Compute) -> tuple[Any, jax.Array]:
-    """Return the cotangents of the stream and the memory after the last block, `[draws, ...]`, and the predictions."""
+@functools.partial(jax.jit, static_argnames=("slot", "compute"))
+def _behind(block: LayerBlock, state: State, cotangent: Any, slot: str, changes: Change, compute: Compute) -> jax.Array:
+    """Return the same sums of changed maps, with e the error of the stream behind the layer and g its cotangents."""
+    whole, seen = block.sub_layers(state, compute)
 
-    def root(x: jax.Array, memory: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    def one(change: Change) -> jax.Array:
+        added = jnp.einsum("btn,nw->btw", seen[slot].features, change.weight) + change.bias[None, None]
+        after, _ = block.sub_layers(state, compute, {slot: added.astype(whole.x.dtype)})
+        return jnp.einsum("btw,kbtw->kb", (after.x - whole.x).astype(jnp.float32), cotangent.astype(jnp.float32))
+
+    return replicated_sums(jax.vmap(one)(changes))
+
+
+@jax.jit
+def _products(features: jax.Array, apart: jax.Array, gradient: jax.Array, changes: Change) -> jax.Array:
+    """`apart` is the error of the output before the change."""
+    features, apart, gradient = (array.astype(jnp.float32) for array in (features, apart, gradient))
+
+    def one(change: Change) -> jax.Array:
+        error = apart + jnp.einsum("btn,nw->btw", features, change.weight) + change.bias[None, None]
+        return jnp.einsum("btw,kbtw->kb", error, gradient)
+
+    return replicated_sums(jax.lax.map(one, changes))
+
+
+@functools.partial(jax.jit, static_argnames=("labels", "compute"))
+def _read(model: Model, state: State, key: jax.Array, labels: bool, compute: Compute) -> tuple[Any, jax.Array]:
+    """Return the cotangents of the stream and the memory after the last block, and the number of predictions."""
+    kind = agreement_kind(model.config)
+
+    def root(x: jax.Array, memory: jax.Array | None) -> tuple[Any, jax.Array]:
         output = model.finish(state._replace(x=x, memory=memory), compute)
         predictions = predictions_of(model.config, output, state.batch)
-        return rooted(agreement_kind(model.config), predictions), predictions.weight.sum()
+        if not labels:
+            return (rooted(kind, predictions),), predictions.weight.sum()
+        loss = model.config.for_evaluation().loss(output, state.batch)
+        return (rooted(kind, predictions), loss.total.sum()), loss.weight.sum()
 
     roots, pull, weight = jax.vjp(root, state.x, state.memory, has_aux=True)
-    draw = lambda key: pull(jax.random.normal(key, roots.shape, roots.dtype))  # noqa: E731
-    return jax.lax.map(draw, jax.random.split(key, DRAWS)), weight
+
+    def probe(key: jax.Array) -> Any:
+        z = jax.random.normal(key, roots[0].shape, roots[0].dtype)
+        return pull((z, *map(jnp.zeros_like, roots[1:])))
+
+    found = jax.lax.map(probe, jax.random.split(key, PROBES))
+    if labels:
+        slope = pull((jnp.zeros_like(roots[0]), jnp.ones_like(roots[1])))
+        found = jax.tree.map(lambda probes, one: jnp.concatenate([probes, one[None]]), found, slope)
+    return found, weight
 
 
 @functools.partial(jax.jit, static_argnames="compute")
-def _pulled(
-    block: Any, state: State, cotangent: Any, changes: Mapping[str, Change], compute: Compute
-) -> tuple[Any, dict[str, jax.Array]]:
-    """Return the cotangents before a block, and by slot the sums of g . e over tokens, `[changes, draws, batch]`."""
+def _pulled(block: Any, state: State, cotangent: Any, compute: Compute) -> tuple[Any, dict[str, Any]]:
+    """Return the cotangents before a block, and its sub-layers with the gradients of their outputs."""
 
-    def run(x: jax.Array, memory: jax.Array | None) -> tuple[Any, Any]:
-        before = state._replace(x=x, memory=memory)
-        after, seen = block.sub_layers(before, compute) if changes else (block(before, compute), {})
-        return (after.x, after.memory), {slot: seen[slot].features for slot in changes}
+    def run(x: jax.Array, memory: jax.Array | None, added: Any) -> tuple[Any, Any]:
+        before, seen = state._replace(x=x, memory=memory), dict[str, SubLayerSeen]()
+        if isinstance(block, LayerBlock):
+            after, seen = block.sub_layers(before, compute, added)
+        else:
+            after = block(before, compute)
+        return (after.x, after.memory), seen
 
-    (whole, _), pull, features = jax.vjp(run, state.x, state.memory, has_aux=True)
-
-    def product(slot: str, change: Change) -> jax.Array:
-        added = jnp.einsum("btn,nw->btw", features[slot], change.weight) + change.bias[None, None]
-        after, _ = block.sub_layers(state, compute, {slot: added.astype(whole.dtype)})
-        error = (after.x - whole).astype(jnp.float32)
-        return jnp.einsum("btw,dbtw->db", error, cotangent[0].astype(jnp.float32))
-
-    sums = {slot: jax.vmap(functools.partial(product, slot))(change) for slot, change in changes.items()}
-    return jax.vmap(pull)(cotangent), replicated_sums(sums)
+    added = {}
+    if isinstance(block, LayerBlock):
+        added = dict.fromkeys(block.layer.config.slots, jnp.zeros(state.x.shape, state.x.dtype))
+    _, pull, seen = jax.vjp(run, state.x, state.memory, added, has_aux=True)
+    x, memory, gradients = jax.vmap(pull)(cotangent)
+    return (x, memory), {slot: (layer, gradients[slot]) for slot, layer in seen.items()}

@@ -39,14 +39,15 @@ class LayerSums(NamedTuple):
     moments: Mapping[str, Moments]
 
 
-def walk(blocks: Sequence[Any], states: list[State], compute: Compute) -> Iterator[tuple[int, LayerSums]]:
-    """Yield the number of every block that is a layer, and its sums; no more than one layer's are held."""
+def walk(blocks: Iterable[Any], states: list[State], compute: Compute) -> Iterator[tuple[int, LayerBlock, LayerSums]]:
+    """Yield every block that is a layer with its number and its sums; no more than one layer's are held."""
     for number, block in enumerate(blocks):
         if isinstance(block, LayerBlock):
             after, outputs = list[State](), list[Mapping[str, jax.Array]]()
             sums, inputs = together(_through(block, states, compute, after, outputs), states)
             moments = {slot: moments_of([found]) for slot, found in inputs.items()}
-            yield number, LayerSums(states, outputs, {slot: RefitSums(*found) for slot, found in sums.items()}, moments)
+            own = {slot: RefitSums(*found) for slot, found in sums.items()}
+            yield number, block, LayerSums(states, outputs, own, moments)
             states = after
         else:
             states = [step(block, state, compute) for state in states]

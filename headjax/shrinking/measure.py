@@ -2,7 +2,7 @@
 
 One walk through the original model sums products of each sub-layer's features. From these sums alone follow the order
 in which heads and units go, and the refitted maps of all their numbers. Converted layers are computed on what enters
-the original ones. The error of a form's output then has its price by `headjax.shrinking.sensitivity`. So the layers
+the original ones. The error of a form's output then has its price by `headjax.heads.sensitivity`. So the layers
 behind are computed for no form, and one program serves all layers of one structure.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,20 +26,20 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.kind import Kind, own_copy
 from headjax.core.progress import Update
 from headjax.core.serialize import from_data, to_data
-from headjax.heads.layer_sums import replicated_sums, spread
-from headjax.heads.reconstruction_order import batches_for, layer_removals
+from headjax.heads.layer_sums import spread
+from headjax.heads.reconstruction_order import held_back, layer_removals
 from headjax.heads.refit import Change, RefitSums, centred, least_needed, refit, without_rows
+from headjax.heads.sensitivity import Seen, Sensitivity, products
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch
 from headjax.models.model import Model
-from headjax.models.walk import LayerBlock, State, SubLayerSeen, embed
+from headjax.models.walk import LayerBlock, State, SubLayerSeen, blocks_of, embed
 from headjax.nn.compute import Compute
 from headjax.nn.module import AttentionModule
 from headjax.shrinking.grid import Grid, Level, head_groups, target_of
 from headjax.shrinking.layers import LayerSums, feature_sums, together, walk
 from headjax.shrinking.places import Place, places_of
-from headjax.shrinking.sensitivity import Seen, Sensitivity
 from headjax.storage.kept import Kept
 
 CHOOSING = 0.3
@@ -88,21 +88,17 @@ def measure(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Measured:
-    """Return the forms of every sub-layer with their damages.
-
-    Maps are solved on other examples than damages are measured on: a map of a thousand units fits its own examples far
-    better than others, so that forms with many features would look harmless.
-    """
+    """Return the forms of every sub-layer with their damages, measured on other examples than maps are solved on."""
     model, batches = spread(model, batches)
     judged, solved = held_back(batches, examples)
     kept, places = kept or Kept(), places_of(model)
     if missing(places, kept):
-        sensitivity = Sensitivity(model, judged, compute, labels=labels)
-        layers = walk(sensitivity.blocks, [embed(model, batch, compute) for batch in solved], compute)
-        for number, layer in layers:
-            block = cast(LayerBlock, sensitivity.blocks[number])
+        sensitivity = Sensitivity(model, compute, labels=labels)
+        pulled = [[(state, behind) for _, state, behind, _ in sensitivity.back(batch)] for batch in judged]
+        layers = walk(blocks_of(model), [embed(model, batch, compute) for batch in solved], compute)
+        for number, block, layer in layers:
             own = [place for place in places if place.at.stack == block.stack and place.layer == block.place.value]
-            judging = list(sensitivity.at(number))
+            judging = [sensitivity.at(block, *each[-1 - number]) for each in pulled]
             for place in own:
                 at = _Measuring(place, block, layer, [seen[place.at.slot] for seen in judging], grid, compute)
                 with one_blas_thread():
@@ -115,15 +111,6 @@ def measure(
 def missing(places: Sequence[Place], kept: Kept) -> bool:
     """Return whether a sub-layer has not been measured."""
     return not all(place.name in kept.found for place in places)
-
-
-def held_back(batches: Sequence[Any], examples: int) -> tuple[list[Any], list[Any]]:
-    """Return the batches to measure damages on, and those to solve maps on: see `measure`."""
-    if len(batches) < 2:
-        return list(batches), list(batches)
-    total = sum(len(next(iter(batch.values()))) for batch in batches)
-    judged = batches_for(batches, min(examples, total // 2))
-    return judged, [batch for batch in batches if all(batch is not other for other in judged)]
 
 
 def _read(place: Place, found: Mapping[str, Any]) -> Form:
@@ -159,7 +146,8 @@ class _Measuring:
         removals = place.removals(self._grid)
         order, changes = self._removed(removals)
         if changes:
-            damages = sensitivity.damages([_priced(changes, seen.layer, seen) for seen in self._judged], place.name)
+            placed = _stacked(changes)
+            damages = sensitivity.damages([products(placed, seen) for seen in self._judged], place.name)
             for level, damage in zip(removals, damages.tolist(), strict=True):
                 tell(level, damage, place.attention and self._original.left(place.left(order, level)))
         for level in self._grid.conversions(place.at.head_stack) if place.attention is not None else ():
@@ -239,7 +227,8 @@ class _Measuring:
         features, scale = np.ones(sums.gram.shape[-1] - 1, bool), np.ones(sums.square.shape[-1])
         solved = refit(sums, features, bias=output_map(module).bias is not None, scale=scale)
         change = solved.change if solved.helps else Change(*(np.zeros(part.shape) for part in solved.change))
-        return [_priced([change], _seen(block, slot, self._compute, judged.state), judged) for judged in self._judged]
+        placed = _stacked([change])
+        return [products(placed, judged, _seen(block, slot, self._compute, judged.state)) for judged in self._judged]
 
 
 def _refitted(moments: np.ndarray, weight: np.ndarray, gone: np.ndarray, penalty: float, mean: np.ndarray) -> Change:
@@ -260,24 +249,10 @@ def _refitted(moments: np.ndarray, weight: np.ndarray, gone: np.ndarray, penalty
     return Change(change, -mean @ change)
 
 
-def _priced(changes: Sequence[Change], seen: SubLayerSeen, judged: Seen) -> jax.Array:
-    weights, biases = (jnp.asarray(np.stack(each), jnp.float32) for each in zip(*changes, strict=True))
-    return _prices(seen.features, seen.output - judged.layer.output, judged.gradient, weights, biases)
-
-
-@jax.jit
-def _prices(features: jax.Array, apart: jax.Array, gradient: jax.Array, weights: Any, biases: Any) -> jax.Array:
-    """Return the sums over tokens of g . e of changed maps `[changes, n, width]`, `[changes, probes, batch]`.
-
-    `apart` is the error of the output before the change.
-    """
-    features, apart, gradient = (array.astype(jnp.float32) for array in (features, apart, gradient))
-
-    def one(change: tuple[jax.Array, jax.Array]) -> jax.Array:
-        error = apart + jnp.einsum("btn,nw->btw", features, change[0]) + change[1][None, None]
-        return jnp.einsum("btw,kbtw->kb", error, gradient)
-
-    return replicated_sums(jax.lax.map(one, (weights, biases)))
+def _stacked(changes: Sequence[Change]) -> Change:
+    """Return changes with an axis in front, on the device."""
+    stacked: Change = jax.tree.map(lambda *each: jnp.stack([jnp.asarray(one, jnp.float32) for one in each]), *changes)
+    return stacked
 
 
 @functools.partial(jax.jit, static_argnames=("slot", "compute"))

@@ -143,7 +143,7 @@ def shrink(
 
     Where the model offers the walk and its blocks show their sub-layers, as headjax's models do, every smaller form of
     every sub-layer is made alone and repaired. The error of its output is measured, and what that changes of the
-    model's own output is estimated to second order (`headjax.shrinking.sensitivity`). An integer program takes one form
+    model's own output is estimated to second order (`headjax.heads.sensitivity`). An integer program takes one form
     a sub-layer, so that the sum of these damages is least within the budget. The model is then built from front to
     back, every map refitted. Nothing is trained. Neither passes nor programs grow in number with depth.
 

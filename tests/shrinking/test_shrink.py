@@ -13,18 +13,20 @@ from scipy.stats import spearmanr
 import headjax
 from headjax import Budget, HeadId, HeadjaxError
 from headjax.core.progress import silent
+from headjax.heads import sensitivity
 from headjax.heads.agreement import agreement
+from headjax.heads.reconstruction_order import held_back
+from headjax.heads.sensitivity import Sensitivity
 from headjax.heads.surgery import map_attention, map_feed_forward
 from headjax.heads.units import count_units
 from headjax.hub.exporting import layout_of_export
 from headjax.models import walk
-from headjax.shrinking import layers, sensitivity
+from headjax.shrinking import layers
 from headjax.shrinking import measure as forms
 from headjax.shrinking.build import build
 from headjax.shrinking.choice import Choice, Option, Table, choose, choose_if_any
 from headjax.shrinking.grid import Grid, Level
-from headjax.shrinking.measure import held_back, measure
-from headjax.shrinking.sensitivity import Sensitivity
+from headjax.shrinking.measure import measure
 from headjax.shrinking.shrink import options_of
 from tests import tiny
 from tests.models.test_encoder import config as encoder
@@ -110,7 +112,9 @@ def test_damages_predict_the_change_of_the_output_of_the_whole_model(model, tabl
 
 def test_neither_programs_nor_passes_grow_with_depth(monkeypatch):
     """Twice the layers compile no more programs, and each is computed as often."""
-    places = ((layers, "_products"), (forms, "_seen"), (forms, "_prices"), (sensitivity, "_pulled"), (walk, "_step"))
+    places = (
+        (layers, "_products"), (forms, "_seen"), (sensitivity, "_products"), (sensitivity, "_pulled"), (walk, "_step")
+    )  # fmt: skip
     functions, calls = [getattr(module, name) for module, name in places], []
 
     def counted(function, *arguments):
