@@ -113,7 +113,6 @@ def out(tmp_path_factory):
     return tmp_path_factory.mktemp("out")
 
 
-@pytest.mark.usefixtures("programs_stay")
 @pytest.mark.parametrize(
     "line", [pytest.param(line, marks=() if line.split()[0] in QUICK else pytest.mark.whole) for line in CONTRACT]
 )
