@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import statistics
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +87,7 @@ def planned_exports(options: WritingOptions, model: Model, config: ModelConfig) 
     if not layouts and options.kind() == "huggingface":
         raise HeadjaxError(f"{option}: no Hugging Face directory holds the result; use {option} headjax; {reasons}")
     can = f"exports in layout {', '.join((*layouts, 'onnx'))}"
-    print(f"headjax: plan: {'; '.join(filter(None, (can, reasons)))}", file=sys.stderr)
+    print(f"plan: {'; '.join(filter(None, (can, reasons)))}", flush=True)
     return layouts
 
 

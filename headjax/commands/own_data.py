@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from typing import Any, NamedTuple, get_args
 
-from headjax.commands.finetune import LabelTask, OwnFiles, OwnTask
+from headjax.commands.own_files import LabelTask, OwnFiles, OwnTask
 from headjax.core.class_names import find_class, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data.config import DataConfig, Opened

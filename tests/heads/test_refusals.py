@@ -126,7 +126,7 @@ REFUSED = {
         ),
         (
             lambda: reconstruction_order(nan("decoder", "final_norm"), [BATCH]),
-            "reconstruction: the output is not finite on the examples",
+            "reconstruction: the output is not finite",
         ),
         (lambda: score_heads(TWO, [BATCH], statistics=["entropi"]), "did you mean 'entropy'"),
         (lambda: prune_units(TWO, {("decoder", 0): [32]}), "units: decoder/0 has no unit 32; it has 32"),
