@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 
 from headjax.core.errors import HeadjaxError
+from headjax.core.timing import processor_model, usable_cores
 from headjax.report import numbers
 from headjax.report.style import Plot
 from headjax.report.tables import Column, Table
@@ -110,10 +111,10 @@ def machine(peers: Sequence[str] = (), load_before: float | None = None) -> dict
         "device": device.device_kind,
         "platform": device.platform,
         "processor": platform.machine(),
-        "processor_model": _fields(cpuinfo).get("model name") or platform.processor() or platform.machine(),
+        "processor_model": processor_model(),
         "instruction_sets": instruction_sets(cpuinfo),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "usable_cores": usable_cores(),
         "load_before": load_before,
         "load_after": load(),
         "threads": threads,

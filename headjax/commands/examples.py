@@ -143,7 +143,7 @@ class TimedOptions(CommandOptions):
     title: ClassVar[str] = "examples"
     buckets: tuple[Size, ...]
     max_time: Positive | None = option(
-        None, "take no further batch after so many minutes; the result says how many examples it is of", "MINUTES"
+        None, "time limit, after which no further batch is read; the result gives its number of examples", "MINUTES"
     )
 
     def __post_init__(self) -> None:

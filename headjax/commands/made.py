@@ -1,4 +1,4 @@
-"""What every command that makes a model ends with: one table of the model before and after, and how to load it."""
+"""The end of every command that makes a model: one table of the model before and after, and how to load it."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ class Changed(Made, OnExamples):
     """A changed model, and the one before."""
 
     exports: Sequence[str] = found("layouts of Hugging Face directories that the plan promised")
+    ending: Table
 
     def comparison(self) -> Table:
         """Return the table of both models, with notes on the examples that were read."""
-        assert self.ending is not None
         return dataclasses.replace(self.ending, notes=(*self.ending.notes, *self.about))
 
 
@@ -207,7 +207,7 @@ def _significance(evaluations: Sequence[Evaluation], task: Task | None) -> dict[
 
 
 def _sizes(models: Sequence[Model], own: Mapping[str, Sequence[int]]) -> list[Sequence[str]]:
-    """Return the rows of what can be counted."""
+    """Return the rows of heads, units, parameters and bytes."""
     from headjax.heads.head_id import all_heads
 
     units = [

@@ -1,4 +1,4 @@
-"""What `headjax finetune` is told about the user's files; no file is read here."""
+"""Options of `headjax finetune` about the user's files; no file is read here."""
 
 from __future__ import annotations
 

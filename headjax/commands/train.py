@@ -20,7 +20,7 @@ from headjax.report.tables import Table
 if TYPE_CHECKING:
     from headjax.training.loop import TrainResult
 
-MAX_TIME = "stop after so many minutes, with a checkpoint; the same command continues"
+MAX_TIME = "time limit, after which a checkpoint ends the run; the same command continues it"
 """Help of `--max-time` where it ends a run."""
 
 SHOWN = 8

@@ -90,13 +90,22 @@ def matrix_rate(size: int = 1024) -> float:
 
 
 def processor() -> str:
-    """Return the name of what JAX computes on; of a processor also how many of its cores this process may use."""
+    """Return the name of JAX's device, for a CPU with the number of cores that this process may use."""
     device = jax.devices()[0]
     if device.platform != "cpu":
         return str(device.device_kind)
+    cores = usable_cores()
+    return f"{processor_model()}, {cores} core{'s' * (cores != 1)}"
+
+
+def processor_model() -> str:
+    """Return the name of the processor, or of its architecture where the system does not tell more."""
     described = Path("/proc/cpuinfo")
     lines = described.read_text().splitlines() if described.is_file() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    name = next(names, "") or platform.processor() or platform.machine()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return f"{name}, {cores} core{'s' * (cores != 1)}"
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
