@@ -148,8 +148,9 @@ class _LayerRun:
         """Return the stream after the sub-layer in a slot."""
         residual = getattr(self._layer, f"{slot}_residual")
         read = x if self.entered is None else self.entered
-        joining = Joining(slot, residual, x, f, self._call.query_mask, read)
-        return joining.joined() if self._call.join is None else self._call.join(joining)
+        if self._call.join is None:
+            return residual.join(x, f(residual.enter(read)))
+        return self._call.join(Joining(slot, residual, x, f, self._call.query_mask, read))
 
     def self_attention(self, inputs: jax.Array) -> jax.Array:
         attention, call, window = self._layer.attention, self._call, self._config.window
