@@ -17,7 +17,7 @@ from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.inputs import counted_at, device_batch
 from headjax.models.model import Model
 from headjax.models.tasks import NoTask, Regression, SentenceSimilarity, Span
-from headjax.models.tasks.similarity import sentences
+from headjax.models.tasks.similarity import sentences, unit
 from headjax.nn.compute import Compute
 from headjax.nn.passes import Pass
 
@@ -102,7 +102,7 @@ def rooted(kind: Kind, predictions: Predictions) -> jax.Array:
     """
     values = predictions.values
     if kind == "cosine":
-        root = values / jnp.maximum(jnp.linalg.norm(values, axis=-1, keepdims=True), 1e-12)
+        root = unit(values)
     elif kind == "squared_difference":
         root = values * jnp.sqrt(2.0 / values.shape[-1])
     else:

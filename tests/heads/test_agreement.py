@@ -4,12 +4,13 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.heads.agreement import agreement
+from headjax.heads.agreement import agreement, agreement_kind, predictions_of, rooted
 from headjax.heads.head_id import HeadId
 from headjax.heads.program import gated
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
 from headjax.models.tasks import Classification, NoTask, Regression, SentenceSimilarity
+from headjax.nn.passes import Pass
 from tests import tiny
 from tests.models.test_encoder import config
 from tests.models.test_vision import config as vision
@@ -99,3 +100,16 @@ def test_a_black_image_counts_and_a_row_that_fills_up_a_batch_does_not():
     for batch in (filled, {"pixel_values": images}):
         assert agreement(model, pruned, [batch]).value == pytest.approx(expected, rel=1e-3)
         assert reconstruct(model, [batch], REMOVED).examples == 2
+
+
+@pytest.mark.parametrize(
+    "task", [NoTask(), SentenceSimilarity(normalize=False), Regression(), Classification(classes=3)]
+)
+def test_rows_of_padding_have_a_finite_gradient(task):
+    model = encoder(task)
+
+    def through(params):
+        output = model.replace(params=params).forward(BATCH, Pass())
+        return rooted(agreement_kind(model.config), predictions_of(model.config, output, BATCH)).sum()
+
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.grad(through)(model.params)))
