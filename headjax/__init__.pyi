@@ -19,7 +19,7 @@ from headjax.heads.discovery import attention_sites as attention_sites
 from headjax.heads.discovery import register_attention as register_attention
 from headjax.heads.head_id import HeadId as HeadId
 from headjax.heads.head_id import all_heads as all_heads
-from headjax.heads.learning import learn_gates as learn_gates
+from headjax.heads.learned_gates import learn_gates as learn_gates
 from headjax.heads.orders import order_heads as order_heads
 from headjax.heads.program import gated as gated
 from headjax.heads.reconstruct import reconstruct as reconstruct

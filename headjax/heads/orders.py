@@ -14,8 +14,7 @@ from headjax.core.progress import Update
 from headjax.heads.ablating import ablate
 from headjax.heads.groups import by_groups, key_value_groups, removals
 from headjax.heads.head_id import Values
-from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset
-from headjax.heads.learning import learn_gates
+from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
 from headjax.heads.ordering import Order, by_ablation, by_score, flat, random_order
 from headjax.heads.program import Applied, Loss, sites_of
 from headjax.heads.reconstruction_order import reconstruction_order

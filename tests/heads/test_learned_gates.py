@@ -5,8 +5,7 @@ import pytest
 from jax.test_util import check_grads
 
 from headjax.heads.head_id import HeadId
-from headjax.heads.learned_gates import HardConcrete, Subset, relaxed_top_k
-from headjax.heads.learning import learn_gates
+from headjax.heads.learned_gates import HardConcrete, Subset, learn_gates, relaxed_top_k
 from headjax.heads.surgery import map_attention
 from tests import tiny
 from tests.closeness import assert_close, close_to

@@ -1,7 +1,6 @@
 """What functions of heads refuse: each call, and what its one line says."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,11 +10,9 @@ from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.heads import ordering
 from headjax.heads.ablating import ablate
 from headjax.heads.ablation import Ablation
-from headjax.heads.folding import fold_shortcuts
 from headjax.heads.groups import uniform_steps
 from headjax.heads.head_id import all_heads
-from headjax.heads.learned_gates import Subset
-from headjax.heads.learning import learn_gates
+from headjax.heads.learned_gates import Subset, learn_gates
 from headjax.heads.ordering import explicit_heads, requested_count
 from headjax.heads.orders import OrderConfig, order_heads
 from headjax.heads.pruning import prune
@@ -28,7 +25,6 @@ from headjax.heads.statistics import sum_over
 from headjax.heads.units import prune_units
 from headjax.nn import Kind, NoHeadsAttention
 from tests import tiny
-from tests.models.test_encoder import config as encoder
 
 CONFIG = tiny.decoder_config(
     tiny.layer(), tiny.layer(tiny.multi_head(2, head_ids=(0, 3))), tiny.layer(Kind(NoHeadsAttention))
@@ -43,8 +39,6 @@ PADDING = BATCH | {"attention_mask": np.zeros((2, 8), int)}
 IGNORING = BATCH | {"labels": np.full((2, 8), IGNORED)}
 VALUES = dict.fromkeys(HEADS, 1.0)
 SCORES = Scores({"importance": VALUES, "entropy": VALUES}, loss=1.0, examples=1, seconds=0.0)
-FOLDED = {"positions": "none", "embedding_norm": True, "residual": "scaled_post_norm"}
-UNNORMED = {"embedding_norm": False}
 
 
 def ablation(mode: str = "all-but-one") -> Ablation:
@@ -72,20 +66,9 @@ def nan(*path: str):
     return TWO.replace(params=spoiled(TWO.params, path))
 
 
-def fold_a_zero():
-    model = tiny.model(tiny.decoder_config(tiny.layer(), **FOLDED))
-    params = model.params
-    params["decoder"]["layers_0_0"]["attention_residual"]["shortcut"] = jnp.zeros((1, tiny.WIDTH))
-    return fold_shortcuts(model.replace(params=params))
-
-
 NO_EXAMPLE = "^batches: there is no example"
 REFUSED = {
     ConfigError: [
-        (lambda: fold_shortcuts(TWO), "^residual: is pre_norm"),
-        (lambda: fold_shortcuts(tiny.model(encoder("albert", **FOLDED))), "^shared_layers: "),
-        (lambda: fold_shortcuts(tiny.model(tiny.decoder_config(**FOLDED | UNNORMED))), "^embedding_norm: "),
-        (fold_a_zero, "shortcut: holds a zero"),
         (lambda: Subset(count=0), "count: must be an integer of at least 1"),
         (lambda: OrderConfig(by="fishr"), r"^by: .* did you mean 'fisher'\?$"),
     ],
