@@ -22,9 +22,9 @@ from headjax.heads.head_id import all_heads as all_heads
 from headjax.heads.learned_gates import learn_gates as learn_gates
 from headjax.heads.orders import order_heads as order_heads
 from headjax.heads.program import gated as gated
+from headjax.heads.pruning import prune as prune
 from headjax.heads.reconstruct import reconstruct as reconstruct
 from headjax.heads.reconstruction_order import reconstruction_order as reconstruction_order
-from headjax.heads.removal import prune as prune
 from headjax.heads.replacing import AttentionAdapter as AttentionAdapter
 from headjax.heads.replacing import replace_attention as replace_attention
 from headjax.heads.scoring import score_heads as score_heads

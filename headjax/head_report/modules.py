@@ -20,8 +20,7 @@ from headjax.heads.ablating import ablate, mean_loss
 from headjax.heads.ordering import Order, by_ablation, by_scores
 from headjax.heads.program import Applied, Loss, Program, prepare
 from headjax.heads.pruning import PERCENTAGES, percent_steps
-from headjax.heads.scores import Scores
-from headjax.heads.scoring import score_heads
+from headjax.heads.scoring import Scores, score_heads
 from headjax.heads.site import Sites, find_heads, without
 from headjax.models.model import Model
 from headjax.plots import pruning_curves

@@ -36,7 +36,7 @@ WAY = "give an order of heads and a share=, which takes whole KV groups"
 
 
 def prune_module(model: nnx.Module, heads: Iterable[HeadId | str]) -> nnx.Module:
-    """Return a model of the same class without heads, see `headjax.heads.removal.prune`."""
+    """Return a model of the same class without heads, see `headjax.prune`."""
     sites = find_sites(model)
     gates = without(sites, require_heads(sites, heads))
     plans = {site.path: _plan(site, np.asarray(gates[site.path]) > 0.0) for site in sites}

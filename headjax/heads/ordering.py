@@ -14,7 +14,7 @@ from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Amount, read_amount, unknown_name
 from headjax.heads.ablation import Ablation
 from headjax.heads.head_id import HeadId, Values, all_heads, position
-from headjax.heads.scores import SCORES, Scores
+from headjax.heads.scoring import SCORES, Scores
 from headjax.models.config import ModelConfig
 
 Order = tuple[HeadId, ...]
@@ -98,7 +98,7 @@ def fewer(went: int, count: int, left: Steps, none: str) -> str:
 def say_fewer(went: int, count: int, left: Steps, none: str) -> None:
     """Warn where fewer heads go than a share of all asks for."""
     if went < count:
-        warnings.warn(f"share: {fewer(went, count, left, none)}", stacklevel=6)
+        warnings.warn(f"share: {fewer(went, count, left, none)}", stacklevel=5)
 
 
 def steps_within_minimum(config: ModelConfig, steps: Steps, minimum: int) -> Steps:

@@ -18,8 +18,7 @@ from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, 
 from headjax.heads.ordering import Order, by_ablation, by_score, flat, random_order
 from headjax.heads.program import Applied, Loss, sites_of
 from headjax.heads.reconstruction_order import reconstruction_order
-from headjax.heads.scores import GRADIENT_SCORES, SCORES
-from headjax.heads.scoring import score_heads
+from headjax.heads.scoring import GRADIENT_SCORES, SCORES, score_heads
 from headjax.heads.site import find_heads
 
 OTHER_ORDERS: Mapping[str, str] = {

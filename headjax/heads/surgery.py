@@ -12,7 +12,7 @@ from flax import nnx
 from headjax.core.kind import own_copy
 from headjax.core.modules import arrays, bind, fresh
 from headjax.core.tensors import Params, abstract
-from headjax.heads.head_id import HeadId, require_stack, tied_heads
+from headjax.heads.head_id import require_stack
 from headjax.models.config import HEAD_STACKS, ModelConfig
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD
@@ -98,16 +98,6 @@ def map_feed_forward(model: Model, change: Callable[[LayerModule], nnx.Module]) 
 def config_after(config: ModelConfig, surgery: Callable[[Model], Model]) -> ModelConfig:
     """Return the architecture that a surgery makes of another one. Nothing is computed: arrays are shapes."""
     return jax.eval_shape(surgery, Model(config, abstract(config.tensors()))).config
-
-
-def kept_heads(config: ModelConfig, removed: Iterable[HeadId]) -> dict[tuple[str, int], list[int]]:
-    """Return the positions of the heads that stay, by (head stack, layer), in every layer that loses some."""
-    gone = {tied for head in removed for tied in tied_heads(config, head)}
-    kept = {}
-    for name, layer in sorted({(head.stack, head.layer) for head in gone}):
-        ids = config.site(name, layer).attention.ids
-        kept[name, layer] = [place for place, head in enumerate(ids) if HeadId(name, layer, head) not in gone]
-    return kept
 
 
 class OutputMap(NamedTuple):

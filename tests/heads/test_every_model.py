@@ -8,7 +8,7 @@ import headjax
 from headjax.heads.attended import head_roles
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.orders import OrderConfig, order_heads
-from headjax.heads.scores import DESCRIPTIONS
+from headjax.heads.scoring import DESCRIPTIONS
 from headjax.models import Model
 from headjax.models.tasks import MaskedLanguageModel
 from tests import tiny

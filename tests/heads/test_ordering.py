@@ -9,7 +9,7 @@ from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import by_ablation, by_scores, explicit_heads, flat, requested_count
 from headjax.heads.orders import OrderConfig, order_heads, units
 from headjax.heads.reconstruction_order import reconstruction_order
-from headjax.heads.scores import Scores, normalize_layers
+from headjax.heads.scoring import Scores, normalize_layers
 from tests import tiny
 from tests.closeness import close_to
 

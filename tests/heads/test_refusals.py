@@ -18,8 +18,7 @@ from headjax.heads.orders import OrderConfig, order_heads
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
 from headjax.heads.reconstruction_order import reconstruction_order
-from headjax.heads.scores import Scores
-from headjax.heads.scoring import score_heads
+from headjax.heads.scoring import Scores, score_heads
 from headjax.heads.significance import mcnemar, paired_bootstrap, t_test
 from headjax.heads.statistics import sum_over
 from headjax.heads.units import prune_units

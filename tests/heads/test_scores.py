@@ -8,7 +8,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import headjax
 from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.scores import DESCRIPTIONS, hies
+from headjax.heads.scoring import DESCRIPTIONS, hies
 from headjax.nn.module import NoHeadsAttention
 from headjax.nn.projections import HeadOutput
 from tests import tiny
