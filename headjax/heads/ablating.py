@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,9 @@ from flax import nnx
 
 from headjax.core.ahead import one_behind
 from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.fields import unknown_name
 from headjax.core.progress import Update
-from headjax.heads.ablation import Ablation, Measured, Mode, ablated_row, collect, require_mode
+from headjax.heads.ablation import Ablation, Mode
 from headjax.heads.discovery import sites_within
 from headjax.heads.head_id import HeadId
 from headjax.heads.missed import checked
@@ -24,10 +25,18 @@ from headjax.heads.seam import recording, subclass
 from headjax.heads.site import AttentionSite, Gates, at_path, filled, find_heads, ones, require_heads
 from headjax.mesh.distributed import fetch
 from headjax.mesh.explicit import explicit_mesh
+from headjax.models.walk import marked, shared
 from headjax.nn.compute import Compute
 
 Metrics = tuple[tuple[str, Loss], ...]
 """Metrics by name, functions of a model and a batch that return one value per example."""
+
+
+class Measured(NamedTuple):
+    """Per-example values, `[batch]` or `[variants, batch]`, and numbers of targets."""
+
+    values: dict[str, Any]
+    targets: Any
 
 
 def ablate(
@@ -69,7 +78,8 @@ def ablate(
         DataError: No example has a target.
         HeadjaxError: A head or the mode does not exist, a value is not finite, or as for `score_heads`.
     """
-    require_mode(mode)
+    if mode not in get_args(Mode):
+        raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), get_args(Mode))}")
     program, state = prepare(model, loss, compute)
     known = find_heads(program.sites)
     chosen = tuple(known) if heads is None else require_heads(program.sites, heads)
@@ -82,7 +92,9 @@ def ablate(
     for number, batch in enumerate(checked(program, state, batches, strict)):
         whole = _finite(fetch(measure(program, extra, state, at, batch)), "the model", number)
         baseline.append(whole)
-        found = _by_passes(program, extra, state, at, variants, batch)
+        found: Iterable[tuple[HeadId, Measured]] = (
+            (head, measure(program, extra, state, row.of(at), batch)) for head, row in variants.items()
+        )
         if walk is not None:
             states = walk.states(at, batch)
             if number == 0 and not walk.agrees(whole, states[-1], batch):
@@ -93,7 +105,32 @@ def ablate(
             ablated[head].append(_finite(fetch(measured), f"the ablation of {head}", number))
         if progress is not None:
             progress(number + 1, {})
-    return collect(mode, chosen, baseline, ablated)
+    return _collected(mode, chosen, baseline, ablated)
+
+
+def _collected(
+    mode: Mode, heads: tuple[HeadId, ...], baseline: list[Measured], ablated: Mapping[HeadId, list[Measured]]
+) -> Ablation:
+    """Join the values of all batches and drop examples without targets."""
+    targets = np.concatenate([measured.targets for measured in baseline]) if baseline else np.zeros(0)
+    present = targets > 0
+    if not present.any():
+        raise DataError("batches: there is no example with a target to ablate heads on")
+
+    def joined(measured: list[Measured], name: str) -> np.ndarray:
+        return np.concatenate([batch.values[name] for batch in measured]).astype(np.float64)[present]
+
+    names = list(baseline[0].values)
+    return Ablation(
+        mode,
+        heads,
+        baseline={name: joined(baseline, name) for name in names},
+        ablated={
+            name: np.array([joined(ablated[head], name) for head in heads]).reshape(len(heads), present.sum())
+            for name in names
+        },
+        weights={name: (targets if name == "loss" else np.ones_like(targets))[present] for name in names},
+    )
 
 
 def mean_loss(program: Program, state: Any, gates: Gates, batches: Iterable[Any]) -> float:
@@ -121,14 +158,13 @@ class _Row(NamedTuple):
 
 
 def _changed(site: AttentionSite, index: tuple[int, ...], at: Gates, mode: Mode) -> _Row:
-    return _Row(site, index[:-1], ablated_row(at[site.path][index[:-1]], index[-1], site.groups, mode))
-
-
-def _by_passes(
-    program: Program, metrics: Metrics, state: Any, at: Gates, variants: Mapping[HeadId, _Row], batch: Any
-) -> Iterator[tuple[HeadId, Measured]]:
-    for head, row in variants.items():
-        yield head, measure(program, metrics, state, row.of(at), batch)
+    *layer, column = index
+    row = np.array(at[site.path][tuple(layer)], np.float32)
+    if mode == "all-but-one":
+        row = np.eye(len(row), dtype=np.float32)[column]
+    else:
+        row[site.groups == site.groups[column] if mode == "group" else column] = 0.0
+    return _Row(site, tuple(layer), row)
 
 
 def _finite(measured: Measured, what: str, batch: int) -> Measured:
@@ -151,17 +187,11 @@ def measure(program: Program, metrics: Metrics, state: Any, gates: Gates, batch:
 
 
 class _Block(NamedTuple):
-    """A block of a model, taken apart.
+    """A block of a model, taken apart."""
 
-    Attributes:
-        program: The module, and its sites, which are the same for blocks that share programs.
-        state: Its arrays.
-        gates: By path in the block, the path of the model's site and the layer within it.
-    """
-
-    program: ModuleProgram
+    program: ModuleProgram  # its sites are the same for blocks that share programs
     state: Any
-    gates: dict[str, tuple[str, tuple[int, ...]]]
+    gates: dict[str, tuple[str, tuple[int, ...]]]  # path of the model's site and layer within it, by path in the block
 
     def at(self, gates: Gates) -> Gates:
         """Return the gates of the block's sites."""
@@ -238,23 +268,24 @@ class _Walk:
                     yield from ((head, jax.tree.map(lambda x, i=i: x[i], measured)) for i, head in enumerate(own))
 
     def states(self, at: Gates, batch: Any) -> list[Any]:
-        """Return the state that enters every block, and that after the last one."""
+        """Return the state that enters every block, and that after the last one; they share what is handed on."""
         states = [_embed(self.program, self.state, batch)]
         for block in self.blocks:
-            states.append(_step(block.program, block.state, block.at(at), states[-1]))
+            states.append(shared(states[-1], _step(block.program, block.state, block.at(at), states[-1])))
         return states
 
     def _from(self, number: int, given: Gates, path: str, states: list[Any], at: Gates, batch: Any) -> Measured:
         """Return the values with many gates of a site of one block, computed from there on."""
         leaves, ablated = jax.tree.leaves(states[number]), path
         many = (False,) * len(leaves)
-        for block, state in zip(self.blocks[number:], states[number:], strict=False):
-            whole, tree = jax.tree.flatten(state)
-            origins = _origins(block.program, tree, tuple(map(jax.typeof, whole)), block.state)
-            after = tuple(origin is None or many[origin] for origin in origins)
+        for block, before, after in zip(self.blocks[number:], states[number:-1], states[number + 1 :], strict=True):
+            known = dict(zip(map(id, jax.tree.leaves(before)), many, strict=True))
+            following, tree = jax.tree.leaves(after), jax.tree.structure(before)
+            differs = tuple(known.get(id(leaf), True) for leaf in following)
             gates = given if ablated else block.at(at)
-            leaves = _steps(block.program, tree, ablated, many, after, block.state, gates, leaves)
-            many, ablated = after, ""
+            fresh = iter(_steps(block.program, tree, ablated, many, differs, block.state, gates, leaves))
+            leaves = [next(fresh) if own else leaf for leaf, own in zip(following, differs, strict=True)]
+            many, ablated = differs, ""
         return self._finish(leaves, jax.tree.structure(states[-1]), many, batch)
 
     def _finish(self, leaves: list[Any], tree: Any, many: tuple[bool, ...], batch: Any) -> Measured:
@@ -279,66 +310,33 @@ def _stepped(program: ModuleProgram, state: Any, gates: Gates, entering: Any) ->
     return block(entering, **_options(program))
 
 
-_step = jax.jit(_stepped, static_argnames="program")
+@functools.partial(jax.jit, static_argnames="program")
+def _step(program: ModuleProgram, state: Any, gates: Gates, entering: Any) -> Any:
+    return marked(entering, _stepped(program, state, gates, entering))
 
 
-@functools.lru_cache(maxsize=64)
-def _origins_by(
-    program: ModuleProgram, tree: Any, shapes: tuple[Any, ...], arrays: Any, structure: Any
-) -> tuple[int | None, ...]:
-    origins: list[int | None] = []
-
-    def run(state: Any, gates: Gates, leaves: list[Any]) -> Any:
-        after = jax.tree.leaves(_stepped(program, state, gates, jax.tree.unflatten(tree, leaves)))
-        numbers = {id(leaf): number for number, leaf in enumerate(leaves)}
-        origins.extend(numbers.get(id(leaf)) for leaf in after)
-        return after
-
-    gates = {site.path: jax.ShapeDtypeStruct(site.shape, jnp.float32) for site in program.sites}
-    jax.eval_shape(run, jax.tree.unflatten(structure, arrays), gates, list(shapes))
-    return tuple(origins)
-
-
-def _origins(program: ModuleProgram, tree: Any, shapes: tuple[Any, ...], state: Any) -> tuple[int | None, ...]:
-    """Return for every array behind a block the number of that before it which it is, as masks are; None for others."""
-    arrays, structure = jax.tree.flatten(jax.tree.map(jax.typeof, state))
-    return _origins_by(program, tree, shapes, tuple(arrays), structure)
-
-
-@functools.partial(jax.jit, static_argnames=("program", "tree", "ablated", "many", "after"))
+@functools.partial(jax.jit, static_argnames=("program", "tree", "ablated", "many", "differs"))
 def _steps(
     program: ModuleProgram,
     tree: Any,
     ablated: str,
     many: tuple[bool, ...],
-    after: tuple[bool, ...],
+    differs: tuple[bool, ...],
     state: Any,
     gates: Gates,
     leaves: list[Any],
 ) -> list[Any]:
-    """Return the arrays after a block: `many` of those before are there for each ablation, `after` of those behind.
+    """Return the arrays after a block that differ between ablations, as `many` of those before do.
 
     The site whose path is `ablated` has gates for each ablation.
     """
 
-    def one(leaves: list[Any], gates: Gates) -> tuple[list[Any], list[Any]]:
-        found = _stepped(program, state, gates, jax.tree.unflatten(tree, leaves))
-        return _divided(jax.tree.leaves(found), after)
+    def one(leaves: list[Any], gates: Gates) -> list[Any]:
+        found = jax.tree.leaves(_stepped(program, state, gates, jax.tree.unflatten(tree, leaves)))
+        return [leaf for leaf, own in zip(found, differs, strict=True) if own]
 
     axes = [0 if own else None for own in many], {path: 0 if path == ablated else None for path in gates}
-    apart, together = jax.vmap(one, in_axes=axes, out_axes=(0, None))(leaves, gates)
-    return _joined(apart, together, after)
-
-
-def _divided(leaves: list[Any], many: tuple[bool, ...]) -> tuple[list[Any], list[Any]]:
-    pairs = list(zip(leaves, many, strict=True))
-    return [leaf for leaf, own in pairs if own], [leaf for leaf, own in pairs if not own]
-
-
-def _joined(apart: list[Any], together: list[Any], many: tuple[bool, ...]) -> list[Any]:
-    """Invert `_divided`."""
-    first, second = iter(apart), iter(together)
-    return [next(first) if own else next(second) for own in many]
+    return jax.vmap(one, in_axes=axes)(leaves, gates)
 
 
 def _values(program: ModuleProgram, metrics: Metrics, tree: Any, state: Any, leaves: list[Any], batch: Any) -> Measured:

@@ -1,22 +1,15 @@
-"""Measure the effect of removing each head, or of leaving a layer only one, on the loss and on any metric."""
+"""The effect of removing each head, or of leaving a layer only one, on the loss and on any metric."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
-import jax
 import numpy as np
 
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.core.fields import unknown_name
 from headjax.core.short import brief
 from headjax.heads.head_id import HeadId
-from headjax.heads.significance import Comparison, t_test
-from headjax.models.config import Batch, Output
-
-Metric = Callable[[Output, Batch], jax.Array]
-"""Function of a model's output and its batch that JAX can trace; one value per example, `[batch]`, higher is better."""
 
 Mode = Literal["each", "all-but-one", "group"]
 
@@ -53,76 +46,14 @@ class Ablation(NamedTuple):
         change = (self.ablated[metric] - self.baseline[metric][None, :]).sum(axis=1) / self.weights[metric].sum()
         return dict(zip(self.heads, change.tolist(), strict=True))
 
-    def compare(
-        self, metric: str = "loss", test: Callable[[np.ndarray, np.ndarray], Comparison] = t_test
-    ) -> dict[HeadId, Comparison]:
-        """Return by head a paired test of its ablation; losses are means over an example's targets."""
-        self._require(metric)
-        weights = self.weights[metric]
-        baseline = self.baseline[metric] / weights
-        rows = self.ablated[metric] / weights[None, :]
-        return {head: test(baseline, row) for head, row in zip(self.heads, rows, strict=True)}
-
     def _require(self, metric: str) -> None:
         if metric not in self.baseline:
             raise HeadjaxError(f"metric: {unknown_name('metric', metric, self.baseline)}")
 
 
-class Measured(NamedTuple):
-    """Per-example values, `[batch]` or `[variants, batch]`."""
-
-    values: dict[str, Any]
-    targets: Any
-
-
-def require_mode(mode: str) -> None:
-    """Raise `HeadjaxError` unless there is such a mode of ablation."""
-    if mode not in get_args(Mode):
-        raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), get_args(Mode))}")
-
-
-def ablated_row(gates: Any, column: int, groups: np.ndarray, mode: Mode) -> np.ndarray:
-    """Return the gates of a layer under the ablation of a head."""
-    row = np.array(gates, np.float32)
-    if mode == "all-but-one":
-        return np.eye(len(row), dtype=np.float32)[column]
-    row[np.flatnonzero(groups == groups[column]) if mode == "group" else column] = 0.0
-    return row
-
-
-def collect(
-    mode: Mode, heads: tuple[HeadId, ...], baseline: list[Measured], ablated: Mapping[HeadId, list[Measured]]
-) -> Ablation:
-    """Join the values of all batches and drop examples without targets."""
-    targets = np.concatenate([measured.targets for measured in baseline]) if baseline else np.zeros(0)
-    present = targets > 0
-    if not present.any():
-        raise DataError("batches: there is no example with a target to ablate heads on")
-
-    def joined(measured: list[Measured], name: str) -> np.ndarray:
-        return np.concatenate([batch.values[name] for batch in measured]).astype(np.float64)[present]
-
-    names = list(baseline[0].values)
-    return Ablation(
-        mode,
-        heads,
-        baseline={name: joined(baseline, name) for name in names},
-        ablated={
-            name: np.array([joined(ablated[head], name) for head in heads]).reshape(len(heads), present.sum())
-            for name in names
-        },
-        weights={name: (targets if name == "loss" else np.ones_like(targets))[present] for name in names},
-    )
-
-
 def best_heads(ablation: Ablation) -> list[HeadId]:
     """Return the head of every layer whose loss is least when it is left alone (Michel et al. 2019, tables 2 and 3)."""
-    if ablation.mode != "all-but-one":
-        raise HeadjaxError(f"mode: best heads need the ablation all-but-one, got {ablation.mode!r}")
-    best: dict[tuple[str, int], HeadId] = {}
-    effects = ablation.effects()
+    effects, layers = ablation.effects(), dict[tuple[str, int], list[HeadId]]()
     for head in ablation.heads:
-        current = best.setdefault((head.stack, head.layer), head)
-        if effects[head] < effects[current]:
-            best[head.stack, head.layer] = head
-    return list(best.values())
+        layers.setdefault((head.stack, head.layer), []).append(head)
+    return [min(heads, key=effects.__getitem__) for heads in layers.values()]

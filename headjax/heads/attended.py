@@ -28,14 +28,12 @@ ROLES: Mapping[str, int | None] = {"previous": -1, "self": 0, "next": 1, "first"
 class Role(NamedTuple):
     """Role of one head.
 
-    Attributes:
-        shares: By role in `ROLES`, the share of queries whose largest attention weight is on that key, among the
-            queries that may see it and at least one other; NaN without such queries (`next` in a causal model).
-        role: Role with the largest share if that reaches the threshold, else None.
+    Shares are those of the queries whose largest attention weight is on a key, among the queries that may see it and at
+    least one other; NaN without such queries (`next` in a causal model).
     """
 
     shares: dict[str, float]
-    role: str | None
+    role: str | None  # with the largest share if that reaches the threshold
 
 
 def head_roles(

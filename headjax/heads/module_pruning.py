@@ -64,16 +64,10 @@ def _cuts_itself(site: AttentionSite) -> bool:
 
 
 class _Plan(NamedTuple):
-    """The kept entries of a site.
+    """The kept entries of a site; one layer where the site has no axis of layers."""
 
-    Attributes:
-        query: Whether each query head is kept, `[layers, heads]`; one layer where the site has no axis of layers.
-        key: Whether each KV head is kept, `[layers, kv_heads]`.
-        numbers: Numbers of heads that are left.
-    """
-
-    query: np.ndarray
-    key: np.ndarray
+    query: np.ndarray  # [layers, heads] bool
+    key: np.ndarray  # [layers, kv_heads] bool
     numbers: Numbers
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-import jax
 import numpy as np
 
 from headjax.core.errors import HeadjaxError, require
@@ -22,9 +21,6 @@ Order = tuple[HeadId, ...]
 
 Steps = tuple[Order, ...]
 """Removals one after another, each of heads that go together."""
-
-Rescore = Callable[[dict[str, jax.Array]], Values]
-"""Function of gates (removed heads at 0) that returns a score of every head, low for dispensable ones."""
 
 
 def by_score(values: Values, low_first: bool = True) -> Order:
@@ -113,10 +109,8 @@ def steps_within_minimum(config: ModelConfig, steps: Steps, minimum: int) -> Ste
     return tuple(kept)
 
 
-def explicit_heads(config: ModelConfig, request: str) -> Order | None:
-    """Return the heads that a request names one by one, separated by commas; None for a number or a percentage."""
-    if "/" not in request:
-        return None
+def explicit_heads(config: ModelConfig, request: str) -> Order:
+    """Return the heads that a request names one by one, separated by commas."""
     heads = tuple(HeadId.parse(text.strip()) for text in request.split(","))
     for head in heads:
         position(config, head)

@@ -60,14 +60,10 @@ Where the axis holds `heads * head_dim` entries, the number of heads follows.
 class Program(abc.ABC):
     """A loss as a function of arrays, gates and a batch; equal programs share one compilation.
 
-    Attributes:
-        sites: Sites whose gates it takes.
-        loss: The loss.
-        by_position: Whether it takes a gate for each position, too.
-        read: Brings a batch to the device: checks it where the model knows how.
+    `read` brings a batch to the device, and checks it where the model knows how.
     """
 
-    by_position: ClassVar[bool]
+    by_position: ClassVar[bool]  # whether it takes a gate for each position, too
     sites: Sites
     loss: Loss
     read: Callable[[Any], Any] = dataclasses.field(default_factory=lambda: arrays_of, compare=False, kw_only=True)
@@ -93,12 +89,7 @@ class Program(abc.ABC):
 
 
 class Calls(NamedTuple):
-    """Shapes of a loss.
-
-    Attributes:
-        per_example: Whether the loss returns one number for each example.
-        leads: By site, the axes before the heads at each of its calls: batch and positions.
-    """
+    """Shapes of a loss, and by site the axes before the heads at each of its calls: batch and positions."""
 
     per_example: bool
     leads: dict[str, list[tuple[int, ...]]]
@@ -106,11 +97,7 @@ class Calls(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ModuleProgram(Program):
-    """The loss of an `nnx.Module`, in evaluation mode.
-
-    Attributes:
-        graph: Structure of the module.
-    """
+    """The loss of an `nnx.Module` of this structure, in evaluation mode."""
 
     by_position = True
     graph: Any
@@ -137,9 +124,6 @@ class TreeProgram(Program):
 
     The gradient of a gate is dL/dxi_h = <dL/dW_O^h, W_O^h>, so that one example's gradient takes the memory of W_O, and
     those of a batch that many times the batch.
-
-    Attributes:
-        apply: Function whose first argument is the tree.
     """
 
     by_position = False

@@ -56,15 +56,10 @@ Positions = tuple[int, ...]
 
 
 class Removals(NamedTuple):
-    """Removal of a layer's heads one after another, or group after group.
-
-    Attributes:
-        order: Positions of the heads that go together, by removal.
-        errors: `[removals + 1]`, mean squared error of the layer's output after 0, 1, ... removals.
-    """
+    """Removal of a layer's heads one after another, or group after group."""
 
     order: tuple[Positions, ...]
-    errors: np.ndarray
+    errors: np.ndarray  # [removals + 1], mean squared error of the layer's output after 0, 1, ... removals
 
 
 def group_costs(inverse: np.ndarray, output: np.ndarray, groups: Sequence[Positions]) -> np.ndarray:
@@ -187,15 +182,10 @@ def _ordered(
 
 
 class _Layer(NamedTuple):
-    """An attention layer, or layers that share their parameters.
-
-    Attributes:
-        site: Its site.
-        number: Number of the layer along the site's axis.
-    """
+    """An attention layer, or layers that share their parameters."""
 
     site: AttentionSite
-    number: int
+    number: int  # along the site's axis
 
     @property
     def places(self) -> tuple[tuple[str, int], ...]:

@@ -20,21 +20,11 @@ from headjax.nn.operands import Mask
 
 
 class Pattern(NamedTuple):
-    """What one attention attends to.
+    """What one attention attends to."""
 
-    Attributes:
-        probabilities: `[batch, heads, query, key]`; None where a kernel holds none.
-        mask: Which keys each query may see.
-        queries: `[batch, query]` bool, False at padding; None without padding.
-    """
-
-    probabilities: jax.Array | None
+    probabilities: jax.Array | None  # [batch, heads, query, key]; None where a kernel holds none
     mask: Mask | None
-    queries: jax.Array | None
-
-
-Statistic = Callable[[Pattern], jax.Array]
-"""Function of a pattern that returns one number per query and head, `[batch, query, heads]`."""
+    queries: jax.Array | None  # [batch, query] bool, False at padding; None without padding
 
 
 def entropy(seen: Pattern) -> jax.Array:
@@ -56,12 +46,12 @@ def distance(seen: Pattern) -> jax.Array:
     return _by_query((weights * positions[None, None]).sum(axis=-1) / total)
 
 
-STATISTICS: Mapping[str, Statistic] = {
+STATISTICS: Mapping[str, Callable[[Pattern], jax.Array]] = {
     "entropy": entropy,
     "normalized_entropy": normalized_entropy,
     "distance": distance,
 }
-"""Statistics by name."""
+"""Statistics by name: functions that return one number per query and head, `[batch, query, heads]`."""
 
 
 def counted_queries(seen: Pattern) -> jax.Array:

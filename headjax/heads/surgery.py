@@ -22,17 +22,11 @@ from headjax.nn.stack import Stack
 
 
 class LayerModule(NamedTuple):
-    """Kind or feed-forward of a layer; layers that share their parameters have one, as the first of them.
+    """Attention or feed-forward of a layer; layers that share their parameters have one, as the first of them."""
 
-    Attributes:
-        stack: head stack (`encoder`, `decoder`, `cross`) of an attention, stack of a feed-forward.
-        layer: number of the layer, counted from 0.
-        module: `flax.nnx` module with the layer's own arrays, without an axis of layers.
-    """
-
-    stack: str
-    layer: int
-    module: Any
+    stack: str  # head stack (encoder, decoder, cross) of an attention, stack of a feed-forward
+    layer: int  # counted from 0
+    module: Any  # nnx.Module with the layer's own arrays, without an axis of layers
 
     @property
     def config(self) -> Any:
@@ -101,16 +95,10 @@ def config_after(config: ModelConfig, surgery: Callable[[Model], Model]) -> Mode
 
 
 class OutputMap(NamedTuple):
-    """The linear map that a sub-layer ends with.
+    """The linear map that a sub-layer ends with."""
 
-    Attributes:
-        weight: `nnx.Param` of W_O `[heads, value_dim, width]` or W_2 `[hidden, width]`; None where a formulation has no
-            such weight.
-        bias: `nnx.Param` of b_O or b_2 `[width]`, or None.
-    """
-
-    weight: Any
-    bias: Any
+    weight: Any  # W_O [heads, value_dim, width] or W_2 [hidden, width]; None where a formulation has no such weight
+    bias: Any  # b_O or b_2 [width], or None
 
 
 def output_map(module: Any) -> OutputMap:
