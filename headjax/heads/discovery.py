@@ -51,6 +51,8 @@ SHOWN = 8
 
 REGISTER = "say where its heads lie: headjax.register_attention(cls, view)"
 
+Held = dict[str, tuple[int, str]]  # axis and kinds of heads by parameter
+
 _REGISTRY: dict[type[nnx.Module], View] = {}
 
 ADAPTERS: dict[type[nnx.Module], Any] = {}
@@ -350,13 +352,9 @@ def _flat(layer: nnx.Module, kinds: str, names: Sequence[str]) -> Projection | N
     return None
 
 
-Held = dict[str, tuple[int, str]]  # axis and kinds of heads by parameter
-
-
 def _with_rest(layer: nnx.Module, numbers: tuple[int, int, int], output: Projection, held: Held) -> AttentionSite:
     """Return the site with the biases of its projections, biases of the layer itself and a cache in its attributes."""
-    site = _site(numbers, output, held)
-    weights = {path.rpartition(".")[0]: path for path in held}
+    site, weights = _site(numbers, output, held), {path.rpartition(".")[0]: path for path in held}
     rest: Held = {one: own for path, own in held.items() for one in _low_rank(layer, path, own[0])}
     for path, variable in parameters(layer):
         holder, _, name = path.rpartition(".")
@@ -382,7 +380,7 @@ def _low_rank(layer: nnx.Module, weight: str, axis: int) -> Iterator[str]:
 
 
 def _site(numbers: tuple[int, int, int], output: Projection, held: Held) -> AttentionSite:
-    sizes = dict(zip(("heads", "kv_heads", "head_dim"), numbers, strict=True))
+    sizes: dict[str, Any] = dict(zip(("heads", "kv_heads", "head_dim"), numbers, strict=True))
     return AttentionSite(
         **sizes,
         output=output.name,

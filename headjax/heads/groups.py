@@ -10,14 +10,11 @@ from typing import Any, NamedTuple
 from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId, Values, all_heads, position
 from headjax.heads.ordering import Order, Steps, fitting, flat, say_fewer, shared
+from headjax.heads.site import Sites
 from headjax.models.config import ModelConfig
 
 Place = tuple[str, int]
 """A head stack and a layer in it."""
-
-
-Sites = tuple[Any, ...]
-"""`headjax.AttentionSite`s."""
 
 
 class Grouped(NamedTuple):
@@ -135,27 +132,15 @@ def _parts(groups: Sequence[Order], cost: Mapping[int, int], whole_groups: bool)
 
 def _common_shape(layers: Mapping[Place, Sequence[Order]]) -> tuple[int, int]:
     """Return the number of groups of every layer and their size; raise `HeadjaxError` where layers differ."""
-    if not layers:
-        raise HeadjaxError("uniform: the model has no heads left")
-    (first, groups), *_ = layers.items()
-    sizes = {len(group) for group in groups}
-    for (stack, layer), other in layers.items():
-        if {len(group) for group in other} != sizes or len(other) != len(groups):
-            raise HeadjaxError(
-                f"uniform: {stack}/{layer} has {_shown(other)} and {first[0]}/{first[1]} has {_shown(groups)}; "
-                "it takes layers with equal numbers, of the head stacks that --stacks names"
-            )
-    if len(sizes) != 1:
-        raise HeadjaxError(f"uniform: {first[0]}/{first[1]} has {_shown(groups)}; it takes groups of one size")
-    return len(groups), sizes.pop()
-
-
-def _shown(groups: Sequence[Order]) -> str:
-    sizes = [len(group) for group in groups]
-    if set(sizes) <= {1}:
-        return f"{len(sizes)} heads"
-    even = f"of {sizes[0]}" if len(set(sizes)) == 1 else f"of {', '.join(map(str, sizes))}"
-    return f"{sum(sizes)} heads in {len(sizes)} groups ({even})"
+    shapes = {tuple(map(len, groups)): f"{stack}/{layer}" for (stack, layer), groups in layers.items()}
+    if len(shapes) != 1 or len({size for sizes in shapes for size in sizes}) != 1:
+        found = [f"{place} has groups of {', '.join(map(str, sizes))} heads" for sizes, place in shapes.items()]
+        raise HeadjaxError(
+            "uniform: it takes layers with equal numbers of equal groups, of the head stacks that --stacks names; "
+            f"{'; '.join(found) or 'the model has no heads left'}"
+        )
+    (sizes,) = shapes
+    return len(sizes), sizes[0]
 
 
 def _together(config: ModelConfig, layers: Iterable[Place]) -> Iterator[list[Place]]:

@@ -50,9 +50,9 @@ class GateDistribution(Checked, abc.ABC):
     def sample(self, logits: Logits, key: jax.Array, progress: jax.Array) -> Logits:
         """Return gates for one training step, differentiable in the logits."""
 
-    @abc.abstractmethod
     def penalty(self, logits: Logits) -> jax.Array:
         """Return the penalty that is added to the mean loss per target."""
+        return jnp.zeros(())
 
     @abc.abstractmethod
     def final(self, logits: Logits) -> Logits:
@@ -163,9 +163,6 @@ class Subset(GateDistribution):
         temperature = self.start * (self.end / self.start) ** progress
         noisy = flat + jax.random.gumbel(key, flat.shape)
         return restore(relaxed_top_k(noisy, self.count, temperature))
-
-    def penalty(self, logits: Logits) -> jax.Array:
-        return jnp.zeros(())
 
     def final(self, logits: Logits) -> Logits:
         flat, restore = ravel_pytree(logits)

@@ -30,7 +30,7 @@ class Pattern(NamedTuple):
 def entropy(seen: Pattern) -> jax.Array:
     """Return -sum_k p_k log p_k of each query's attention, in nats."""
     weights, total = _weights(seen)
-    return _by_query(jax.scipy.special.entr(weights).sum(axis=-1) / total + jnp.log(total))
+    return jnp.swapaxes(jax.scipy.special.entr(weights).sum(axis=-1) / total + jnp.log(total), 1, 2)
 
 
 def normalized_entropy(seen: Pattern) -> jax.Array:
@@ -43,7 +43,7 @@ def distance(seen: Pattern) -> jax.Array:
     """Return sum_k p_k |q - k|, the mean distance between query q and the keys that it attends to, in positions."""
     weights, total = _weights(seen)
     positions = jnp.abs(offsets(weights)).astype(weights.dtype)
-    return _by_query((weights * positions[None, None]).sum(axis=-1) / total)
+    return jnp.swapaxes((weights * positions[None, None]).sum(axis=-1) / total, 1, 2)
 
 
 STATISTICS: Mapping[str, Callable[[Pattern], jax.Array]] = {
@@ -91,10 +91,6 @@ def offsets(weights: jax.Array) -> jax.Array:
     """Return the position `[query, key]` of key relative to query, for `weights [batch, heads, query, key]`."""
     query, key = weights.shape[2:]
     return jnp.arange(key)[None, :] - jnp.arange(query)[:, None]
-
-
-def _by_query(array: jax.Array) -> jax.Array:
-    return jnp.swapaxes(array, 1, 2)
 
 
 def sum_over(

@@ -162,7 +162,8 @@ def _restacked(
     made = {key: entry for key, entry in params.items() if key not in before}
     others: dict[str, list[Params]] = {}
     if any(group.name not in before for group in new.groups):
-        by_layer = old.unstack({key: _without(params[key], weights) for key in before})
+        kept = {key: {slot: own for slot, own in params[key].items() if slot not in weights} for key in before}
+        by_layer = old.unstack(kept)
         others = {slot: [layer[slot] for layer in by_layer] for slot in by_layer[0]}
     for group in new.groups:
         there = range(group.start, group.stop)
@@ -172,7 +173,3 @@ def _restacked(
         own = {slot: group.restack(by_layer[group.start : group.stop]) for slot, by_layer in slots.items()}
         made[group.name] = params.get(group.name, {}) | own
     return made
-
-
-def _without(params: Params, slots: Collection[str]) -> Params:
-    return {slot: own for slot, own in params.items() if slot not in slots}
