@@ -14,7 +14,7 @@ from headjax.evaluation.task import evaluate_task as evaluate_task
 from headjax.evaluation.task import measure_task as measure_task
 from headjax.evaluation.translation import translate as translate
 from headjax.head_report.modules import report_heads as report_heads
-from headjax.heads.ablating import ablate as ablate
+from headjax.heads.ablation import ablate as ablate
 from headjax.heads.discovery import attention_sites as attention_sites
 from headjax.heads.discovery import register_attention as register_attention
 from headjax.heads.head_id import HeadId as HeadId

@@ -167,8 +167,7 @@ def _chosen(
 
 def _ways(config: ModelConfig, order: Order, options: Options) -> list[Steps]:
     """Return the removals that an order makes: heads, of a percentage whole groups; or one of these of every layer."""
-    from headjax.heads.groups import group_removals, removals, uniform_steps
-    from headjax.heads.ordering import amount_of, steps_within_minimum
+    from headjax.heads.ordering import amount_of, group_removals, removals, steps_within_minimum, uniform_steps
 
     if options.uniform:
         ways = [uniform_steps(config, order, whole_groups=whole) for whole in (False, True)]

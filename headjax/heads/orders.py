@@ -11,11 +11,19 @@ from flax import nnx
 from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Size, unknown_name
 from headjax.core.progress import Update
-from headjax.heads.ablating import ablate
-from headjax.heads.groups import by_groups, key_value_groups, removals
+from headjax.heads.ablation import ablate
 from headjax.heads.head_id import Values
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
-from headjax.heads.ordering import Order, by_ablation, by_score, flat, random_order
+from headjax.heads.ordering import (
+    Order,
+    by_ablation,
+    by_groups,
+    by_score,
+    flat,
+    key_value_groups,
+    random_order,
+    removals,
+)
 from headjax.heads.program import Applied, Loss, sites_of
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scoring import GRADIENT_SCORES, SCORES, score_heads

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 
 from headjax.core import history
-from headjax.heads import groups, module_pruning
+from headjax.heads import module_pruning, ordering
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId, position, tied_heads
 from headjax.heads.ordering import Order
@@ -77,7 +77,7 @@ def prune(model: M, heads: Iterable[HeadId | str], *, share: float | None = None
 def part_of(model: nnx.Module, order: Iterable[HeadId | str], share: float) -> Order:
     """Return the heads of an order that make up a share of all, in numbers that the model can hold."""
     if isinstance(model, Model):
-        return groups.part(model.config, order, share)
+        return ordering.part(model.config, order, share)
     return module_pruning.part(find_sites(model), order, share)
 
 

@@ -16,14 +16,13 @@ from headjax.core.blas import one_blas_thread
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
-from headjax.heads.ablating import mean_loss
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import replicated_sums, spread
 from headjax.heads.maps import add_to, bias_of, every_context, matrix_of
 from headjax.heads.missed import checked
 from headjax.heads.ordering import Order
-from headjax.heads.program import Loss, examples_in, prepare
+from headjax.heads.program import Loss, examples_in, mean_loss, prepare
 from headjax.heads.refit import Change, damped_inverse, without_features
 from headjax.heads.sensitivity import prices
 from headjax.heads.site import AttentionSite, Sites, ones

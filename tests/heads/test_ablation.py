@@ -76,7 +76,7 @@ def test_ablating_from_gates_goes_on_from_what_is_removed(model, batches):
 
 
 def test_a_model_without_a_walk_has_the_same_effects(model, batches, each, monkeypatch):
-    monkeypatch.setattr("headjax.heads.ablating._walk_of", lambda *given: None)
+    monkeypatch.setattr("headjax.heads.ablation._walk_of", lambda *given: None)
     found = headjax.ablate(model, batches, metrics=METRICS)
     assert found.heads == each.heads
     for name in ("loss", "confident"):

@@ -1,8 +1,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.heads.attended import ROLES, _role_counts, head_roles
 from headjax.heads.head_id import HeadId
+from headjax.heads.statistics import ROLES, _role_counts, head_roles
 from headjax.heads.surgery import map_attention
 from headjax.nn import Attended, Mask
 from headjax.nn.passes import Probe

@@ -5,14 +5,13 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.heads.attended import head_roles
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.orders import OrderConfig, order_heads
 from headjax.heads.scoring import DESCRIPTIONS
 from headjax.models import Model
 from headjax.models.tasks import MaskedLanguageModel
 from tests import tiny
-from tests.closeness import assert_close, tolerance
+from tests.closeness import assert_close
 from tests.models import test_encoder as encoder
 from tests.models import test_encoder_decoder as encoder_decoder
 from tests.nn.formulations import FORMULATIONS
@@ -111,17 +110,3 @@ def test_heads_and_layers_without_given_gates_have_gates_of_one():
     found, expected = (headjax.ablate(model, [batch], heads=["cross/0/1"], gates=gates) for gates in (some, every))
     assert found.effects() == expected.effects()
     assert_close(headjax.gated(model, some)(batch).logits, headjax.gated(model, every)(batch).logits, sums=1)
-
-
-@pytest.mark.parametrize("case", ["mixed"], indirect=True, scope="module")
-def test_every_head_of_every_formulation_has_every_score_and_a_role(case):
-    model, batch = case
-    scores, heads = headjax.score_heads(model, [batch]), list(all_heads(model.config))
-    assert set(scores.values) == set(DESCRIPTIONS)
-    for name, values in scores.values.items():
-        assert list(values) == heads, name
-        assert min(values.values()) >= -tolerance(tiny.SUMS), name
-    for name in ("importance", "fisher"):
-        assert min(scores.score(name).values()) > 0.0, name
-    assert max(scores.score("normalized_entropy").values()) <= 1.0 + tolerance(tiny.SUMS)
-    assert list(head_roles(model, [batch])) == heads

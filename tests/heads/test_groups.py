@@ -3,9 +3,18 @@ import dataclasses
 import pytest
 
 from headjax.core.errors import HeadjaxError
-from headjax.heads.groups import by_groups, key_value_groups, part, removals, uniform_steps
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.ordering import ends, flat, random_order, steps_within_minimum
+from headjax.heads.ordering import (
+    by_groups,
+    ends,
+    flat,
+    key_value_groups,
+    part,
+    random_order,
+    removals,
+    steps_within_minimum,
+    uniform_steps,
+)
 from headjax.heads.pruning import prune
 from headjax.nn import GroupedAttention, Kind
 from headjax.nn.compressed import CompressedAttention
@@ -109,13 +118,6 @@ def test_a_uniform_encoder_computes_as_one_scan():
     smaller = prune(model, flat(uniform_steps(model.config, order)[:2]))
     assert [attention.num_heads for attention in smaller.config.attention] == [2, 2]
     assert len(smaller.config.stacks()["encoder"].groups) == 1
-
-
-def test_what_is_left_goes_uniformly_after_a_step():
-    config = tiny.decoder_config(grouped(6), grouped(6))
-    first, second = uniform_steps(config, all_heads(config))
-    rest = tuple(head for head in all_heads(config) if head not in first)
-    assert uniform_steps(config, rest) == (second,)
 
 
 def test_layers_that_share_a_position_bias_lose_the_same_heads():

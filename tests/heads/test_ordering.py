@@ -4,12 +4,17 @@ import pytest
 import headjax
 from headjax.heads import ordering
 from headjax.heads.ablation import Ablation
-from headjax.heads.groups import key_value_groups, removals
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.ordering import by_ablation, by_scores, explicit_heads, flat, requested_count
+from headjax.heads.ordering import (
+    by_ablation,
+    explicit_heads,
+    flat,
+    key_value_groups,
+    removals,
+    requested_count,
+)
 from headjax.heads.orders import OrderConfig, order_heads, units
 from headjax.heads.reconstruction_order import reconstruction_order
-from headjax.heads.scoring import Scores, normalize_layers
 from tests import tiny
 from tests.closeness import close_to
 
@@ -25,13 +30,6 @@ def names(order):
 def test_score_orders():
     assert names(ordering.by_score(VALUES)) == ["0/1", "1/0", "0/2", "0/0", "1/1"]
     assert names(ordering.by_score(VALUES, low_first=False)) == ["1/1", "0/0", "0/2", "0/1", "1/0"]
-
-
-def test_named_scores_know_their_direction():
-    values = {"importance": VALUES, "importance_layer": normalize_layers(VALUES), "entropy": VALUES}
-    scores = Scores(values, loss=1.0, examples=1, seconds=0.0)
-    assert names(ordering.by_scores(scores, "importance")) == ["0/1", "1/0", "0/2", "0/0", "1/1"]
-    assert names(ordering.by_scores(scores, "importance_layer")) == ["1/0", "0/1", "0/2", "0/0", "1/1"]
 
 
 def ablation():
@@ -73,7 +71,7 @@ def test_selection_by_count_percentage_and_name():
 @pytest.mark.whole
 def test_each_name_is_the_order_it_says(model, batches, scores):
     for name in ("importance", "importance_layer", "importance_token", "fisher", "hies"):
-        assert order_heads(model, batches, OrderConfig(by=name)) == by_scores(scores, name)
+        assert order_heads(model, batches, OrderConfig(by=name)) == ordering.by_score(scores.score(name))
     assert order_heads(model, batches, "ablation") == by_ablation(headjax.ablate(model, batches))
     expected = reconstruction_order(model, batches)
     assert order_heads(model, batches, "reconstruction") == expected

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headjax.heads.ablating import ablate
+from headjax.heads.ablation import ablate
 from headjax.heads.scoring import score_heads
 from tests import tiny
 from tests.closeness import assert_close
@@ -23,7 +23,7 @@ import json, sys
 import jax
 from headjax.mesh.distributed import initialize
 initialize(sys.argv[1])
-from headjax.heads.ablating import ablate
+from headjax.heads.ablation import ablate
 from headjax.heads.scoring import score_heads
 from headjax.mesh.mesh import MeshConfig, replicated
 from headjax.mesh.distributed import put_batch

@@ -7,13 +7,10 @@ import pytest
 import headjax
 from headjax.core.class_names import IGNORED
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
-from headjax.heads import ordering
-from headjax.heads.ablating import ablate
-from headjax.heads.ablation import Ablation
-from headjax.heads.groups import uniform_steps
+from headjax.heads.ablation import Ablation, ablate
 from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import Subset, learn_gates
-from headjax.heads.ordering import explicit_heads, requested_count
+from headjax.heads.ordering import explicit_heads, requested_count, uniform_steps
 from headjax.heads.orders import OrderConfig, order_heads
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
@@ -93,7 +90,7 @@ REFUSED = {
         ),
         (lambda: uniform(tiny.layer(tiny.multi_head(3)), tiny.layer()), "decoder/0 has groups of 1, 1, 1 heads"),
         (lambda: learn_gates(TWO, [BATCH], Subset(count=9), steps=1, learning_rate=0.1), "count: 9 heads to keep"),
-        (lambda: ordering.by_scores(SCORES, "importanse"), "'importanse'"),
+        (lambda: SCORES.score("importanse"), "'importanse'"),
         (lambda: order_heads(MODEL, [BATCH], OrderConfig(by="random", stacks=("cross",))), "no head stack 'cross'"),
         (lambda: requested_count(CONFIG, "7"), "asks for 7 heads, the model has 6"),
         (lambda: requested_count(CONFIG, "some"), "'some' is no number"),

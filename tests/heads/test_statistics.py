@@ -1,6 +1,5 @@
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,12 +8,7 @@ from headjax.core.errors import KernelError
 from headjax.heads import statistics
 from headjax.heads.statistics import Pattern, sum_over
 from headjax.nn import Mask
-from tests import tiny
 from tests.closeness import assert_close
-
-ATTENTION = tiny.multi_head(num_heads=2, head_dim=3)
-PARAMS = tiny.model(tiny.decoder_config(tiny.layer(ATTENTION))).params["decoder"]["layers_0_0"]["attention"]
-PARAMS = jax.tree.map(lambda array: array[0], PARAMS)
 
 SUMS = 4
 """Terms of the longest way: a sum over 4 keys."""

@@ -7,7 +7,7 @@ from flax import nnx
 
 import headjax
 from headjax import HeadjaxError
-from headjax.heads.groups import key_value_groups
+from headjax.heads.ordering import key_value_groups
 from headjax.heads.orders import OrderConfig
 from headjax.heads.site import at_path
 from tests import tiny

@@ -92,14 +92,6 @@ def test_what_a_loss_writes_into_its_model_is_lost(function):
     assert_same(model, before)
 
 
-def test_heads_that_cannot_go_leave_all_the_others():
-    model = HOUSES["einsum"]()
-    before = snapshot(model)
-    with pytest.raises(HeadjaxError, match=r"layers\.1\.attn"):
-        headjax.prune(model, ["layers.0.attn/0", "layers.0.attn/1", "layers.1.attn/0"])
-    assert_same(model, before)
-
-
 def test_a_replacement_that_fails_leaves_the_model_as_it_was():
     model = HOUSES["flax"]()
     before = snapshot(model)
