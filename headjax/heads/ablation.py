@@ -343,10 +343,7 @@ def _steps(
     gates: Gates,
     leaves: list[Any],
 ) -> list[Any]:
-    """Return the arrays after a block that differ between ablations, as `many` of those before do.
-
-    The site whose path is `ablated` has gates for each ablation.
-    """
+    """Return the arrays behind a block that differ between ablations of the site at `ablated`, as `many` before do."""
 
     def one(leaves: list[Any], gates: Gates) -> list[Any]:
         found = jax.tree.leaves(_stepped(program, state, gates, jax.tree.unflatten(tree, leaves)))

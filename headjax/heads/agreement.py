@@ -69,10 +69,7 @@ def agreements(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> list[Agreement]:
-    """Return how far each of several models agrees with one, whose predictions are computed once; see `agreement`.
-
-    `progress` is called after every batch.
-    """
+    """Return how far each of several models agrees with one, whose predictions are computed once; see `agreement`."""
     kind = agreement_kind(first.config)
 
     def compared(batch: Batch) -> list[Any]:

@@ -46,9 +46,6 @@ FLAT = {
 FORMS = (("q", "k", "v"), ("q", "kv"), ("qkv",))
 """Flat projections that make up an attention layer, beside `o`."""
 
-SHOWN = 8
-"""Most layers that a message names."""
-
 REGISTER = "say where its heads lie: headjax.register_attention(cls, view)"
 
 Held = dict[str, tuple[int, str]]  # axis and kinds of heads by parameter
@@ -162,8 +159,8 @@ def report_missed(layers: Mapping[str, str], strict: bool, way: str = REGISTER) 
     if not layers:
         return
     named = [f"{path} ({about})" if about else path for path, about in layers.items()]
-    more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
-    text = f"model: attention in {', '.join(named[:SHOWN])}{more} is not recognised, and is left out; {way}"
+    more = f" and {len(named) - 8} more" if len(named) > 8 else ""
+    text = f"model: attention in {', '.join(named[:8])}{more} is not recognised, and is left out; {way}"
     if strict:
         raise HeadjaxError(text)
     warnings.warn(text, stacklevel=3)

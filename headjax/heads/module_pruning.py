@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -104,8 +103,11 @@ def _remove(layer: nnx.Module, site: AttentionSite, plan: _Plan) -> None:
     for path, axis, kinds in site.held():
         variable, holder = at_path(layer, path), at_path(layer, path.rpartition(".")[0])
         old = variable[...]
-        kept = [kept_along(site, path, old.shape, axis, kinds, *own) for own in zip(plan.query, plan.key, strict=True)]
-        new = _taken(site, old, [np.flatnonzero(entries) for entries in kept], axis)
+        rows = zip(plan.query, plan.key, strict=True)
+        kept = [np.flatnonzero(kept_along(site, path, old.shape, axis, kinds, *own)) for own in rows]
+        layers = [old] if site.layers is None else old
+        taken = [take(own, index, axis, f"{site.path}, heads") for own, index in zip(layers, kept, strict=True)]
+        new = taken[0] if site.layers is None else jnp.stack(taken)
         variable.set_value(new)
         front = 0 if site.layers is None else 1
         resize_projection(holder, old.shape[front:], new.shape[front:])
@@ -117,13 +119,6 @@ def _remove(layer: nnx.Module, site: AttentionSite, plan: _Plan) -> None:
             raise HeadjaxError(
                 f"{site.path}: its {name} changes with the number of heads, from {scales[name]} to {value}"
             )
-
-
-def _taken(site: AttentionSite, array: jax.Array, index: Sequence[np.ndarray], axis: int) -> jax.Array:
-    name = f"{site.path}, heads"
-    if site.layers is None:
-        return take(array, index[0], axis, name)
-    return jnp.stack([take(layer, own, axis, name) for layer, own in zip(array, index, strict=True)])
 
 
 def _require_known(layer: nnx.Module, site: AttentionSite) -> None:

@@ -33,8 +33,6 @@ def by_score(values: Values, low_first: bool = True) -> Order:
 
 def by_ablation(ablation: Ablation, metric: str = "loss") -> Order:
     """Return the oracle order: heads whose removal alone costs least go first (Michel et al. 2019, section 4)."""
-    if ablation.mode == "all-but-one":
-        raise HeadjaxError(f"mode: an order needs the ablation of each head alone, got {ablation.mode!r}")
     return by_score(ablation.effects(metric), low_first=metric == "loss")
 
 
@@ -137,10 +135,7 @@ Place = tuple[str, int]
 
 
 def grouped_heads(config: ModelConfig | Sites) -> Iterator[tuple[HeadId, int, tuple[Any, ...]]]:
-    """Yield the heads of an architecture, or of sites, by stack, layer and position.
-
-    With each go its KV head in its layer, and a name that heads which share parameters have in common.
-    """
+    """Yield heads by stack, layer and position, with their KV heads and names that heads of shared parameters share."""
     if isinstance(config, tuple):
         for site in config:
             for number, head in enumerate(site.head_ids()):
@@ -153,10 +148,7 @@ def grouped_heads(config: ModelConfig | Sites) -> Iterator[tuple[HeadId, int, tu
 
 
 def key_value_groups(config: ModelConfig | Sites, stacks: Collection[str] | None = None) -> Steps:
-    """Return the heads of each KV head, by stack, layer and position.
-
-    A head that shares no keys and values is a group of one.
-    """
+    """Return the heads of each KV head, by stack, layer and position."""
     groups: dict[tuple[str, int, int], list[HeadId]] = {}
     for head, group, _ in grouped_heads(config):
         if stacks is None or head.stack in stacks:
@@ -190,11 +182,7 @@ def part(config: ModelConfig, order: Iterable[HeadId | str], share: float) -> Or
 
 
 def removals(config: ModelConfig | Sites, order: Order, *, whole_groups: bool = False) -> Steps:
-    """Return an order as removals of one head each, or of whole groups.
-
-    Layers that share their parameters lose a head together. A removal stands where the first of its heads does, and
-    where layers share it at the mean of their first places.
-    """
+    """Return an order as removals of heads or whole groups, with those of shared layers at the mean of their places."""
     homes = {head: (*home, group if whole_groups else head.head) for head, group, home in grouped_heads(config)}
     found: dict[Any, list[HeadId]] = {}
     places: dict[Any, dict[int, int]] = {}
@@ -207,10 +195,8 @@ def removals(config: ModelConfig | Sites, order: Order, *, whole_groups: bool = 
 def uniform_steps(config: ModelConfig, order: Order, *, whole_groups: bool = False) -> Steps:
     """Return removals after each of which all layers have equal numbers of heads and of KV heads.
 
-    A step takes one head of every group of every layer, or one whole group of every layer: in each of them the one that
-    comes first in the order. Where no head shares keys and values, both are one head of every layer. One
-    head of every group, or one group, stays. Layers that share their parameters or a position bias lose the same heads:
-    those with the lowest sum of places in the order.
+    A step takes one head of every group of every layer, or one whole group of every layer, the first ones in the order.
+    One stays. Layers that share their parameters or a position bias lose the same heads, by the sum of their places.
     """
     rank = {head: place for place, head in enumerate(order)}
     layers: dict[Place, list[Order]] = {

@@ -27,7 +27,7 @@ from headjax.heads.ordering import (
 from headjax.heads.program import Applied, Loss, sites_of
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scoring import GRADIENT_SCORES, SCORES, score_heads
-from headjax.heads.site import find_heads
+from headjax.heads.site import find_heads, require_stacks
 
 OTHER_ORDERS: Mapping[str, str] = {
     "ablation": "cost of removing each head alone: the oracle of Michel et al. 2019, section 4",
@@ -103,11 +103,7 @@ def order_heads(
         HeadjaxError: There is no such order, the model has none by this name, or as for `score_heads`.
     """
     config, sites = OrderConfig(by=by) if isinstance(by, str) else by, sites_of(model)
-    known = dict.fromkeys(head.stack for head in find_heads(sites))
-    for stack in config.stacks:
-        if stack not in known:
-            raise HeadjaxError(f"head stack: the model has no head stack {stack!r}; it has {', '.join(known)}")
-    stacks = config.stacks or tuple(known)
+    stacks = require_stacks(sites, config.stacks)
     heads = tuple(head for head in find_heads(sites) if head.stack in stacks)
     options: dict[str, Any] = {"loss": loss, "strict": strict, "progress": progress}
     if config.by == "random":

@@ -60,14 +60,12 @@ Where the axis holds `heads * head_dim` entries, the number of heads follows.
 
 @dataclasses.dataclass(frozen=True)
 class Program(abc.ABC):
-    """A loss as a function of arrays, gates and a batch; equal programs share one compilation.
-
-    `read` brings a batch to the device, and checks it where the model knows how.
-    """
+    """A loss as a function of arrays, gates and a batch; equal programs share one compilation."""
 
     by_position: ClassVar[bool]  # whether it takes a gate for each position, too
     sites: Sites
     loss: Loss
+    # Brings a batch to the device, and checks it where the model knows how.
     read: Callable[[Any], Any] = dataclasses.field(default_factory=lambda: arrays_of, compare=False, kw_only=True)
 
     @abc.abstractmethod

@@ -82,11 +82,7 @@ def part_of(model: nnx.Module, order: Iterable[HeadId | str], share: float) -> O
 
 
 def _prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
-    """Return a headjax model without heads.
-
-    A layer that loses its last head becomes `NoHeadsAttention`, and shared query and key dimensions (collaborative)
-    that no other head reads are removed too.
-    """
+    """Return a headjax model without heads; a layer that loses its last one becomes `NoHeadsAttention`."""
     removed = {HeadId.parse(head) if isinstance(head, str) else head for head in heads}
     for head in removed:
         position(model.config, head)
@@ -105,11 +101,7 @@ def _prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
 
 
 def _drop_unused(module: AttentionModule) -> AttentionModule:
-    """Return a layer of the same function without the shared dimensions whose mixing weights are 0 for every head.
-
-    A converted layer at full rank gives every head separate dimensions, which are unused once the head is removed.
-    Formulations that share no dimensions are returned unchanged.
-    """
+    """Return a layer without the shared dimensions (collaborative) whose mixing weights are 0 for every head."""
     params = module.params
     if not isinstance(module, CollaborativeAttention) or isinstance(params["mixing"], jax.core.Tracer):
         return module  # of shapes alone nothing is known to be unused

@@ -258,8 +258,7 @@ class _Derivatives(NamedTuple):
 def _derivatives(program: Program, statistics: tuple[str, ...], state: Any, gates: Gates, batch: Any) -> _Derivatives:
     """Differentiate every example's loss in one gate for each head and position.
 
-    A loss that returns one number for each example is differentiated as a whole: no example reads another's gates, so
-    the gradient of the sum holds every example's gradient. Another one is taken on batches of one example, by a vmap.
+    Where a loss is by example, the gradient of its sum is every example's; else batches of one example are vmapped.
     """
     together = program.calls(state, batch).per_example and program.by_position
     example = batch if together else jax.tree.map(_first, batch)

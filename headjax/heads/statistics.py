@@ -13,7 +13,7 @@ import numpy as np
 
 from headjax.core.ahead import one_behind
 from headjax.core.errors import DataError, KernelError
-from headjax.heads.head_id import HeadId
+from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch
 from headjax.models.inputs import counted_at, device_batch
@@ -101,10 +101,7 @@ def offsets(weights: jax.Array) -> jax.Array:
 def sum_over(
     parts: Iterable[Any], check: Callable[[int, Any], None] | None = None, empty: str = "there is no example"
 ) -> Any:
-    """Return the sum of trees of arrays that live on devices, in float64 on the host.
-
-    A tree is fetched while the device computes the next one.
-    """
+    """Return the float64 sum of trees of arrays on devices, each fetched while the device computes the next one."""
     total: Any = None
     for number, part in enumerate(one_behind(parts)):
         fetched = jax.tree.map(lambda array: np.asarray(array, np.float64), fetch(part))
@@ -121,13 +118,9 @@ ROLES: Mapping[str, int | None] = {"previous": -1, "self": 0, "next": 1, "first"
 
 
 class Role(NamedTuple):
-    """Role of one head.
+    """Role of a head; NaN is the share of a key that no query could choose (`next` in a causal model)."""
 
-    Shares are those of the queries whose largest attention weight is on a key, among the queries that may see it and at
-    least one other; NaN without such queries (`next` in a causal model).
-    """
-
-    shares: dict[str, float]
+    shares: dict[str, float]  # of the queries that look there most, among those that may see that key and another
     role: str | None  # with the largest share if that reaches the threshold
 
 
@@ -147,13 +140,10 @@ def head_roles(
     arrays = (device_batch(model.config, batch) for batch in batches)
     total = sum_over(_counts(model, batch, compute) for batch in arrays)
     roles = {}
-    for stack, layers in config.attentions().items():
-        for layer, attention in enumerate(layers):
-            hits, possible = total[stack][layer]
-            with np.errstate(invalid="ignore"):
-                shares = hits / possible[:, None]
-            for column, head in enumerate(attention.ids):
-                roles[HeadId(stack, layer, head)] = _role(shares[:, column], threshold)
+    for head in all_heads(config):
+        hits, possible = total[head.stack][head.layer]
+        with np.errstate(invalid="ignore"):
+            roles[head] = _role(hits[:, position(config, head)] / possible, threshold)
     return roles
 
 

@@ -44,9 +44,9 @@ class LayerModule(NamedTuple):
         return module
 
 
-def attention_layers(model: Model, head_stacks: Collection[str] | None = None) -> Iterator[LayerModule]:
+def attention_layers(model: Model) -> Iterator[LayerModule]:
     """Yield the attention layers, head stack after head stack."""
-    for head_stack in model.config.attentions() if head_stacks is None else head_stacks:
+    for head_stack in model.config.attentions():
         stack, slot = HEAD_STACKS[head_stack]
         yield from _modules(model, head_stack, stack, slot, _unstacked(model, stack, slot))
 

@@ -7,7 +7,6 @@ import pytest
 import headjax
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.orders import OrderConfig, order_heads
-from headjax.heads.scoring import DESCRIPTIONS
 from headjax.models import Model
 from headjax.models.tasks import MaskedLanguageModel
 from tests import tiny
@@ -60,19 +59,6 @@ t5_and_albert = pytest.mark.parametrize("case", ["t5", "albert"], indirect=True,
 
 def losses(model, batch, gates):
     return np.asarray(headjax.gated(model, gates).loss(batch).total)
-
-
-@t5_and_albert
-def test_importance_is_the_finite_difference_in_every_head_stack(case):
-    model, batch = case
-    scores = headjax.score_heads(model, [batch])
-    assert set(scores.values) == set(DESCRIPTIONS)
-    assert set(scores.score("importance")) == set(all_heads(model.config))
-    step = 2e-2
-    for head in all_heads(model.config):
-        up, down = (losses(model, batch, {head: 1.0 + move}) for move in (step, -step))
-        expected = np.abs((up - down) / (2 * step)).mean()
-        assert scores.score("importance")[head] == pytest.approx(expected, rel=3e-2, abs=2e-2), head
 
 
 @pytest.mark.parametrize("case", MODELS, indirect=True, scope="module")

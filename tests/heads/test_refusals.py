@@ -16,7 +16,7 @@ from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scoring import Scores, score_heads
-from headjax.heads.significance import mcnemar, paired_bootstrap, t_test
+from headjax.heads.significance import paired_bootstrap
 from headjax.heads.statistics import sum_over
 from headjax.heads.units import prune_units
 from headjax.nn import Kind, NoHeadsAttention
@@ -73,9 +73,7 @@ REFUSED = {
         (lambda: reconstruct(TWO, [PADDING], ONE), "the examples hold padding alone"),
         (lambda: reconstruct(TWO, [tiny.tokens(1, 8)], ONE), "one example is too few"),
         (lambda: score_heads(TWO, [IGNORING]), "no example with a target"),
-        (lambda: t_test(np.zeros(2), np.zeros(3)), "2 and 3 examples are not pairs"),
         (lambda: paired_bootstrap(np.zeros(1), np.zeros(1)), "1 examples are too few"),
-        (lambda: mcnemar(np.array([0.5, 1.0]), np.array([0.0, 1.0])), "must be 0"),
         (lambda: sum_over([]), NO_EXAMPLE),
     ],
     HeadjaxError: [

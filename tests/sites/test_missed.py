@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import linen, nnx
 
@@ -187,19 +186,6 @@ def test_layers_of_a_tree_that_are_no_sites_are_named():
     with pytest.warns(UserWarning, match="Twice/second is not") as caught:
         headjax.score_heads((model.apply, params, first), BATCHES, loss=loss)
     assert len(caught) == 1
-
-    def anonymous(params, x):  # without scopes, as in Equinox
-        q, k = (jnp.einsum("btd,dnh->btnh", x, params[name]) for name in ("q", "k"))
-        weights = jax.nn.softmax(jnp.einsum("btnh,bsnh->bnts", q, k))
-        context = jnp.einsum("bnts,bsnh->btnh", weights, q)
-        x = x + jnp.einsum("btnh,nhd->btd", context, params["o"])
-        return (jax.nn.softmax(x @ jnp.swapaxes(x, 1, 2)) @ x).mean(1)[:, :3]
-
-    drawn = np.random.default_rng(0).normal
-    tree = {name: drawn(size=(WIDTH, HEADS, 2)).astype(np.float32) for name in ("q", "k")}
-    tree["o"] = drawn(size=(HEADS, 2, WIDTH)).astype(np.float32)
-    with pytest.warns(UserWarning, match="the function is not"):
-        headjax.score_heads((anonymous, tree, {"attn": ("o", 0)}), BATCHES, loss=loss)
 
 
 def adapted(places, linear, seed=2):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hypothesis
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,37 +61,6 @@ def test_gradient_scores_are_those_of_gates_multiplied_into_the_weights(name, gi
         sums=sums,
         dtype=kind,
     )
-
-
-ATTENTIONS = {
-    "flat": houses.FlatAttention,
-    "einsum": houses.EinsumAttention,
-    "flax": lambda rngs, heads, kv, size: houses.flax_attention(
-        rngs, num_heads=heads, num_kv_heads=kv, qkv_features=heads * size
-    ),
-}
-
-
-@pytest.mark.whole
-@hypothesis.settings(max_examples=6)
-@hypothesis.given(
-    st.sampled_from(list(ATTENTIONS)), st.booleans(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 5),
-    st.integers(1, 3), st.integers(2, 4), st.booleans(),
-)  # fmt: skip
-def test_importance_at_any_shape_is_that_of_gates_multiplied_into_the_weights(
-    kind, stacked, kv, group, size, examples, length, one_number
-):
-    house = houses.Scanned if stacked else houses.Classifier
-    model = house(lambda rngs: ATTENTIONS[kind](rngs, heads=kv * group, kv=kv, size=size))
-    batch = batches(1, examples, length)[0]
-    found = headjax.score_heads(model, [batch], loss=mean_loss if one_number else loss)
-    gradient = jax.jacrev(lambda gates: loss(scaled(model, gates), batch))(gates_of(model))
-    for site in headjax.attention_sites(model):
-        assert (site.heads, site.kv_heads, site.head_dim) == (kv * group, kv, size)
-    for path, own in gradient.items():
-        scale = np.abs(own).max()
-        values = flat(found.score("importance"), model)[path]
-        assert_close(values, np.abs(own).mean(0), sums=4 * (SUMS + 2 * kv * group * size), scale=scale)
 
 
 def test_heads_are_named_by_path_and_number():
