@@ -83,9 +83,7 @@ def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, i
     require(heads >= 1, "heads", f"must be at least 1, got {heads}")
     counts: Parts = {}
     for name, stack in config.stacks().items():
-        require(
-            not stack.shared, name, "its layers are one layer used again and again, and cannot become different ones"
-        )
+        require(not stack.shared, name, "its layers are one layer used again, and cannot become different ones")
         counts[name] = [
             _parts(f"{name}/{i}", layer, heads) if chosen is None or (name, i) in chosen else 1
             for i, layer in enumerate(stack.layers)

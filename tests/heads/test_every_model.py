@@ -54,9 +54,6 @@ def case(request):
     return MODELS[request.param]()
 
 
-t5_and_albert = pytest.mark.parametrize("case", ["t5", "albert"], indirect=True, scope="module")
-
-
 def losses(model, batch, gates):
     return np.asarray(headjax.gated(model, gates).loss(batch).total)
 

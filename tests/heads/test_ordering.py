@@ -51,13 +51,6 @@ def test_oracle_order_removes_first_what_costs_least():
     assert names(ordering.by_ablation(ablation(), "accuracy")) == ["0/0", "0/2", "1/0", "0/1", "1/1"]
 
 
-def test_random_orders_are_seeded_permutations():
-    orders = {ordering.random_order(HEADS, seed) for seed in range(5)}
-    assert len(orders) > 1
-    assert all(sorted(order) == sorted(HEADS) for order in orders)
-    assert ordering.random_order(HEADS, 3) == ordering.random_order(HEADS, 3)
-
-
 def test_every_layer_keeps_its_minimum():
     order = ordering.removals(CONFIG, ordering.by_score(VALUES))
     assert names(ordering.flat(ordering.steps_within_minimum(CONFIG, order, 1))) == ["0/1", "1/0", "0/2"]

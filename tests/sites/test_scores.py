@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -197,64 +199,53 @@ class LinenTwin(linen.Module):
         return linen.Dense(3, name="head")(x.mean(axis=1))
 
 
-class NnxTwin(nnx.Module):
-    """The same as an `nnx.Module`."""
+def assert_scores_are_those_of_gates(apply, params, place, scaled, given):
+    """`scaled` multiplies W_O in the tree by gates `[heads]`."""
+    model, ones = (apply, params, {"attn": place}), jnp.ones(HEADS)
 
-    def __init__(self, params):
-        self.attn = houses.flax_attention(nnx.Rngs(0), dropout_rate=0.0)
-        self.head = nnx.Linear(WIDTH, 3, rngs=nnx.Rngs(0))
-        for name in ("query", "key", "value", "out"):
-            for part in ("kernel", "bias"):
-                getattr(getattr(self.attn, name), part).set_value(params["attn"][name][part])
-        self.head.kernel.set_value(params["head"]["kernel"])
-        self.head.bias.set_value(params["head"]["bias"])
+    def losses(gates):
+        return jnp.concatenate([loss(functools.partial(apply, scaled(params, gates)), batch) for batch in BATCHES])
 
-    def __call__(self, x):
-        return self.head(self.attn(x).mean(axis=1))
+    found, gradient = headjax.score_heads(model, BATCHES, loss=given), jax.jacrev(losses)(ones)
+    assert set(found.values) == {"importance", "importance_layer", "fisher"}
+    assert [str(head) for head in found.score("importance")] == [f"attn/{head}" for head in range(HEADS)]
+    assert_close(list(found.score("importance").values()), jnp.abs(gradient).mean(0), sums=4 * SUMS)
+    assert_close(list(found.score("fisher").values()), jnp.square(gradient).sum(0), sums=4 * SUMS)
+    effects = [losses(ones.at[head].set(0.0)).mean() - losses(ones).mean() for head in range(HEADS)]
+    assert_close(list(headjax.ablate(model, BATCHES, loss=given).effects().values()), effects, sums=SUMS, scale=1.0)
 
 
 @pytest.mark.parametrize("given", [loss, mean_loss])
-def test_linen_and_nnx_have_the_same_scores(given):
+def test_a_linen_model_has_the_scores_of_gates_multiplied_into_its_weights(given):
     twin = LinenTwin()
     params = twin.init(jax.random.key(0), BATCHES[0]["x"])
-    model = (twin.apply, params, {"attn": ("params/attn/out/kernel", 0)})
-    found = headjax.score_heads(model, BATCHES, loss=given)
-    expected = headjax.score_heads(NnxTwin(params["params"]), BATCHES, loss=given)
-    assert set(found.values) == {"importance", "importance_layer", "fisher"}
-    for name, values in found.values.items():
-        assert_close(list(values.values()), list(expected.score(name).values()), sums=4 * SUMS)
-        assert [str(head) for head in values] == [f"attn/{head}" for head in range(HEADS)]
-    effects = headjax.ablate(model, BATCHES, loss=given).effects()
-    assert_close(
-        list(effects.values()),
-        list(headjax.ablate(NnxTwin(params["params"]), BATCHES, loss=given).effects().values()),
-        sums=SUMS,
-        scale=1.0,
-    )
+
+    def scaled(params, gates):
+        return jax.tree_util.tree_map_with_path(
+            lambda path, array: array * gates[:, None, None] if "'out'" in str(path) and array.ndim == 3 else array,
+            params,
+        )
+
+    assert_scores_are_those_of_gates(twin.apply, params, ("params/attn/out/kernel", 0), scaled, given)
 
 
 @pytest.mark.parity
 @pytest.mark.parametrize("given", [loss, mean_loss])
-def test_equinox_has_the_scores_of_the_same_weights_in_flax(given):
+def test_an_equinox_model_has_the_scores_of_gates_multiplied_into_its_weights(given):
     equinox = pytest.importorskip("equinox", reason="needs Equinox")
-    attention = equinox.nn.MultiheadAttention(
-        HEADS, WIDTH, qk_size=SIZE, vo_size=SIZE, use_output_bias=True, use_query_bias=True, key=jax.random.key(0)
-    )
-    twin = NnxTwin(LinenTwin().init(jax.random.key(1), BATCHES[0]["x"])["params"])
-    for name, theirs in (("query", "query"), ("key", "key"), ("value", "value"), ("out", "output")):
-        linear, own = getattr(attention, f"{theirs}_proj"), getattr(twin.attn, name)
-        own.kernel.set_value(linear.weight.T.reshape(own.kernel.shape))
-        own.bias.set_value(jnp.zeros(own.bias.shape) if linear.bias is None else linear.bias.reshape(own.bias.shape))
+    attention = equinox.nn.MultiheadAttention(HEADS, WIDTH, qk_size=SIZE, vo_size=SIZE, key=jax.random.key(0))
     params, static = equinox.partition(attention, equinox.is_array)
+    head = jax.random.normal(jax.random.key(1), (WIDTH, 3))
 
     def apply(params, x):
         layer = equinox.combine(params, static)
-        return twin.head(jax.vmap(lambda x: layer(x, x, x))(x).mean(axis=1))
+        return jax.vmap(lambda x: layer(x, x, x))(x).mean(axis=1) @ head
 
-    found = headjax.score_heads((apply, params, {"attn": ("output_proj/weight", 1, HEADS)}), BATCHES, loss=given)
-    expected = headjax.score_heads(twin, BATCHES, loss=given)
-    for name, values in found.values.items():
-        assert_close(list(values.values()), list(expected.score(name).values()), sums=4 * SUMS)
+    def scaled(params, gates):
+        gates = jnp.repeat(gates, SIZE)[None]
+        return equinox.tree_at(lambda tree: tree.output_proj.weight, params, replace_fn=lambda array: array * gates)
+
+    assert_scores_are_those_of_gates(apply, params, ("output_proj/weight", 1, HEADS), scaled, given)
 
 
 @pytest.mark.parametrize(
