@@ -1,7 +1,6 @@
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import headjax
 from headjax.heads.ablation import Ablation, best_heads
@@ -82,14 +81,6 @@ def test_a_model_without_a_walk_has_the_same_effects(model, batches, each, monke
     for name in ("loss", "confident"):
         assert_close(found.baseline[name], each.baseline[name], sums=tiny.SUMS)
         assert_close(found.ablated[name], each.ablated[name], sums=tiny.SUMS)
-
-
-def test_batches_sharded_over_a_mesh_give_the_same_effects(model, batches, each):
-    mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
-    replicated = model.replace(params=jax.device_put(model.params, NamedSharding(mesh, PartitionSpec())))
-    sharded = [jax.device_put(dict(given), NamedSharding(mesh, PartitionSpec("data"))) for given in batches]
-    got = headjax.ablate(replicated, sharded, metrics=METRICS)
-    assert_close(got.ablated["loss"], each.ablated["loss"], sums=tiny.SUMS)
 
 
 HEADS = (HeadId("encoder", 0, 0), HeadId("encoder", 0, 1), HeadId("encoder", 1, 0), HeadId("cross", 0, 5))

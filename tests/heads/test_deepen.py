@@ -15,7 +15,6 @@ from headjax.core.tensors import Normal, initialize
 from headjax.heads.deepen import deep_config, deepen, level, split_attention, split_feed_forward
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
-from headjax.initialization.source import ModelSource
 from headjax.nn import Kind, NoHeadsAttention
 from headjax.nn.feed_forward import FeedForward
 from headjax.nn.norms import LayerNorm, OffsetRMSNorm, RMSNorm
@@ -104,16 +103,6 @@ def test_encoder_and_decoder_with_relative_positions_tell_heads_apart():
     assert [layer.ids for layer in config.attentions()["decoder"]] == [(head,) for head in range(4)] * 2
     batch = tiny.tokens() | {"labels": tiny.tokens(seed=1)["input_ids"]}
     assert np.isfinite(tiny.model(config)(batch).logits).all()
-
-
-def test_a_run_starts_fresh_or_from_trained_weights(model, tmp_path):
-    fresh = ModelSource(model=bert(), deep=2)
-    assert fresh.trained(seed=0) is None
-    assert fresh.architecture() == deep_config(bert(), 2)
-    model.save(tmp_path / "model")
-    warm = ModelSource(start=str(tmp_path / "model"), deep=1).trained(seed=0)
-    assert warm.history[-1]["action"] == "deepen"
-    jax.tree.map(np.testing.assert_array_equal, warm.params, deepen(model).params)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
 """Head work on models with several head stacks, position biases, shared layers, and every kind of formulation."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import headjax
-from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.head_id import all_heads
 from headjax.heads.orders import OrderConfig, order_heads
 from headjax.models import Model
 from headjax.models.tasks import MaskedLanguageModel
@@ -78,18 +77,3 @@ def test_layers_that_share_their_parameters_lose_as_many_heads_as_are_asked_for(
     assert [attention.num_heads for attention in pruned.config.attentions()["encoder"]] == [2, 2]
     masked = headjax.gated(model, dict.fromkeys(order[:2], 0.0))(batch)
     assert_close(pruned(batch).logits, masked.logits, sums=tiny.SUMS)
-
-
-def test_heads_and_layers_without_given_gates_have_gates_of_one():
-    model, batch = t5()
-    sites = {site.places[0][0]: site for site in headjax.attention_sites(model)}
-    array = jnp.ones(sites["decoder"].shape).at[1, 2].set(0.5)
-    some = {sites["decoder"].path: array, HeadId("decoder", 0, 1): 0.0, "cross/1/0": 2.0}
-    every = {site.path: jnp.ones(site.shape) for site in sites.values()}
-    every[sites["decoder"].path] = array.at[0, 1].set(0.0)
-    every[sites["cross"].path] = every[sites["cross"].path].at[1, 0].set(2.0)
-    found, expected = (headjax.score_heads(model, [batch], gates=gates) for gates in (some, every))
-    assert found.values == expected.values
-    found, expected = (headjax.ablate(model, [batch], heads=["cross/0/1"], gates=gates) for gates in (some, every))
-    assert found.effects() == expected.effects()
-    assert_close(headjax.gated(model, some)(batch).logits, headjax.gated(model, every)(batch).logits, sums=1)

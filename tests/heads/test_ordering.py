@@ -18,7 +18,6 @@ from headjax.nn.compressed import CompressedAttention
 from headjax.nn.embeddings import RelativeBuckets
 from tests import tiny
 from tests.closeness import close_to
-from tests.hub.directories import BERT, model_of
 from tests.models.test_encoder import config as encoder
 from tests.models.test_encoder_decoder import translation
 
@@ -196,15 +195,6 @@ def test_heads_with_their_own_keys_go_one_by_one_and_one_stays():
     assert ordering.ends(steps) == (0, 2, 4, 6)
     assert ordering.flat(steps)[:2] == heads("0/3", "1/3")
     assert ordering.ends(ordering.steps_within_minimum(config, steps, 3)) == (0, 2)
-
-
-def test_a_uniform_encoder_computes_as_one_scan():
-    model = model_of(BERT)
-    order = ordering.random_order(all_heads(model.config), 0)
-    assert len(prune(model, order[:1]).config.stacks()["encoder"].groups) == 2
-    smaller = prune(model, ordering.flat(ordering.uniform_steps(model.config, order)[:2]))
-    assert [attention.num_heads for attention in smaller.config.attention] == [2, 2]
-    assert len(smaller.config.stacks()["encoder"].groups) == 1
 
 
 def test_layers_that_share_a_position_bias_lose_the_same_heads():

@@ -2,7 +2,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import headjax
 from headjax.core.errors import HeadjaxError
@@ -44,15 +43,6 @@ def test_filler_examples_and_what_stands_in_padding_change_nothing(model, batche
             halves.append({"attention_mask": mask, "input_ids": np.where(mask == 1, given["input_ids"], 7)})
     got = headjax.score_heads(model, halves)
     assert (got.examples, got.loss) == (scores.examples, close_to(scores.loss, sums=tiny.SUMS))
-    for name in DESCRIPTIONS:
-        assert_numbers_close(got.score(name), scores.score(name), sums=2 * tiny.SUMS, name=name)
-
-
-def test_batches_sharded_over_a_mesh_give_the_same_scores(model, batches, scores):
-    mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
-    sharding = NamedSharding(mesh, PartitionSpec("data"))
-    replicated = model.replace(params=jax.device_put(model.params, NamedSharding(mesh, PartitionSpec())))
-    got = headjax.score_heads(replicated, [jax.device_put(dict(given), sharding) for given in batches])
     for name in DESCRIPTIONS:
         assert_numbers_close(got.score(name), scores.score(name), sums=2 * tiny.SUMS, name=name)
 

@@ -142,14 +142,6 @@ def test_one_parameter_loses_the_slices_of_its_heads(name):
         assert losses[-1] < losses[0]
 
 
-def test_static_sizes_of_one_map_are_in_step():
-    attention = headjax.prune(houses.Classifier(Flat), ["layers.0.attn/2", "layers.0.attn/3"]).layers[0].attn
-    assert (attention.n_head, attention.n_kv_heads, attention.c_attn.out_features) == (2, 1, 4 * SIZE)
-    attention = headjax.prune(houses.Classifier(after), ["layers.0.attn/1", "layers.0.attn/3"]).layers[0].attn
-    assert (attention.num_query_heads, attention.num_kv_heads) == (2, 2)
-    assert (attention.qkv_proj.out_features_shape, attention.out.in_features_shape) == ((6, SIZE), (2, SIZE))
-
-
 class Interleaved(Flat):
     """A flat map that holds queries, keys and values head by head."""
 
@@ -215,13 +207,6 @@ def test_a_wrong_order_of_a_registered_map_is_refused(registry, fused, message):
     headjax.register_attention(Flat, lambda layer: fused_view(layer, fused))
     with pytest.raises(HeadjaxError, match=message):
         headjax.prune(houses.Classifier(Flat), ["layers.0.attn/0", "layers.0.attn/1"])
-
-
-def test_a_registered_map_is_pruned(registry):
-    fused = {"c_attn.kernel": (-1, "qkv"), "c_attn.bias": (-1, "qkv")}
-    headjax.register_attention(Flat, lambda layer: fused_view(layer, fused))
-    pruned = headjax.prune(houses.Classifier(Flat), ["layers.0.attn/0", "layers.0.attn/1"])
-    assert [layer.attn.n_head for layer in pruned.layers] == [2, 4]
 
 
 def test_code_that_takes_the_size_of_a_head_from_the_width_is_scored_and_not_pruned():

@@ -98,7 +98,6 @@ def test_pruned_equals_gated(name, heads):
     assert type(pruned) is type(model)
     wanted = np.asarray(logits(scaled(model, gates), TOKENS))
     difference = np.abs(np.asarray(logits(pruned, TOKENS)) - wanted).max() / np.abs(wanted).max()
-    print(f"{name}: pruned against gated, largest difference {difference:.1e} of the largest logit")
     assert difference < 1e-5
     assert len(headjax.score_heads(pruned, [{"input_ids": TOKENS}], loss=loss).score("importance")) == 8 - len(heads)
 
@@ -125,7 +124,6 @@ def test_layers_of_headjax_take_the_place_of_theirs(name):
     replaced = headjax.replace_attention(model, lambda layer: layer)
     wanted = np.asarray(logits(model, TOKENS))
     difference = np.abs(np.asarray(logits(replaced, TOKENS)) - wanted).max() / np.abs(wanted).max()
-    print(f"{name}: replaced against its own, largest difference {difference:.1e} of the largest logit")
     assert difference < 1e-5
     pruned = headjax.prune(replaced, ["layers.0.attn.inner/0"])  # unequal groups, which their own code cannot hold
     gates = without(headjax.attention_sites(model), [HeadId("layers.*.attn", 0, 0)])
