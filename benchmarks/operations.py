@@ -16,8 +16,8 @@ from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Solver, fit_layers
 from headjax.conversion.products import Products
 from headjax.core.tensors import Constant, Zeros, map_tensors
-from headjax.heads.ablating import ablate, measure, together
-from headjax.heads.program import prepare
+from headjax.heads.ablation import ablate, together
+from headjax.heads.program import measure, prepare
 from headjax.heads.scoring import batch_sums, score_heads
 from headjax.heads.site import ones
 from headjax.mesh.distributed import put_batch

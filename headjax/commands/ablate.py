@@ -80,7 +80,7 @@ def _effects(
 ) -> tuple[HeadEffects, int]:
     """Return the effects in a mode, and the number of examples that they are of, 0 for all."""
     from headjax.evaluation.paired import head_effects
-    from headjax.heads.ablating import ablate
+    from headjax.heads.ablation import ablate
     from headjax.heads.head_id import all_heads
 
     heads = len(all_heads(model.config))

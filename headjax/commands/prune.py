@@ -136,7 +136,7 @@ def _likely(config: ModelConfig, options: Options) -> Order:
     from headjax.heads.ordering import explicit_heads, requested_count
 
     if options.named:
-        return explicit_heads(config, options.remove) or ()
+        return explicit_heads(config, options.remove)
     for stack in options.stacks:
         require_stack(config, stack, "--stacks")
     heads = all_heads(config, options.stacks or None)
@@ -152,7 +152,7 @@ def _chosen(
     from headjax.heads.orders import OrderConfig, order_heads, units
 
     if options.named:
-        return explicit_heads(model.config, options.remove) or (), ()
+        return explicit_heads(model.config, options.remove), ()
     count = requested_count(model.config, options.remove)
     batches = []
     if examples is not None and options.by != "random":
@@ -167,8 +167,7 @@ def _chosen(
 
 def _ways(config: ModelConfig, order: Order, options: Options) -> list[Steps]:
     """Return the removals that an order makes: heads, of a percentage whole groups; or one of these of every layer."""
-    from headjax.heads.groups import group_removals, removals, uniform_steps
-    from headjax.heads.ordering import amount_of, steps_within_minimum
+    from headjax.heads.ordering import amount_of, group_removals, removals, steps_within_minimum, uniform_steps
 
     if options.uniform:
         ways = [uniform_steps(config, order, whole_groups=whole) for whole in (False, True)]

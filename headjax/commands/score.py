@@ -53,8 +53,7 @@ def extremes(order: Sequence[Any]) -> Sequence[Any]:
 
 def run(options: Options, progress: Progress) -> Found:
     """Every head score in one pass; the five least and most important heads are printed."""
-    from headjax.heads.scores import DESCRIPTIONS
-    from headjax.heads.scoring import score_heads
+    from headjax.heads.scoring import DESCRIPTIONS, score_heads
 
     model, examples = open_model_and_examples(options)
     model = examples.selection.fit(model)

@@ -171,8 +171,8 @@ def run(options: Options, progress: Progress) -> Found:
 
 def _smaller(config: ModelConfig, options: Options) -> ModelConfig:
     """Return a form that a shrunk architecture may have: fewer heads in one layer, or in all of them."""
-    from headjax.heads.groups import group_removals, uniform_steps
     from headjax.heads.head_id import all_heads
+    from headjax.heads.ordering import group_removals, uniform_steps
     from headjax.heads.pruning import prune
     from headjax.heads.surgery import config_after
 

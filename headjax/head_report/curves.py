@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from headjax.core.fields import Checked
-from headjax.heads.groups import removals
 from headjax.heads.head_id import all_heads
-from headjax.heads.ordering import Order, fitting
+from headjax.heads.ordering import Order, fitting, removals
 from headjax.heads.orders import LEARNED, OrderConfig, order_heads
 from headjax.heads.program import gated
 from headjax.heads.pruning import percent_steps

@@ -16,12 +16,11 @@ from headjax.core.progress import Progress, silent
 from headjax.head_report.answer import RELATIVE
 from headjax.head_report.curves import CurvePoint, removable
 from headjax.head_report.page import TITLE, footer, score_maps, with_whole
-from headjax.heads.ablating import ablate, mean_loss
-from headjax.heads.ordering import Order, by_ablation, by_scores
-from headjax.heads.program import Applied, Loss, Program, prepare
+from headjax.heads.ablation import ablate
+from headjax.heads.ordering import Order, by_ablation, by_score, random_order
+from headjax.heads.program import Applied, Loss, Program, mean_loss, prepare
 from headjax.heads.pruning import PERCENTAGES, percent_steps
-from headjax.heads.scores import Scores
-from headjax.heads.scoring import score_heads
+from headjax.heads.scoring import Scores, score_heads
 from headjax.heads.site import Sites, find_heads, without
 from headjax.models.model import Model
 from headjax.plots import pruning_curves
@@ -115,10 +114,10 @@ def _orders(
     """Return the orders of one name: several of `random`."""
     if name == "random":
         heads = tuple(scores.score("importance"))
-        return [tuple(heads[at] for at in np.random.default_rng(seed).permutation(len(heads))) for seed in range(seeds)]
+        return [random_order(heads, seed) for seed in range(seeds)]
     if name == "ablation":
         return [by_ablation(ablate(model, batches, "each", loss=loss))]
-    return [by_scores(scores, name)]
+    return [by_score(scores.score(name))]
 
 
 def _curve(

@@ -13,8 +13,8 @@ from headjax.head_report.answer import Answer, allowed, is_share, largest, too_f
 from headjax.head_report.curves import CurveConfig, CurvePoint
 from headjax.head_report.study import HeadStudy
 from headjax.head_report.views import unit_of_changes
-from headjax.heads.attended import ROLES
 from headjax.heads.head_id import Values
+from headjax.heads.statistics import ROLES
 from headjax.plots import pruning_curves, score_map
 from headjax.report import numbers
 from headjax.report.page import Picture, Section, write_page

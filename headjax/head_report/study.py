@@ -18,11 +18,10 @@ from headjax.evaluation.selection import SEED, split_task
 from headjax.evaluation.task import Evaluation, Task, measure_task
 from headjax.head_report.curves import CurveConfig, CurvePoint, Judged, curve
 from headjax.head_report.views import View, views
-from headjax.heads.ablating import ablate
-from headjax.heads.ablation import best_heads
-from headjax.heads.attended import Role, head_roles
+from headjax.heads.ablation import ablate, best_heads
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.scoring import score_heads
+from headjax.heads.statistics import Role, head_roles
 from headjax.models.config import Batch
 from headjax.models.model import Model
 

@@ -1,22 +1,43 @@
-"""Measure the effect of removing each head, or of leaving a layer only one, on the loss and on any metric."""
+"""Ablation of the heads of any model: block by block where the model offers the walk, else by whole passes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
+from headjax.core.ahead import one_behind
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.fields import unknown_name
+from headjax.core.progress import Update
 from headjax.core.short import brief
+from headjax.heads.discovery import sites_within
 from headjax.heads.head_id import HeadId
-from headjax.heads.significance import Comparison, t_test
-from headjax.models.config import Batch, Output
-
-Metric = Callable[[Output, Batch], jax.Array]
-"""Function of a model's output and its batch that JAX can trace; one value per example, `[batch]`, higher is better."""
+from headjax.heads.missed import checked
+from headjax.heads.program import (
+    Applied,
+    Loss,
+    Losses,
+    Measured,
+    Metrics,
+    ModuleProgram,
+    Program,
+    measure,
+    prepare,
+    require_finite,
+)
+from headjax.heads.seam import recording, subclass
+from headjax.heads.site import AttentionSite, Gates, at_path, filled, find_heads, ones, require_heads
+from headjax.mesh.distributed import fetch
+from headjax.mesh.explicit import explicit_mesh
+from headjax.models.walk import marked, shared
+from headjax.nn.compute import Compute
 
 Mode = Literal["each", "all-but-one", "group"]
 
@@ -53,44 +74,81 @@ class Ablation(NamedTuple):
         change = (self.ablated[metric] - self.baseline[metric][None, :]).sum(axis=1) / self.weights[metric].sum()
         return dict(zip(self.heads, change.tolist(), strict=True))
 
-    def compare(
-        self, metric: str = "loss", test: Callable[[np.ndarray, np.ndarray], Comparison] = t_test
-    ) -> dict[HeadId, Comparison]:
-        """Return by head a paired test of its ablation; losses are means over an example's targets."""
-        self._require(metric)
-        weights = self.weights[metric]
-        baseline = self.baseline[metric] / weights
-        rows = self.ablated[metric] / weights[None, :]
-        return {head: test(baseline, row) for head, row in zip(self.heads, rows, strict=True)}
-
     def _require(self, metric: str) -> None:
         if metric not in self.baseline:
             raise HeadjaxError(f"metric: {unknown_name('metric', metric, self.baseline)}")
 
 
-class Measured(NamedTuple):
-    """Per-example values, `[batch]` or `[variants, batch]`."""
+def ablate(
+    model: nnx.Module | Applied,
+    batches: Iterable[Any],
+    mode: Mode = "each",
+    *,
+    loss: Loss | None = None,
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    heads: Iterable[HeadId | str] | None = None,
+    gates: Mapping[str, Any] | None = None,
+    compute: Compute | None = None,
+    strict: bool = False,
+    progress: Update | None = None,
+) -> Ablation:
+    """Remove every head alone (`each`), all heads of a layer but one (`all-but-one`), or a whole group (`group`).
 
-    values: dict[str, Any]
-    targets: Any
+    The first two are sections 3.2 and 3.3 of Michel et al. (2019). Where the model offers the walk
+    (`headjax.models.walk`), as headjax's models do, an ablation is computed from its own block on, and several of one
+    block together. Any other model runs whole for every head; one compilation serves all of them.
 
+        >>> model = headjax.demo_model()
+        >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
+        >>> found = headjax.ablate(model, batches, heads=["decoder/0/0", "decoder/0/1"])
+        >>> found.ablated["loss"].shape  # [heads, examples]
+        (2, 2)
 
-def require_mode(mode: str) -> None:
-    """Raise `HeadjaxError` unless there is such a mode of ablation."""
+    Args:
+        model, batches, loss, gates, compute, strict: As for `score_heads`. On the walk a loss calls the model once,
+            with the batch.
+        mode: Heads to remove: the head itself, all others of its layer, or all that read its KV head. With
+            `all-but-one` the gate of the head that is kept is 1, whatever `gates` say.
+        metrics: Metrics besides the loss, by name: functions of the model and the batch that return one value per
+            example, higher for better.
+        heads: Heads to ablate; None is all.
+        progress: Called after every batch with the number of batches done.
+
+    Raises:
+        DataError: No example has a target.
+        HeadjaxError: A head or the mode does not exist, a value is not finite, or as for `score_heads`.
+    """
     if mode not in get_args(Mode):
         raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), get_args(Mode))}")
+    program, state = prepare(model, loss, compute)
+    known = find_heads(program.sites)
+    chosen = tuple(known) if heads is None else require_heads(program.sites, heads)
+    at = filled(program.sites, gates)
+    variants = {head: _changed(*known[head], at, mode) for head in chosen}
+    extra: Metrics = tuple((metrics or {}).items())
+    walk = _walk_of(model, program, state, extra)
+    baseline: list[Measured] = []
+    ablated: dict[HeadId, list[Measured]] = {head: [] for head in chosen}
+    for number, batch in enumerate(checked(program, state, batches, strict)):
+        whole = require_finite(fetch(measure(program, extra, state, at, batch)), "the model", number)
+        baseline.append(whole)
+        found: Iterable[tuple[HeadId, Measured]] = (
+            (head, measure(program, extra, state, row.of(at), batch)) for head, row in variants.items()
+        )
+        if walk is not None:
+            states = walk.states(at, batch)
+            if number == 0 and not walk.agrees(whole, states[-1], batch):
+                walk = None
+            else:
+                found = walk.ablations(states, at, variants, batch)
+        for head, measured in one_behind(found):
+            ablated[head].append(require_finite(fetch(measured), f"the ablation of {head}", number))
+        if progress is not None:
+            progress(number + 1, {})
+    return _collected(mode, chosen, baseline, ablated)
 
 
-def ablated_row(gates: Any, column: int, groups: np.ndarray, mode: Mode) -> np.ndarray:
-    """Return the gates of a layer under the ablation of a head."""
-    row = np.array(gates, np.float32)
-    if mode == "all-but-one":
-        return np.eye(len(row), dtype=np.float32)[column]
-    row[np.flatnonzero(groups == groups[column]) if mode == "group" else column] = 0.0
-    return row
-
-
-def collect(
+def _collected(
     mode: Mode, heads: tuple[HeadId, ...], baseline: list[Measured], ablated: Mapping[HeadId, list[Measured]]
 ) -> Ablation:
     """Join the values of all batches and drop examples without targets."""
@@ -117,12 +175,214 @@ def collect(
 
 def best_heads(ablation: Ablation) -> list[HeadId]:
     """Return the head of every layer whose loss is least when it is left alone (Michel et al. 2019, tables 2 and 3)."""
-    if ablation.mode != "all-but-one":
-        raise HeadjaxError(f"mode: best heads need the ablation all-but-one, got {ablation.mode!r}")
-    best: dict[tuple[str, int], HeadId] = {}
-    effects = ablation.effects()
+    effects, layers = ablation.effects(), dict[tuple[str, int], list[HeadId]]()
     for head in ablation.heads:
-        current = best.setdefault((head.stack, head.layer), head)
-        if effects[head] < effects[current]:
-            best[head.stack, head.layer] = head
-    return list(best.values())
+        layers.setdefault((head.stack, head.layer), []).append(head)
+    return [min(heads, key=effects.__getitem__) for heads in layers.values()]
+
+
+class _Row(NamedTuple):
+    """Gates of a layer under the ablation of a head: those of the site with another row for a layer."""
+
+    site: AttentionSite
+    layer: tuple[int, ...]
+    row: np.ndarray
+
+    def of(self, gates: Gates) -> Gates:
+        """Return the gates of all sites."""
+        return gates | {self.site.path: jnp.asarray(gates[self.site.path]).at[self.layer].set(self.row)}
+
+
+def _changed(site: AttentionSite, index: tuple[int, ...], at: Gates, mode: Mode) -> _Row:
+    *layer, column = index
+    row = np.array(at[site.path][tuple(layer)], np.float32)
+    if mode == "all-but-one":
+        row = np.eye(len(row), dtype=np.float32)[column]
+    else:
+        row[site.groups == site.groups[column] if mode == "group" else column] = 0.0
+    return _Row(site, tuple(layer), row)
+
+
+class _Block(NamedTuple):
+    """A block of a model, taken apart."""
+
+    program: ModuleProgram  # its sites are the same for blocks that share programs
+    state: Any
+    gates: dict[str, tuple[str, tuple[int, ...]]]  # path of the model's site and layer within it, by path in the block
+
+    def at(self, gates: Gates) -> Gates:
+        """Return the gates of the block's sites."""
+        return {path: gates[whole][index] for path, (whole, index) in self.gates.items()}
+
+
+def _walk_of(model: Any, program: Program, state: Any, metrics: Metrics) -> _Walk | None:
+    """Return the walk through a model that offers one which has all of its heads; None for others."""
+    offers = all(callable(getattr(model, name, None)) for name in ("embed", "blocks", "finish"))
+    if not offers or not isinstance(program, ModuleProgram) or explicit_mesh(state) is not None:
+        return None
+    known, by_path = find_heads(program.sites), {site.path: site for site in program.sites}
+    places = {id(module): ".".join(map(str, path)) for path, module in nnx.iter_modules(model, graph=True)}
+    blocks, walked = [], 0
+    for block in model.blocks():
+        own: dict[str, tuple[str, tuple[int, ...]]] = {}
+        sites = sites_within(block)
+        for site in sites:
+            # The model's own module is known by its place, one that was taken out of a stacked one by its heads' names.
+            place = None if hasattr(block, "named_sites") else places.get(id(at_path(block, site.path)))
+            same = site if place is None else by_path[place]
+            whole, index = known.get(same.head_ids()[0], (None, ()))
+            if whole is None or site.layers is not None:
+                return None
+            own[site.path] = (whole.path, index[:-1])
+            walked += site.heads
+        plain = tuple(dataclasses.replace(site, ids=None, first=None) for site in sites)
+        graph, arrays = nnx.split(block, graph=True)
+        blocks.append(_Block(ModuleProgram(plain, program.loss, graph), arrays, own))
+    return _Walk(program, state, metrics, blocks) if walked == len(known) else None
+
+
+def together(heads: int) -> int:
+    """Return how many ablations of so many heads of a block are computed at once."""
+    most = 4 if jax.default_backend() == "cpu" else 16  # a few keep the cores busy, more leave the caches
+    return -(-heads // -(-heads // most))
+
+
+@dataclasses.dataclass
+class _Walk:
+    """The way through a model for many gates of one block after another."""
+
+    program: ModuleProgram
+    state: Any
+    metrics: Metrics
+    blocks: Sequence[_Block]
+
+    def agrees(self, whole: Measured, last: Any, batch: Any) -> bool:
+        """Return whether the walk computes what a whole pass does: a loss may read the model otherwise."""
+        leaves, tree = jax.tree.flatten(last)
+        finish = functools.partial(_values, self.program, self.metrics, tree)
+        with recording() as calls:
+            jax.eval_shape(finish, self.state, leaves, batch)
+        found = fetch(self._finish(leaves, tree, (False,) * len(leaves), batch))
+        same = (np.allclose(whole.values[name], found.values[name], rtol=1e-3, atol=1e-4) for name in whole.values)
+        return not calls and all(same)
+
+    def ablations(
+        self, states: list[Any], at: Gates, variants: Mapping[HeadId, _Row], batch: Any
+    ) -> Iterator[tuple[HeadId, Measured]]:
+        """Yield the values of every ablation of a batch."""
+        by_place: dict[tuple[str, tuple[int, ...]], list[HeadId]] = {}
+        for head, one in variants.items():
+            by_place.setdefault((one.site.path, one.layer), []).append(head)
+        size = together(max(map(len, by_place.values()), default=1))
+        for number, block in enumerate(self.blocks):
+            for path, place in block.gates.items():
+                heads = by_place.get(place, [])
+                for start in range(0, len(heads), size):
+                    own = heads[start : start + size]
+                    rows = [variants[head].row for head in own + own[-1:] * (size - len(own))]
+                    given = block.at(at) | {path: jnp.asarray(np.stack(rows))}
+                    measured = self._from(number, given, path, states, at, batch)
+                    yield from ((head, jax.tree.map(lambda x, i=i: x[i], measured)) for i, head in enumerate(own))
+
+    def states(self, at: Gates, batch: Any) -> list[Any]:
+        """Return the state that enters every block, and that after the last one; they share what is handed on."""
+        states = [_embed(self.program, self.state, batch)]
+        for block in self.blocks:
+            states.append(shared(states[-1], _step(block.program, block.state, block.at(at), states[-1])))
+        return states
+
+    def _from(self, number: int, given: Gates, path: str, states: list[Any], at: Gates, batch: Any) -> Measured:
+        """Return the values with many gates of a site of one block, computed from there on."""
+        leaves, ablated = jax.tree.leaves(states[number]), path
+        many = (False,) * len(leaves)
+        for block, before, after in zip(self.blocks[number:], states[number:-1], states[number + 1 :], strict=True):
+            known = dict(zip(map(id, jax.tree.leaves(before)), many, strict=True))
+            following, tree = jax.tree.leaves(after), jax.tree.structure(before)
+            differs = tuple(known.get(id(leaf), True) for leaf in following)
+            gates = given if ablated else block.at(at)
+            fresh = iter(_steps(block.program, tree, ablated, many, differs, block.state, gates, leaves))
+            leaves = [next(fresh) if own else leaf for leaf, own in zip(following, differs, strict=True)]
+            many, ablated = differs, ""
+        return self._finish(leaves, jax.tree.structure(states[-1]), many, batch)
+
+    def _finish(self, leaves: list[Any], tree: Any, many: tuple[bool, ...], batch: Any) -> Measured:
+        return _measure_many(self.program, self.metrics, tree, many, self.state, leaves, batch)
+
+
+def _options(program: ModuleProgram) -> dict[str, Any]:
+    """Return how the model's own loss is computed, for its walk."""
+    compute = getattr(program.loss, "compute", None)
+    return {} if compute is None else {"compute": compute}
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def _embed(program: ModuleProgram, state: Any, batch: Any) -> Any:
+    model: Any = program.gated(state, ones(program.sites))
+    return model.embed(batch, **_options(program))
+
+
+def _stepped(program: ModuleProgram, state: Any, gates: Gates, entering: Any) -> Any:
+    """Return the state after a gated block."""
+    block: Any = program.gated(state, gates)
+    return block(entering, **_options(program))
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def _step(program: ModuleProgram, state: Any, gates: Gates, entering: Any) -> Any:
+    return marked(entering, _stepped(program, state, gates, entering))
+
+
+@functools.partial(jax.jit, static_argnames=("program", "tree", "ablated", "many", "differs"))
+def _steps(
+    program: ModuleProgram,
+    tree: Any,
+    ablated: str,
+    many: tuple[bool, ...],
+    differs: tuple[bool, ...],
+    state: Any,
+    gates: Gates,
+    leaves: list[Any],
+) -> list[Any]:
+    """Return the arrays behind a block that differ between ablations of the site at `ablated`, as `many` before do."""
+
+    def one(leaves: list[Any], gates: Gates) -> list[Any]:
+        found = jax.tree.leaves(_stepped(program, state, gates, jax.tree.unflatten(tree, leaves)))
+        return [leaf for leaf, own in zip(found, differs, strict=True) if own]
+
+    axes = [0 if own else None for own in many], {path: 0 if path == ablated else None for path in gates}
+    return jax.vmap(one, in_axes=axes)(leaves, gates)
+
+
+def _values(program: ModuleProgram, metrics: Metrics, tree: Any, state: Any, leaves: list[Any], batch: Any) -> Measured:
+    """Return the values of a batch from the state after the last block."""
+    model: Any = program.gated(state, ones(program.sites))
+    output = model.finish(jax.tree.unflatten(tree, leaves), **_options(program))
+    kind: Any = type(model)
+    model.__class__ = _finished_class(kind)
+    model.head_output = nnx.data(output)
+    total, targets = Losses.of(program.loss(model, batch))
+    others = {name: Losses.of(metric(model, batch)).total for name, metric in metrics}
+    return Measured({"loss": total} | others, targets)
+
+
+@functools.partial(jax.jit, static_argnames=("program", "metrics", "tree", "many"))
+def _measure_many(
+    program: ModuleProgram,
+    metrics: Metrics,
+    tree: Any,
+    many: tuple[bool, ...],
+    state: Any,
+    leaves: list[Any],
+    batch: Any,
+) -> Measured:
+    """Return the values of every ablation, from the states after the last block."""
+    one = functools.partial(_values, program, metrics, tree)
+    if not any(many):
+        return one(state, leaves, batch)
+    return jax.vmap(one, in_axes=(None, [0 if own else None for own in many], None))(state, leaves, batch)
+
+
+@functools.cache
+def _finished_class(cls: Any) -> Any:
+    """Return the subclass of a model's class whose call returns an output that is there already."""
+    return subclass(cls, {"__call__": lambda self, *args, **kwargs: self.head_output})

@@ -26,15 +26,10 @@ Kind = Literal["kl", "cosine", "squared_difference"]
 
 
 class Agreement(NamedTuple):
-    """Agreement of two models.
-
-    Attributes:
-        kind: `kl`, `cosine` or `squared_difference`.
-        value: mean over predictions.
-    """
+    """Agreement of two models."""
 
     kind: Kind
-    value: float
+    value: float  # mean over predictions
 
     @property
     def apart(self) -> float:
@@ -43,15 +38,10 @@ class Agreement(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """Predictions of one batch.
+    """Predictions of one batch."""
 
-    Attributes:
-        values: `[..., n]`, logits, embeddings or numbers.
-        weight: `[...]`, 1.0 at predictions, 0.0 at padding.
-    """
-
-    values: jax.Array
-    weight: jax.Array
+    values: jax.Array  # [..., n], logits, embeddings or numbers
+    weight: jax.Array  # [...], 1.0 at predictions, 0.0 at padding
 
 
 def agreement_kind(config: ModelConfig) -> Kind:
@@ -79,10 +69,7 @@ def agreements(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> list[Agreement]:
-    """Return how far each of several models agrees with one, whose predictions are computed once; see `agreement`.
-
-    `progress` is called after every batch.
-    """
+    """Return how far each of several models agrees with one, whose predictions are computed once; see `agreement`."""
     kind = agreement_kind(first.config)
 
     def compared(batch: Batch) -> list[Any]:

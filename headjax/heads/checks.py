@@ -78,10 +78,9 @@ def check_projection(layer: nnx.Module, site: AttentionSite) -> None:
 
 
 def check_alone(layer: nnx.Module, site: AttentionSite) -> None:
-    """Raise `HeadjaxError` unless a head depends on its own parameters alone.
+    """Raise `HeadjaxError` unless a head depends on its own parameters alone: a flat kernel may hold another order.
 
-    Shapes do not say in which order a flat kernel holds its heads. The layer is called with random inputs, once with
-    W_O of one head alone, and once with all parameters of the other heads at 0, which must be the same.
+    W_O of one head alone must leave what the layer computes with all parameters of the other heads at 0.
     """
     if not _has_values(parameter(layer, site.kernel)):
         return

@@ -28,7 +28,7 @@ from headjax.core.tensors import Params, flatten, nested
 from headjax.heads.units import resized
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
-from headjax.nn import Kind, NoHeadsAttention
+from headjax.nn import Kind
 from headjax.nn.feed_forward import FeedForward
 from headjax.nn.layer import Layer, TransformerLayer
 from headjax.nn.module import AttentionModule
@@ -40,10 +40,7 @@ Parts = dict[str, list[int]]
 
 
 def deep_config(config: ModelConfig, heads: int = 1) -> ModelConfig:
-    """Return the architecture of a fresh model with so many heads a layer, numbered from 0 in every layer.
-
-    Where relative positions know heads by their numbers, they keep them.
-    """
+    """Return the architecture of a fresh model; heads count from 0 where no relative positions know their numbers."""
     counts, layers = part_counts(config, heads), {}
     for name, stack in config.stacks().items():
         pairs = zip(stack.layers, counts[name], strict=True)
@@ -86,9 +83,7 @@ def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, i
     require(heads >= 1, "heads", f"must be at least 1, got {heads}")
     counts: Parts = {}
     for name, stack in config.stacks().items():
-        require(
-            not stack.shared, name, "its layers are one layer used again and again, which cannot become different ones"
-        )
+        require(not stack.shared, name, "its layers are one layer used again, and cannot become different ones")
         counts[name] = [
             _parts(f"{name}/{i}", layer, heads) if chosen is None or (name, i) in chosen else 1
             for i, layer in enumerate(stack.layers)
@@ -161,16 +156,13 @@ def _parts(where: str, layer: Layer, heads: int) -> int:
     """Return the number of layers that a layer splits into; its sub-layers must agree."""
     found: dict[str, int] = {}
     for slot, attention in _slots(layer):
-        splits = attention.of is not NoHeadsAttention
-        require(splits, f"{where}: {slot}", f"{kind_of(attention)} attention has no heads; it cannot be split")
-        even = attention.num_heads % heads == 0
-        require(
-            even, "heads", f"{where}: {slot} has {attention.num_heads} heads, which do not split into layers of {heads}"
-        )
-        found[slot] = attention.num_heads // heads
+        number = attention.num_heads
+        require(number > 0, f"{where}: {slot}", f"{kind_of(attention)} attention has no heads; it cannot be split")
+        uneven = f"{where}: {slot} has {number} heads, which do not split into layers of {heads}"
+        require(number % heads == 0, "heads", uneven)
+        found[slot] = number // heads
     counts = ", ".join(f"{slot} into {count}" for slot, count in found.items())
     require(len(set(found.values())) == 1, f"{where}: cross_attention", f"the layer would split {counts} layers")
-    parts = found["attention"]
-    even = layer.hidden % parts == 0
-    require(even, f"{where}: hidden", f"{layer.hidden} does not split evenly into {parts} layers")
+    parts, hidden = found["attention"], layer.hidden
+    require(hidden % parts == 0, f"{where}: hidden", f"{hidden} does not split evenly into {parts} layers")
     return parts

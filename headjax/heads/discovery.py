@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flax import nnx
@@ -19,10 +19,8 @@ from headjax.heads.site import HEAD_IDS, ROOT, AttentionSite, Sites, View, at_pa
 from headjax.nn.module import AttentionModule, NoHeadsAttention
 
 HEADS = ("num_heads", "num_query_heads", "num_attention_heads", "n_heads", "n_head", "heads")
-"""Names by which attention layers say how many query heads they have."""
-
 KV_HEADS = ("num_kv_heads", "num_key_value_heads", "n_kv_heads", "kv_heads")
-"""Names by which they say how many KV heads."""
+"""Names by which attention layers say how many query heads and KV heads they have."""
 
 CONFIGS = ("config", "cfg")
 """Names by which layers hold their configs."""
@@ -48,15 +46,9 @@ FLAT = {
 FORMS = (("q", "k", "v"), ("q", "kv"), ("qkv",))
 """Flat projections that make up an attention layer, beside `o`."""
 
-LOOKED_FOR = (
-    "modules of headjax, registered classes, nnx.MultiHeadAttention, einsum projections (BTNH,NHD->BTD), kernels "
-    "[heads, head_dim, width], and flat kernels, apart or as one c_attn, beside a num_heads"
-)
-
-SHOWN = 8
-"""Most layers that a message names."""
-
 REGISTER = "say where its heads lie: headjax.register_attention(cls, view)"
+
+Held = dict[str, tuple[int, str]]  # axis and kinds of heads by parameter
 
 _REGISTRY: dict[type[nnx.Module], View] = {}
 
@@ -141,8 +133,10 @@ def find_sites(model: nnx.Module) -> Sites:
     sites = sites_within(model)
     if not sites and not hasattr(model, "named_sites"):
         raise HeadjaxError(
-            f"model: {type(model).__name__} has no attention layer; looked for {LOOKED_FOR}; register the class of "
-            "your attention: headjax.register_attention(cls, view)"
+            f"model: {type(model).__name__} has no attention layer; looked for modules of headjax, registered classes, "
+            "nnx.MultiHeadAttention, einsum projections (BTNH,NHD->BTD), kernels [heads, head_dim, width], and flat "
+            "kernels, apart or as one c_attn, beside a num_heads; register the class of your attention: "
+            "headjax.register_attention(cls, view)"
         )
     return sites
 
@@ -165,8 +159,8 @@ def report_missed(layers: Mapping[str, str], strict: bool, way: str = REGISTER) 
     if not layers:
         return
     named = [f"{path} ({about})" if about else path for path, about in layers.items()]
-    more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
-    text = f"model: attention in {', '.join(named[:SHOWN])}{more} is not recognised, and is left out; {way}"
+    more = f" and {len(named) - 8} more" if len(named) > 8 else ""
+    text = f"model: attention in {', '.join(named[:8])}{more} is not recognised, and is left out; {way}"
     if strict:
         raise HeadjaxError(text)
     warnings.warn(text, stacklevel=3)
@@ -181,7 +175,7 @@ def _found(model: nnx.Module) -> Iterator[AttentionSite]:
         path = ".".join(map(str, parts)) or ROOT
         view = _view_of(layer)
         try:
-            site = _by_projections(layer) if view is None else _viewed(view, layer)
+            site = (view or _by_projections)(layer)
             flat = site is None
             site = _by_names(layer) if site is None else site
             if site is None:
@@ -206,17 +200,7 @@ def _found(model: nnx.Module) -> Iterator[AttentionSite]:
         yield site
 
 
-def _viewed(view: View, layer: nnx.Module) -> AttentionSite:
-    """Return a view's site; an error of its own, such as an attribute that the layer lacks, is one line."""
-    try:
-        return view(layer)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, HeadjaxError):
-            raise
-        raise HeadjaxError(f"its view fails: {type(error).__name__}: {error}") from None
-
-
-def _view_of(layer: nnx.Module) -> View | None:
+def _view_of(layer: nnx.Module) -> Callable[[Any], AttentionSite | None] | None:
     """Return the view of headjax's own modules, of a registered class, or of a known one; None where none is known."""
     if isinstance(layer, AttentionModule):
         return _own
@@ -225,15 +209,8 @@ def _view_of(layer: nnx.Module) -> View | None:
             return _REGISTRY[cls]
         if re.fullmatch(r"tunix\.models\.\w+\.model", cls.__module__) and cls.__name__ == "Attention":
             # Their `num_heads` returns the width, which discovery refuses.
-            return _tunix
+            return _by_projections
     return None
-
-
-def _tunix(layer: Any) -> AttentionSite:
-    site = _by_projections(layer)
-    if site is None:
-        raise HeadjaxError("its projections are not those of Tunix 0.1.7")
-    return site
 
 
 def _own(layer: Any) -> AttentionSite:
@@ -257,25 +234,15 @@ def _own(layer: Any) -> AttentionSite:
 
 
 class Projection(NamedTuple):
-    """Module that maps to heads or from heads.
-
-    Attributes:
-        name: Attribute of the layer.
-        kernel: Path of its weight within the layer.
-        shape: Shape of the weight, without an axis of layers.
-        inputs: Whether it maps from heads.
-        axis: Axis of the heads, counted from the last.
-        parts: Number of maps that lie along an axis of their own: `[3, heads, width, head_dim]` is three.
-        letter: Letter of the heads in the einsum string; empty without one.
-    """
+    """Attribute of a layer that maps to heads or from heads."""
 
     name: str
-    kernel: str
-    shape: tuple[int, ...]
-    inputs: bool
-    axis: int
-    parts: int = 1
-    letter: str = ""
+    kernel: str  # path of its weight within the layer
+    shape: tuple[int, ...]  # of the weight, without an axis of layers
+    inputs: bool  # whether it maps from heads
+    axis: int  # of the heads, counted from the last
+    parts: int = 1  # maps along an axis of their own: [3, heads, width, head_dim] is three
+    letter: str = ""  # of the heads in the einsum string
 
 
 def _by_projections(layer: nnx.Module) -> AttentionSite | None:
@@ -309,9 +276,8 @@ def _projection(name: str, child: Any) -> Projection | None:
     if weight is None:
         return None
     path, shape = f"{name}.{weight}", at_path(child, weight)[...].shape
-    read = re.fullmatch(
-        r"([a-zA-Z.]+),([a-zA-Z]+)->([a-zA-Z.]+)", str(getattr(child, "einsum_str", "")).replace(" ", "")
-    )
+    einsum = str(getattr(child, "einsum_str", "")).replace(" ", "")
+    read = re.fullmatch(r"([a-zA-Z.]+),([a-zA-Z]+)->([a-zA-Z.]+)", einsum)
     if read is not None:
         taken, own, made = read.groups()
         shape = shape[-len(own) :]
@@ -324,18 +290,15 @@ def _projection(name: str, child: Any) -> Projection | None:
             parts = math.prod(sizes.get(letter, 1) for letter in new if letter not in made[-2:])
             return Projection(name, path, shape, False, own.index(made[-2]) - len(own), parts, made[-2])
         return None
-    ends: list[Any] = [
-        next((vars(child)[name] for name in names if name in vars(child)), None) for names in zip(*ENDS, strict=True)
-    ]
-    if not (isinstance(ends[0], tuple) and isinstance(ends[1], tuple)):
+    held = vars(child)
+    ins, outs = (next((held[one] for one in names if one in held), None) for names in zip(*ENDS, strict=True))
+    if not (isinstance(ins, tuple) and isinstance(outs, tuple)):
         return None
-    shape = shape[-len(ends[0]) - len(ends[1]) :]
-    match [len(end) for end in ends]:
-        case [2, 1]:
-            return Projection(name, path, shape, True, -3)
-        case [1, 2 | 3]:
-            return Projection(name, path, shape, False, -2, math.prod(ends[1][:-2]))
-    return None
+    shape = shape[-len(ins) - len(outs) :]
+    if (len(ins), len(outs)) == (2, 1):
+        return Projection(name, path, shape, True, -3)
+    inward = len(ins) == 1 and len(outs) in (2, 3)
+    return Projection(name, path, shape, False, -2, math.prod(outs[:-2])) if inward else None
 
 
 def _weight(child: Any) -> str | None:
@@ -361,7 +324,8 @@ def _by_names(layer: nnx.Module) -> AttentionSite | None:
     """Return the site of a layer with flat kernels under usual names, and the number of its heads beside them."""
     found = {kinds: one for kinds, names in FLAT.items() if (one := _flat(layer, kinds, names)) is not None}
     form = next((form for form in FORMS if {*form, "o"} <= found.keys()), None)
-    said = (_said(holder, name) for holder in _holders(layer) for name in HEADS)
+    holders = [layer, *(vars(layer)[name] for name in CONFIGS if name in vars(layer))]
+    said = (_said(holder, name) for holder in holders for name in HEADS)
     heads = next((value for value in said if value), None)
     if form is None or heads is None:
         return None
@@ -372,12 +336,6 @@ def _by_names(layer: nnx.Module) -> AttentionSite | None:
         raise HeadjaxError(f"{heads} heads do not divide its kernels of {rows} rows and {columns} columns")
     held = {found["o"].kernel: (-2, "q")} | {found[kinds].kernel: (-1, kinds) for kinds in form}
     return _with_rest(layer, (heads, kv_heads, size), found["o"], held)
-
-
-def _holders(layer: nnx.Module) -> Iterator[Any]:
-    """Yield a layer, and its config."""
-    yield layer
-    yield from (vars(layer)[name] for name in CONFIGS if name in vars(layer))
 
 
 def _flat(layer: nnx.Module, kinds: str, names: Sequence[str]) -> Projection | None:
@@ -391,14 +349,9 @@ def _flat(layer: nnx.Module, kinds: str, names: Sequence[str]) -> Projection | N
     return None
 
 
-Held = dict[str, tuple[int, str]]
-"""Axis and kinds of heads by parameter."""
-
-
 def _with_rest(layer: nnx.Module, numbers: tuple[int, int, int], output: Projection, held: Held) -> AttentionSite:
     """Return the site with the biases of its projections, biases of the layer itself and a cache in its attributes."""
-    site = _site(numbers, output, held)
-    weights = {path.rpartition(".")[0]: path for path in held}
+    site, weights = _site(numbers, output, held), {path.rpartition(".")[0]: path for path in held}
     rest: Held = {one: own for path, own in held.items() for one in _low_rank(layer, path, own[0])}
     for path, variable in parameters(layer):
         holder, _, name = path.rpartition(".")
@@ -424,11 +377,9 @@ def _low_rank(layer: nnx.Module, weight: str, axis: int) -> Iterator[str]:
 
 
 def _site(numbers: tuple[int, int, int], output: Projection, held: Held) -> AttentionSite:
-    heads, kv_heads, size = numbers
+    sizes: dict[str, Any] = dict(zip(("heads", "kv_heads", "head_dim"), numbers, strict=True))
     return AttentionSite(
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=size,
+        **sizes,
         output=output.name,
         kernel=output.kernel,
         query=tuple((path, axis) for path, (axis, kinds) in held.items() if kinds == "q"),

@@ -67,10 +67,7 @@ Values = Mapping[HeadId, float]
 
 
 def stack_of(path: str) -> tuple[str, int]:
-    """Return the head stack and the layer of a module's path: `("layers.*.attn", 3)` of `layers.3.attn`.
-
-    The last number of the path is the layer.
-    """
+    """Return the head stack and the layer, its last number, of a path: `("layers.*.attn", 3)` of `layers.3.attn`."""
     parts = path.split(".")
     numbers = [place for place, part in enumerate(parts) if part.isdecimal()]
     if not numbers:

@@ -9,27 +9,32 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import nnx
 from jax.flatten_util import ravel_pytree
 
-from headjax.core.errors import HeadjaxError, require
+from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked, NotNegative, Positive, Size
 from headjax.core.losses import Losses
 from headjax.core.progress import Update
 from headjax.core.short import brief
-from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId
+from headjax.heads.missed import checked
 from headjax.heads.ordering import Order, by_score
+from headjax.heads.program import Applied, Loss, Program, prepare
+from headjax.heads.site import find_heads, ones, to_values
+from headjax.nn.compute import Compute
 
 Logits = dict[str, jax.Array]
-"""Learned logits `[layers, max_heads]` by head stack, high for heads worth keeping; -inf in columns without a head."""
+"""Learned logits of the shape of gates, by the path of the site, high for heads worth keeping."""
 
 
 class GateDistribution(Checked, abc.ABC):
@@ -45,9 +50,9 @@ class GateDistribution(Checked, abc.ABC):
     def sample(self, logits: Logits, key: jax.Array, progress: jax.Array) -> Logits:
         """Return gates for one training step, differentiable in the logits."""
 
-    @abc.abstractmethod
     def penalty(self, logits: Logits) -> jax.Array:
         """Return the penalty that is added to the mean loss per target."""
+        return jnp.zeros(())
 
     @abc.abstractmethod
     def final(self, logits: Logits) -> Logits:
@@ -58,7 +63,7 @@ class LearnedGates(NamedTuple):
     """Result of `learn_gates`.
 
     Attributes:
-        gates: `[layers, max_heads]` by head stack.
+        gates: By the path of the site, of its `shape`.
         removed: Heads with gate 0, the most dispensable first.
         logits: Learned logit of each head of the chosen stacks, a score that orders them.
         losses: `[steps]` mean loss per target at each step, penalty not included.
@@ -71,67 +76,6 @@ class LearnedGates(NamedTuple):
 
     def __repr__(self) -> str:
         return brief(self)
-
-
-def closed(values: Mapping[HeadId, float], opened: Mapping[HeadId, float]) -> Order:
-    """Return the heads with gate 0, in the order of their logits."""
-    return tuple(head for head in by_score(values) if opened[head] == 0.0)
-
-
-Objective = Callable[[Params, Any, Logits], jax.Array]
-"""Function with a hash, of parameters, a batch and gates, that returns the mean loss."""
-
-
-class _State(NamedTuple):
-    logits: Logits
-    optimizer: Any
-
-
-def descend(
-    objective: Objective,
-    distribution: GateDistribution,
-    logits: Logits,
-    params: Any,
-    batches: Iterable[Any],
-    steps: int,
-    learning_rate: float,
-    seed: int = 0,
-    progress: Update | None = None,
-) -> tuple[Logits, np.ndarray]:
-    """Return the logits of a gate distribution after training them with Adam, and the loss of every step."""
-    state = _State(logits, optax.adam(learning_rate).init(logits))
-    key, losses = jax.random.key(seed), Losses("learned gates", steps)
-    for step, batch in zip(range(steps), batches, strict=False):
-        fraction = jnp.float32(step / max(steps - 1, 1))
-        drawn = jax.random.fold_in(key, step)
-        state, loss = _step(objective, distribution, params, batch, state, drawn, fraction, learning_rate)
-        losses.add(loss)
-        if progress is not None:
-            progress(len(losses.fetched), losses.latest())
-    return state.logits, losses.fetch()
-
-
-@functools.partial(jax.jit, static_argnames=("objective", "distribution"))
-def _step(
-    objective: Objective,
-    distribution: GateDistribution,
-    params: Any,
-    batch: Any,
-    state: _State,
-    key: jax.Array,
-    progress: jax.Array,
-    learning_rate: float,
-) -> tuple[_State, jax.Array]:
-    def penalized(logits: Logits) -> tuple[jax.Array, jax.Array]:
-        loss = objective(params, batch, distribution.sample(logits, key, progress))
-        return loss + distribution.penalty(logits), loss
-
-    gradient, loss = jax.grad(penalized, has_aux=True)(state.logits)
-    # Columns without a head have no finite logit, and their gradient may be NaN, which must not reach the moments.
-    gradient = {stack: jnp.where(jnp.isfinite(state.logits[stack]), array, 0.0) for stack, array in gradient.items()}
-    updates, optimizer = optax.adam(learning_rate).update(gradient, state.optimizer)
-    logits = {stack: array + updates[stack] for stack, array in state.logits.items()}
-    return _State(logits, optimizer), loss
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,9 +109,9 @@ class HardConcrete(GateDistribution):
 
     def sample(self, logits: Logits, key: jax.Array, progress: jax.Array) -> Logits:
         gates = {}
-        for i, (stack, array) in enumerate(sorted(logits.items())):
+        for i, (path, array) in enumerate(sorted(logits.items())):
             u = jax.random.uniform(jax.random.fold_in(key, i), array.shape, minval=1e-6, maxval=1.0 - 1e-6)
-            gates[stack] = self._stretch(jax.nn.sigmoid((jnp.log(u) - jnp.log1p(-u) + array) / self.temperature))
+            gates[path] = self._stretch(jax.nn.sigmoid((jnp.log(u) - jnp.log1p(-u) + array) / self.temperature))
         return gates
 
     def penalty(self, logits: Logits) -> jax.Array:
@@ -176,10 +120,10 @@ class HardConcrete(GateDistribution):
     def open_probability(self, logits: Logits) -> Logits:
         """Return P(gate > 0) of every head."""
         shift = self.temperature * math.log(-self.low / self.high)
-        return {stack: jax.nn.sigmoid(array - shift) for stack, array in logits.items()}
+        return {path: jax.nn.sigmoid(array - shift) for path, array in logits.items()}
 
     def final(self, logits: Logits) -> Logits:
-        return {stack: self._stretch(jax.nn.sigmoid(array)) for stack, array in logits.items()}
+        return {path: self._stretch(jax.nn.sigmoid(array)) for path, array in logits.items()}
 
     def _stretch(self, s: jax.Array) -> jax.Array:
         return jnp.clip(s * (self.high - self.low) + self.low, 0.0, 1.0)
@@ -215,16 +159,13 @@ class Subset(GateDistribution):
             raise HeadjaxError(f"count: {self.count} heads to keep, the model has {total}")
 
     def sample(self, logits: Logits, key: jax.Array, progress: jax.Array) -> Logits:
-        flat, restore = _ravel(logits)
+        flat, restore = ravel_pytree(logits)
         temperature = self.start * (self.end / self.start) ** progress
         noisy = flat + jax.random.gumbel(key, flat.shape)
         return restore(relaxed_top_k(noisy, self.count, temperature))
 
-    def penalty(self, logits: Logits) -> jax.Array:
-        return jnp.zeros(())
-
     def final(self, logits: Logits) -> Logits:
-        flat, restore = _ravel(logits)
+        flat, restore = ravel_pytree(logits)
         kept = jnp.argsort(-flat, stable=True)[: self.count]
         return restore(jnp.zeros_like(flat).at[kept].set(1.0))
 
@@ -243,5 +184,84 @@ def relaxed_top_k(r: jax.Array, count: int, temperature: jax.Array | float) -> j
     return taken.sum(axis=0)
 
 
-def _ravel(logits: Logits) -> tuple[jax.Array, Callable[[jax.Array], Logits]]:
-    return ravel_pytree(logits)
+def learn_gates(
+    model: nnx.Module | Applied,
+    batches: Sequence[Any],
+    distribution: GateDistribution,
+    *,
+    steps: int,
+    learning_rate: float,
+    loss: Loss | None = None,
+    seed: int = 0,
+    stacks: Collection[str] | None = None,
+    compute: Compute | None = None,
+    strict: bool = False,
+    progress: Update | None = None,
+) -> LearnedGates:
+    """Train the logits of a gate distribution with Adam; the model's parameters stay as they are.
+
+    Every step draws one set of gates for its batch and descends the mean loss plus the distribution's penalty.
+
+        >>> from headjax.heads.learned_gates import Subset
+        >>> model = headjax.demo_model()
+        >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
+        >>> found = headjax.learn_gates(model, batches, Subset(count=24), steps=2, learning_rate=0.1)
+        >>> len(found.removed)
+        8
+
+    Args:
+        model, batches, loss, compute, strict: As for `score_heads`.
+        distribution: `HardConcrete` or `Subset` of `headjax.heads.learned_gates`.
+        steps: Number of steps.
+        learning_rate: Learning rate of Adam.
+        seed: Seed of the samples.
+        stacks: Head stacks whose gates are learned, while those of others stay 1; None is all.
+        progress: Called after every step with the number of steps done and the latest loss.
+
+    Raises:
+        DataError: There are no batches.
+        HeadjaxError: The loss is not finite, more heads are to be kept than there are, or as for `score_heads`.
+    """
+    if not batches:
+        raise DataError("batches: there is no example to learn gates on")
+    program, params = prepare(model, loss, compute)
+    learned = tuple(site for site in program.sites if stacks is None or site.places[0][0] in stacks)
+    distribution.check(len(find_heads(learned)))
+    logits = {site.path: jnp.full(site.shape, distribution.initial) for site in learned}
+    optimizer, key = optax.adam(learning_rate).init(logits), jax.random.key(seed)
+    found, arrays = Losses("learned gates", steps), checked(program, params, itertools.cycle(batches), strict)
+    for step, batch in zip(range(steps), arrays, strict=False):
+        fraction = jnp.float32(step / max(steps - 1, 1))
+        drawn = jax.random.fold_in(key, step)
+        given = params, batch, logits, optimizer, drawn, fraction, learning_rate
+        logits, optimizer, value = _step(program, distribution, *given)
+        found.add(value)
+        if progress is not None:
+            progress(len(found.fetched), found.latest())
+    gates = distribution.final(logits)
+    values, opened = (to_values(learned, arrays) for arrays in (logits, gates))
+    removed = tuple(head for head in by_score(values) if opened[head] == 0.0)
+    return LearnedGates(ones(program.sites) | gates, removed, values, found.fetch())
+
+
+@functools.partial(jax.jit, static_argnames=("program", "distribution"))
+def _step(
+    program: Program,
+    distribution: GateDistribution,
+    params: Any,
+    batch: Any,
+    logits: Logits,
+    optimizer: Any,
+    key: jax.Array,
+    progress: jax.Array,
+    learning_rate: float,
+) -> tuple[Logits, Any, jax.Array]:
+    def penalized(logits: Logits) -> tuple[jax.Array, jax.Array]:
+        gates = ones(program.sites) | distribution.sample(logits, key, progress)
+        total, targets = program.losses(params, gates, batch)
+        loss = total.sum() / jnp.maximum(targets.sum(), 1.0)
+        return loss + distribution.penalty(logits), loss
+
+    gradient, loss = jax.grad(penalized, has_aux=True)(logits)
+    updates, optimizer = optax.adam(learning_rate).update(gradient, optimizer)
+    return {path: array + updates[path] for path, array in logits.items()}, optimizer, loss

@@ -77,10 +77,7 @@ def contexts_of(program: Program, site: AttentionSite, layer: int, state: Any, b
 
 @functools.partial(jax.jit, static_argnames="program")
 def every_context(program: Program, state: Any, batch: Any) -> dict[str, jax.Array]:
-    """Return the contexts of every site, `[layers, ...]` where it has several, see `contexts_of`.
-
-    The last entry is 1 at positions that can change the loss, and 0 at others.
-    """
+    """Return the contexts of every site, `[layers?, ...]` as `contexts_of`; the last entry is 1 where they count."""
     leads = program.calls(state, batch).leads
     reads = {
         site.path: jnp.zeros((*site.shape[:-1], *leads[site.path][0], site.heads * site.head_dim + 1))

@@ -17,6 +17,7 @@ from flax import nnx
 
 from headjax.heads.discovery import REGISTER, not_recognised, report_missed
 from headjax.heads.program import Losses, ModuleProgram, Program
+from headjax.heads.seam import subclass
 from headjax.heads.site import ROOT, Gates, at_path, is_within, ones, parameters
 
 SCOPE = "module "
@@ -24,18 +25,12 @@ SCOPE = "module "
 
 
 def checked(program: Program, state: Any, batches: Iterable[Any], strict: bool) -> Iterator[Any]:
-    """Yield batches as JAX arrays, and say on the first one which attention layers are left out."""
+    """Yield batches as JAX arrays, and say on the first one which attention layers of the loss are left out."""
+    way = REGISTER if isinstance(program, ModuleProgram) else "give its W_O among the sites"
     for number, batch in enumerate(map(program.read, batches)):
         if number == 0:
-            check_recognised(program, state, batch, strict)
+            report_missed(missed(program, state, batch), strict, way)
         yield batch
-
-
-def check_recognised(program: Program, state: Any, batch: Any, strict: bool) -> tuple[str, ...]:
-    """Return the paths of the attention layers of a loss that are no sites, and warn of them."""
-    found = missed(program, state, batch)
-    report_missed(found, strict, REGISTER if isinstance(program, ModuleProgram) else "give its W_O among the sites")
-    return tuple(found)
 
 
 def missed(program: Program, state: Any, batch: Any) -> dict[str, str]:
@@ -93,8 +88,7 @@ def _scoped_class(cls: Any) -> Any:
         with jax.named_scope(self.head_scope):
             return cls.__call__(self, *args, **kwargs)
 
-    body = {"__call__": scoped, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    return type(cls.__name__, (cls,), body)
+    return subclass(cls, {"__call__": scoped})
 
 
 def _with_parameters(model: nnx.Module, path: str) -> str:
@@ -112,21 +106,13 @@ BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
 class _Fact(NamedTuple):
-    """What is known of an array in a trace.
-
-    Attributes:
-        batch: It depends on the batch.
-        gated: It depends on gates, and not on the batch.
-        logits: It is made of a product of two arrays that depend on the batch.
-        weights: It is made of exponentials of logits.
-        contexts: Operations whose contexts it is made of, since the last product of two arrays of the batch.
-    """
+    """What is known of an array in a trace: what it depends on and is made of."""
 
     batch: bool = False
-    gated: bool = False
-    logits: bool = False
-    weights: bool = False
-    contexts: frozenset[tuple[int, ...]] = frozenset()
+    gated: bool = False  # depends on gates, and not on the batch
+    logits: bool = False  # a product of two arrays that depend on the batch
+    weights: bool = False  # exponentials of logits
+    contexts: frozenset[tuple[int, ...]] = frozenset()  # operations, since the last product of two arrays of the batch
 
 
 def _joined(facts: Iterable[_Fact]) -> _Fact:
@@ -146,16 +132,11 @@ def _without_gates(value: Any, program: Program, state: Any, batch: Any) -> list
 
 
 class _Walk:
-    """A way through a trace, and through those within it, that carries facts from operation to operation.
-
-    Attributes:
-        places: Scopes of every operation that makes contexts.
-        met: Operations whose contexts have met gates.
-    """
+    """A way through a trace, and through those within it, that carries facts from operation to operation."""
 
     def __init__(self) -> None:
-        self.places: dict[tuple[int, ...], Place] = {}
-        self.met: set[tuple[int, ...]] = set()
+        self.places: dict[tuple[int, ...], Place] = {}  # scopes of every operation that makes contexts
+        self.met: set[tuple[int, ...]] = set()  # operations whose contexts have met gates
 
     def run(self, jaxpr: Any, inputs: Sequence[_Fact], calls: tuple[int, ...], place: Place) -> list[_Fact]:
         """Return the facts of the outputs of a trace that is within some calls, and in a place."""

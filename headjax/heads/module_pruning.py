@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads.checks import check_pruned
-from headjax.heads.discovery import find_sites
+from headjax.heads.discovery import CONFIGS, ENDS, HEADS, KV_HEADS, find_sites
 from headjax.heads.head_id import HeadId
 from headjax.heads.ordering import Order, Steps, fitting, flat, say_fewer, shared
 from headjax.heads.site import (
@@ -29,14 +29,13 @@ from headjax.heads.site import (
     require_heads,
     without,
 )
-from headjax.heads.sizes import Numbers, resize_layer, resize_module, resize_projection
 from headjax.mesh.explicit import take
 
 WAY = "give an order of heads and a share=, which takes whole KV groups"
 
 
 def prune_module(model: nnx.Module, heads: Iterable[HeadId | str]) -> nnx.Module:
-    """Return a model of the same class without heads, see `headjax.heads.removal.prune`."""
+    """Return a model of the same class without heads, see `headjax.prune`."""
     sites = find_sites(model)
     gates = without(sites, require_heads(sites, heads))
     plans = {site.path: _plan(site, np.asarray(gates[site.path]) > 0.0) for site in sites}
@@ -54,7 +53,7 @@ def prune_module(model: nnx.Module, heads: Iterable[HeadId | str]) -> nnx.Module
             _remove(layer, site, plan)
             check_pruned(at_path(model, site.path), layer, site, plan.query[0])
     _resize_rest(pruned, sites, plans)
-    _verify(pruned, sites, plans)
+    find_sites(pruned)  # the checks of what is left
     return pruned
 
 
@@ -64,16 +63,10 @@ def _cuts_itself(site: AttentionSite) -> bool:
 
 
 class _Plan(NamedTuple):
-    """The kept entries of a site.
+    """The kept entries of a site; one layer where the site has no axis of layers."""
 
-    Attributes:
-        query: Whether each query head is kept, `[layers, heads]`; one layer where the site has no axis of layers.
-        key: Whether each KV head is kept, `[layers, kv_heads]`.
-        numbers: Numbers of heads that are left.
-    """
-
-    query: np.ndarray
-    key: np.ndarray
+    query: np.ndarray  # [layers, heads] bool
+    key: np.ndarray  # [layers, kv_heads] bool
     numbers: Numbers
 
 
@@ -110,8 +103,11 @@ def _remove(layer: nnx.Module, site: AttentionSite, plan: _Plan) -> None:
     for path, axis, kinds in site.held():
         variable, holder = at_path(layer, path), at_path(layer, path.rpartition(".")[0])
         old = variable[...]
-        kept = [kept_along(site, path, old.shape, axis, kinds, *own) for own in zip(plan.query, plan.key, strict=True)]
-        new = _taken(site, old, [np.flatnonzero(entries) for entries in kept], axis)
+        rows = zip(plan.query, plan.key, strict=True)
+        kept = [np.flatnonzero(kept_along(site, path, old.shape, axis, kinds, *own)) for own in rows]
+        layers = [old] if site.layers is None else old
+        taken = [take(own, index, axis, f"{site.path}, heads") for own, index in zip(layers, kept, strict=True)]
+        new = taken[0] if site.layers is None else jnp.stack(taken)
         variable.set_value(new)
         front = 0 if site.layers is None else 1
         resize_projection(holder, old.shape[front:], new.shape[front:])
@@ -123,13 +119,6 @@ def _remove(layer: nnx.Module, site: AttentionSite, plan: _Plan) -> None:
             raise HeadjaxError(
                 f"{site.path}: its {name} changes with the number of heads, from {scales[name]} to {value}"
             )
-
-
-def _taken(site: AttentionSite, array: jax.Array, index: Sequence[np.ndarray], axis: int) -> jax.Array:
-    name = f"{site.path}, heads"
-    if site.layers is None:
-        return take(array, index[0], axis, name)
-    return jnp.stack([take(layer, own, axis, name) for layer, own in zip(array, index, strict=True)])
 
 
 def _require_known(layer: nnx.Module, site: AttentionSite) -> None:
@@ -181,14 +170,6 @@ def _resize_rest(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) ->
             resize_module(module, old, new)
 
 
-def _verify(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) -> None:
-    """Raise `HeadjaxError` unless the pruned layers are found with the numbers of heads that they should have."""
-    found = {site.path: site for site in find_sites(model)}
-    for site in sites:
-        if not _cuts_itself(site) and Numbers.of(found.get(site.path, site)) != plans[site.path].numbers:
-            raise HeadjaxError(f"{site.path}: after the removal it is found with {found[site.path].heads} heads")
-
-
 def part(sites: Sites, order: Iterable[HeadId | str], share: float) -> Order:
     """Return the heads of an order that make up a share of all, in numbers that the code of every layer holds.
 
@@ -226,3 +207,97 @@ def _removals(layers: list[list[Order]], rank: Mapping[HeadId, int], gone: Order
     number = len(layers[0] if whole else layers[0][0]) - 1
     for step in itertools.islice(zip(*rows, strict=False), number):
         yield flat(step)
+
+
+PER_GROUP = ("n_rep", "num_key_value_groups", "num_queries_per_kv", "queries_per_kv", "group_size")
+"""Names of the number of query heads that read one KV head."""
+
+PRODUCTS = ("qkv_features", "inner_dim", "all_head_size")
+"""Names of the number of query heads times their size."""
+
+
+class Numbers(NamedTuple):
+    """Numbers of heads of a layer."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    @classmethod
+    def of(cls, site: AttentionSite) -> Numbers:
+        """Return those of a site."""
+        return cls(site.heads, site.kv_heads, site.head_dim)
+
+    def named(self) -> dict[str, int]:
+        """Return the sizes by the words that `AttentionSite.sizes` has for them."""
+        return {
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "heads // kv_heads": self.heads // self.kv_heads,
+            "heads * head_dim": self.heads * self.head_dim,
+        }
+
+    def usual(self) -> Iterator[tuple[str, int]]:
+        """Yield the usual attribute names and their values."""
+        sizes = self.named()
+        for names, size in ((HEADS, "heads"), (KV_HEADS, "kv_heads"), (PER_GROUP, "heads // kv_heads")):
+            yield from ((name, sizes[size]) for name in names)
+        yield from ((name, sizes["heads * head_dim"]) for name in PRODUCTS)
+
+
+def resize_layer(layer: nnx.Module, site: AttentionSite, after: Numbers) -> None:
+    """Set the static numbers of heads of a layer, of the modules within it and of their configs."""
+    before = Numbers.of(site)
+    for _, module in nnx.iter_modules(layer, graph=True):
+        resize_module(module, before, after)
+    for path, size in site.sizes:
+        if size not in after.named():
+            raise HeadjaxError(f"{site.path}: sizes: {path}: expected one of {', '.join(after.named())}, got {size!r}")
+        holder, _, name = path.rpartition(".")
+        setattr(at_path(layer, holder), name, after.named()[size])
+
+
+def resize_module(module: nnx.Module, before: Numbers, after: Numbers) -> None:
+    """Set the numbers of heads among a module's own attributes, where they are those from before."""
+    new = dict(after.usual())
+    for name, old in before.usual():
+        if isinstance(vars(module).get(name), int) and vars(module)[name] == old:
+            setattr(module, name, new[name])
+    for name in CONFIGS:
+        config = vars(module).get(name)
+        if dataclasses.is_dataclass(config) and not isinstance(config, type):
+            setattr(module, name, _resized_config(config, before, after))
+
+
+def _resized_config(config: Any, before: Numbers, after: Numbers) -> Any:
+    """Return a config with other numbers of heads."""
+    fields = {field.name for field in dataclasses.fields(config) if field.init}
+    new = dict(after.usual())
+    changes = {name: new[name] for name, old in before.usual() if name in fields and getattr(config, name) == old}
+    changed = dataclasses.replace(config, **changes)
+    if getattr(changed, "head_dim", None) != getattr(config, "head_dim", None):
+        raise HeadjaxError(f"prune: {type(config).__name__} computes head_dim from the number of heads, which changes")
+    return changed
+
+
+def resize_projection(module: nnx.Module, old: tuple[int, ...], new: tuple[int, ...]) -> None:
+    """Set the static shapes of a module one of whose parameters has another shape now."""
+    if isinstance(module, nnx.LoRA):  # a parameter is a factor of what the module says the shape of
+        module.in_features += new[0] - old[0]
+        module.out_features += new[-1] - old[-1]
+        return
+    for name, value in list(vars(module).items()):
+        if isinstance(value, tuple) and value == old:
+            setattr(module, name, new)
+    for names in ENDS:
+        ends = [vars(module).get(name) for name in names]
+        if all(isinstance(end, int | tuple) for end in ends):
+            first, second = (end if isinstance(end, tuple) else (end,) for end in ends)
+            if first + second == old:
+                for name, end, part in zip(names, ends, (new[: len(first)], new[len(first) :]), strict=True):
+                    setattr(module, name, part if isinstance(end, tuple) else part[0])
+    features = vars(module).get("features")
+    if isinstance(features, int | tuple) and features:
+        tail = features if isinstance(features, tuple) else (features,)
+        if old[-len(tail) :] == tail and len(old) > len(tail):
+            vars(module)["features"] = new[-len(tail) :] if isinstance(features, tuple) else new[-1]

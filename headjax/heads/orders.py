@@ -11,17 +11,23 @@ from flax import nnx
 from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Size, unknown_name
 from headjax.core.progress import Update
-from headjax.heads.ablating import ablate
-from headjax.heads.groups import by_groups, key_value_groups, removals
+from headjax.heads.ablation import ablate
 from headjax.heads.head_id import Values
-from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset
-from headjax.heads.learning import learn_gates
-from headjax.heads.ordering import Order, by_ablation, by_score, flat, random_order
+from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
+from headjax.heads.ordering import (
+    Order,
+    by_ablation,
+    by_groups,
+    by_score,
+    flat,
+    key_value_groups,
+    random_order,
+    removals,
+)
 from headjax.heads.program import Applied, Loss, sites_of
 from headjax.heads.reconstruction_order import reconstruction_order
-from headjax.heads.scores import GRADIENT_SCORES, SCORES
-from headjax.heads.scoring import score_heads
-from headjax.heads.site import find_heads
+from headjax.heads.scoring import GRADIENT_SCORES, SCORES, score_heads
+from headjax.heads.site import find_heads, require_stacks
 
 OTHER_ORDERS: Mapping[str, str] = {
     "ablation": "cost of removing each head alone: the oracle of Michel et al. 2019, section 4",
@@ -97,11 +103,7 @@ def order_heads(
         HeadjaxError: There is no such order, the model has none by this name, or as for `score_heads`.
     """
     config, sites = OrderConfig(by=by) if isinstance(by, str) else by, sites_of(model)
-    known = dict.fromkeys(head.stack for head in find_heads(sites))
-    for stack in config.stacks:
-        if stack not in known:
-            raise HeadjaxError(f"head stack: the model has no head stack {stack!r}; it has {', '.join(known)}")
-    stacks = config.stacks or tuple(known)
+    stacks = require_stacks(sites, config.stacks)
     heads = tuple(head for head in find_heads(sites) if head.stack in stacks)
     options: dict[str, Any] = {"loss": loss, "strict": strict, "progress": progress}
     if config.by == "random":

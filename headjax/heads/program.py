@@ -5,17 +5,19 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.heads.discovery import find_sites
 from headjax.heads.seam import attach, recording
 from headjax.heads.site import AttentionSite, Gates, Sites, filled
+from headjax.mesh.distributed import fetch
 
 M = TypeVar("M", bound=nnx.Module)
 
@@ -58,18 +60,12 @@ Where the axis holds `heads * head_dim` entries, the number of heads follows.
 
 @dataclasses.dataclass(frozen=True)
 class Program(abc.ABC):
-    """A loss as a function of arrays, gates and a batch; equal programs share one compilation.
+    """A loss as a function of arrays, gates and a batch; equal programs share one compilation."""
 
-    Attributes:
-        sites: Sites whose gates it takes.
-        loss: The loss.
-        by_position: Whether it takes a gate for each position, too.
-        read: Brings a batch to the device: checks it where the model knows how.
-    """
-
-    by_position: ClassVar[bool]
+    by_position: ClassVar[bool]  # whether it takes a gate for each position, too
     sites: Sites
     loss: Loss
+    # Brings a batch to the device, and checks it where the model knows how.
     read: Callable[[Any], Any] = dataclasses.field(default_factory=lambda: arrays_of, compare=False, kw_only=True)
 
     @abc.abstractmethod
@@ -93,12 +89,7 @@ class Program(abc.ABC):
 
 
 class Calls(NamedTuple):
-    """Shapes of a loss.
-
-    Attributes:
-        per_example: Whether the loss returns one number for each example.
-        leads: By site, the axes before the heads at each of its calls: batch and positions.
-    """
+    """Shapes of a loss, and by site the axes before the heads at each of its calls: batch and positions."""
 
     per_example: bool
     leads: dict[str, list[tuple[int, ...]]]
@@ -106,11 +97,7 @@ class Calls(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ModuleProgram(Program):
-    """The loss of an `nnx.Module`, in evaluation mode.
-
-    Attributes:
-        graph: Structure of the module.
-    """
+    """The loss of an `nnx.Module` of this structure, in evaluation mode."""
 
     by_position = True
     graph: Any
@@ -137,9 +124,6 @@ class TreeProgram(Program):
 
     The gradient of a gate is dL/dxi_h = <dL/dW_O^h, W_O^h>, so that one example's gradient takes the memory of W_O, and
     those of a batch that many times the batch.
-
-    Attributes:
-        apply: Function whose first argument is the tree.
     """
 
     by_position = False
@@ -258,3 +242,45 @@ def each_example(function: Callable[[Any], Any], batch: Any) -> Any:
         return function(jax.tree.map(lambda array, whole: array[None] if whole.ndim else array, example, batch))
 
     return jax.vmap(one, in_axes=(jax.tree.map(lambda array: 0 if array.ndim else None, batch),))(batch)
+
+
+Metrics = tuple[tuple[str, Loss], ...]
+"""Metrics by name, functions of a model and a batch that return one value per example."""
+
+
+class Measured(NamedTuple):
+    """Per-example values, `[batch]` or `[variants, batch]`, and numbers of targets."""
+
+    values: dict[str, Any]
+    targets: Any
+
+
+@functools.partial(jax.jit, static_argnames=("program", "metrics"))
+def measure(program: Program, metrics: Metrics, state: Any, gates: Gates, batch: Any) -> Measured:
+    """Return the values of a batch at these gates, by a whole pass."""
+    total, targets = program.losses(state, gates, batch)
+    others = {
+        name: dataclasses.replace(program, loss=metric).losses(state, gates, batch).total for name, metric in metrics
+    }
+    return Measured({"loss": total} | others, targets)
+
+
+def mean_loss(program: Program, state: Any, gates: Gates, batches: Iterable[Any]) -> float:
+    """Return the mean loss of a target at these gates."""
+    found = [
+        require_finite(fetch(measure(program, (), state, gates, program.read(batch))), "the model", number)
+        for number, batch in enumerate(batches)
+    ]
+    if not found:
+        raise DataError("batches: there is no example to take the loss of")
+    total = sum(float(each.values["loss"].sum(dtype=np.float64)) for each in found)
+    return total / sum(float(each.targets.sum(dtype=np.float64)) for each in found)
+
+
+def require_finite(measured: Measured, what: str, batch: int) -> Measured:
+    """Return values by example, or raise `HeadjaxError` that says whose value is not finite."""
+    for name, values in measured.values.items():
+        if not np.isfinite(values).all():
+            worst = values[~np.isfinite(values)][0]
+            raise HeadjaxError(f"{name}: {what} has {worst} in batch {batch}, counted from 0")
+    return measured

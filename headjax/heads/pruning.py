@@ -1,19 +1,27 @@
-"""Remove heads and their parameters: at once, or step by step with training in between."""
+"""Remove heads and their parameters from any model: named ones, or a share of all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from headjax.core import history
+from headjax.heads import module_pruning, ordering
+from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId, position, tied_heads
-from headjax.heads.surgery import LayerModule, kept_heads, map_attention
+from headjax.heads.ordering import Order
+from headjax.heads.surgery import LayerModule, map_attention
+from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.model import Model
 from headjax.nn import CollaborativeAttention
 from headjax.nn.module import AttentionModule
+
+M = TypeVar("M", bound=nnx.Module)
 
 PERCENTAGES = tuple(range(5, 101, 5))
 """5, 10, ..., 100: the steps of Michel et al.'s BERT experiments."""
@@ -24,36 +32,76 @@ def percent_steps(total: int, percentages: Iterable[int] = PERCENTAGES) -> list[
     return [total * percentage // 100 for percentage in percentages]
 
 
-def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
-    """Return the model without these heads.
+def prune(model: M, heads: Iterable[HeadId | str], *, share: float | None = None) -> M:
+    """Return the model without these heads, or without the first heads of an order until a share of all is gone.
 
-    See `headjax.heads.removal.prune`. A layer that loses its last head becomes `NoHeadsAttention`, and shared query and
-    key dimensions (collaborative) that no other head reads are removed too.
+    Their slices of every parameter with a head axis (W_Q, W_K, W_V, their biases, the rows of W_O, ...) are removed;
+    output biases stay. The result equals the model with these heads' gates at 0, up to the rounding of a shorter sum.
+    The model handed in stays as it is.
+
+    Kept heads keep their original numbers. In a headjax model a layer may lose its last head, and the removal is added
+    to the history. Layers that share their parameters (ALBERT) lose a head at every depth.
+
+    Any other `nnx.Module` becomes a model of the same class, whose static sizes (`num_heads`, `num_kv_heads`, `n_rep`,
+    shapes of projections, configs) are in step with the smaller arrays. Layers may differ in their numbers of heads
+    where they are separate modules. A KV head goes with the last query head that reads it; the others must serve equal
+    numbers of query heads, because such code reshapes by heads // kv_heads.
+
+    With `share`, query heads that read one KV head go together, by the mean of their places in the order, as many such
+    groups as fit. Where the code of a Flax model needs equal groups, the rest of the share goes as one head of every
+    group of a layer; layers along one axis lose equal numbers, and every layer keeps a head. A warning says why fewer
+    heads go than the share asks for.
+
+        >>> print(headjax.prune(headjax.demo_model(), ["decoder/0/0", "decoder/3/4"]))
+        Model: decoder, width 128, output tied
+          heads: decoder 30 in 4 layers
+          parameters: 1,071,776 (float32)
+          tokenizer: yes; history: import, prune
+
+    Args:
+        model: Model to prune.
+        heads: Heads to remove, as `HeadId`s or as text: `encoder/3/7`, or `layers.3.attn/7` of a Flax model. With
+            `share`, all heads in the order of their removal (`order_heads`).
+        share: Share of all heads to remove, from 0 to 1; None removes exactly `heads`.
+
+    Raises:
+        HeadjaxError: A head does not exist (any more), or the model's code cannot hold what would be left; the message
+            names the head or the layer. Nothing is removed then.
     """
+    chosen = heads if share is None else part_of(model, heads, share)
+    way: Any = on_automatic_axes(_prune) if isinstance(model, Model) else module_pruning.prune_module
+    pruned: M = way(model, chosen)
+    return pruned
+
+
+def part_of(model: nnx.Module, order: Iterable[HeadId | str], share: float) -> Order:
+    """Return the heads of an order that make up a share of all, in numbers that the model can hold."""
+    if isinstance(model, Model):
+        return ordering.part(model.config, order, share)
+    return module_pruning.part(find_sites(model), order, share)
+
+
+def _prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
+    """Return a headjax model without heads; a layer that loses its last one becomes `NoHeadsAttention`."""
     removed = {HeadId.parse(head) if isinstance(head, str) else head for head in heads}
     for head in removed:
         position(model.config, head)
     removed = {tied for head in removed for tied in tied_heads(model.config, head)}
     if not removed:
         return model
-    left = kept_heads(model.config, removed)
 
     def keep(found: LayerModule) -> AttentionModule:
-        kept = left.get((found.stack, found.layer))
         module: AttentionModule = found.module
-        return module if kept is None else drop_unused(module.keep_heads(kept))
+        kept = [place for place, head in enumerate(module.ids) if HeadId(found.stack, found.layer, head) not in removed]
+        return module if len(kept) == len(module.ids) else _drop_unused(module.keep_heads(kept))
 
     pruned = map_attention(model, keep, {head.stack for head in removed})
     entry = history.entry("prune", removed=[str(head) for head in sorted(removed)])
     return pruned.replace(history=(*model.history, entry))
 
 
-def drop_unused(module: AttentionModule) -> AttentionModule:
-    """Return a layer of the same function without the shared dimensions whose mixing weights are 0 for every head.
-
-    A converted layer at full rank gives every head separate dimensions, which are unused once the head is removed.
-    Formulations that share no dimensions are returned unchanged.
-    """
+def _drop_unused(module: AttentionModule) -> AttentionModule:
+    """Return a layer without the shared dimensions (collaborative) whose mixing weights are 0 for every head."""
     params = module.params
     if not isinstance(module, CollaborativeAttention) or isinstance(params["mixing"], jax.core.Tracer):
         return module  # of shapes alone nothing is known to be unused

@@ -19,9 +19,9 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import sums_by_half
 from headjax.heads.maps import add_to, bias_of, contexts_of, matrix_of, silence
 from headjax.heads.program import Loss, Program, examples_in, prepare
+from headjax.heads.pruning import part_of, prune
 from headjax.heads.reconstruction import LayerRepair, Repaired, by_walk
 from headjax.heads.refit import RIDGES, RefitSums, refit
-from headjax.heads.removal import part_of, prune
 from headjax.heads.site import (
     AttentionSite,
     Gates,

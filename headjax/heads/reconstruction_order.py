@@ -16,17 +16,16 @@ from headjax.core.blas import one_blas_thread
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
-from headjax.heads.ablating import mean_loss
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import replicated_sums, spread
 from headjax.heads.maps import add_to, bias_of, every_context, matrix_of
 from headjax.heads.missed import checked
 from headjax.heads.ordering import Order
-from headjax.heads.program import Loss, examples_in, prepare
+from headjax.heads.program import Loss, examples_in, mean_loss, prepare
 from headjax.heads.refit import Change, damped_inverse, without_features
 from headjax.heads.sensitivity import prices
-from headjax.heads.site import AttentionSite, Sites, ones
+from headjax.heads.site import AttentionSite, Sites, ones, require_stacks
 from headjax.heads.statistics import sum_over
 from headjax.mesh.distributed import fetch
 from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
@@ -56,15 +55,10 @@ Positions = tuple[int, ...]
 
 
 class Removals(NamedTuple):
-    """Removal of a layer's heads one after another, or group after group.
-
-    Attributes:
-        order: Positions of the heads that go together, by removal.
-        errors: `[removals + 1]`, mean squared error of the layer's output after 0, 1, ... removals.
-    """
+    """Removal of a layer's heads one after another, or group after group."""
 
     order: tuple[Positions, ...]
-    errors: np.ndarray
+    errors: np.ndarray  # [removals + 1], mean squared error of the layer's output after 0, 1, ... removals
 
 
 def group_costs(inverse: np.ndarray, output: np.ndarray, groups: Sequence[Positions]) -> np.ndarray:
@@ -167,7 +161,7 @@ def _ordered(
     whole_groups: bool,
     progress: Update | None,
 ) -> Order:
-    layers = list(_layers(find_sites(model), None if stacks is None else tuple(stacks)))
+    layers = list(_layers(find_sites(model), stacks))
     way = ways(model, batches, compute)
     judged = way.moments(way.judged, functools.partial(_tell, progress, 0))
     solved = way.moments(way.solved, functools.partial(_tell, progress, len(batches) - len(way.solved)))
@@ -187,15 +181,10 @@ def _ordered(
 
 
 class _Layer(NamedTuple):
-    """An attention layer, or layers that share their parameters.
-
-    Attributes:
-        site: Its site.
-        number: Number of the layer along the site's axis.
-    """
+    """An attention layer, or layers that share their parameters."""
 
     site: AttentionSite
-    number: int
+    number: int  # along the site's axis
 
     @property
     def places(self) -> tuple[tuple[str, int], ...]:
@@ -224,33 +213,24 @@ class _Layer(NamedTuple):
         return sums
 
 
-def _layers(sites: Sites, stacks: Sequence[str] | None) -> Iterator[_Layer]:
+def _layers(sites: Sites, stacks: Iterable[str] | None) -> Iterator[_Layer]:
     """Yield the layers of these head stacks."""
-    known = dict.fromkeys(stack for site in sites for stack, _ in site.places)
-    for stack in stacks or ():
-        if stack not in known:
-            raise HeadjaxError(f"head stack: the model has no head stack {stack!r}; it has {', '.join(known)}")
+    chosen = require_stacks(sites, stacks)
     for site in sites:
         for number, (stack, _) in enumerate(site.places[:1] if site.tied else site.places):
-            if stacks is None or stack in stacks:
+            if stack in chosen:
                 yield _Layer(site, number)
 
 
 def batches_for(batches: Sequence[Any], examples: int) -> list[Any]:
-    """Return batches that hold about this number of examples, spread evenly over all.
-
-    Calibration batches are sorted by length, so that the first ones would hold the shortest texts.
-    """
+    """Return batches of about so many examples, spread over all: those for calibration are sorted by length."""
     size = max(sum(map(examples_in, batches)) / max(len(batches), 1), 1.0)
     count = min(max(round(examples / size), 1), len(batches))
     return [batches[int((place + 0.5) * len(batches) / count)] for place in range(count)]
 
 
 def held_back(batches: Sequence[Any], examples: int) -> tuple[list[Any], list[Any]]:
-    """Return the batches to judge changes on, about half of all examples at most, and those to solve them on.
-
-    A map of many features fits the examples that it was solved on far better than others.
-    """
+    """Return the batches to judge changes on, about half of all examples at most, and those to solve them on."""
     if len(batches) < 2:
         return list(batches), list(batches)
     judged = batches_for(batches, min(examples, sum(map(examples_in, batches)) // 2))
@@ -376,10 +356,7 @@ def _tell(progress: Update | None, before: int, number: int, fetched: Any) -> No
 
 @functools.partial(jax.jit, static_argnames="layers")
 def _products(contexts: dict[str, jax.Array], layers: tuple[int, ...]) -> dict[str, jax.Array]:
-    """Return by site the sums over positions of x x^T, `[layers, n, n]`, with x the contexts and a 1.
-
-    The contexts end with whether their position counts; `layers` are numbers of layers in the order of the paths.
-    """
+    """Return by site, in the order of paths, the sums of x x^T, `[layers, n, n]`, with x the contexts and a 1."""
     found = {}
     for count, (path, own) in zip(layers, sorted(contexts.items()), strict=True):
         x = (own * own[..., -1:]).reshape(count, -1, own.shape[-1])

@@ -1,26 +1,78 @@
-"""Scores of the heads of any model: gradients of gates in one pass over the data."""
+"""Every score of the heads of any model, from gradients of gates in one pass over the data."""
 
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.fields import unknown_name
 from headjax.core.progress import Update
+from headjax.core.short import brief
+from headjax.heads.head_id import HeadId, Values
 from headjax.heads.missed import checked
 from headjax.heads.program import Applied, Loss, Losses, Program, each_example, prepare
-from headjax.heads.scores import NO_TARGET, Scores, means, require_finite
 from headjax.heads.seam import Notes
 from headjax.heads.site import AttentionSite, Gates, Sites, filled, to_values
 from headjax.heads.statistics import STATISTICS, sum_over
 from headjax.nn.compute import Compute
+
+GRADIENT_SCORES: Mapping[str, str] = {
+    "importance": "mean over examples of |dL/dxi_h|: Michel et al. 2019, equation 2",
+    "importance_layer": "importance over the l2 norm of its layer's: so Michel et al. compare heads of all layers",
+    "importance_token": "mean over tokens of |dL/dxi_(h,t)|: Michel et al.'s published code (absolute value per token)",
+    "fisher": "sum over examples of (dL/dxi_h)^2, the empirical Fisher diagonal: Kwon et al. 2022",
+}
+"""Definitions of the scores that need a backward pass, by name."""
+
+SCORES: Mapping[str, str] = {
+    **GRADIENT_SCORES,
+    "hies": "0.5 min-max importance + 0.5 (1 - min-max normalized_entropy): arXiv 2510.13832",
+}
+"""Definitions of the scores that order heads, the least first."""
+
+DESCRIPTIONS: Mapping[str, str] = {
+    **SCORES,
+    "entropy": "mean attention entropy, nats",
+    "normalized_entropy": "mean attention entropy over log(number of visible keys)",
+    "distance": "mean attention distance, positions",
+}
+"""Definitions of the scores, and of what describes a head's attention without saying whether the model needs it."""
+
+NO_TARGET = "there is no example with a target to score heads on"
+
+
+class Scores(NamedTuple):
+    """Scores of all heads.
+
+    Attributes:
+        values: By name in `DESCRIPTIONS`, one number per head.
+        loss: Mean loss per target, nats.
+        examples: Number of examples that had a target.
+        seconds: Wall-clock time of the pass, compilation included.
+    """
+
+    values: dict[str, dict[HeadId, float]]
+    loss: float
+    examples: int
+    seconds: float
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    def score(self, name: str) -> dict[HeadId, float]:
+        """Return the values of one score."""
+        if name not in self.values:
+            raise HeadjaxError(f"score: {unknown_name('score', name, self.values)}")
+        return self.values[name]
 
 
 def score_heads(
@@ -34,7 +86,7 @@ def score_heads(
     strict: bool = False,
     progress: Update | None = None,
 ) -> Scores:
-    """Score every head by `headjax.heads.scores.DESCRIPTIONS`, with one forward and backward pass per batch.
+    """Score every head by `headjax.heads.scoring.DESCRIPTIONS`, with one forward and backward pass per batch.
 
     The loss L(x) of an example is what `loss` returns for it. A model that has a method `loss(batch)` brings its own;
     that of headjax's models is the sum of the targets' negative log-likelihoods, so that -L(x) is the log-likelihood
@@ -74,11 +126,10 @@ def score_heads(
     """
     started = time.perf_counter()
     program, state = prepare(model, loss, compute)
-    named = _statistics(program.sites, statistics)
-    at, by_head = filled(program.sites, gates), functools.partial(to_values, program.sites)
+    named, at = _statistics(program.sites, statistics), filled(program.sites, gates)
 
     def check(number: int, fetched: _Sums) -> None:
-        require_finite(fetched.heads, by_head, number)
+        _require_finite(program.sites, fetched.heads, number)
         if progress is not None:
             progress(number + 1, {})
 
@@ -86,8 +137,7 @@ def score_heads(
     total: _Sums = sum_over(sums, check, NO_TARGET)
     if total.examples == 0:
         raise DataError(f"batches: {NO_TARGET}")
-    values = means(total.heads, total.examples, total.counted, by_head)
-    seconds = time.perf_counter() - started
+    values, seconds = _means(program.sites, total), time.perf_counter() - started
     return Scores(values, float(total.loss / total.targets), int(total.examples), seconds)
 
 
@@ -105,20 +155,63 @@ def _statistics(sites: Sites, asked: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(asked)
 
 
-class _Sums(NamedTuple):
-    """Sums over the examples of one batch or of several.
+def _require_finite(sites: Sites, heads: Mapping[str, Gates], batch: int) -> None:
+    """Raise a `HeadjaxError` that names the head if the sum of a score over a batch is not finite."""
+    for name, arrays in heads.items():
+        if not all(np.isfinite(array).all() for array in arrays.values()):
+            values = to_values(sites, arrays)
+            head = next(head for head, value in values.items() if not math.isfinite(value))
+            raise HeadjaxError(f"score: {name} of head {head} is {values[head]} in batch {batch}, counted from 0")
 
-    Attributes:
-        loss, targets, examples: Summed loss, numbers of targets and of examples with a target.
-        counted: By site, number of counted positions, of the shape of its gates.
-        heads: By score and site, of the shape of its gates.
+
+def _means(sites: Sites, total: _Sums) -> dict[str, dict[HeadId, float]]:
+    """Return the scores of their sums over all examples, and those that are made of others."""
+    divisors = {"importance": total.examples, "fisher": 1.0}
+    values = {}
+    for name, arrays in total.heads.items():
+        # A source of padding alone has no query, and its sums are 0.
+        scaled = {s: array / divisors.get(name, np.maximum(total.counted[s], 1.0)) for s, array in arrays.items()}
+        values[name] = to_values(sites, scaled)
+    values["importance_layer"] = normalize_layers(values["importance"])
+    if "normalized_entropy" in values:
+        values["hies"] = hies(values["importance"], values["normalized_entropy"])
+    return {name: values[name] for name in DESCRIPTIONS if name in values}
+
+
+def normalize_layers(values: Values) -> dict[HeadId, float]:
+    """Return I_h / (sqrt(sum over the layer's heads of I^2) + 1e-20), by layer and head stack (Molchanov et al. 2017).
+
+    Michel et al. normalise importance in this way before they compare heads of different layers.
     """
+    squares: dict[tuple[str, int], float] = {}
+    for head, value in values.items():
+        squares[head.stack, head.layer] = squares.get((head.stack, head.layer), 0.0) + value**2
+    return {head: value / (math.sqrt(squares[head.stack, head.layer]) + 1e-20) for head, value in values.items()}
+
+
+def hies(importance: Values, entropy: Values, alpha: float = 0.5) -> dict[HeadId, float]:
+    """Return the head importance-entropy score (arXiv 2510.13832): alpha * I^ + (1 - alpha) * (1 - E^).
+
+    I^ and E^ are importance and entropy, each min-max normalised over all heads. The authors choose alpha per task on
+    held-out data.
+    """
+
+    def min_max(values: Values) -> Values:
+        low, high = min(values.values()), max(values.values())
+        return {head: (value - low) / (high - low) if high > low else 0.0 for head, value in values.items()}
+
+    scaled, spread = min_max(importance), min_max(entropy)
+    return {head: alpha * scaled[head] + (1.0 - alpha) * (1.0 - spread[head]) for head in importance}
+
+
+class _Sums(NamedTuple):
+    """Sums over examples that have a target; by site, they have the shape of its gates."""
 
     loss: Any
     targets: Any
     examples: Any
-    counted: dict[str, Any]
-    heads: dict[str, dict[str, Any]]
+    counted: dict[str, Any]  # positions, by site
+    heads: dict[str, dict[str, Any]]  # by score and site
 
 
 @functools.partial(jax.jit, static_argnames=("program", "statistics"))
@@ -153,28 +246,19 @@ def batch_sums(program: Program, statistics: tuple[str, ...], state: Any, gates:
 
 
 class _Derivatives(NamedTuple):
-    """Gradients of the examples' losses.
-
-    Attributes:
-        losses: `[batch]`.
-        gradient: By site, `[batch, positions, heads]`, or `[batch, layers, positions, heads]`.
-        counted: By site, number of positions that can change the loss, of the shape of its gates.
-        notes: By site, what layers that show it note.
-        positions: Whether gradients are by position, at every site.
-    """
+    """Gradients of the examples' losses, and what is read beside them, by site."""
 
     losses: Losses
-    gradient: dict[str, jax.Array]
-    counted: dict[str, jax.Array]
+    gradient: dict[str, jax.Array]  # [batch, layers?, positions, heads]
+    counted: dict[str, jax.Array]  # [layers?, heads], positions that can change the loss
     notes: dict[str, Notes]
-    positions: bool
+    positions: bool  # whether every gradient is by position
 
 
 def _derivatives(program: Program, statistics: tuple[str, ...], state: Any, gates: Gates, batch: Any) -> _Derivatives:
     """Differentiate every example's loss in one gate for each head and position.
 
-    A loss that returns one number for each example is differentiated as a whole: no example reads another's gates, so
-    the gradient of the sum holds every example's gradient. Another one is taken on batches of one example, by a vmap.
+    Where a loss is by example, the gradient of its sum is every example's; else batches of one example are vmapped.
     """
     together = program.calls(state, batch).per_example and program.by_position
     example = batch if together else jax.tree.map(_first, batch)

@@ -50,15 +50,10 @@ class HeadRead(Beside):
 
 
 class Notes(NamedTuple):
-    """Readings at a layer of headjax, which knows its probabilities and its padding.
+    """Readings at a layer of headjax, which knows its probabilities and its padding."""
 
-    Attributes:
-        queries: `[batch]`, numbers of queries that are no padding.
-        sums: `[statistics, batch, heads]`, sums of statistics over them.
-    """
-
-    queries: Any
-    sums: Any
+    queries: Any  # [batch], numbers of queries that are no padding
+    sums: Any  # [statistics, batch, heads], sums of statistics over them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +153,9 @@ def _through(holder: Any, projection: Any, contexts: jax.Array) -> jax.Array:
             f"{site.heads} heads of {site.head_dim}"
         )
     lead = contexts.shape[:-2] if contexts.shape[-2:] == heads else contexts.shape[:-1]
-    _record(site, lead)
+    calls = _recorded.get()
+    if calls is not None:
+        calls.setdefault(site.path, []).append(tuple(lead))
     gates = holder.head_gate[...] / UNIT
     by_head = contexts.reshape(*lead, *heads)
     gates = placed_as(gates.reshape((1,) * (len(lead) + 1 - gates.ndim) + gates.shape), by_head, len(lead) + 1)
@@ -220,9 +217,3 @@ def recording() -> Iterator[dict[str, list[tuple[int, ...]]]]:
         yield calls
     finally:
         _recorded.reset(token)
-
-
-def _record(site: AttentionSite, lead: tuple[int, ...]) -> None:
-    calls = _recorded.get()
-    if calls is not None:
-        calls.setdefault(site.path, []).append(tuple(lead))

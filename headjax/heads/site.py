@@ -189,6 +189,15 @@ def require_heads(sites: Sites, heads: Iterable[HeadId | str]) -> tuple[HeadId, 
     return named
 
 
+def require_stacks(sites: Sites, stacks: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the head stacks that are given, or all."""
+    known = dict.fromkeys(stack for site in sites for stack, _ in site.places)
+    for stack in (chosen := tuple(stacks or known)):
+        if stack not in known:
+            raise HeadjaxError(f"head stack: the model has no head stack {stack!r}; it has {', '.join(known)}")
+    return chosen
+
+
 def with_tied(sites: Sites, heads: Iterable[HeadId]) -> tuple[HeadId, ...]:
     """Return the heads, and those at other depths of layers that share parameters."""
     known, named = find_heads(sites), dict.fromkeys(heads)

@@ -1,10 +1,9 @@
-"""Statistics of heads in a forward pass, each a function of a `Pattern`, and their sums over queries and batches.
-
-Every statistic returns `[batch, query, heads]`; the engine sums over the queries that are not padding.
-"""
+"""Where heads attend: statistics of their attention in a forward pass, and the positions that they look at."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,33 +13,29 @@ import numpy as np
 
 from headjax.core.ahead import one_behind
 from headjax.core.errors import DataError, KernelError
+from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.mesh.distributed import fetch
-from headjax.models.inputs import counted_at
+from headjax.models.config import Batch
+from headjax.models.inputs import counted_at, device_batch
+from headjax.models.model import Model
+from headjax.nn.compute import Compute
+from headjax.nn.layer import Probe
 from headjax.nn.operands import Mask
+from headjax.nn.passes import Pass
 
 
 class Pattern(NamedTuple):
-    """What one attention attends to.
+    """What one attention attends to."""
 
-    Attributes:
-        probabilities: `[batch, heads, query, key]`; None where a kernel holds none.
-        mask: Which keys each query may see.
-        queries: `[batch, query]` bool, False at padding; None without padding.
-    """
-
-    probabilities: jax.Array | None
+    probabilities: jax.Array | None  # [batch, heads, query, key]; None where a kernel holds none
     mask: Mask | None
-    queries: jax.Array | None
-
-
-Statistic = Callable[[Pattern], jax.Array]
-"""Function of a pattern that returns one number per query and head, `[batch, query, heads]`."""
+    queries: jax.Array | None  # [batch, query] bool, False at padding; None without padding
 
 
 def entropy(seen: Pattern) -> jax.Array:
     """Return -sum_k p_k log p_k of each query's attention, in nats."""
     weights, total = _weights(seen)
-    return _by_query(jax.scipy.special.entr(weights).sum(axis=-1) / total + jnp.log(total))
+    return jnp.swapaxes(jax.scipy.special.entr(weights).sum(axis=-1) / total + jnp.log(total), 1, 2)
 
 
 def normalized_entropy(seen: Pattern) -> jax.Array:
@@ -53,15 +48,15 @@ def distance(seen: Pattern) -> jax.Array:
     """Return sum_k p_k |q - k|, the mean distance between query q and the keys that it attends to, in positions."""
     weights, total = _weights(seen)
     positions = jnp.abs(offsets(weights)).astype(weights.dtype)
-    return _by_query((weights * positions[None, None]).sum(axis=-1) / total)
+    return jnp.swapaxes((weights * positions[None, None]).sum(axis=-1) / total, 1, 2)
 
 
-STATISTICS: Mapping[str, Statistic] = {
+STATISTICS: Mapping[str, Callable[[Pattern], jax.Array]] = {
     "entropy": entropy,
     "normalized_entropy": normalized_entropy,
     "distance": distance,
 }
-"""Statistics by name."""
+"""Statistics by name: functions that return one number per query and head, `[batch, query, heads]`."""
 
 
 def counted_queries(seen: Pattern) -> jax.Array:
@@ -103,17 +98,10 @@ def offsets(weights: jax.Array) -> jax.Array:
     return jnp.arange(key)[None, :] - jnp.arange(query)[:, None]
 
 
-def _by_query(array: jax.Array) -> jax.Array:
-    return jnp.swapaxes(array, 1, 2)
-
-
 def sum_over(
     parts: Iterable[Any], check: Callable[[int, Any], None] | None = None, empty: str = "there is no example"
 ) -> Any:
-    """Return the sum of trees of arrays that live on devices, in float64 on the host.
-
-    A tree is fetched while the device computes the next one.
-    """
+    """Return the float64 sum of trees of arrays on devices, each fetched while the device computes the next one."""
     total: Any = None
     for number, part in enumerate(one_behind(parts)):
         fetched = jax.tree.map(lambda array: np.asarray(array, np.float64), fetch(part))
@@ -123,3 +111,78 @@ def sum_over(
     if total is None:
         raise DataError(f"batches: {empty}")
     return total
+
+
+ROLES: Mapping[str, int | None] = {"previous": -1, "self": 0, "next": 1, "first": None}
+"""Position of the key that a query attends to, relative to its own; None is the first key that is no padding."""
+
+
+class Role(NamedTuple):
+    """Role of a head; NaN is the share of a key that no query could choose (`next` in a causal model)."""
+
+    shares: dict[str, float]  # of the queries that look there most, among those that may see that key and another
+    role: str | None  # with the largest share if that reaches the threshold
+
+
+def head_roles(
+    model: Model,
+    batches: Iterable[Batch],
+    *,
+    threshold: float = 0.9,
+    compute: Compute = Compute(attention="einsum"),
+) -> dict[HeadId, Role]:
+    """Return the role of every head: positional if its largest weight is on one relative position in 90 % of cases.
+
+    This definition is that of Voita et al. (2019), section 5.1. In cross-attention positions are those of the key
+    sequence. Padding is left out.
+    """
+    config = model.config
+    arrays = (device_batch(model.config, batch) for batch in batches)
+    total = sum_over(_counts(model, batch, compute) for batch in arrays)
+    roles = {}
+    for head in all_heads(config):
+        hits, possible = total[head.stack][head.layer]
+        with np.errstate(invalid="ignore"):
+            roles[head] = _role(hits[:, position(config, head)] / possible, threshold)
+    return roles
+
+
+def _role(shares: np.ndarray, threshold: float) -> Role:
+    named = dict(zip(ROLES, shares.tolist(), strict=True))
+    best = max(named, key=lambda name: -1.0 if np.isnan(named[name]) else named[name])
+    return Role(named, best if named[best] >= threshold else None)
+
+
+@functools.partial(jax.jit, static_argnames="compute")
+def _counts(model: Model, batch: Any, compute: Compute) -> Any:
+    """Return by head stack and layer the queries `[roles, heads]` that look there and those `[roles]` that could."""
+    options = Pass(probe=_role_counts, compute=compute)
+    return model.forward(batch, options).require_probes()
+
+
+def _role_counts(probe: Probe) -> tuple[jax.Array, jax.Array]:
+    if probe.attended.context.shape[2] == 0:
+        return jnp.zeros((len(ROLES), 0)), jnp.zeros(len(ROLES))
+    pattern = Pattern(probe.attended.probabilities, probe.mask, probe.query_mask)
+    weights = probabilities(pattern)
+    query, key = weights.shape[2:]
+    allowed = None if probe.mask is None else probe.mask.array(query, key)
+    seen = jnp.ones((1, query, key), bool) if allowed is None else allowed[:, 0]
+    choice = (visible_keys(pattern)[:, :, 0] > 1) & (counted_queries(pattern) > 0)
+    largest = jax.nn.one_hot(weights.argmax(axis=-1), key)
+    relative = offsets(weights)
+    hits, possible = [], []
+    for offset in ROLES.values():
+        target = _first_key(probe, query, key) if offset is None else (relative == offset)[None]
+        could = jnp.broadcast_to(target & seen & choice[:, :, None], (weights.shape[0], query, key))
+        hits.append(jnp.einsum("bhqk,bqk->h", largest, could.astype(jnp.float32)))
+        possible.append(could.sum())
+    return jnp.stack(hits), jnp.stack(possible)
+
+
+def _first_key(probe: Probe, query: int, key: int) -> jax.Array:
+    """Return `[batch or 1, query or 1, key]` bool, True at the first token of a query's example, behind padding."""
+    mask = Mask() if probe.mask is None else dataclasses.replace(probe.mask, causal=False, window=None)
+    together = mask.array(query, key)
+    first = jnp.zeros((1, 1), int) if together is None else together[:, 0].argmax(axis=-1)
+    return first[:, :, None] == jnp.arange(key)[None, None]

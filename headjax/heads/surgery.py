@@ -12,7 +12,7 @@ from flax import nnx
 from headjax.core.kind import own_copy
 from headjax.core.modules import arrays, bind, fresh
 from headjax.core.tensors import Params, abstract
-from headjax.heads.head_id import HeadId, require_stack, tied_heads
+from headjax.heads.head_id import require_stack
 from headjax.models.config import HEAD_STACKS, ModelConfig
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD
@@ -22,17 +22,11 @@ from headjax.nn.stack import Stack
 
 
 class LayerModule(NamedTuple):
-    """Kind or feed-forward of a layer; layers that share their parameters have one, as the first of them.
+    """Attention or feed-forward of a layer; layers that share their parameters have one, as the first of them."""
 
-    Attributes:
-        stack: head stack (`encoder`, `decoder`, `cross`) of an attention, stack of a feed-forward.
-        layer: number of the layer, counted from 0.
-        module: `flax.nnx` module with the layer's own arrays, without an axis of layers.
-    """
-
-    stack: str
-    layer: int
-    module: Any
+    stack: str  # head stack (encoder, decoder, cross) of an attention, stack of a feed-forward
+    layer: int  # counted from 0
+    module: Any  # nnx.Module with the layer's own arrays, without an axis of layers
 
     @property
     def config(self) -> Any:
@@ -50,9 +44,9 @@ class LayerModule(NamedTuple):
         return module
 
 
-def attention_layers(model: Model, head_stacks: Collection[str] | None = None) -> Iterator[LayerModule]:
+def attention_layers(model: Model) -> Iterator[LayerModule]:
     """Yield the attention layers, head stack after head stack."""
-    for head_stack in model.config.attentions() if head_stacks is None else head_stacks:
+    for head_stack in model.config.attentions():
         stack, slot = HEAD_STACKS[head_stack]
         yield from _modules(model, head_stack, stack, slot, _unstacked(model, stack, slot))
 
@@ -100,27 +94,11 @@ def config_after(config: ModelConfig, surgery: Callable[[Model], Model]) -> Mode
     return jax.eval_shape(surgery, Model(config, abstract(config.tensors()))).config
 
 
-def kept_heads(config: ModelConfig, removed: Iterable[HeadId]) -> dict[tuple[str, int], list[int]]:
-    """Return the positions of the heads that stay, by (head stack, layer), in every layer that loses some."""
-    gone = {tied for head in removed for tied in tied_heads(config, head)}
-    kept = {}
-    for name, layer in sorted({(head.stack, head.layer) for head in gone}):
-        ids = config.site(name, layer).attention.ids
-        kept[name, layer] = [place for place, head in enumerate(ids) if HeadId(name, layer, head) not in gone]
-    return kept
-
-
 class OutputMap(NamedTuple):
-    """The linear map that a sub-layer ends with.
+    """The linear map that a sub-layer ends with."""
 
-    Attributes:
-        weight: `nnx.Param` of W_O `[heads, value_dim, width]` or W_2 `[hidden, width]`; None where a formulation has no
-            such weight.
-        bias: `nnx.Param` of b_O or b_2 `[width]`, or None.
-    """
-
-    weight: Any
-    bias: Any
+    weight: Any  # W_O [heads, value_dim, width] or W_2 [hidden, width]; None where a formulation has no such weight
+    bias: Any  # b_O or b_2 [width], or None
 
 
 def output_map(module: Any) -> OutputMap:
@@ -184,7 +162,8 @@ def _restacked(
     made = {key: entry for key, entry in params.items() if key not in before}
     others: dict[str, list[Params]] = {}
     if any(group.name not in before for group in new.groups):
-        by_layer = old.unstack({key: _without(params[key], weights) for key in before})
+        kept = {key: {slot: own for slot, own in params[key].items() if slot not in weights} for key in before}
+        by_layer = old.unstack(kept)
         others = {slot: [layer[slot] for layer in by_layer] for slot in by_layer[0]}
     for group in new.groups:
         there = range(group.start, group.stop)
@@ -194,7 +173,3 @@ def _restacked(
         own = {slot: group.restack(by_layer[group.start : group.stop]) for slot, by_layer in slots.items()}
         made[group.name] = params.get(group.name, {}) | own
     return made
-
-
-def _without(params: Params, slots: Collection[str]) -> Params:
-    return {slot: own for slot, own in params.items() if slot not in slots}

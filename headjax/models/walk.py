@@ -204,18 +204,26 @@ class _Kept:
     place: int
 
 
+def marked(state: Any, after: Any) -> Any:
+    """Return, in a trace, the state after a block with marks for the arrays that it hands on as they are."""
+    places = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(state))}
+    return jax.tree.map(lambda leaf: _Kept(places[id(leaf)]) if id(leaf) in places else leaf, after)
+
+
+def shared(state: Any, after: Any) -> Any:
+    """Return a marked state with the very arrays of the state before."""
+    leaves, kept = jax.tree.leaves(state), lambda leaf: isinstance(leaf, _Kept)
+    return jax.tree.map(lambda leaf: leaves[leaf.place] if kept(leaf) else leaf, after, is_leaf=kept)
+
+
 @functools.partial(jax.jit, static_argnames="compute")
 def _step(block: Any, state: Any, compute: Compute) -> Any:
-    places = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(state))}
-    after = block(state, compute)
-    return jax.tree.map(lambda leaf: _Kept(places[id(leaf)]) if id(leaf) in places else leaf, after)
+    return marked(state, block(state, compute))
 
 
 def step(block: Any, state: Any, compute: Compute = Compute()) -> Any:
     """Return the state after a block, jitted once for blocks of equal structure; it shares arrays handed on as is."""
-    leaves, after = jax.tree.leaves(state), _step(block, state, compute)
-    kept = lambda leaf: isinstance(leaf, _Kept)  # noqa: E731
-    return jax.tree.map(lambda leaf: leaves[leaf.place] if kept(leaf) else leaf, after, is_leaf=kept)
+    return shared(state, _step(block, state, compute))
 
 
 @functools.partial(jax.jit, static_argnames="compute")

@@ -12,10 +12,9 @@ from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
-from headjax.heads.ablating import mean_loss
 from headjax.heads.head_id import HeadId
 from headjax.heads.missed import missed, parameters_of
-from headjax.heads.program import Loss, Program, prepare
+from headjax.heads.program import Loss, Program, mean_loss, prepare
 from headjax.heads.reconstruct import reconstruct
 from headjax.heads.scoring import score_heads
 from headjax.heads.site import AttentionSite, at_path, kept_along, ones

@@ -8,7 +8,7 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import LearnedGates
 from headjax.heads.reconstruct import Reconstruction
 from headjax.heads.reconstruction import LayerRepair
-from headjax.heads.scores import DESCRIPTIONS, Scores
+from headjax.heads.scoring import DESCRIPTIONS, Scores
 from headjax.shrinking.choice import Choice, Table
 from headjax.shrinking.shrink import Point, Shrunk
 from tests import tiny

@@ -14,7 +14,7 @@ from headjax.data.task import TaskData
 from headjax.evaluation.measures import Classes, Numbers, Similarities
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import Task, evaluate_task, measure_task, reduce_batches
-from headjax.heads.ablating import ablate
+from headjax.heads.ablation import ablate
 from headjax.heads.scoring import score_heads
 from headjax.models.config import Loss
 from headjax.models.tasks import Classification, NoTask, Regression

@@ -15,7 +15,6 @@ from headjax.core.tensors import Normal, initialize
 from headjax.heads.deepen import deep_config, deepen, level, split_attention, split_feed_forward
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
-from headjax.initialization.source import ModelSource
 from headjax.nn import Kind, NoHeadsAttention
 from headjax.nn.feed_forward import FeedForward
 from headjax.nn.norms import LayerNorm, OffsetRMSNorm, RMSNorm
@@ -82,21 +81,6 @@ def test_heads_keep_numbers_and_weights(model, heads):
     assert np.isfinite(deep(tiny.tokens()).hidden).all()
 
 
-def test_norms_between_the_parts_of_a_layer_pass_on_what_they_are_given(model):
-    """Those after the sub-layers of the last part are the layer's own, the others constants of the same size."""
-    deep = deepen(model)
-    old = model.config.stacks()["encoder"].unstack(model.params["encoder"])[0]["feed_forward_residual"]["norm"]
-    layers = deep.config.stacks()["encoder"].unstack(deep.params["encoder"])
-    new = [layer["feed_forward_residual"]["norm"] for layer in layers]
-    jax.tree.map(np.testing.assert_array_equal, new[3], old)
-    norm, vectors = model.config.norm, jax.random.normal(jax.random.key(0), (50, 4, tiny.WIDTH))
-    ours, theirs = (norm.bind(params, tiny.WIDTH)(vectors) for params in (new[0], old))
-    assert np.ptp(new[0]["scale"]) == 0
-    np.testing.assert_allclose(ours.mean(), theirs.mean(), atol=0.02)
-    np.testing.assert_allclose(ours.std(), theirs.std(), rtol=0.05)
-    assert_close(norm.bind(new[1], tiny.WIDTH)(ours), ours, sums=2 * tiny.WIDTH)
-
-
 @pytest.mark.parametrize("norm", [LayerNorm(), RMSNorm(), OffsetRMSNorm()], ids=kind_of)
 def test_a_levelled_norm_keeps_the_size_that_the_norm_gives(norm):
     """Whatever a norm's parameters mean: the weight of OffsetRMSNorm is its gain less 1."""
@@ -119,16 +103,6 @@ def test_encoder_and_decoder_with_relative_positions_tell_heads_apart():
     assert [layer.ids for layer in config.attentions()["decoder"]] == [(head,) for head in range(4)] * 2
     batch = tiny.tokens() | {"labels": tiny.tokens(seed=1)["input_ids"]}
     assert np.isfinite(tiny.model(config)(batch).logits).all()
-
-
-def test_a_run_starts_fresh_or_from_trained_weights(model, tmp_path):
-    fresh = ModelSource(model=bert(), deep=2)
-    assert fresh.trained(seed=0) is None
-    assert fresh.architecture() == deep_config(bert(), 2)
-    model.save(tmp_path / "model")
-    warm = ModelSource(start=str(tmp_path / "model"), deep=1).trained(seed=0)
-    assert warm.history[-1]["action"] == "deepen"
-    jax.tree.map(np.testing.assert_array_equal, warm.params, deepen(model).params)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,25 @@
+"""Orders of removal, and removals of heads that go together."""
+
+import dataclasses
+
 import numpy as np
 import pytest
 
 import headjax
+from headjax.core.errors import HeadjaxError
 from headjax.heads import ordering
 from headjax.heads.ablation import Ablation
-from headjax.heads.groups import key_value_groups, removals
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.ordering import by_ablation, by_scores, explicit_heads, flat, requested_count
 from headjax.heads.orders import OrderConfig, order_heads, units
+from headjax.heads.pruning import prune
 from headjax.heads.reconstruction_order import reconstruction_order
-from headjax.heads.scores import Scores, normalize_layers
+from headjax.nn import GroupedAttention, Kind
+from headjax.nn.compressed import CompressedAttention
+from headjax.nn.embeddings import RelativeBuckets
 from tests import tiny
 from tests.closeness import close_to
+from tests.models.test_encoder import config as encoder
+from tests.models.test_encoder_decoder import translation
 
 CONFIG = tiny.decoder_config(tiny.layer(tiny.multi_head(3)), tiny.layer(tiny.multi_head(2)))
 HEADS = all_heads(CONFIG)
@@ -25,13 +33,6 @@ def names(order):
 def test_score_orders():
     assert names(ordering.by_score(VALUES)) == ["0/1", "1/0", "0/2", "0/0", "1/1"]
     assert names(ordering.by_score(VALUES, low_first=False)) == ["1/1", "0/0", "0/2", "0/1", "1/0"]
-
-
-def test_named_scores_know_their_direction():
-    values = {"importance": VALUES, "importance_layer": normalize_layers(VALUES), "entropy": VALUES}
-    scores = Scores(values, loss=1.0, examples=1, seconds=0.0)
-    assert names(ordering.by_scores(scores, "importance")) == ["0/1", "1/0", "0/2", "0/0", "1/1"]
-    assert names(ordering.by_scores(scores, "importance_layer")) == ["1/0", "0/1", "0/2", "0/0", "1/1"]
 
 
 def ablation():
@@ -49,69 +50,160 @@ def test_oracle_order_removes_first_what_costs_least():
     assert names(ordering.by_ablation(ablation(), "accuracy")) == ["0/0", "0/2", "1/0", "0/1", "1/1"]
 
 
-def test_random_orders_are_seeded_permutations():
-    orders = {ordering.random_order(HEADS, seed) for seed in range(5)}
-    assert len(orders) > 1
-    assert all(sorted(order) == sorted(HEADS) for order in orders)
-    assert ordering.random_order(HEADS, 3) == ordering.random_order(HEADS, 3)
-
-
 def test_every_layer_keeps_its_minimum():
-    order = removals(CONFIG, ordering.by_score(VALUES))
+    order = ordering.removals(CONFIG, ordering.by_score(VALUES))
     assert names(ordering.flat(ordering.steps_within_minimum(CONFIG, order, 1))) == ["0/1", "1/0", "0/2"]
     assert ordering.steps_within_minimum(CONFIG, order, 3) == ()
 
 
 def test_selection_by_count_percentage_and_name():
     counts = {"2": 2, "40%": 2, "59.9%": 2, "100%": 5, "0": 0}
-    assert {request: requested_count(CONFIG, request) for request in counts} == counts
+    assert {request: ordering.requested_count(CONFIG, request) for request in counts} == counts
     named = (HeadId("decoder", 1, 0), HeadId("decoder", 0, 2))
-    assert explicit_heads(CONFIG, "decoder/1/0, decoder/0/2") == named
-    assert requested_count(tiny.decoder_config(*[tiny.layer(tiny.multi_head(10))] * 100), "28.7%") == 287
+    assert ordering.explicit_heads(CONFIG, "decoder/1/0, decoder/0/2") == named
+    assert ordering.requested_count(tiny.decoder_config(*[tiny.layer(tiny.multi_head(10))] * 100), "28.7%") == 287
 
 
 @pytest.mark.whole
 def test_each_name_is_the_order_it_says(model, batches, scores):
     for name in ("importance", "importance_layer", "importance_token", "fisher", "hies"):
-        assert order_heads(model, batches, OrderConfig(by=name)) == by_scores(scores, name)
-    assert order_heads(model, batches, "ablation") == by_ablation(headjax.ablate(model, batches))
+        assert order_heads(model, batches, OrderConfig(by=name)) == ordering.by_score(scores.score(name))
+    assert order_heads(model, batches, "ablation") == ordering.by_ablation(headjax.ablate(model, batches))
     expected = reconstruction_order(model, batches)
     assert order_heads(model, batches, "reconstruction") == expected
 
 
 @pytest.fixture(scope="module")
-def grouped():
+def sharing():
     layer = tiny.layer(tiny.grouped(4, 2, 4))
     return tiny.model(tiny.decoder_config(layer, layer))
 
 
 @pytest.mark.parametrize("whole_groups", [False, True])
 @pytest.mark.parametrize("name", ["importance", "hies", "ablation", "reconstruction", "subset", "random"])
-def test_orders_name_every_head_once_keep_groups_together_and_tell_their_progress(name, whole_groups, grouped, batches):
+def test_orders_name_every_head_once_keep_groups_together_and_tell_their_progress(name, whole_groups, sharing, batches):
     config, seen = OrderConfig(by=name, whole_groups=whole_groups, gate_steps=3, seed=5), []
-    order = order_heads(grouped, batches, config, count=4, progress=lambda done, _: seen.append(done))
-    steps = removals(grouped.config, order, whole_groups=True)
-    assert sorted(order) == sorted(flat(steps)) == sorted(all_heads(grouped.config))
-    assert not whole_groups or order == flat(steps)
+    order = order_heads(sharing, batches, config, count=4, progress=lambda done, _: seen.append(done))
+    steps = ordering.removals(sharing.config, order, whole_groups=True)
+    assert sorted(order) == sorted(ordering.flat(steps)) == sorted(all_heads(sharing.config))
+    assert not whole_groups or order == ordering.flat(steps)
     total, unit = units(config, len(batches))
     assert seen == sorted(seen)
     assert name == "random" or seen[-1] == total
     assert unit == ("step" if name == "subset" else "batch")
     if name in ("subset", "random"):
-        assert order == order_heads(grouped, batches, config, count=4), "seeded"
+        assert order == order_heads(sharing, batches, config, count=4), "seeded"
     if whole_groups and name in ("importance", "hies"):
-        values = headjax.score_heads(grouped, batches).score(name)
+        values = headjax.score_heads(sharing, batches).score(name)
         sums = [sum(values[head] for head in group) for group in steps]
         assert sums == sorted(sums)
 
 
-def test_groups_cost_together(grouped, batches):
+def test_groups_cost_together(sharing, batches):
     """Ablation of a group is not the sum over its heads."""
-    groups = key_value_groups(grouped.config)
-    ablated = headjax.ablate(grouped, batches, "group", heads=[group[0] for group in groups])
+    groups = ordering.key_value_groups(sharing.config)
+    ablated = headjax.ablate(sharing, batches, "group", heads=[group[0] for group in groups])
     effects = ablated.effects()
     for group in groups:
-        gated = headjax.gated(grouped, dict.fromkeys(group, 0.0))
+        gated = headjax.gated(sharing, dict.fromkeys(group, 0.0))
         losses = [gated.loss(batch) for batch in batches]
         loss = sum(float(each.total.sum()) for each in losses) / sum(float(each.weight.sum()) for each in losses)
         assert effects[group[0]] == close_to(loss - ablated.mean(), sums=8 * tiny.SUMS)
+
+
+def grouped(num_heads=4, kv_heads=2, **fields):
+    return tiny.layer(tiny.grouped(num_heads, kv_heads, 4, **fields))
+
+
+GROUPED = tiny.decoder_config(grouped(), grouped())
+
+
+def heads(*names):
+    return tuple(HeadId.parse(f"decoder/{name}") for name in names)
+
+
+def in_encoder(*steps):
+    return tuple(tuple(HeadId.parse(f"encoder/{name}") for name in step) for step in steps)
+
+
+ORDER = heads("1/3", "0/1", "1/0", "0/3", "0/2", "1/1", "1/2", "0/0")
+
+
+def test_groups_are_the_heads_of_one_key():
+    assert ordering.key_value_groups(GROUPED)[1] == heads("0/2", "0/3")
+    uneven = tiny.decoder_config(tiny.layer(), grouped(3, 2, kv_index=(0, 1, 0)))
+    assert [len(group) for group in ordering.key_value_groups(uneven)] == [1, 1, 1, 1, 2, 1]
+    assert ordering.key_value_groups(uneven, ["cross"]) == ()
+    inside = Kind(CompressedAttention, inner=tiny.grouped(4, 2, 4), rank=4)
+    assert inside.groups == (0, 0, 1, 1)
+
+
+def test_groups_are_ordered_by_their_sum():
+    values = dict(zip(all_heads(GROUPED), [1.0, 5.0, 2.0, 2.0, 0.0, 9.0, 3.0, 0.5], strict=True))
+    assert ordering.removals(GROUPED, ordering.by_groups(GROUPED, values), whole_groups=True) == (
+        heads("1/2", "1/3"),
+        heads("0/2", "0/3"),
+        heads("0/0", "0/1"),
+        heads("1/0", "1/1"),
+    )
+    assert ordering.removals(GROUPED, ORDER, whole_groups=True)[0] == heads("1/3", "1/2")
+
+
+def test_a_share_is_whole_groups_by_the_places_of_their_heads():
+    assert ordering.part(GROUPED, ORDER, 0.25) == heads("1/2", "1/3")
+    assert ordering.part(GROUPED, map(str, ORDER), 0.5) == heads("1/2", "1/3", "0/2", "0/3")
+    with pytest.warns(UserWarning, match=r"^share: 2 heads go, not 3: .* 2 heads, since KV groups .*decoder/"):
+        ordering.part(GROUPED, ORDER, 0.4)
+    with pytest.warns(UserWarning, match=r"^share: 2 heads go, not 8: the order names no others"):
+        ordering.part(GROUPED, ORDER[:2], 1.0)
+    with pytest.raises(HeadjaxError, match="share: must be between 0 and 1"):
+        ordering.part(GROUPED, ORDER, 25)
+
+
+def test_layers_that_share_their_parameters_lose_a_head_together():
+    """By the mean of its places, one for each layer; of a whole group the first place in a layer counts."""
+    config = encoder("albert", num_layers=2, **grouped())
+    order = tuple(dataclasses.replace(head, stack="encoder") for head in ORDER)
+    steps, whole = ordering.removals(config, order), ordering.removals(config, order, whole_groups=True)
+    assert steps == in_encoder(["1/3", "0/3"], ["0/1", "1/1"], ["1/0", "0/0"], ["0/2", "1/2"])
+    assert whole == in_encoder(["1/3", "0/3", "0/2", "1/2"], ["0/1", "1/0", "1/1", "0/0"])
+    assert ordering.removals(GROUPED, ORDER) == tuple((head,) for head in ORDER)
+    assert len(ordering.steps_within_minimum(config, steps, 1)) == 3
+
+
+def test_one_head_of_every_group_of_every_layer():
+    assert ordering.uniform_steps(GROUPED, ORDER) == (heads("0/1", "0/3", "1/0", "1/3"),)
+    left = prune(tiny.model(GROUPED), ordering.uniform_steps(GROUPED, ORDER)[0]).config
+    layers = [attention.replace(head_ids=None) for attention in left.attention]
+    assert layers == [Kind(GroupedAttention, num_heads=2, kv_heads=2, head_dim=4)] * 2
+
+
+def test_one_group_of_every_layer():
+    (step,) = ordering.uniform_steps(GROUPED, ORDER, whole_groups=True)
+    assert set(step) == set(heads("0/2", "0/3", "1/2", "1/3"))
+    model = prune(tiny.model(GROUPED), step)
+    for attention in model.config.attention:
+        assert attention.replace(head_ids=None) == Kind(GroupedAttention, num_heads=2, kv_heads=1, head_dim=4)
+    assert model.num_parameters == tiny.model(GROUPED).num_parameters - 2 * 4 * 16 * (2 + 1 + 1 + 2)
+
+
+def test_heads_with_their_own_keys_go_one_by_one_and_one_stays():
+    config = tiny.decoder_config()
+    order = all_heads(config)[::-1]
+    steps = ordering.uniform_steps(config, order)
+    assert steps == ordering.uniform_steps(config, order, whole_groups=True)
+    assert ordering.ends(steps) == (0, 2, 4, 6)
+    assert ordering.flat(steps)[:2] == heads("0/3", "1/3")
+    assert ordering.ends(ordering.steps_within_minimum(config, steps, 3)) == (0, 2)
+
+
+def test_layers_that_share_a_position_bias_lose_the_same_heads():
+    config = translation(position_bias=RelativeBuckets(num_heads=4))
+    order = tuple(
+        HeadId("encoder", 1, 3 - head.head) if head.stack == "encoder" and head.layer else head
+        for head in all_heads(config, ["encoder"])
+    )
+    first, *_ = ordering.uniform_steps(config, order)
+    assert len({head.head for head in first}) == 1
+    apart, *_ = ordering.uniform_steps(dataclasses.replace(config, position_bias=None), order)
+    assert [str(head) for head in apart] == ["encoder/0/0", "encoder/1/3"]

@@ -1,3 +1,6 @@
+"""Heads that are removed, and other changes of the layers of a model."""
+
+import functools
 import itertools
 
 import hypothesis
@@ -12,7 +15,7 @@ from headjax.core.kind import Kind
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.program import gated
 from headjax.heads.pruning import percent_steps, prune
-from headjax.heads.surgery import map_attention
+from headjax.heads.surgery import config_after, map_attention
 from headjax.nn import CollaborativeAttention, NoHeadsAttention
 from headjax.nn.collaborative import Concatenate
 from tests import tiny
@@ -64,12 +67,6 @@ def test_order_does_not_matter_and_numbers_stay_original(model):
         prune(results[0], [first])
 
 
-def test_parameters_freed_are_those_of_the_heads(model):
-    width, head_dim = tiny.WIDTH, 4
-    freed = model.num_parameters - prune(model, ["decoder/0/1"]).num_parameters
-    assert freed == 3 * (width * head_dim + head_dim) + head_dim * width
-
-
 def test_pruning_nothing_is_the_same_model(model):
     assert prune(model, []) is model
 
@@ -106,3 +103,54 @@ def test_dimensions_that_only_removed_heads_read_go_with_them(shared):
 def test_steps_are_those_of_the_original():
     steps = [7, 14, 21, 28, 36, 43, 50, 57, 64, 72, 79, 86, 93, 100, 108, 115, 122, 129, 136, 144]
     assert percent_steps(144) == steps
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    layers = (tiny.layer(), tiny.layer(), tiny.layer(tiny.collaborative()))
+    return tiny.model(tiny.decoder_config(*layers)).replace(history=({"action": "train"},), tokenizer="tokens")
+
+
+def test_the_identity_changes_nothing(mixed):
+    same = map_attention(mixed, lambda found: found.module)
+    assert same.config == mixed.config
+    assert same.history == mixed.history
+    assert same.tokenizer == "tokens"
+    jax.tree.map(np.testing.assert_array_equal, same.params, mixed.params)
+
+
+def test_only_the_chosen_layers_are_visited_and_runs_are_formed_anew(mixed):
+    visited = []
+
+    def rescale(found):
+        visited.append((found.stack, found.layer))
+        params = found.params | {"query": found.params["query"] / 4.0}
+        return found.module.like(found.config.replace(scale=2.0), params)
+
+    changed = map_attention(mixed, rescale, stacks=["decoder"], layers=[1])
+    assert visited == [("decoder", 1)]
+    groups = [group.name for group in changed.config.stacks()["decoder"].groups]
+    assert groups == ["layers_0_0", "layers_1_1", "layers_2_2"]
+    batch = tiny.tokens()
+    # head_dim 4: scale 1/2 became 2, and queries without bias a quarter as large.
+    zero = jax.numpy.zeros((4, 4))
+    without_bias = map_attention(mixed, lambda found: found.holding(found.params | {"query_bias": zero}), layers=[1])
+    expected = without_bias(batch).logits
+    got = map_attention(without_bias, rescale, layers=[1])(batch).logits
+    assert_close(got, expected, sums=tiny.SUMS)
+
+
+def test_what_does_not_change_is_shared(mixed):
+    """A layer that a change leaves alone, and the other sub-layers of changed ones, keep the very same arrays."""
+    pruned = prune(mixed, ["decoder/0/1", "decoder/1/1"])
+    assert "layers_0_1" in pruned.params["decoder"]
+    old, new = mixed.params["decoder"], pruned.params["decoder"]
+    assert new["layers_0_1"]["feed_forward"]["up"] is old["layers_0_1"]["feed_forward"]["up"]
+    assert new["layers_2_2"]["attention"]["query"] is old["layers_2_2"]["attention"]["query"]
+    assert pruned.params["embeddings"]["token"] is mixed.params["embeddings"]["token"]
+
+
+def test_a_surgery_of_shapes_gives_the_architecture(mixed):
+    fewer = functools.partial(map_attention, change=lambda found: found.module.keep_heads([1, 2]))
+    layers = config_after(mixed.config, fewer)
+    assert [layer.attention.ids for layer in layers.stacks()["decoder"].layers] == [(1, 2)] * 3

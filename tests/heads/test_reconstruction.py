@@ -58,26 +58,6 @@ def test_what_the_kept_heads_can_write_is_restored(residual):
     assert (found.examples, found.tokens) == (32, int(MASK.sum()) * 2)
 
 
-def test_the_first_layer_is_numpys_least_squares(model):
-    """On contexts and outputs collected by a probe."""
-
-    def seen(probe):
-        return probe.attended.context, probe.module.combine(probe.attended.context)
-
-    present = MASK.astype(bool)
-    contexts, targets = [], []
-    for batch in BATCHES:
-        context, output = model(batch, probe=seen).probes["decoder"][0]
-        contexts.append(np.asarray(context, np.float64)[present].reshape(-1, 16))
-        targets.append(np.asarray(output, np.float64)[present])
-    x = np.concatenate([np.concatenate(contexts)[:, :12], np.ones((int(present.sum()) * 2, 1))], axis=1)
-    expected = np.linalg.lstsq(x, np.concatenate(targets), rcond=None)[0]
-    found = reconstruct(model, BATCHES, REMOVED, ridges=(1e-9,))
-    (weights, *_) = found.model.config.stacks()["decoder"].unstack(found.model.params["decoder"])
-    np.testing.assert_allclose(weights["attention"]["output"]["kernel"].reshape(12, 16), expected[:12], atol=2e-3)
-    np.testing.assert_allclose(weights["attention"]["output"]["bias"], expected[12], atol=2e-3)
-
-
 def t5():
     attention = tiny.multi_head(3, scale=1.0, projection_bias=False, output_bias=False)
     labels = np.random.default_rng(0).integers(1, tiny.VOCABULARY, (16, 10))

@@ -2,15 +2,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import headjax
 from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.scores import DESCRIPTIONS, hies
+from headjax.heads.scoring import DESCRIPTIONS, hies
 from headjax.nn.module import NoHeadsAttention
-from headjax.nn.projections import HeadOutput
 from tests import tiny
 from tests.closeness import assert_numbers_close, close_to
 
@@ -24,50 +21,6 @@ def test_importance_is_the_finite_difference_of_each_examples_loss(model, batche
         slopes = np.asarray(up - down) / (2 * step)
         assert found.score("importance")[head] == pytest.approx(np.abs(slopes).mean(), abs=5e-3, rel=2e-2)
         assert found.score("fisher")[head] == pytest.approx(np.square(slopes).sum(), abs=5e-3, rel=5e-2)
-
-
-class ByPosition(HeadOutput):
-    """W_O whose heads have a gate at every position, `[query, heads]`."""
-
-    def __call__(self, contexts):
-        heads = contexts.reshape(*contexts.shape[:-1], self.gate.shape[-1], -1)
-        return super().__call__((heads * self.gate[...][None, :, :, None]).reshape(contexts.shape))
-
-
-class Gate(nnx.Variable):
-    """Gates by position."""
-
-
-def by_position(model, single):
-    """Gradients of one example's loss in a gate for every layer, position and head: `[query, heads]` by layer."""
-    copy, length = nnx.clone(model), single["input_ids"].shape[1]
-    for group, layers in (("layers_0_1", 2), ("layers_2_2", 1)):
-        output = getattr(copy.decoder, group).attention.output
-        output.__class__, output.gate = ByPosition, Gate(jnp.ones((layers, length, output.kernel.shape[1])))
-    graph, gates, rest = nnx.split(copy, Gate, ...)
-    gradient = jax.jit(jax.grad(lambda gates: nnx.merge(graph, gates, rest).loss(single).total.sum()))(gates)
-    return [layer for stacked in jax.tree.leaves(gradient) for layer in np.asarray(stacked)]
-
-
-def test_every_definition_equals_a_loop_over_single_examples(model, batches, scores):
-    singles = [
-        {"input_ids": given["input_ids"][i : i + 1, :length]}  # no padding at all
-        for given in batches
-        for i, length in enumerate(given["attention_mask"].sum(axis=1))
-    ]
-    by_single = [by_position(model, single) for single in singles]
-    tokens = sum(single["input_ids"].size for single in singles)
-    for layer, gradients in enumerate(zip(*by_single, strict=True)):
-        by_example = np.stack([gradient.sum(axis=0) for gradient in gradients])
-        expected = {
-            "importance": np.abs(by_example).mean(axis=0),
-            "importance_token": sum(np.abs(gradient).sum(axis=0) for gradient in gradients) / tokens,
-            "fisher": np.square(by_example).sum(axis=0),
-        }
-        for name, values in expected.items():
-            found = {head: value for head, value in scores.score(name).items() if head.layer == layer}
-            assert_numbers_close(found, dict(zip(found, values, strict=True)), sums=2 * tiny.SUMS, name=name)
-    assert scores.examples == 8
 
 
 def test_statistics_are_means_over_tokens(model, batches, scores):
@@ -90,15 +43,6 @@ def test_filler_examples_and_what_stands_in_padding_change_nothing(model, batche
             halves.append({"attention_mask": mask, "input_ids": np.where(mask == 1, given["input_ids"], 7)})
     got = headjax.score_heads(model, halves)
     assert (got.examples, got.loss) == (scores.examples, close_to(scores.loss, sums=tiny.SUMS))
-    for name in DESCRIPTIONS:
-        assert_numbers_close(got.score(name), scores.score(name), sums=2 * tiny.SUMS, name=name)
-
-
-def test_batches_sharded_over_a_mesh_give_the_same_scores(model, batches, scores):
-    mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
-    sharding = NamedSharding(mesh, PartitionSpec("data"))
-    replicated = model.replace(params=jax.device_put(model.params, NamedSharding(mesh, PartitionSpec())))
-    got = headjax.score_heads(replicated, [jax.device_put(dict(given), sharding) for given in batches])
     for name in DESCRIPTIONS:
         assert_numbers_close(got.score(name), scores.score(name), sums=2 * tiny.SUMS, name=name)
 

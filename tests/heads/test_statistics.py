@@ -1,20 +1,20 @@
+"""Where heads attend: entropy, distance, and roles."""
+
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from headjax.core.errors import KernelError
 from headjax.heads import statistics
-from headjax.heads.statistics import Pattern, sum_over
-from headjax.nn import Mask
+from headjax.heads.head_id import HeadId
+from headjax.heads.statistics import ROLES, Pattern, _role_counts, head_roles, sum_over
+from headjax.heads.surgery import map_attention
+from headjax.nn import Attended, Mask
+from headjax.nn.passes import Probe
 from tests import tiny
 from tests.closeness import assert_close
-
-ATTENTION = tiny.multi_head(num_heads=2, head_dim=3)
-PARAMS = tiny.model(tiny.decoder_config(tiny.layer(ATTENTION))).params["decoder"]["layers_0_0"]["attention"]
-PARAMS = jax.tree.map(lambda array: array[0], PARAMS)
 
 SUMS = 4
 """Terms of the longest way: a sum over 4 keys."""
@@ -66,3 +66,68 @@ def test_sums_are_taken_in_float64_on_the_host():
     assert total["a"].dtype == np.float64
     assert float(total["a"]) == 2**24 + 1
     assert seen == [(0, 2.0**24), (1, 1.0)]
+
+
+def counts(weights, **fields):
+    weights = jnp.asarray(weights, jnp.float32)[None]
+    context = jnp.zeros((1, weights.shape[2], weights.shape[1], 1))
+    seen = Probe(
+        "attention", None, context, Attended(context, weights), **({"mask": None, "query_mask": None} | fields)
+    )
+    hits, possible = _role_counts(seen)
+    return dict(zip(ROLES, np.asarray(hits)[:, 0].tolist(), strict=True)), dict(
+        zip(ROLES, possible.tolist(), strict=True)
+    )
+
+
+PREVIOUS = np.eye(4, k=-1)
+PREVIOUS[0, 2] = 1.0
+
+
+def test_counts_of_a_head_that_looks_back():
+    hits, possible = counts(PREVIOUS[None])
+    assert hits == {"previous": 3, "self": 0, "next": 0, "first": 1}
+    assert possible == {"previous": 3, "self": 4, "next": 3, "first": 4}
+
+
+def test_queries_without_a_choice_and_padding_are_left_out():
+    causal = np.eye(4, k=-1)
+    causal[0, 0] = 1.0
+    hits, possible = counts(causal[None], mask=Mask(causal=True), query_mask=jnp.array([[True, True, True, False]]))
+    assert hits == {"previous": 2, "self": 0, "next": 0, "first": 1}
+    assert possible == {"previous": 2, "self": 2, "next": 0, "first": 2}
+
+
+def test_the_first_key_is_that_of_the_first_token():
+    """Behind padding, and in every packed example."""
+    back, present = np.tile(np.eye(4)[1], (4, 1)), jnp.array([[False, True, True, True]])
+    hits, possible = counts(back[None], mask=Mask(causal=True, keys=present), query_mask=present)
+    assert hits == {"previous": 1, "self": 0, "next": 0, "first": 2}
+    assert possible == {"previous": 2, "self": 2, "next": 0, "first": 2}
+    packed = jnp.array([[1, 1, 2, 2]])
+    mask = Mask(causal=True, query_segments=packed, key_segments=packed)
+    hits, possible = counts(np.eye(4)[[0, 0, 2, 2]][None], mask=mask)
+    assert (hits["first"], possible["first"]) == (2, 2)
+
+
+def test_a_head_made_to_look_at_itself_has_that_role():
+    """Keys equal to queries, scaled up: with nearly orthogonal tokens the diagonal wins."""
+    config = tiny.decoder_config(
+        tiny.layer(tiny.multi_head(2, 16)),
+        tiny.layer(tiny.no_heads()),
+    )
+
+    def look_at_self(found):
+        params = found.params
+        query = params["query"].at[:, 1].set(8.0 * jnp.eye(16))
+        key = params["key"].at[:, 1].set(8.0 * jnp.eye(16))
+        biases = {name: params[name].at[1].set(0.0) for name in ("query_bias", "key_bias")}
+        return found.holding({"query": query, "key": key} | biases)
+
+    model = map_attention(tiny.model(config), look_at_self, layers=[0])
+    mask = {"attention_mask": np.ones((4, 10), np.int32)}
+    roles = head_roles(model, [tiny.tokens(4, 10, 0) | mask, tiny.tokens(4, 10, 1) | mask])
+    assert {head.layer for head in roles} == {0}
+    assert roles[HeadId("decoder", 0, 1)].role == "self"
+    assert roles[HeadId("decoder", 0, 0)].role is None
+    assert np.isnan(roles[HeadId("decoder", 0, 0)].shares["next"])

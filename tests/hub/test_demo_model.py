@@ -6,7 +6,7 @@ import re
 import pytest
 
 import headjax
-from headjax.heads.ordering import by_scores, random_order
+from headjax.heads.ordering import by_score, random_order
 from headjax.hub.importing import DEMO
 
 CARD = (DEMO / "README.md").read_text()
@@ -37,7 +37,7 @@ def test_it_beats_trigram_counts_and_importance_tells_which_heads_it_needs():
     def loss(removed):
         return headjax.evaluate_task(headjax.gated(model, dict.fromkeys(removed, 0.0)), task, BLOCKS)["loss"]
 
-    order = by_scores(headjax.score_heads(model, task.sample(64, 8), statistics=()), "importance_layer")
+    order = by_score(headjax.score_heads(model, task.sample(64, 8), statistics=()).score("importance_layer"))
     half, whole = len(order) // 2, found.metrics["loss"]
     at_random = [loss(random_order(headjax.all_heads(model.config), seed)[:half]) for seed in range(3)]
     assert loss(order) > 1.3 * whole

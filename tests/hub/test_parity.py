@@ -12,9 +12,8 @@ import pytest
 
 from headjax.cli import main
 from headjax.core.errors import ConfigError
-from headjax.heads.groups import uniform_steps
 from headjax.heads.head_id import all_heads
-from headjax.heads.ordering import random_order
+from headjax.heads.ordering import random_order, uniform_steps
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.generation import generate

@@ -16,8 +16,8 @@ from headjax import HeadId, HeadjaxError
 from headjax.core.errors import ParameterError
 from headjax.core.modules import arrays
 from headjax.core.tensors import flatten
-from headjax.heads import ablating as ablation
-from headjax.heads.scores import GRADIENT_SCORES
+from headjax.heads import ablation
+from headjax.heads.scoring import GRADIENT_SCORES
 from tests import tiny
 from tests.closeness import assert_close, assert_numbers_close, close_to
 from tests.sites import houses

@@ -8,7 +8,7 @@ from tokenizers import models
 from headjax.core.errors import ConfigError, DataError
 from headjax.data.task import TaskData
 from headjax.evaluation.task import evaluate
-from headjax.heads.ablating import ablate
+from headjax.heads.ablation import ablate
 from headjax.heads.scoring import score_heads
 from headjax.models.generation import generate
 from headjax.models.tasks import Classification, MaskedLanguageModel, Regression, TokenClassification

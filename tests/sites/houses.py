@@ -203,6 +203,13 @@ def scaled(model: nnx.Module, gates: dict[str, Any]) -> nnx.Module:
     return copy
 
 
+def evaluated(model: nnx.Module, batch: Any) -> jax.Array:
+    """A model's output in evaluation mode."""
+    copy: Any = nnx.clone(model)
+    copy.eval()
+    return copy(batch["x"])
+
+
 def snapshot(model: nnx.Module) -> tuple[Any, dict[Any, Any], list[type]]:
     """All that a model is: structure, arrays and classes."""
     graph, state = nnx.split(model)

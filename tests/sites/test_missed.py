@@ -1,10 +1,7 @@
 """Attention that is not recognised is named; what is no attention, and what is recognised, is passed over."""
 
-import warnings
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import linen, nnx
 
@@ -88,18 +85,6 @@ class StateSpace(nnx.Module):
         return self.out_proj(mixed * jax.nn.silu(value))
 
 
-class Convolution(nnx.Module):
-    """A gated short convolution."""
-
-    def __init__(self, rngs):
-        self.in_proj, self.out_proj = nnx.Linear(WIDTH, 3 * WIDTH, rngs=rngs), nnx.Linear(WIDTH, WIDTH, rngs=rngs)
-        self.conv = nnx.Conv(WIDTH, WIDTH, (3,), feature_group_count=WIDTH, rngs=rngs)
-
-    def __call__(self, x):
-        before, after, x = jnp.split(self.in_proj(x), 3, axis=-1)
-        return self.out_proj(after * self.conv(before * x))
-
-
 class Linear(nnx.Module):
     """Linear attention: no softmax over keys, and nothing that could be removed head by head."""
 
@@ -167,20 +152,10 @@ def test_layers_are_named_without_a_batch():
         headjax.attention_sites(mixed(Raw), strict=True)
 
 
-@pytest.mark.parametrize("attention", [StateSpace, Convolution, Linear, Experts, houses.EinsumAttention])
+@pytest.mark.parametrize("attention", [StateSpace, Linear, Experts, houses.EinsumAttention])
 def test_hybrids_are_whole(attention):
     headjax.score_heads(mixed(attention), BATCHES, loss=loss, strict=True)
     headjax.attention_sites(mixed(attention), strict=True)
-
-
-@pytest.mark.parametrize("name", HOUSES)
-def test_models_whose_layers_are_all_known_are_whole(name):
-    headjax.score_heads(HOUSES[name](), BATCHES, loss=loss, strict=True)
-
-
-def test_a_registered_layer_is_known():
-    headjax.register_attention(Odd, odd_view)
-    assert len(headjax.score_heads(mixed(Odd), BATCHES, loss=loss, strict=True).score("importance")) == 2 * HEADS
 
 
 def test_attention_outside_of_every_module_is_named():
@@ -212,19 +187,6 @@ def test_layers_of_a_tree_that_are_no_sites_are_named():
         headjax.score_heads((model.apply, params, first), BATCHES, loss=loss)
     assert len(caught) == 1
 
-    def anonymous(params, x):  # without scopes, as in Equinox
-        q, k = (jnp.einsum("btd,dnh->btnh", x, params[name]) for name in ("q", "k"))
-        weights = jax.nn.softmax(jnp.einsum("btnh,bsnh->bnts", q, k))
-        context = jnp.einsum("bnts,bsnh->btnh", weights, q)
-        x = x + jnp.einsum("btnh,nhd->btd", context, params["o"])
-        return (jax.nn.softmax(x @ jnp.swapaxes(x, 1, 2)) @ x).mean(1)[:, :3]
-
-    drawn = np.random.default_rng(0).normal
-    tree = {name: drawn(size=(WIDTH, HEADS, 2)).astype(np.float32) for name in ("q", "k")}
-    tree["o"] = drawn(size=(HEADS, 2, WIDTH)).astype(np.float32)
-    with pytest.warns(UserWarning, match="the function is not"):
-        headjax.score_heads((anonymous, tree, {"attn": ("o", 0)}), BATCHES, loss=loss)
-
 
 def adapted(places, linear, seed=2):
     """Flat attention with low-rank matrices that are not 0 in some projections of the upper layer."""
@@ -249,7 +211,6 @@ def test_heads_are_cut_from_the_sum_of_a_weight_and_its_low_rank_matrix(places, 
     scores = headjax.score_heads(model, BATCHES, loss=loss, strict=True)
     assert len(scores.score("importance")) == 2 * HEADS
     removed = [HeadId("layers.*.attn", 1, 0), HeadId("layers.*.attn", 1, 2)]
-    effect = headjax.ablate(model, BATCHES, loss=loss, heads=removed[:1])
     pruned = headjax.prune(model, removed)
     for one in (model, pruned):
         one.eval()
@@ -267,25 +228,8 @@ def test_heads_are_cut_from_the_sum_of_a_weight_and_its_low_rank_matrix(places, 
     for name in ("importance", "fisher"):
         found, other = (list(one.score(name).values()) for one in (scores, expected))
         assert_close(found, other, sums=4 * SUMS)
-    other = headjax.ablate(merged, BATCHES, loss=loss, heads=removed[:1])
-    assert_close(list(effect.effects().values()), list(other.effects().values()), sums=SUMS, scale=1.0)
     found = headjax.attention_sites(pruned)
     assert [site.heads for site in found] == [HEADS, HEADS - 2]
-
-
-def test_an_output_with_a_low_rank_matrix_is_refitted():
-    x = np.random.default_rng(0).normal(size=(16, 5, WIDTH)).astype(np.float32)
-    calibration = [{"x": x[:8], "y": np.zeros(8, np.int32)}, {"x": x[8:], "y": np.zeros(8, np.int32)}]
-    model = adapted(["wo"], False)
-    removed = ["layers.1.attn/0", "layers.1.attn/1"]
-    found = headjax.reconstruct(model, calibration, removed, loss=loss)
-    model.eval()
-
-    def error(other):
-        other.eval()
-        return float(np.square(np.asarray(other.hidden(x)) - np.asarray(model.hidden(x))).mean())
-
-    assert error(found.model) < 0.9 * error(headjax.prune(model, removed))
 
 
 def test_a_low_rank_matrix_of_another_kind_is_refused_by_name():
@@ -293,11 +237,3 @@ def test_a_low_rank_matrix_of_another_kind_is_refused_by_name():
     model.layers[1].attn.wo.kernel_lora_a = nnx.LoRAParam(jnp.zeros((HEADS * SIZE, 2)))  # as Qwix has them
     with pytest.raises(HeadjaxError, match="kernel_lora_a"):
         headjax.prune(model, ["layers.1.attn/0", "layers.1.attn/2"])
-
-
-def test_nothing_is_said_of_a_headjax_model():
-    model = headjax.demo_model()
-    batch = headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        headjax.score_heads(model, [batch], strict=True)

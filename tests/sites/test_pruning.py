@@ -17,7 +17,7 @@ from headjax.heads.site import without
 from tests.closeness import assert_close
 from tests.selected import first
 from tests.sites import houses
-from tests.sites.houses import HEADS, HOUSES, SUMS, WIDTH, batches, scaled, snapshot, trained
+from tests.sites.houses import HEADS, HOUSES, SUMS, WIDTH, batches, evaluated, scaled, snapshot, trained
 
 BATCH = batches(1)[0]
 
@@ -33,12 +33,6 @@ REMOVED = {
     "own": ["layers.0.attn/0", "layers.1.attn/2", "layers.1.attn/3"],
     "scanned_own": [f"layers.attn.{head}" for head in ("0/0", "0/1", "1/2", "1/3", "2/0", "2/1")],
 }
-
-
-def evaluated(model):
-    copy = nnx.clone(model)
-    copy.eval()
-    return copy(BATCH["x"])
 
 
 def heads_of(model):
@@ -60,7 +54,7 @@ def test_a_pruned_model_equals_the_gated_one(name):
     assert parameters_of(pruned) < parameters_of(model)
     expected = scaled(model, gates)(BATCH["x"])
     sums, kind = (1, jnp.bfloat16) if name == "bf16" else (SUMS, np.float32)
-    assert_close(evaluated(pruned), expected, sums=sums, dtype=kind)
+    assert_close(evaluated(pruned, BATCH), expected, sums=sums, dtype=kind)
     assert heads_of(pruned) == [head for head in heads_of(model) if head not in REMOVED[name]]
     assert all((before[1][path] == array).all() for path, array in snapshot(model)[1].items())
     assert snapshot(model)[0] == before[0]
@@ -112,7 +106,7 @@ def test_a_pruned_model_trains_and_saves(tmp_path):
     target = nnx.state(again, nnx.Param)
     nnx.replace_by_pure_dict(target, restored)
     nnx.update(again, target)
-    assert (evaluated(again) == evaluated(pruned)).all()
+    assert (evaluated(again, BATCH) == evaluated(pruned, BATCH)).all()
 
 
 def test_decoding_with_the_cache_of_the_class():
@@ -161,7 +155,7 @@ def test_a_share_is_taken_in_numbers_that_the_code_holds(name):
         assert len(gone) <= share * len(heads)
         assert [str(one.message).partition(":")[0] for one in caught] == ["share"] * (len(gone) < share * len(heads))
         gates = without(headjax.attention_sites(model), map(HeadId.parse, gone))
-        assert_close(evaluated(pruned), scaled(model, gates)(BATCH["x"]), sums=SUMS)
+        assert_close(evaluated(pruned, BATCH), scaled(model, gates)(BATCH["x"]), sums=SUMS)
         went.append(len(gone))
         sizes.append(parameters_of(pruned))
     assert went == sorted(went)

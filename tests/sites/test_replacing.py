@@ -8,13 +8,11 @@ from flax import nnx
 
 import headjax
 from headjax import HeadId, HeadjaxError
-from headjax.heads import discovery, replacing
 from headjax.heads.site import without
-from headjax.nn import RotaryInterleaved
 from tests.closeness import assert_close
 from tests.selected import first
 from tests.sites import houses
-from tests.sites.houses import HEADS, HOUSES, SIZE, SUMS, WIDTH, batches, loss, scaled, snapshot, trained
+from tests.sites.houses import HEADS, HOUSES, SIZE, SUMS, WIDTH, batches, evaluated, loss, scaled, snapshot, trained
 
 BATCH = batches(1)[0]
 
@@ -23,18 +21,12 @@ def grouped(rngs):
     return houses.flax_attention(rngs, num_kv_heads=2)
 
 
-def evaluated(model):
-    copy = nnx.clone(model)
-    copy.eval()
-    return copy(BATCH["x"])
-
-
 @pytest.mark.parametrize("attention", [houses.flax_attention, grouped])
 def test_the_same_formulation_is_the_same_model(attention):
     model = houses.Classifier(attention)
     before = snapshot(model)
     replaced = headjax.replace_attention(model, lambda layer: layer)
-    assert_close(evaluated(replaced), evaluated(model), sums=SUMS)
+    assert_close(evaluated(replaced, BATCH), evaluated(model, BATCH), sums=SUMS)
     assert [type(layer.attn.inner).__name__ for layer in replaced.layers] == ["GroupedAttention"] * 2
     assert snapshot(model)[0] == before[0]
     some = headjax.replace_attention(model, lambda layer: layer, layers=["layers.1.attn"])
@@ -48,7 +40,7 @@ def test_other_formulations_run_and_train(to):
     model = HOUSES["flax"]()
     replaced = headjax.replace_attention(model, to)
     if to.startswith("collaborative"):  # at full rank
-        assert_close(evaluated(replaced), evaluated(model), sums=8 * SUMS)
+        assert_close(evaluated(replaced, BATCH), evaluated(model, BATCH), sums=8 * SUMS)
     losses = trained(replaced, BATCH, 10)
     assert losses[-1] < 0.8 * losses[0]
     assert len(headjax.score_heads(replaced, [BATCH], loss=loss).score("importance")) == 2 * HEADS
@@ -58,7 +50,7 @@ def test_groups_may_be_unequal():
     model = houses.Classifier(grouped)
     replaced = headjax.replace_attention(model, lambda layer: layer.keep_heads([0, 2, 3]))
     gates = without(headjax.attention_sites(model), [HeadId("layers.*.attn", layer, 1) for layer in (0, 1)])
-    assert_close(evaluated(replaced), scaled(model, gates)(BATCH["x"]), sums=SUMS)
+    assert_close(evaluated(replaced, BATCH), scaled(model, gates)(BATCH["x"]), sums=SUMS)
 
 
 def test_masks_and_memories_pass_through():
@@ -126,56 +118,6 @@ def clipped(rngs):
     layer = houses.flax_attention(rngs)
     layer.query = Clipped(WIDTH, (HEADS, SIZE), rngs=rngs)
     return layer
-
-
-class Rotating(nnx.MultiHeadAttention):
-    """Attention that turns neighbouring dimensions of queries and keys by positions, which it is called with."""
-
-    def __call__(self, x, positions):
-        def attend(query, key, value, **options):
-            angles = jnp.einsum("bt,i->bti", positions, 100.0 ** (-jnp.arange(0, 4, 2) / 4))[:, :, None]
-            query, key = (self.turned(array, angles) for array in (query, key))
-            return nnx.dot_product_attention(query, key, value, **options)
-
-        self.attention_fn = attend
-        return super().__call__(x)
-
-    def turned(self, x, angles):
-        turned = (x[..., ::2] + 1j * x[..., 1::2]) * jnp.exp(1j * angles)
-        return jnp.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
-
-
-class RotatingAdapter(headjax.AttentionAdapter):
-    """Rotary embeddings of headjax in its place."""
-
-    @classmethod
-    def inner_of(cls, layer, site):
-        names = {"query": layer.query, "key": layer.key, "value": layer.value}
-        params = {name: projection.kernel[...] for name, projection in names.items()}
-        params |= {f"{name}_bias": projection.bias[...] for name, projection in names.items()}
-        params["output"] = {"kernel": layer.out.kernel[...], "bias": layer.out.bias[...]}
-        sizes = {"num_heads": site.heads, "kv_heads": site.kv_heads, "head_dim": site.head_dim}
-        sizes |= {"projection_bias": True, "output_bias": True}
-        return headjax.GroupedAttention(WIDTH, params=params, rotary=RotaryInterleaved(base=100.0), **sizes)
-
-    def __call__(self, x, positions):
-        return self.inner(x, positions=positions)
-
-
-def test_a_class_with_rotary_embeddings_is_replaced_by_an_adapter_of_its_own(monkeypatch):
-    monkeypatch.setattr(discovery, "ADAPTERS", {})
-    monkeypatch.setattr(replacing, "ADAPTERS", discovery.ADAPTERS)
-    normal = nnx.initializers.normal(0.3)
-    layer = Rotating(HEADS, WIDTH, HEADS * 4, num_kv_heads=2, decode=False, bias_init=normal, rngs=nnx.Rngs(0))
-    with pytest.raises(HeadjaxError, match=r"register_attention\(cls, adapter=\.\.\.\)|Rotating\.__call__"):
-        headjax.replace_attention(layer, lambda own: own)
-    headjax.register_attention(Rotating, adapter=RotatingAdapter)
-    x, positions = BATCH["x"], jnp.array([[0, 1, 2, 3, 4], [3, 4, 5, 9, 10]] * 2)
-    expected = layer(x, positions)
-    np.testing.assert_allclose(headjax.replace_attention(layer, lambda own: own)(x, positions), expected, atol=1e-5)
-    assert float(jnp.abs(layer(x, jnp.zeros_like(positions)) - expected).max()) > 1e-2
-    (site,) = headjax.attention_sites(headjax.replace_attention(layer, "grouped:kv_heads=1"))
-    assert (site.path, site.heads, site.kv_heads) == ("inner", HEADS, 1)
 
 
 @pytest.mark.parametrize(

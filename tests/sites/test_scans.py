@@ -100,19 +100,6 @@ def test_gates_are_learned_and_heads_are_pruned(scan):
     assert headjax.attention_sites(pruned)[0].shape == (3, HEADS - 1)
 
 
-@pytest.mark.parametrize("removed", [(0, 0, 0), (0, 1, 2)])
-@pytest.mark.parametrize("scan", [houses.Scanned, Split, Params])
-def test_stacked_layers_of_headjax_lose_equal_numbers_of_heads(scan, removed):
-    model = scan(lambda rngs: headjax.MultiHeadAttention(houses.WIDTH, num_heads=HEADS, rngs=rngs))
-    heads = [f"layers.attn.{layer}/{head}" for layer, head in enumerate(removed)]
-    pruned = headjax.prune(model, heads)
-    gates = without(headjax.attention_sites(model), map(HeadId.parse, heads))
-    pruned.eval()
-    np.testing.assert_allclose(pruned(BATCHES[0]["x"]), scaled(model, gates)(BATCHES[0]["x"]), atol=1e-5)
-    left = {str(head) for site in headjax.attention_sites(pruned) for head in site.head_ids()}
-    assert left == {f"layers.attn.{layer}/{head}" for layer in range(3) for head in range(HEADS)} - {*heads}
-
-
 @pytest.mark.parametrize("power", [1, 2])
 def test_weight_decay_within_the_loss_sees_no_gates(power):
     def decayed(model, batch):

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax import HeadjaxError
 from headjax.heads.learned_gates import Subset
 from tests.sites import houses
 from tests.sites.houses import HOUSES, batches, loss, snapshot
@@ -47,10 +46,6 @@ def stopped(model, batch):
     raise RuntimeError("stopped inside")
 
 
-def one_for_each_position(model, batch):
-    return model.hidden(batch["x"]).sum(axis=-1)
-
-
 def overwriting(model, batch):
     """A loss that changes the model that it gets, and stops."""
     model.head.kernel.set_value(jnp.zeros_like(model.head.kernel[...]))
@@ -65,7 +60,6 @@ def overwriting(model, batch):
     [
         (stopped, RuntimeError, "stopped inside"),
         (overwriting, RuntimeError, "stopped after"),
-        (one_for_each_position, HeadjaxError, r"loss: .*\[4, 5\]"),
     ],
 )
 def test_a_loss_that_fails_leaves_the_model_as_it_was(name, function, given, error, message):
@@ -89,32 +83,6 @@ def test_what_a_loss_writes_into_its_model_is_lost(function):
     model = HOUSES["flax"]()
     before = snapshot(model)
     FUNCTIONS[function](model, counting)
-    assert_same(model, before)
-
-
-def test_heads_that_cannot_go_leave_all_the_others():
-    model = HOUSES["einsum"]()
-    before = snapshot(model)
-    with pytest.raises(HeadjaxError, match=r"layers\.1\.attn"):
-        headjax.prune(model, ["layers.0.attn/0", "layers.0.attn/1", "layers.1.attn/0"])
-    assert_same(model, before)
-
-
-def test_a_replacement_that_fails_leaves_the_model_as_it_was():
-    model = HOUSES["flax"]()
-    before = snapshot(model)
-    seen = []
-
-    def change(layer):
-        layer.query.set_value(layer.query[...] * 0.0)
-        seen.append(layer)
-        if len(seen) == 2:
-            raise RuntimeError("stopped inside")
-        return layer
-
-    with pytest.raises(RuntimeError, match="stopped inside"):
-        headjax.replace_attention(model, change)
-    assert len(seen) == 2
     assert_same(model, before)
 
 
