@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.storage.files import check_links, parse_json
-from headjax.storage.paths import is_bucket, path_of
+from headjax.storage.paths import path_of
 from headjax.tokenizers.sentencepiece import (
     BYTE_FALLBACK,
     LLAMA_FILE,
@@ -35,6 +34,13 @@ RULES: Mapping[str, Mapping[str, Any]] = {
     "marian": {"separate_vocabs": False},
 }
 """Entries of `tokenizer_config.json`, and the only values by which a file or a family's files are read."""
+
+_OWN: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(BYTE_LEVEL, (VOCABULARY, MERGES)),
+    **dict.fromkeys(BYTE_FALLBACK, (LLAMA_FILE,)),
+    "marian": MARIAN_FILES,
+}
+"""The files, all of them needed, whose meaning depends on the model's family."""
 
 FILES = (
     *(VOCABULARY_FILE, CONFIG_FILE, SPECIAL_FILE, ADDED_FILE, MODEL_FILE, WORDPIECE_FILE, VOCABULARY, MERGES),
@@ -72,10 +78,10 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
     model_type = str(_object(folder / MODEL_FILE).get("model_type", ""))
     roles = special_tokens(config, folder / CONFIG_FILE, ROLES)
     roles |= special_tokens(companion, folder / SPECIAL_FILE, ROLES)
-    whole = _is_there(folder / VOCABULARY_FILE)
+    whole = (folder / VOCABULARY_FILE).is_file()
     if whole:
         tokenizer: Tokenizer | None = Tokenizer(read_file(folder / VOCABULARY_FILE), tuple(sorted(roles.items())))
-    elif _is_there(folder / WORDPIECE_FILE):
+    elif (folder / WORDPIECE_FILE).is_file():
         _check_rules(folder, WORDPIECE_FILE, config)
         tokenizer, config = wordpiece_tokenizer(folder / WORDPIECE_FILE), {**config, "tokenizer_class": "BertTokenizer"}
     else:
@@ -110,23 +116,13 @@ def open_tokenizer(path: str) -> Tokenizer:
 
 def looked_for(family: str) -> tuple[str, ...]:
     """Return the files from which the tokenizer of a model of this `model_type` may be built."""
-    return (VOCABULARY_FILE, WORDPIECE_FILE, *_own_files(family))
-
-
-def _own_files(family: str) -> tuple[str, ...]:
-    """Return the files, all of them needed, whose meaning depends on the model's family."""
-    if family in BYTE_LEVEL:
-        return (VOCABULARY, MERGES)
-    if family in BYTE_FALLBACK:
-        return (LLAMA_FILE,)
-    return MARIAN_FILES if family == "marian" else ()
+    return (VOCABULARY_FILE, WORDPIECE_FILE, *_OWN.get(family, ()))
 
 
 def _of_family(folder: Path, family: str, config: Mapping[str, Any]) -> Tokenizer | None:
     """Return the tokenizer of the family's own files; None if one is missing."""
-    files = _own_files(family)
-    present = [_is_there(folder / name) for name in files]
-    if not files or not all(present):
+    files = _OWN.get(family, ())
+    if not files or not all((folder / name).is_file() for name in files):
         return None
     _check_rules(folder, family, config)
     if family in BYTE_LEVEL:
@@ -157,18 +153,9 @@ def _check_rules(folder: Path, kind: str, config: Mapping[str, Any]) -> None:
             raise DataError(f"{folder / CONFIG_FILE}: {asked}; save the tokenizer as {VOCABULARY_FILE}")
 
 
-def _is_there(file: Path) -> bool:
-    """Return whether there is such a file, and nothing else of its name."""
-    if file.is_file():
-        return True
-    if file.exists() or (not is_bucket(file) and os.path.islink(file)):
-        raise DataError(f"{file}: cannot be read: not a file")
-    return False
-
-
 def _object(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one without the file."""
-    if not _is_there(file):
+    if not file.is_file():
         return {}
     data = parse_json(read_file(file), str(file))
     if not isinstance(data, dict):

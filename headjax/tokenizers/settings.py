@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headjax.core.errors import DataError
-from headjax.tokenizers.sentencepiece_model import SPACE
+
+SPACE = "▁"
+"""The character that SentencePiece writes for a space."""
 
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Special tokens that a tokenizer's files may name."""
