@@ -24,15 +24,6 @@ LENGTH = 16
 """Largest number of tokens of the sequences on which an export is checked."""
 
 
-class Padding(NamedTuple):
-    """Difference between the shapes that the layout `padded` writes and those of the model."""
-
-    bytes: int
-    flops: float
-    cache_bytes_per_token: int
-    length: int
-
-
 class Exported(NamedTuple):
     """Result of an export."""
 
@@ -41,7 +32,6 @@ class Exported(NamedTuple):
     tensors: int
     bytes: int
     max_difference: float | None = None
-    padding: Padding | None = None
     bytes_before: int | None = None
     notes: tuple[str, ...] = ()
 

@@ -18,7 +18,7 @@ from headjax.core.fields import unknown_name
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import flatten
-from headjax.hub.checking import EXPORTED, ONNX, Exported, Padding, longest
+from headjax.hub.checking import EXPORTED, ONNX, Exported
 from headjax.hub.companions import declaring_tokenizer, write_companions
 from headjax.hub.families import FAMILIES
 from headjax.hub.families.entries import label_names
@@ -33,12 +33,8 @@ from headjax.hub.sentences import without_sentences
 from headjax.hub.table import InexpressibleError
 from headjax.models.config import GenerativeConfig, ModelConfig
 from headjax.models.model import Model
-from headjax.models.summary import summarize
 from headjax.storage.directories import Layout, write_directory
 from headjax.storage.paths import path_of, size_of
-
-COUNTED = 128
-"""Largest number of tokens of the example whose FLOPs the cost of padding counts."""
 
 _FORGOTTEN = ("torch_dtype", "auto_map")
 """Fields of an imported config that an export does not carry on, and neither a family's aliases."""
@@ -93,7 +89,6 @@ def to_huggingface(
         name,
         len(entries),
         sum(entry.size * entry.dtype.itemsize for entry in entries.values()),
-        padding=padding_cost(plain, written.model) if name == "padded" else None,
         bytes_before=_imported(model).get("bytes"),
         notes=_notes(model, chosen),
     )
@@ -170,12 +165,9 @@ def _notes(model: Model, family: Family) -> tuple[str, ...]:
         return ()
     if family.files():
         return (f"no class of transformers has these sizes; {MODELING} has, with trust_remote_code=True",)
-    notes = (
-        [f"a {origin} config.json cannot express this model; it is written as {family.model_type}"] if origin else []
+    return (
+        (f"a {origin} config.json cannot express this model; it is written as {family.model_type}",) if origin else ()
     )
-    if model.tokenizer is not None and family.tokenizer_class is not None:
-        notes.append(f"transformers reads its tokenizer as {family.tokenizer_class}, perhaps into other tokens")
-    return tuple(notes)
 
 
 def layout_of_export(model: Model) -> tuple[str, str]:
@@ -196,19 +188,6 @@ def layouts_after(model: Model, config: ModelConfig) -> dict[str, str]:
         return dict.fromkeys(LAYOUTS, str(error))
 
 
-def padding_cost(model: Model, padded: Model) -> Padding:
-    """Return the sizes of a padded model above those of the model itself, for an example of at most 128 tokens."""
-    length = min(COUNTED, longest(model) or COUNTED)
-    own, filled = (summarize(each.config, length) for each in (model, padded))
-    weights = [sum(array.nbytes for array in jax.tree.leaves(each.params)) for each in (model, padded)]
-    return Padding(
-        weights[1] - weights[0],
-        filled.flops / own.flops - 1.0,
-        filled.cache_bytes_per_token - own.cache_bytes_per_token,
-        own.length,
-    )
-
-
 def _families(model: Model, asked: str | Family | None = None) -> list[Family]:
     """Return the candidates: the family asked for, or all of the model's architecture, the one of origin first."""
     if asked is not None:
@@ -222,8 +201,7 @@ def _families(model: Model, asked: str | Family | None = None) -> list[Family]:
     if not fitting:
         raise InexpressibleError(f"no family has {kind_of(model.config)} models")
     origin = _imported(model).get("family")
-    foreign = model.tokenizer is not None  # of which transformers makes another one in some families: these come last
-    return sorted(fitting, key=lambda f: (f.model_type != origin, foreign and f.tokenizer_class is not None))
+    return sorted(fitting, key=lambda family: family.model_type != origin)
 
 
 def _imported(model: Model) -> Mapping[str, Any]:

@@ -74,7 +74,7 @@ class Family:
     classes: tuple[ModelClass, ...]
     config: Record
     rules: Rules
-    head_groups: tuple[tuple[str, ...], ...]
+    head_groups: tuple[tuple[str, ...], ...] = (("encoder",), ("decoder",))
     prefix: str = ""
     base: str = "Model"
     copies: Copies = ()
@@ -85,7 +85,6 @@ class Family:
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     head_shape: Callable[[int, int, int], HeadShape | None] = dividing
     standard: Callable[[HeadShape, Kind], Kind] = multi_head
-    tokenizer_class: str | None = None
     carried: tuple[str, ...] = ()
     inside: tuple[str, str] | None = None
     """`model_type` of a model that holds one of this family, and the field of its config that describes it."""

@@ -534,7 +534,7 @@ def test_a_uniformly_pruned_decoder_generates_the_same_there(case, whole_groups,
     (step,) = uniform_steps(model.config, random_order(all_heads(model.config), 3), whole_groups=whole_groups)
     smaller = prune(model, step)
     exported = to_huggingface(smaller, tmp_path / "ours")
-    assert (exported.layout, exported.padding) == ("native", None)
+    assert exported.layout == "native"
     fields = json.loads((tmp_path / "ours" / "config.json").read_text())
     size = CASES[type(theirs).__name__].get("head_dim", 4)
     shape = {"num_attention_heads": 2, "num_key_value_heads": 1 if whole_groups else 2, "head_dim": size}

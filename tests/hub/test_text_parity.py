@@ -101,7 +101,6 @@ CONVERSIONS = {
     "biased": with_biases,
     "unchanged": lambda model, batches: model,
     "grouped": lambda model, batches: convert(model, "grouped:kv_heads=1", batches=batches).model,
-    "latent": lambda model, batches: convert(model, "latent:rank=6", batches=batches).model,
 }
 
 
@@ -154,14 +153,3 @@ def test_other_families_keep_their_tokens(family, tmp_path):
     model = from_huggingface(tmp_path / "first")
     to_huggingface(model, tmp_path / "out")
     assert_tokens(model, tmp_path / "out")
-
-
-def test_a_family_that_reads_in_its_own_way_is_the_last(tmp_path):
-    """Only if asked for, with a note: texts become other tokens there."""
-    tokenizer = words_of_llama()
-    biased = model_of(CONFIGS["qwen2"] | {"vocab_size": tokenizer.largest_id + 1}).replace(tokenizer=tokenizer)
-    assert to_huggingface(biased, tmp_path / "free").family == "llama"
-    assert_text(biased, tmp_path / "free")
-    assert to_huggingface(biased, tmp_path / "asked", family="qwen2").notes
-    with pytest.raises(AssertionError, match="Once upon a time"):
-        assert_tokens(biased, tmp_path / "asked")

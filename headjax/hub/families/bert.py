@@ -46,7 +46,7 @@ _UNSUPPORTED = {
     "add_cross_attention": (False,),
     "position_embedding_type": ("absolute",),
 }
-_FAMILY = functools.partial(Family, supported=_UNSUPPORTED, head_groups=(("encoder",),))
+_FAMILY = functools.partial(Family, supported=_UNSUPPORTED)
 
 
 def _layers(count: Field, width: Field, heads: Field, hidden: Field) -> Layers:

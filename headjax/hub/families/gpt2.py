@@ -70,5 +70,4 @@ GPT2 = Family(  # Radford et al. 2019
         "scale_attn_by_inverse_layer_idx": (False,),
         "add_cross_attention": (False,),
     },
-    head_groups=(("decoder",),),
 )

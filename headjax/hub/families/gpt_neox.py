@@ -70,5 +70,4 @@ GPT_NEOX = Family(  # Black et al. 2022
     copies=(("embed_out.weight", "gpt_neox.embed_in.weight"),),
     ignored=(r"(gpt_neox\.)?layers\.[0-9]+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
     supported=CAUSAL,
-    head_groups=(("decoder",),),
 )

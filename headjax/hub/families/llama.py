@@ -116,7 +116,6 @@ def decoder_family(model_type: str, class_prefix: str, config: Record, **parts: 
         "rules": decoder_rules(NORMS),
         "copies": (("lm_head.weight", "model.embed_tokens.weight"),),
         "ignored": (r"(model\.)?layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq",),
-        "head_groups": (("decoder",),),
         "defaults": _DEFAULTS,
         "head_shape": any_size,
         "standard": grouped,
@@ -177,7 +176,6 @@ QWEN2 = decoder_family(
     "qwen2",
     "Qwen2",
     decoder_table(projection_bias=True, output_bias=False, layer_window=window(), layers=_windows),
-    tokenizer_class="Qwen2Tokenizer",
 )
 QWEN3 = decoder_family(
     "qwen3",

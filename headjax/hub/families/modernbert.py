@@ -173,7 +173,6 @@ MODERNBERT = Family(
         _with_head("ForQuestionAnswering", record(Span, dropout=_DROPOUT), "tokens"),
     ),
     rules=_RULES,
-    head_groups=(("encoder",),),
     standard=_standard,
     defaults={"pad_token_id": None},  # transformers has a token of ModernBERT-base, which smaller vocabularies lack
     supported={"rope_scaling": (None,), "tie_word_embeddings": (True,)},

@@ -99,7 +99,6 @@ NOMIC_BERT = Family(
         ),
         *affine("pooler.dense", "pooler"),
     ),
-    head_groups=(("encoder",),),
     head_shape=any_size,
     standard=_standard,
     supported={"prenorm": (False,), "qkv_proj_bias": (False,), "use_rms_norm": (False,), "rotary_emb_fraction": (1.0,)},

@@ -73,7 +73,6 @@ class RemoteFamily(Family):
     classes: tuple[ModelClass, ...] = ()
     config: Record = record(ModelConfig)
     rules: Rules = ()
-    head_groups: tuple[tuple[str, ...], ...] = ()
     prefix: str = "model."
     carried: tuple[str, ...] = (*_TOKENS, "id2label", "label2id")
 

@@ -134,7 +134,6 @@ VIT = Family(
     config=_config(distilled=False),
     classes=_CLASSES,
     rules=_RULES,
-    head_groups=(("encoder",),),
 )
 DEIT = Family(
     model_type="deit",
@@ -143,7 +142,6 @@ DEIT = Family(
     config=_config(distilled=True),
     classes=(*_CLASSES, _DISTILLED),
     rules=_RULES,
-    head_groups=(("encoder",),),
 )
 
 
@@ -223,7 +221,6 @@ DINOV2 = Family(
         ),
         *norm("layernorm", "encoder/final_norm"),
     ),
-    head_groups=(("encoder",),),
     ignored=(r"(dinov2\.)?embeddings\.mask_token",),
     constants={"use_mask_token": False},  # it stands for hidden patches in pretraining
 )
