@@ -38,9 +38,9 @@ def any_size(num_heads: int, head_dim: int, width: int) -> HeadShape | None:
     return HeadShape(num_heads, head_dim, num_heads)
 
 
-def multi_head(shape: HeadShape, like: Kind) -> Kind:
-    """Return multi-head attention of this shape with all biases."""
-    return Kind(MultiHeadAttention, num_heads=shape.num_heads, head_dim=shape.head_dim)
+def multi_head(shape: HeadShape, like: Kind, **options: Any) -> Kind:
+    """Return multi-head attention of this shape with all biases, but for these options."""
+    return Kind(MultiHeadAttention, num_heads=shape.num_heads, head_dim=shape.head_dim, **options)
 
 
 _USUAL: Mapping[str, Any] = {

@@ -24,7 +24,7 @@ from headjax.hub.family import BUFFERS, Family
 from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SafetensorsFiles, shorten
-from headjax.hub.sentences import bound_maps, embedding_config, read_cased
+from headjax.hub.sentences import embedding_config, read_maps
 from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
@@ -94,8 +94,14 @@ def from_huggingface(
         config=dict(fields.data),
     )
     if whole is not config:
-        params = {**params, "output": _load_maps(folder, whole.tensors(), mesh, dtype, progress)}
-    return Model(whole, params, (entry,), read_cased(folder, companions, read_tokenizer(folder)), companions)
+        declared = whole.tensors().get("output", {})
+        maps, placed = read_maps(folder, declared), {} if mesh is None else flatten(shardings(declared, mesh))
+
+        def place(path: str, tensor: nnx.Param[Any]) -> jax.Array:
+            return _placed(np.array(maps[path], dtype, order="C"), placed.get(path))
+
+        params = {**params, "output": map_tensors(place, declared)}
+    return Model(whole, params, (entry,), read_tokenizer(folder), companions)
 
 
 def demo_model() -> Model:
@@ -230,16 +236,6 @@ def _load_params(
         return map_tensors(load, tensors)
 
 
-def _load_maps(folder: Path, tensors: Tensors, mesh: Mesh | None, dtype: str | None, progress: Progress) -> Params:
-    """Return the weights of the maps of sentence vectors."""
-    declared, found = tensors.get("output", {}), {}
-    for name, files, bound in bound_maps(folder, declared):
-        pieces = _by_array(bound)
-        kinds = {path: _kind(own, files, dtype) for path, own in pieces.items()}
-        found[name] = _load_params(declared[name], pieces, files, mesh, kinds, progress)
-    return found
-
-
 def _load(
     tensor: nnx.Param[Any],
     pieces: Sequence[_Piece],
@@ -256,9 +252,13 @@ def _load(
             own[...] = piece.bound.form.load(files.read(name), piece.bound.tensors, piece.part)
         if not all_finite(own):
             raise ParameterError(f"{files.entries[name].file}: {name} holds values that are NaN or infinite as {kind}")
+    return _placed(buffer, sharding)
+
+
+def _placed(buffer: np.ndarray, sharding: NamedSharding | None) -> jax.Array:
     if sharding is None:  # arrays that belong to no mesh compute on any one that is set later
         return jax.device_put(buffer)
-    return jax.make_array_from_callback(tensor.shape, sharding, lambda index: buffer[index])
+    return jax.make_array_from_callback(buffer.shape, sharding, lambda index: buffer[index])
 
 
 def _kind(pieces: Sequence[_Piece], files: SafetensorsFiles, dtype: str | None) -> np.dtype:

@@ -18,6 +18,7 @@ from headjax.core.tensors import flatten, nested
 from headjax.heads.surgery import LayerModule, config_after, map_attention
 from headjax.heads.units import pad_units
 from headjax.hub.families import REMOTE
+from headjax.hub.families.remote import spelled_out
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.importing import read_config
@@ -26,7 +27,6 @@ from headjax.hub.rules import bind
 from headjax.hub.table import InexpressibleError
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
-from headjax.nn.latent import LatentAttention
 from headjax.nn.module import AttentionModule
 from headjax.nn.multi_head import GroupedAttention
 
@@ -146,7 +146,7 @@ def _write(config: ModelConfig, family: Family) -> dict[str, Any]:
 def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield a config's values by their paths, but for those of training; of a part its kind, of a list its length."""
     if isinstance(value, Kind):
-        value = _spelled_out(value)
+        value = spelled_out(value)
     if is_group(value):
         yield path, kind_of(value) if has_kind(value) else class_of(value).__name__
         for name in options_of(class_of(value)):
@@ -158,15 +158,6 @@ def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from _values(each, f"{path}[{number}]")
     else:
         yield path, value
-
-
-def _spelled_out(attention: Kind) -> Kind:
-    """Return the attention with those defaults written out that follow from other fields."""
-    if issubclass(attention.of, GroupedAttention | LatentAttention):
-        attention = attention.replace(value_dim=attention.values, scale=attention.logit_scale)
-    if attention.of is GroupedAttention:
-        attention = attention.replace(kv_index=attention.groups)
-    return attention.replace(head_ids=attention.ids) if "head_ids" in attention.options else attention
 
 
 def _renumber(model: Model) -> Model:

@@ -74,8 +74,8 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
     """
     folder = path_of(directory)
     check_links(folder, FILES)
-    config, companion = _object(folder / CONFIG_FILE), _object(folder / SPECIAL_FILE)
-    model_type = str(_object(folder / MODEL_FILE).get("model_type", ""))
+    config, companion = read_object(folder / CONFIG_FILE), read_object(folder / SPECIAL_FILE)
+    model_type = str(read_object(folder / MODEL_FILE).get("model_type", ""))
     roles = special_tokens(config, folder / CONFIG_FILE, ROLES)
     roles |= special_tokens(companion, folder / SPECIAL_FILE, ROLES)
     whole = (folder / VOCABULARY_FILE).is_file()
@@ -90,7 +90,7 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
         return None
     parsed(tokenizer, directory)
     kind = class_of(config, model_type)
-    added = added_tokens(config, companion, _object(folder / ADDED_FILE))
+    added = added_tokens(config, companion, read_object(folder / ADDED_FILE))
     flags = not whole or (bool(kind) and "added_tokens_decoder" in config)
     if kind == "Llama" and not whole and config.get("add_prefix_space") is not False:
         kind = ""  # SentencePiece's own rules for white space, which are those of the model file
@@ -153,9 +153,9 @@ def _check_rules(folder: Path, kind: str, config: Mapping[str, Any]) -> None:
             raise DataError(f"{folder / CONFIG_FILE}: {asked}; save the tokenizer as {VOCABULARY_FILE}")
 
 
-def _object(file: Path) -> dict[str, Any]:
+def read_object(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one without the file."""
-    if not file.is_file():
+    if not file.exists():
         return {}
     data = parse_json(read_file(file), str(file))
     if not isinstance(data, dict):

@@ -25,10 +25,8 @@ _PLAIN = ("PreTrainedTokenizer", "TokenizersBackend", "")
 """Classes that take `tokenizer.json` as it is."""
 
 _CLASSES = {
-    "albert": "Albert",
     "bart": "Roberta",
     "bert": "Bert",
-    "camembert": "Camembert",
     "distilbert": "Bert",
     "electra": "Bert",
     "gpt2": "GPT2",
@@ -37,16 +35,12 @@ _CLASSES = {
     "qwen2": "Qwen2",
     "qwen3": "Qwen2",
     "roberta": "Roberta",
-    "xlm-roberta": "XLMRoberta",
 }
 """The class of each `model_type`, less `Tokenizer`, where the directory names none."""
 
 _WORDPIECE = ("Bert", "DistilBert", "Electra", "MPNet")
-_PREFIX = {
-    **dict.fromkeys(("GPT2", "Roberta", "Bart", "Qwen2"), False),
-    **dict.fromkeys(("Albert", "Camembert", "XLMRoberta"), True),
-}
-"""Whether a class puts a space before a text where `add_prefix_space` does not say."""
+_SPACED = ("GPT2", "Roberta", "Bart", "Qwen2")
+"""Classes that put a space before a text where `add_prefix_space` says so."""
 
 
 class Added(NamedTuple):
@@ -79,26 +73,16 @@ def with_settings(text: str, kind: str, config: Mapping[str, Any]) -> str:
             "strip_accents": config.get("strip_accents"),
             "lowercase": bool(config.get("do_lower_case", True)),
         }
-    if kind == "Albert":
-        _normalize_albert(data, config)
     if kind == "Llama" and data["model"].get("byte_fallback"):
         _set_spaces(data, config)
-    if kind in _PREFIX:
-        prefix = config.get("add_prefix_space")
-        _set_prefix(data, _PREFIX[kind] if prefix is None else bool(prefix))
+    if kind in _SPACED:
+        for part in _parts(data.get("pre_tokenizer")):
+            if part.get("type") == "ByteLevel":
+                part["add_prefix_space"] = bool(config.get("add_prefix_space"))
     names = config.get("model_input_names")
     if isinstance(names, list) and "token_type_ids" not in names:
         data["post_processor"] = _one_type(data.get("post_processor"))
     return text if json.dumps(data) == before else json.dumps(data, ensure_ascii=False)
-
-
-def _normalize_albert(data: dict[str, Any], config: Mapping[str, Any]) -> None:
-    """Switch the parts of ALBERT's normalizer that its two settings name."""
-    own = (data.get("normalizer") or {}).get("normalizers", [])
-    dropped = {"Lowercase"} if not config.get("do_lower_case", True) else set()
-    dropped |= {"NFKD", "StripAccents"} if config.get("keep_accents", False) else set()
-    if own:
-        data["normalizer"]["normalizers"] = [part for part in own if part.get("type") not in dropped]
 
 
 def _set_spaces(data: dict[str, Any], config: Mapping[str, Any]) -> None:
@@ -110,15 +94,6 @@ def _set_spaces(data: dict[str, Any], config: Mapping[str, Any]) -> None:
     parts = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}]
     strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if scheme != "never" else []
     data["decoder"] = {"type": "Sequence", "decoders": [*parts, {"type": "Fuse"}, *strip]}
-
-
-def _set_prefix(data: dict[str, Any], prefix: bool) -> None:
-    """Switch the space that is put before a text, in byte-level and in SentencePiece's rules."""
-    for part in _parts(data.get("pre_tokenizer")):
-        if part.get("type") == "ByteLevel":
-            part["add_prefix_space"] = prefix
-        elif part.get("type") == "Metaspace" and not prefix:
-            part["prepend_scheme"] = "never"
 
 
 def _parts(part: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:

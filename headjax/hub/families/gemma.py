@@ -69,12 +69,10 @@ def _spread_alternating(fields: Fields, count: int) -> list[dict[str, Any]]:
 
 def _gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the config's fields; a model without windows leaves their size to the config it came with."""
-    fields, types = typed_fields(written, _BASES)
+    fields = typed_fields(written, _BASES)
     if fields["sliding_window"] is None:
         del fields["sliding_window"]
-    numbers = range(1, len(types) + 1)
-    periods = [n for n in numbers if types == [FULL if i % n == 0 else SLIDING for i in numbers]]
-    return fields | ({"sliding_window_pattern": periods[0]} if periods else {})
+    return fields
 
 
 def _gather_alternating(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

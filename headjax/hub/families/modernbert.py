@@ -63,13 +63,10 @@ def _spread(fields: Fields, count: int) -> list[dict[str, Any]]:
 
 def _gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the config's fields; a model without windows leaves their size to the config it came with."""
-    fields, types = typed_fields(written, _BASES)
+    fields = typed_fields(written, _BASES)
     reach = fields.pop("sliding_window")
     del fields["attention_norm"], fields["rope_scaling"]  # of both types in transformers
-    numbers = range(len(types))
-    periods = [n for n in numbers if n and types == [SLIDING if i % n else FULL for i in numbers]]
-    fields |= {} if reach is None else {_REACH.name: max(2 * (reach - 1), 1)}
-    return fields | ({_EVERY.name: periods[0]} if periods else {})
+    return fields if reach is None else fields | {_REACH.name: max(2 * (reach - 1), 1)}
 
 
 _ATTENTION = record(
@@ -91,7 +88,7 @@ _LAYER = {
 def _standard(shape: HeadShape, like: Kind) -> Kind:
     """Return heads of this shape, with all biases if `like` has any."""
     biased = any(like.options.get(name, True) for name in ("projection_bias", "output_bias"))
-    return multi_head(shape, like).replace(projection_bias=biased, output_bias=biased)
+    return multi_head(shape, like, projection_bias=biased, output_bias=biased)
 
 
 def _with_head(suffix: str, task: Entry, reads: Entry | str) -> ModelClass:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from headjax.core.kind import Kind
+import functools
+
 from headjax.hub.families.bert import encoder
 from headjax.hub.families.entries import BASE, classifier, labelled, masked_rules, output
 from headjax.hub.families.positions import POSITIONS, rotary
-from headjax.hub.family import Family, HeadShape, any_size, multi_head
+from headjax.hub.family import Family, any_size, multi_head
 from headjax.hub.rules import QUERY_KEY_VALUE, affine, norm, one, projection, under
 from headjax.hub.table import Layers, activation, number, record, size
 from headjax.models.tasks import MaskedLanguageModel, TokenClassification
@@ -25,10 +26,6 @@ _ATTENTION = record(
     output_bias=False,
     rotary=rotary(base=1000.0),
 )
-
-
-def _standard(shape: HeadShape, like: Kind) -> Kind:
-    return multi_head(shape, like).replace(projection_bias=False, output_bias=False)
 
 
 _HEAD = "cls.predictions"
@@ -83,6 +80,6 @@ NOMIC_BERT = Family(
         *affine("pooler.dense", "pooler"),
     ),
     head_shape=any_size,
-    standard=_standard,
+    standard=functools.partial(multi_head, projection_bias=False, output_bias=False),
     supported={"prenorm": (False,), "qkv_proj_bias": (False,), "use_rms_norm": (False,), "rotary_emb_fraction": (1.0,)},
 )

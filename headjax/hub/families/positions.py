@@ -214,8 +214,8 @@ def turning_by_type(
     return [{**layer, "rotary": turning[kind]} for layer, kind in zip(layers, types, strict=True)]
 
 
-def typed_fields(written: Sequence[Mapping[str, Any]], bases: Bases) -> tuple[dict[str, Any], list[str]]:
-    """Write layers that `turning_by_type` read, with the first window that any has; return their types too."""
+def typed_fields(written: Sequence[Mapping[str, Any]], bases: Bases) -> dict[str, Any]:
+    """Write layers that `turning_by_type` read, with the first window that any has."""
     types, window = types_and_window(written)
     fields = common(written) | {"layer_types": types, "rope_parameters": {}, "rope_scaling": None}
     fields["sliding_window"] = window
@@ -226,4 +226,4 @@ def typed_fields(written: Sequence[Mapping[str, Any]], bases: Bases) -> tuple[di
         fields[bases[kind].name] = parameters["rope_theta"]
         if kind == FULL:
             fields["rope_scaling"] = scaling
-    return fields, types
+    return fields
