@@ -25,7 +25,7 @@ from headjax.hub.families.entries import label_names
 from headjax.hub.families.remote import MODELING
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
-from headjax.hub.layouts import LAYOUTS, Written, choose, refusals
+from headjax.hub.layouts import LAYOUTS, Written, choose, first_family
 from headjax.hub.onnx import write_onnx
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
@@ -36,8 +36,8 @@ from headjax.models.model import Model
 from headjax.storage.directories import Layout, write_directory
 from headjax.storage.paths import path_of, size_of
 
-_FORGOTTEN = ("torch_dtype", "auto_map")
-"""Fields of an imported config that an export does not carry on, and neither a family's aliases."""
+_FORGOTTEN = {"torch_dtype", "auto_map", "hidden_size", "num_attention_heads", "num_hidden_layers", "head_dim"}
+"""Fields of an imported config that an export does not carry on: sizes are written under the family's own names."""
 
 
 def to_huggingface(
@@ -140,7 +140,8 @@ def _described(model: Model, chosen: Family, written: Written) -> tuple[dict[str
     rules = bind(chosen.tensor_rules(written.model.config), written.model.config, chosen.model_type)
     prefix = chosen.prefix if chosen.is_base(class_name) else ""
     bound = {entry.theirs.removeprefix(prefix): entry for entry in rules}
-    own = {"architectures": [class_name], "dtype": _dtype(_entries(bound, flatten(written.model.params)))}
+    largest = max(_entries(bound, flatten(written.model.params)).values(), key=lambda entry: entry.size)
+    own = {"architectures": [class_name], "dtype": largest.dtype.name}
     return {**chosen.defaults, **_text_tokens(model), **_merge(past, written.fields), **own}, bound
 
 
@@ -156,18 +157,15 @@ def _past(model: Model, family: Family) -> dict[str, Any]:
     imported = _imported(model)
     past: Mapping[str, Any] = imported.get("config", {})
     kept = past if imported.get("family") == family.model_type else family.carried
-    return {name: past[name] for name in kept if name in past and name not in family.aliases}
+    return {name: past[name] for name in kept if name in past and name not in _FORGOTTEN}
 
 
 def _notes(model: Model, family: Family) -> tuple[str, ...]:
     origin = _imported(model).get("family")
-    if origin == family.model_type:
-        return ()
-    if family.files():
+    if family.files() and origin != family.model_type:
         return (f"no class of transformers has these sizes; {MODELING} has, with trust_remote_code=True",)
-    return (
-        (f"a {origin} config.json cannot express this model; it is written as {family.model_type}",) if origin else ()
-    )
+    other = f"a {origin} config.json cannot express this model; it is written as {family.model_type}"
+    return () if origin in (None, family.model_type) else (other,)
 
 
 def layout_of_export(model: Model) -> tuple[str, str]:
@@ -183,7 +181,8 @@ def layouts_after(model: Model, config: ModelConfig) -> dict[str, str]:
     ones = declared.map_tensors(lambda _, tensor: np.broadcast_to(np.float16(1), tensor.shape), config.tensors())
     try:
         likely = without_sentences(model.replace(config=config, params=ones))
-        return refusals(likely, _families(likely))
+        found = {name: first_family(likely, _families(likely), name, True) for name in LAYOUTS}
+        return {name: each if isinstance(each, str) else "" for name, each in found.items()}
     except InexpressibleError as error:
         return dict.fromkeys(LAYOUTS, str(error))
 
@@ -245,7 +244,7 @@ def _text_tokens(model: Model) -> dict[str, int | None]:
 
 def _merge(past: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields with those that only the imported config has, and its labels where they are the model's."""
-    merged = {name: value for name, value in past.items() if name not in _FORGOTTEN} | dict(fields)
+    merged = {**past, **fields}
     if "id2label" in fields and past.get("id2label"):
         labels = Fields(past).group("id2label")
         ours = tuple(fields["id2label"].values())
@@ -253,11 +252,3 @@ def _merge(past: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]
         if len(labels) == len(ours) and (unnamed or label_names(Fields(past)) == ours):
             merged |= {name: past[name] for name in ("id2label", "label2id") if name in past}
     return merged
-
-
-def _dtype(entries: Mapping[str, jax.ShapeDtypeStruct]) -> str:
-    """Return the type that most bytes of the file have."""
-    sizes: dict[str, int] = {}
-    for entry in entries.values():
-        sizes[entry.dtype.name] = sizes.get(entry.dtype.name, 0) + entry.size * entry.dtype.itemsize
-    return max(sizes, key=lambda name: sizes[name])

@@ -79,11 +79,10 @@ class Family:
     classes: tuple[ModelClass, ...]
     config: Record
     rules: Rules
-    head_groups: tuple[tuple[str, ...], ...] = (("encoder",), ("decoder",))
+    head_groups: tuple[tuple[str, ...], ...] = (("encoder",), ("decoder", "cross"))
     prefix: str = ""
     base: str = "Model"
     copies: Copies = ()
-    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     supported: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -111,7 +110,6 @@ class Family:
 
     def read(self, fields: Fields) -> ModelConfig:
         """Return the architecture that a `config.json` describes."""
-        fields = fields.having({name: fields.data[alias] for alias, name in self.aliases.items() if fields.has(alias)})
         for name, values in ({name: (value,) for name, value in _USUAL.items()} | dict(self.supported)).items():
             fields.only(name, values, values[0])
         return self.config.having(**self._named(fields).parts).read(fields)

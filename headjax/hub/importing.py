@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -194,30 +194,22 @@ def _canonical(name: str, known: Collection[str], prefix: str) -> str:
     return prefix + name if name not in known and prefix + name in known else name
 
 
-class _Piece(NamedTuple):
-    """One layer of a declared tensor."""
-
-    layer: int | None
-    bound: BoundRule
-    part: int
+Piece = tuple[int | None, BoundRule, int]
+"""One layer of a declared tensor: its number, the tensor of the file, which part of that it is."""
 
 
-Pieces = Mapping[str, Sequence[_Piece]]
-"""Layers of each declared tensor, by its path."""
-
-
-def _by_array(bound: Iterable[BoundRule]) -> Pieces:
-    """Return the pieces of every declared tensor."""
-    pieces: dict[str, list[_Piece]] = defaultdict(list)
+def _by_array(bound: Iterable[BoundRule]) -> dict[str, list[Piece]]:
+    """Return the pieces of every declared tensor, by its path."""
+    pieces: dict[str, list[Piece]] = defaultdict(list)
     for entry in bound:
         for part, place in enumerate(entry.ours):
-            pieces[place.path].append(_Piece(place.layer, entry, part))
+            pieces[place.path].append((place.layer, entry, part))
     return pieces
 
 
 def _load_params(
     tensors: Tensors,
-    pieces: Pieces,
+    pieces: Mapping[str, Sequence[Piece]],
     files: SafetensorsFiles,
     mesh: Mesh | None,
     kinds: Mapping[str, np.dtype],
@@ -238,18 +230,18 @@ def _load_params(
 
 def _load(
     tensor: nnx.Param[Any],
-    pieces: Sequence[_Piece],
+    pieces: Sequence[Piece],
     files: SafetensorsFiles,
     sharding: NamedSharding | None,
     kind: np.dtype,
 ) -> jax.Array:
     """Return an array, read tensor by tensor into one buffer."""
     buffer = np.empty(tensor.shape, kind)
-    for piece in pieces:
-        name = piece.bound.theirs
-        own = buffer if piece.layer is None else buffer[piece.layer, ...]
+    for layer, entry, part in pieces:
+        name = entry.theirs
+        own = buffer if layer is None else buffer[layer, ...]
         with np.errstate(over="ignore"):  # a number beyond the array's type becomes infinite
-            own[...] = piece.bound.form.load(files.read(name), piece.bound.tensors, piece.part)
+            own[...] = entry.form.load(files.read(name), entry.tensors, part)
         if not all_finite(own):
             raise ParameterError(f"{files.entries[name].file}: {name} holds values that are NaN or infinite as {kind}")
     return _placed(buffer, sharding)
@@ -261,7 +253,7 @@ def _placed(buffer: np.ndarray, sharding: NamedSharding | None) -> jax.Array:
     return jax.make_array_from_callback(buffer.shape, sharding, lambda index: buffer[index])
 
 
-def _kind(pieces: Sequence[_Piece], files: SafetensorsFiles, dtype: str | None) -> np.dtype:
+def _kind(pieces: Sequence[Piece], files: SafetensorsFiles, dtype: str | None) -> np.dtype:
     """Return the type of an array: as asked for, or the smallest that holds all its layers."""
-    found = {files.dtype(piece.bound.theirs) for piece in pieces}
+    found = {files.dtype(entry.theirs) for _, entry, _ in pieces}
     return np.dtype(jax.numpy.dtype(dtype)) if dtype else np.dtype(jax.numpy.result_type(*found))

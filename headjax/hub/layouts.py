@@ -84,22 +84,16 @@ def choose(model: Model, families: Collection[Family], layout: str, *, own: bool
     """Return the first family, with `own` also of `REMOTE`, that can express the model, the layout, and the result."""
     refused: dict[str, str] = {}
     for name in LAYOUTS if layout == "auto" else (layout,):
-        found = _first(model, families, name, own)
+        found = first_family(model, families, name, own)
         if not isinstance(found, str):
             return found[0], name, found[1]
         refused[name] = found
     others = (name for name in LAYOUTS if name not in refused)
-    can = next((name for name in others if not isinstance(_first(model, families, name, own), str)), "onnx")
+    can = next((name for name in others if not isinstance(first_family(model, families, name, own), str)), "onnx")
     raise InexpressibleError(f"{'; '.join(f'layout {name}: {why}' for name, why in refused.items())}; layout {can} can")
 
 
-def refusals(model: Model, families: Collection[Family]) -> dict[str, str]:
-    """Return why each layout cannot express the model, best layout first; nothing for those that can."""
-    found = {name: _first(model, families, name, True) for name in LAYOUTS}
-    return {name: each if isinstance(each, str) else "" for name, each in found.items()}
-
-
-def _first(model: Model, families: Collection[Family], layout: str, own: bool) -> tuple[Family, Written] | str:
+def first_family(model: Model, families: Collection[Family], layout: str, own: bool) -> tuple[Family, Written] | str:
     """Return the first family that can express the model in a layout, and how; else why the first one cannot."""
     with_code = [family for family in REMOTE if own and isinstance(model.config, family.kinds)]
     reasons = []

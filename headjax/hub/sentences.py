@@ -188,11 +188,10 @@ def _module_kinds(folder: Path, files: Mapping[str, bytes]) -> Iterator[str]:
         raise ConfigError(f"{folder / MODULES}: expected a list of objects")
     for number, module in enumerate(modules):
         package, _, kind = str(module.get("type")).rpartition(".")
-        if not package.startswith("sentence_transformers") or kind not in _READ:
-            raise ConfigError(f"{folder / MODULES}: the module {module.get('type')} is not supported")
-        place = module.get("path")
-        if place != (f"{number}_{kind}" if number else "") or (number and place not in FOLDERS):
-            raise ConfigError(f"{folder / MODULES}: the path {place!r} of module {number} is not supported")
+        place, usual = module.get("path"), f"{number}_{kind}" if number else ""
+        known = package.startswith("sentence_transformers") and kind in _READ
+        if not known or place != usual or (number and place not in FOLDERS):
+            raise ConfigError(f"{folder / MODULES}: the module {module.get('type')} at {place!r} is not supported")
         yield kind
 
 

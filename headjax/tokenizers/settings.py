@@ -107,25 +107,10 @@ def _one_type(processor: Any) -> Any:
         return processor
     if processor.get("type") == "Sequence":
         return processor | {"processors": [_one_type(each) for each in processor["processors"]]}
-    if processor.get("type") == "BertProcessing":
-        names = {processor["sep"][0]: processor["sep"][1], processor["cls"][0]: processor["cls"][1]}
-        first, last = processor["cls"][0], processor["sep"][0]
-        special = {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in names.items()}
-        single = [_special(first), _sequence("A"), _special(last)]
-        pair = [*single, _sequence("B"), _special(last)]
-        return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
     if processor.get("type") == "TemplateProcessing":
         pair = [{kind: part | {"type_id": 0} for kind, part in each.items()} for each in processor["pair"]]
         return processor | {"pair": pair}
     return processor
-
-
-def _special(token: str) -> dict[str, Any]:
-    return {"SpecialToken": {"id": token, "type_id": 0}}
-
-
-def _sequence(name: str) -> dict[str, Any]:
-    return {"Sequence": {"id": name, "type_id": 0}}
 
 
 def added_tokens(config: Mapping[str, Any], companion: Mapping[str, Any], added: Mapping[str, Any]) -> list[Added]:

@@ -48,8 +48,11 @@ def wordpiece_of(pieces: Sequence[str], source: str, *, lowercase: bool | None =
         lowercase = all(piece == piece.lower() or piece.startswith("[") for piece in pieces)
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    ends = [(WORDPIECE_SPECIAL[role], vocabulary[WORDPIECE_SPECIAL[role]]) for role in ("sep_token", "cls_token")]
-    backend.post_processor = processors.BertProcessing(*ends)
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
     backend.decoder = decoders.WordPiece()
     backend.add_special_tokens(list(WORDPIECE_SPECIAL.values()))
     return Tokenizer(backend.to_str(), tuple(sorted(WORDPIECE_SPECIAL.items())))

@@ -50,10 +50,6 @@ def scaling(config):
     return rotary(config)[0].scaling
 
 
-def heads(config):
-    return layers(config)[0].attention.num_heads
-
-
 def reach(config):
     return config.max_length
 
@@ -136,8 +132,6 @@ READ = [
     ),
     ("modernbert", {"classifier_pooling": "mean"}, lambda config: config.pooler_reads, "mean"),
     ("roberta", ROBERTA, rows, (7, 3)),
-    ("gpt2", {"n_head": None, "num_attention_heads": 2}, heads, 2),
-    ("gpt2", {"n_positions": None, "max_position_embeddings": 7}, reach, 7),
     ("bart", {"decoder_start_token_id": 3}, lambda config: config.start_token, 3),
     ("marian", {"pad_token_id": 3}, lambda config: config.start_token, 3),
     ("vit", {"image_size": [4, 4]}, lambda config: config.image_size, 4),

@@ -1,6 +1,5 @@
 """Writing directories and ONNX files: what is kept of a config from before, what is refused, and the check of both."""
 
-import dataclasses
 import importlib.util
 import json
 
@@ -13,7 +12,6 @@ from headjax.core.kind import Kind
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import example_batch, max_difference
-from headjax.models.tasks import NoTask, SentenceSimilarity
 from headjax.nn import CollaborativeAttention, GatedAttention, LatentAttention
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
@@ -30,15 +28,6 @@ from tests.hub.directories import (
     rewrite,
     rounding,
 )
-
-
-def test_a_model_that_compares_sentences_is_written_without_a_task(bert, tmp_path):
-    plain = bert.replace(config=dataclasses.replace(bert.config, task=NoTask()), params={**bert.params, "output": {}})
-    similar = plain.replace(config=dataclasses.replace(plain.config, task=SentenceSimilarity()))
-    for name, model in {"plain": plain, "similar": similar}.items():
-        to_huggingface(model, tmp_path / name)
-    written = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "similar")]
-    assert written[0] == written[1]
 
 
 def test_fields_that_mean_nothing_here_survive(bert, tmp_path):

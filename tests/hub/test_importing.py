@@ -44,16 +44,6 @@ def test_values_are_in_their_places(made):
     )
 
 
-def test_queries_keys_and_values_of_one_tensor_lie_side_by_side(tmp_path):
-    """In GPT-2's `[inputs, outputs]`, each head by head."""
-    model = model_of(CONFIGS["gpt2"])
-    to_huggingface(model, tmp_path / "gpt2")
-    theirs = load_file(tmp_path / "gpt2" / "model.safetensors")["transformer.h.1.attn.c_attn.weight"]
-    ours = model.params["decoder"]["layers_0_1"]["attention"]
-    for place, name in enumerate(("query", "key", "value")):
-        np.testing.assert_array_equal(ours[name][1].reshape(8, 8), theirs[:, 8 * place : 8 * place + 8])
-
-
 def test_a_mesh_holds_the_same(made):
     mesh = MeshConfig(data=2, fsdp=2, model=2).build()
     _, folder = made

@@ -93,13 +93,7 @@ _SHARED: Copies = (
     ("lm_head.weight", "model.shared.weight"),
 )
 _SUPPORTED = {"tie_word_embeddings": (True,)}
-_ALIASES = {
-    "hidden_size": "d_model",
-    "num_attention_heads": "encoder_attention_heads",
-    "num_hidden_layers": "encoder_layers",
-}
 _CONSTANTS = {"is_encoder_decoder": True, "tie_word_embeddings": True}
-_HEAD_GROUPS = (("encoder",), ("decoder", "cross"))
 
 BART = Family(  # Lewis et al. 2020: learned positions and normalised embeddings on each side
     model_type="bart",
@@ -122,10 +116,8 @@ BART = Family(  # Lewis et al. 2020: learned positions and normalised embeddings
         *_STACKS,
     ),
     copies=_SHARED,
-    aliases=_ALIASES,
     supported=_SUPPORTED,
     constants=_CONSTANTS,
-    head_groups=_HEAD_GROUPS,
 )
 
 _SHARES = flag("share_encoder_decoder_embeddings", True)
@@ -150,9 +142,7 @@ MARIAN = Family(  # Junczys-Dowmunt et al. 2018, OPUS-MT: sinusoidal positions; 
         *_STACKS,
     ),
     copies=(*_SHARED, ("lm_head.weight", "model.decoder.embed_tokens.weight")),
-    aliases=_ALIASES,
     ignored=(r"(model\.)?(encoder|decoder)\.embed_positions\.weight",),
     supported=_SUPPORTED,
     constants=_CONSTANTS,
-    head_groups=_HEAD_GROUPS,
 )

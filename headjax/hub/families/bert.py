@@ -285,7 +285,6 @@ DISTILBERT = Family(  # Sanh et al. 2019: BERT without segments, whose pooler is
             ),
         ),
     ),
-    aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
 )
 
 

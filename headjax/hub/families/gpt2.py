@@ -57,10 +57,4 @@ GPT2 = Family(  # Radford et al. 2019
     classes=text_classes(flag("tie_word_embeddings", True), logits="LMHeadModel"),
     rules=_RULES,
     copies=(("lm_head.weight", "transformer.wte.weight"),),
-    aliases={
-        "hidden_size": "n_embd",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-        "max_position_embeddings": "n_positions",
-    },
 )

@@ -149,12 +149,6 @@ def _family(model_type: str, class_prefix: str, scales: bool) -> Family:
             ("decoder.embed_tokens.weight", "shared.weight"),
             ("lm_head.weight", "shared.weight"),
         ),
-        aliases={
-            "hidden_size": "d_model",
-            "num_attention_heads": "num_heads",
-            "num_hidden_layers": "num_layers",
-            "head_dim": "d_kv",
-        },
         ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
         constants={"is_encoder_decoder": True},
         head_groups=(("encoder", "decoder", "cross"),),
