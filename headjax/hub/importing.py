@@ -24,7 +24,7 @@ from headjax.hub.family import BUFFERS, Family
 from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SafetensorsFiles, shorten
-from headjax.hub.sentences import embedding_config, read_maps
+from headjax.hub.sentences import embedding_config, read_cased, read_maps
 from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
@@ -101,7 +101,7 @@ def from_huggingface(
             return _placed(np.array(maps[path], dtype, order="C"), placed.get(path))
 
         params = {**params, "output": map_tensors(place, declared)}
-    return Model(whole, params, (entry,), read_tokenizer(folder), companions)
+    return Model(whole, params, (entry,), read_cased(folder, companions, read_tokenizer(folder)), companions)
 
 
 def demo_model() -> Model:
@@ -135,11 +135,10 @@ def family_of(fields: Fields, asked: str | Family | None = None) -> Family:
         return chosen[0]
     if fitting:
         said = f"not as {asked}" if asked else "say which by family, or --family of headjax import"
-        kinds = " or ".join(family.model_type for family in fitting)
-        raise fields.error("model_type", f"{name!r} is read as {kinds}; {said}")
+        raise fields.error("model_type", f"{name!r} is read as {' or '.join(f.model_type for f in fitting)}; {said}")
     known = ", ".join(family.model_type for family in families)
-    more = "docs/huggingface.md tells how to add one"
-    raise fields.error("model_type", f"{name!r} is not a known family; known: {known}; {more}")
+    said = "docs/huggingface.md tells how to add one"
+    raise fields.error("model_type", f"{name!r} is not a known family; known: {known}; {said}")
 
 
 def read_config(family: Family, fields: Fields) -> ModelConfig:

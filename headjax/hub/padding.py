@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,10 +25,7 @@ Place = tuple[str, int]
 
 def pad_heads(model: Model, family: Family) -> Model:
     """Return the same function in a family's own attention: heads in their original places, zeros in all others."""
-    plain: dict[Place, Kind | None] = {}
-    for found in attention_layers(model):
-        with _located(found.stack, found.layer):
-            plain[found.stack, found.layer] = _heads(found.module.kind)
+    plain = {(found.stack, found.layer): _heads(found.module.kind) for found in attention_layers(model)}
     targets: dict[Place, Kind] = {}
     for group in family.head_groups:
         own = {place: heads for place, heads in plain.items() if place[0] in group}
@@ -38,8 +34,7 @@ def pad_heads(model: Model, family: Family) -> Model:
 
     def fill(found: LayerModule) -> AttentionModule:
         place = found.stack, found.layer
-        with _located(*place):
-            return found.module.like(targets[place], _fill(found.module, plain[place], targets[place], dtype))
+        return found.module.like(targets[place], _fill(found.module, plain[place], targets[place], dtype))
 
     return map_attention(model, fill)
 
@@ -51,15 +46,6 @@ def _heads(attention: Kind) -> Kind | None:
     if not issubclass(attention.of, GroupedAttention) or attention.options.get("frequencies") is not None:
         raise InexpressibleError(f"{kind_of(attention)} attention of this kind cannot be padded")
     return attention
-
-
-@contextlib.contextmanager
-def _located(stack: str, layer: int) -> Iterator[None]:
-    """Put the layer before the body's `InexpressibleError`."""
-    try:
-        yield
-    except InexpressibleError as error:
-        raise InexpressibleError(f"{stack} layer {layer}: {error}") from None
 
 
 def _targets(

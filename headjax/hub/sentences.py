@@ -26,6 +26,7 @@ from headjax.models.tasks import Dense, NoTask, SentenceSimilarity
 from headjax.models.tasks.similarity import Pooling, Similarity
 from headjax.nn.feed_forward import ActivationName
 from headjax.storage.files import parse_json
+from headjax.tokenizers.tokenizer import Tokenizer
 
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
@@ -98,6 +99,19 @@ def embedding_config(config: ModelConfig, folder: Path, files: Mapping[str, byte
     if not isinstance(config, EncoderConfig):
         raise ConfigError(f"{folder / MODULES}: sentence vectors of a {kind_of(config)} are not supported")
     return dataclasses.replace(config, task=task)
+
+
+def read_cased(folder: Path, files: Mapping[str, bytes], tokenizer: Tokenizer | None) -> Tokenizer | None:
+    """Return the tokenizer of a directory, with a normalizer to lower case before its own where the files say so."""
+    if tokenizer is None or MODULES not in files or not _reading(folder, files).flag("do_lower_case", False):
+        return tokenizer
+    normalizer = tokenizer.backend.normalizer
+    if normalizer is not None and normalizer.normalize_str("A") == normalizer.normalize_str("a"):
+        return tokenizer
+    data = json.loads(tokenizer.vocabulary)
+    own = [data["normalizer"]] if data.get("normalizer") else []
+    data["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *own]}
+    return dataclasses.replace(tokenizer, vocabulary=json.dumps(data, ensure_ascii=False))
 
 
 def task_files(task: SentenceSimilarity, width: int) -> dict[str, bytes]:
@@ -218,13 +232,16 @@ def _dense(fields: Fields) -> Dense:
 
 def _max_seq_length(folder: Path, files: Mapping[str, bytes]) -> int | None:
     """Return the greatest number of tokens."""
-    name = next((name for name in TRANSFORMER if name in files), TRANSFORMER[0])
-    fields = _fields(folder, files, name)
+    fields = _reading(folder, files)
     fields.only("processing_kwargs", ({},), {})
     limit = fields.integer("max_seq_length", 0)
     if not limit:
         limit = int(_fields(folder, files, "tokenizer_config.json").data.get("model_max_length") or _UNLIMITED)
     return limit if limit < _UNLIMITED else None
+
+
+def _reading(folder: Path, files: Mapping[str, bytes]) -> Fields:
+    return _fields(folder, files, next((name for name in TRANSFORMER if name in files), TRANSFORMER[0]))
 
 
 def _fields(folder: Path, files: Mapping[str, bytes], name: str) -> Fields:

@@ -182,7 +182,7 @@ def test_onnx_of_a_ragged_encoder_takes_texts_of_any_length(name, tmp_path):
 
 @needs_onnx
 def test_onnx_of_a_length_beyond_the_positions(tmp_path):
-    with pytest.raises(HeadjaxError, match=r"^length: "):
+    with pytest.raises(HeadjaxError, match=r"11 tokens"):
         to_huggingface(model_of(BERT), tmp_path / "out", "onnx", length=11)
     assert not (tmp_path / "out").exists()
 

@@ -217,6 +217,9 @@ def by_library(base, task, folder):
     ]
     names = {"prompts": dict(task.prompts), "default_prompt_name": task.default_prompt_name or None}
     SentenceTransformer(modules=made, device="cpu", similarity_fn_name=task.similarity, **names).save(str(folder))
+    if task.pooling == ("cls",):  # as BGE's, which the tokenizer does not do here
+        reading = json.loads((folder / TEXTS).read_text())
+        (folder / TEXTS).write_text(json.dumps(reading | {"do_lower_case": True}))
     return computed(folder)
 
 
