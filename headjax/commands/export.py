@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from headjax.commands.examples import MODEL
 from headjax.commands.options import CommandOptions, argument, option
@@ -51,14 +50,6 @@ class Found(Result):
     max_difference: float | None = found(
         "of outputs; null unless checked", "largest difference of outputs", numbers.significant
     )
-    padding: Any = found(
-        "null unless the layout is `padded`: `bytes`, `flops` (a share), `cache_bytes_per_token`, `length`",
-        "padding to the family's shapes",
-        lambda more: (
-            f"{_more(more.bytes)} of weights, {more.flops:+.1%} FLOPs at {more.length} tokens, "
-            f"{_more(more.cache_bytes_per_token)} of cache a token"
-        ),
-    )
     notes: Sequence[str] = found("what changed, such as the family")
     directory: str = found("", said="directory")
 
@@ -87,7 +78,3 @@ def run(options: Options, progress: Progress) -> Found:
     if options.check and options.layout != "onnx":  # a graph is compared in any case
         exported = exported._replace(max_difference=max_difference(model, options.out))
     return Found(**exported._asdict(), directory=str(options.out))
-
-
-def _more(size: int) -> str:
-    return f"{'+' * (size >= 0)}{numbers.size(size)}"

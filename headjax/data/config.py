@@ -79,8 +79,8 @@ class DataConfig(Checked):
         length: number of tokens of an example; 0 is the form's own.
         classes: names of the classes in the order of their numbers; empty takes the task's own, or the labels of the
             training rows, sorted (as numbers if they all are).
-        tokenizer: the tokenizer if the model brings none: `bpe` or `sentencepiece`, learned from the training text;
-            `bytes`; a BERT's `vocab.txt`; or a folder with a tokenizer or a model. Empty: `bpe` if a task learns one.
+        tokenizer: the tokenizer if the model brings none: `bpe`, learned from the training text; `bytes`;
+            a BERT's `vocab.txt`; or a folder with a tokenizer or a model. Empty: `bpe` if a task learns one.
         vocab_size: number of tokens to learn; 0 is the task's own.
         limit: number of examples to evaluate on that are read, from the start; 0 is all.
         buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.

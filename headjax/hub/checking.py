@@ -24,15 +24,6 @@ LENGTH = 16
 """Largest number of tokens of the sequences on which an export is checked."""
 
 
-class Padding(NamedTuple):
-    """Difference between the shapes that the layout `padded` writes and those of the model."""
-
-    bytes: int
-    flops: float
-    cache_bytes_per_token: int
-    length: int
-
-
 class Exported(NamedTuple):
     """Result of an export."""
 
@@ -41,7 +32,6 @@ class Exported(NamedTuple):
     tensors: int
     bytes: int
     max_difference: float | None = None
-    padding: Padding | None = None
     bytes_before: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -62,20 +52,17 @@ def example_batch(model: Model, length: int | None = None) -> dict[str, np.ndarr
         return {"pixel_values": generator.standard_normal(size, dtype=np.float32)}
     tokens: int = config.vocab_size  # type: ignore[attr-defined]
     length = min(LENGTH, longest(model) or LENGTH) if length is None else length
+    sizes = {"input_ids": tokens}
+    if getattr(config, "segments", 0) > 1:
+        sizes["token_type_ids"] = config.segments  # type: ignore[attr-defined]
+    if isinstance(config, EncoderDecoderConfig):
+        sizes["decoder_input_ids"] = config.target_tokens
     mask = np.ones((2, length), np.int32)
     mask[1, length // 2 :] = 0
-    batch = {"input_ids": _tokens(generator, tokens, length), "attention_mask": mask}
-    if getattr(config, "segments", 0) > 1:
-        batch["token_type_ids"] = _tokens(generator, config.segments, length)  # type: ignore[attr-defined]
-    if isinstance(config, EncoderDecoderConfig):
-        batch["decoder_input_ids"] = _tokens(generator, config.target_tokens, length)
-    return batch
+    drawn = {name: generator.integers(0, size, (2, length), dtype=np.int32) for name, size in sizes.items()}
+    return drawn | {"attention_mask": mask}
 
 
 def longest(model: Model) -> int | None:
     """Return the length in tokens of the longest sequence that the model reads; None where there is no limit."""
     return getattr(model.config, "max_length", None)
-
-
-def _tokens(generator: np.random.Generator, vocab_size: int, length: int) -> np.ndarray:
-    return generator.integers(0, vocab_size, (2, length), dtype=np.int32)

@@ -19,20 +19,14 @@ from headjax.tokenizers.tokenizer import TARGET_FILE
 TOKENIZER = frozenset({*FILES, TARGET_FILE, "spiece.model", "sentencepiece.bpe.model"}) - {MODEL_FILE}
 """Files of a tokenizer."""
 
-CARRIED = (
-    TOKENIZER
-    | PIPELINE
-    | {
-        *("chat_template.jinja", "chat_template.json", "additional_chat_templates"),
-        *(
-            "generation_config.json",
-            "preprocessor_config.json",
-            "processor_config.json",
-            "video_preprocessor_config.json",
-        ),
-        *("README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "NOTICE.txt", "NOTICE.md", "USE_POLICY.md"),
-    }
-)
+_PREPROCESSING = {f"{name}_config.json" for name in ("preprocessor", "processor", "video_preprocessor")}
+_TEXTS = {
+    "README.md",
+    "USE_POLICY.md",
+    *(f"{name}{end}" for name in ("LICENSE", "NOTICE") for end in ("", ".md", ".txt")),
+}
+_CHAT = {"chat_template.jinja", "chat_template.json", "additional_chat_templates", "generation_config.json"}
+CARRIED = TOKENIZER | PIPELINE | _CHAT | _PREPROCESSING | _TEXTS
 """Files, and folders of files, that a model carries."""
 
 

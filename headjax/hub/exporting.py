@@ -18,14 +18,14 @@ from headjax.core.fields import unknown_name
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import flatten
-from headjax.hub.checking import EXPORTED, ONNX, Exported, Padding, longest
+from headjax.hub.checking import EXPORTED, ONNX, Exported
 from headjax.hub.companions import declaring_tokenizer, write_companions
 from headjax.hub.families import FAMILIES
 from headjax.hub.families.entries import label_names
 from headjax.hub.families.remote import MODELING
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
-from headjax.hub.layouts import LAYOUTS, Written, choose, refusals
+from headjax.hub.layouts import LAYOUTS, Written, choose, first_family
 from headjax.hub.onnx import write_onnx
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
@@ -33,15 +33,11 @@ from headjax.hub.sentences import without_sentences
 from headjax.hub.table import InexpressibleError
 from headjax.models.config import GenerativeConfig, ModelConfig
 from headjax.models.model import Model
-from headjax.models.summary import summarize
 from headjax.storage.directories import Layout, write_directory
 from headjax.storage.paths import path_of, size_of
 
-COUNTED = 128
-"""Largest number of tokens of the example whose FLOPs the cost of padding counts."""
-
-_FORGOTTEN = ("torch_dtype", "auto_map")
-"""Fields of an imported config that an export does not carry on, and neither a family's aliases."""
+_FORGOTTEN = {"torch_dtype", "auto_map", "hidden_size", "num_attention_heads", "num_hidden_layers", "head_dim"}
+"""Fields of an imported config that an export does not carry on: sizes are written under the family's own names."""
 
 
 def to_huggingface(
@@ -93,7 +89,6 @@ def to_huggingface(
         name,
         len(entries),
         sum(entry.size * entry.dtype.itemsize for entry in entries.values()),
-        padding=padding_cost(plain, written.model) if name == "padded" else None,
         bytes_before=_imported(model).get("bytes"),
         notes=_notes(model, chosen),
     )
@@ -145,7 +140,8 @@ def _described(model: Model, chosen: Family, written: Written) -> tuple[dict[str
     rules = bind(chosen.tensor_rules(written.model.config), written.model.config, chosen.model_type)
     prefix = chosen.prefix if chosen.is_base(class_name) else ""
     bound = {entry.theirs.removeprefix(prefix): entry for entry in rules}
-    own = {"architectures": [class_name], "dtype": _dtype(_entries(bound, flatten(written.model.params)))}
+    largest = max(_entries(bound, flatten(written.model.params)).values(), key=lambda entry: entry.size)
+    own = {"architectures": [class_name], "dtype": largest.dtype.name}
     return {**chosen.defaults, **_text_tokens(model), **_merge(past, written.fields), **own}, bound
 
 
@@ -161,21 +157,15 @@ def _past(model: Model, family: Family) -> dict[str, Any]:
     imported = _imported(model)
     past: Mapping[str, Any] = imported.get("config", {})
     kept = past if imported.get("family") == family.model_type else family.carried
-    return {name: past[name] for name in kept if name in past and name not in family.aliases}
+    return {name: past[name] for name in kept if name in past and name not in _FORGOTTEN}
 
 
 def _notes(model: Model, family: Family) -> tuple[str, ...]:
     origin = _imported(model).get("family")
-    if origin == family.model_type:
-        return ()
-    if family.files():
+    if family.files() and origin != family.model_type:
         return (f"no class of transformers has these sizes; {MODELING} has, with trust_remote_code=True",)
-    notes = (
-        [f"a {origin} config.json cannot express this model; it is written as {family.model_type}"] if origin else []
-    )
-    if model.tokenizer is not None and family.tokenizer_class is not None:
-        notes.append(f"transformers reads its tokenizer as {family.tokenizer_class}, perhaps into other tokens")
-    return tuple(notes)
+    other = f"a {origin} config.json cannot express this model; it is written as {family.model_type}"
+    return () if origin in (None, family.model_type) else (other,)
 
 
 def layout_of_export(model: Model) -> tuple[str, str]:
@@ -191,22 +181,10 @@ def layouts_after(model: Model, config: ModelConfig) -> dict[str, str]:
     ones = declared.map_tensors(lambda _, tensor: np.broadcast_to(np.float16(1), tensor.shape), config.tensors())
     try:
         likely = without_sentences(model.replace(config=config, params=ones))
-        return refusals(likely, _families(likely))
+        found = {name: first_family(likely, _families(likely), name, True) for name in LAYOUTS}
+        return {name: each if isinstance(each, str) else "" for name, each in found.items()}
     except InexpressibleError as error:
         return dict.fromkeys(LAYOUTS, str(error))
-
-
-def padding_cost(model: Model, padded: Model) -> Padding:
-    """Return the sizes of a padded model above those of the model itself, for an example of at most 128 tokens."""
-    length = min(COUNTED, longest(model) or COUNTED)
-    own, filled = (summarize(each.config, length) for each in (model, padded))
-    weights = [sum(array.nbytes for array in jax.tree.leaves(each.params)) for each in (model, padded)]
-    return Padding(
-        weights[1] - weights[0],
-        filled.flops / own.flops - 1.0,
-        filled.cache_bytes_per_token - own.cache_bytes_per_token,
-        own.length,
-    )
 
 
 def _families(model: Model, asked: str | Family | None = None) -> list[Family]:
@@ -222,8 +200,7 @@ def _families(model: Model, asked: str | Family | None = None) -> list[Family]:
     if not fitting:
         raise InexpressibleError(f"no family has {kind_of(model.config)} models")
     origin = _imported(model).get("family")
-    foreign = model.tokenizer is not None  # of which transformers makes another one in some families: these come last
-    return sorted(fitting, key=lambda f: (f.model_type != origin, foreign and f.tokenizer_class is not None))
+    return sorted(fitting, key=lambda family: family.model_type != origin)
 
 
 def _imported(model: Model) -> Mapping[str, Any]:
@@ -267,7 +244,7 @@ def _text_tokens(model: Model) -> dict[str, int | None]:
 
 def _merge(past: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields with those that only the imported config has, and its labels where they are the model's."""
-    merged = {name: value for name, value in past.items() if name not in _FORGOTTEN} | dict(fields)
+    merged = {**past, **fields}
     if "id2label" in fields and past.get("id2label"):
         labels = Fields(past).group("id2label")
         ours = tuple(fields["id2label"].values())
@@ -275,11 +252,3 @@ def _merge(past: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]
         if len(labels) == len(ours) and (unnamed or label_names(Fields(past)) == ours):
             merged |= {name: past[name] for name in ("id2label", "label2id") if name in past}
     return merged
-
-
-def _dtype(entries: Mapping[str, jax.ShapeDtypeStruct]) -> str:
-    """Return the type that most bytes of the file have."""
-    sizes: dict[str, int] = {}
-    for entry in entries.values():
-        sizes[entry.dtype.name] = sizes.get(entry.dtype.name, 0) + entry.size * entry.dtype.itemsize
-    return max(sizes, key=lambda name: sizes[name])

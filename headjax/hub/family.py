@@ -38,19 +38,24 @@ def any_size(num_heads: int, head_dim: int, width: int) -> HeadShape | None:
     return HeadShape(num_heads, head_dim, num_heads)
 
 
-def multi_head(shape: HeadShape, like: Kind) -> Kind:
-    """Return multi-head attention of this shape with all biases."""
-    return Kind(MultiHeadAttention, num_heads=shape.num_heads, head_dim=shape.head_dim)
+def multi_head(shape: HeadShape, like: Kind, **options: Any) -> Kind:
+    """Return multi-head attention of this shape with all biases, but for these options."""
+    return Kind(MultiHeadAttention, num_heads=shape.num_heads, head_dim=shape.head_dim, **options)
 
 
-def _refuse_others(fields: Fields) -> None:
-    """Raise `ConfigError` for fields of any family by which `transformers` computes something else."""
-    for number, own in fields.group("per_layer_config").items():
-        names = ", ".join(own) if isinstance(own, Mapping) else repr(own)
-        raise fields.error("per_layer_config", f"layer {number} has its own {names}, which is not supported")
-    for name in ("pruned_heads", "quantization_config"):
-        if fields.group(name):
-            raise fields.error(name, "is not supported; save the model without it")
+_USUAL: Mapping[str, Any] = {
+    **dict.fromkeys(("is_causal", "scale_attn_weights"), True),
+    **dict.fromkeys(("is_decoder", "add_cross_attention", "use_bidirectional_attention"), False),
+    "scale_attn_by_inverse_layer_idx": False,
+    "position_embedding_type": "absolute",
+    "per_layer_config": {},
+    "pruned_heads": {},
+    "quantization_config": {},
+}
+"""Fields of any family by which `transformers` computes something else, and the only value that is supported."""
+
+BUFFERS = r"(.*\.)?(position_ids|inv_freq|(attn|attention)\.(masked_)?bias|version)"
+"""Names of tensors in older files that no model needs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,18 +79,16 @@ class Family:
     classes: tuple[ModelClass, ...]
     config: Record
     rules: Rules
-    head_groups: tuple[tuple[str, ...], ...]
+    head_groups: tuple[tuple[str, ...], ...] = (("encoder",), ("decoder", "cross"))
     prefix: str = ""
     base: str = "Model"
     copies: Copies = ()
-    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     supported: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     head_shape: Callable[[int, int, int], HeadShape | None] = dividing
     standard: Callable[[HeadShape, Kind], Kind] = multi_head
-    tokenizer_class: str | None = None
     carried: tuple[str, ...] = ()
     inside: tuple[str, str] | None = None
     """`model_type` of a model that holds one of this family, and the field of its config that describes it."""
@@ -107,10 +110,8 @@ class Family:
 
     def read(self, fields: Fields) -> ModelConfig:
         """Return the architecture that a `config.json` describes."""
-        fields = fields.having({name: fields.data[alias] for alias, name in self.aliases.items() if fields.has(alias)})
-        for name, values in self.supported.items():
+        for name, values in ({name: (value,) for name, value in _USUAL.items()} | dict(self.supported)).items():
             fields.only(name, values, values[0])
-        _refuse_others(fields)
         return self.config.having(**self._named(fields).parts).read(fields)
 
     def write(self, config: ModelConfig) -> dict[str, Any]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headjax.core.errors import CheckpointError, ConfigError, DataError
+from headjax.core.errors import CheckpointError, ConfigError
 from headjax.core.fields import INTEGER_MAX, shown
 from headjax.nn.feed_forward import ActivationName
-from headjax.storage.files import check_links, read_document
+from headjax.storage.files import check_links
+from headjax.tokenizers.files import read_object
 
 T = TypeVar("T")
 
@@ -49,19 +49,9 @@ class Fields:
         """Read the `config.json` of a directory."""
         check_links(directory, ("config.json",))
         file = directory / "config.json"
-        try:
-            data = json.loads(read_document(file))
-        except DataError:
-            raise
-        except FileNotFoundError:
-            raise CheckpointError(f"{file}: missing") from None
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
-        except RecursionError:
-            raise CheckpointError(f"{file}: nested too deep") from None
-        if not isinstance(data, dict):
-            raise CheckpointError(f"{file}: not a JSON object")
-        return cls(data, file, tensors)
+        if not file.exists():
+            raise CheckpointError(f"{file}: missing")
+        return cls(read_object(file), file, tensors)
 
     def having(self, data: Mapping[str, Any]) -> Fields:
         """Return the config with these fields in place of its own."""

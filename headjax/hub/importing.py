@@ -1,4 +1,4 @@
-"""Hugging Face directories in: strictly matched, each tensor read once into the buffers that become the arrays."""
+"""Hugging Face directories in: strictly matched, each tensor read into the buffer that becomes the array."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,16 +15,16 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
 from headjax.core import history
-from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
+from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, Tensors, all_finite, flatten, map_tensors
 from headjax.hub.companions import read_companions
 from headjax.hub.families import FAMILIES, REMOTE
-from headjax.hub.family import Family
+from headjax.hub.family import BUFFERS, Family
 from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SafetensorsFiles, shorten
-from headjax.hub.sentences import bound_maps, embedding_config, read_cased
+from headjax.hub.sentences import embedding_config, read_cased, read_maps
 from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
@@ -62,8 +62,7 @@ def from_huggingface(
         family: reads the directory as this family; None is the one that `model_type` names. Of CLIP's pair,
             `clip_text_model` or `clip_vision_model` is read. A family of your own goes here (docs/huggingface.md,
             "Adding a family").
-        mesh: place the parameters on this mesh by the sharding rules, each device reading its own parts; None is one
-            device.
+        mesh: place the parameters on this mesh by the sharding rules; None is one device.
         dtype: `float32`, `bfloat16` or `float16` to convert to; None keeps each tensor's type.
         progress: shows what is read.
 
@@ -95,7 +94,13 @@ def from_huggingface(
         config=dict(fields.data),
     )
     if whole is not config:
-        params = {**params, "output": _load_maps(folder, whole.tensors(), mesh, dtype, progress)}
+        declared = whole.tensors().get("output", {})
+        maps, placed = read_maps(folder, declared), {} if mesh is None else flatten(shardings(declared, mesh))
+
+        def place(path: str, tensor: nnx.Param[Any]) -> jax.Array:
+            return _placed(np.array(maps[path], dtype, order="C"), placed.get(path))
+
+        params = {**params, "output": map_tensors(place, declared)}
     return Model(whole, params, (entry,), read_cased(folder, companions, read_tokenizer(folder)), companions)
 
 
@@ -109,12 +114,7 @@ def demo_model() -> Model:
           heads: decoder 32 in 4 layers
           parameters: 1,088,256 (float32)
           tokenizer: yes; history: import
-
-    Raises:
-        HeadjaxError: this installation of headjax has no weights.
     """
-    if not (DEMO / "model.safetensors").is_file():
-        raise HeadjaxError(f"{DEMO}: this installation of headjax carries no weights; install it again")
     return from_huggingface(DEMO, dtype="float32")
 
 
@@ -135,11 +135,10 @@ def family_of(fields: Fields, asked: str | Family | None = None) -> Family:
         return chosen[0]
     if fitting:
         said = f"not as {asked}" if asked else "say which by family, or --family of headjax import"
-        kinds = " or ".join(family.model_type for family in fitting)
-        raise fields.error("model_type", f"{name!r} is read as {kinds}; {said}")
+        raise fields.error("model_type", f"{name!r} is read as {' or '.join(f.model_type for f in fitting)}; {said}")
     known = ", ".join(family.model_type for family in families)
-    more = "docs/huggingface.md tells how to add one"
-    raise fields.error("model_type", f"{name!r} is not a known family; known: {known}; {more}")
+    said = "docs/huggingface.md tells how to add one"
+    raise fields.error("model_type", f"{name!r} is not a known family; known: {known}; {said}")
 
 
 def read_config(family: Family, fields: Fields) -> ModelConfig:
@@ -164,7 +163,7 @@ def match(family: Family, config: ModelConfig, files: SafetensorsFiles) -> list[
         canonical = _canonical(name, known, family.prefix)
         if canonical in known and canonical not in actual:
             actual[canonical] = name
-        elif not any(re.fullmatch(pattern, name) for pattern in family.ignored):
+        elif not any(re.fullmatch(pattern, name) for pattern in (BUFFERS, *family.ignored)):
             extra.append(name)
     for copy, original in copies.items():
         if copy in actual and original not in actual:
@@ -175,15 +174,14 @@ def match(family: Family, config: ModelConfig, files: SafetensorsFiles) -> list[
         what += [f"left over {shorten(extra)}"] if extra else []
         raise ParameterError(f"{files.source}: not the tensors of {family.class_names(config)[0]}: {'; '.join(what)}")
     for entry in bound:
-        found = files.entries[actual[entry.theirs]]
-        if found.shape != entry.shape:
-            raise ParameterError(
-                f"{found.file}: {actual[entry.theirs]} has shape {list(found.shape)}, "
-                f"config.json gives {list(entry.shape)}"
-            )
+        name = actual[entry.theirs]
+        file, _, shape = files.entries[name]
+        if shape != entry.shape:
+            raise ParameterError(f"{file}: {name} has shape {list(shape)}, config.json gives {list(entry.shape)}")
     for copy, original in copies.items():
-        if copy in actual:
-            _check_copy(files, actual[copy], actual[original])
+        if copy in actual and not np.array_equal(files.read(actual[copy]), files.read(actual[original])):
+            file, differs = files.entries[actual[copy]].file, f"{actual[copy]} differs from {actual[original]}"
+            raise ParameterError(f"{file}: {differs}; the config says that they are one tensor")
     return [entry._replace(theirs=actual[entry.theirs]) for entry in bound]
 
 
@@ -195,41 +193,22 @@ def _canonical(name: str, known: Collection[str], prefix: str) -> str:
     return prefix + name if name not in known and prefix + name in known else name
 
 
-def _check_copy(files: SafetensorsFiles, copy: str, original: str) -> None:
-    """Raise `ParameterError` unless both names stand for the same values."""
-    one, other = files.entries[copy], files.entries[original]
-    same = (one.dtype, one.shape) == (other.dtype, other.shape)
-    if not same or not np.array_equal(files.read(copy), files.read(original)):
-        raise ParameterError(f"{one.file}: {copy} differs from {original}; the config says that they are one tensor")
+Piece = tuple[int | None, BoundRule, int]
+"""One layer of a declared tensor: its number, the tensor of the file, which part of that it is."""
 
 
-class _Piece(NamedTuple):
-    """One layer of a declared tensor."""
-
-    layer: int | None
-    bound: BoundRule
-    part: int
-
-
-Index = tuple[slice, ...]
-"""Place of a shard in an array."""
-
-Pieces = Mapping[str, Sequence[_Piece]]
-"""Layers of each declared tensor, by its path."""
-
-
-def _by_array(bound: Iterable[BoundRule]) -> Pieces:
-    """Return the pieces of every declared tensor."""
-    pieces: dict[str, list[_Piece]] = defaultdict(list)
+def _by_array(bound: Iterable[BoundRule]) -> dict[str, list[Piece]]:
+    """Return the pieces of every declared tensor, by its path."""
+    pieces: dict[str, list[Piece]] = defaultdict(list)
     for entry in bound:
         for part, place in enumerate(entry.ours):
-            pieces[place.path].append(_Piece(place.layer, entry, part))
+            pieces[place.path].append((place.layer, entry, part))
     return pieces
 
 
 def _load_params(
     tensors: Tensors,
-    pieces: Pieces,
+    pieces: Mapping[str, Sequence[Piece]],
     files: SafetensorsFiles,
     mesh: Mesh | None,
     kinds: Mapping[str, np.dtype],
@@ -248,77 +227,32 @@ def _load_params(
         return map_tensors(load, tensors)
 
 
-def _load_maps(folder: Path, tensors: Tensors, mesh: Mesh | None, dtype: str | None, progress: Progress) -> Params:
-    """Return the weights of the maps of sentence vectors."""
-    declared, found = tensors.get("output", {}), {}
-    for name, files, bound in bound_maps(folder, declared):
-        pieces = _by_array(bound)
-        kinds = {path: _kind(own, files, dtype) for path, own in pieces.items()}
-        found[name] = _load_params(declared[name], pieces, files, mesh, kinds, progress)
-    return found
-
-
 def _load(
     tensor: nnx.Param[Any],
-    pieces: Sequence[_Piece],
+    pieces: Sequence[Piece],
     files: SafetensorsFiles,
     sharding: NamedSharding | None,
     kind: np.dtype,
 ) -> jax.Array:
-    everything = (slice(None),) * len(tensor.shape)
+    """Return an array, read tensor by tensor into one buffer."""
+    buffer = np.empty(tensor.shape, kind)
+    for layer, entry, part in pieces:
+        name = entry.theirs
+        own = buffer if layer is None else buffer[layer, ...]
+        with np.errstate(over="ignore"):  # a number beyond the array's type becomes infinite
+            own[...] = entry.form.load(files.read(name), entry.tensors, part)
+        if not all_finite(own):
+            raise ParameterError(f"{files.entries[name].file}: {name} holds values that are NaN or infinite as {kind}")
+    return _placed(buffer, sharding)
+
+
+def _placed(buffer: np.ndarray, sharding: NamedSharding | None) -> jax.Array:
     if sharding is None:  # arrays that belong to no mesh compute on any one that is set later
-        return jax.device_put(_read(tensor, pieces, files, kind, [everything])[0])
-    places = {
-        device: everything if index is None else index
-        for device, index in sharding.addressable_devices_indices_map(tensor.shape).items()
-    }
-    shards = {_span(index, tensor.shape): index for index in places.values()}
-    parts = _read(tensor, pieces, files, kind, list(shards.values()))
-    buffers = dict(zip(shards, parts, strict=True))
-    arrays = [jax.device_put(buffers[_span(index, tensor.shape)], device) for device, index in places.items()]
-    return jax.make_array_from_single_device_arrays(tensor.shape, sharding, arrays)
+        return jax.device_put(buffer)
+    return jax.make_array_from_callback(buffer.shape, sharding, lambda index: buffer[index])
 
 
-def _kind(pieces: Sequence[_Piece], files: SafetensorsFiles, dtype: str | None) -> np.dtype:
+def _kind(pieces: Sequence[Piece], files: SafetensorsFiles, dtype: str | None) -> np.dtype:
     """Return the type of an array: as asked for, or the smallest that holds all its layers."""
-    found = {files.dtype(piece.bound.theirs) for piece in pieces}
+    found = {files.dtype(entry.theirs) for _, entry, _ in pieces}
     return np.dtype(jax.numpy.dtype(dtype)) if dtype else np.dtype(jax.numpy.result_type(*found))
-
-
-@np.errstate(over="ignore")  # a number beyond the array's type becomes infinite, which `_finite` finds
-def _read(
-    tensor: nnx.Param[Any], pieces: Sequence[_Piece], files: SafetensorsFiles, kind: np.dtype, shards: Sequence[Index]
-) -> list[np.ndarray]:
-    """Return shards of an array, each in a separate buffer; every tensor of the files is read once."""
-
-    def load(piece: _Piece) -> np.ndarray:
-        return piece.bound.form.load(files.read(piece.bound.theirs), piece.bound.tensors, piece.part)
-
-    if pieces[0].layer is None:
-        value = load(pieces[0])
-        return [_finite(np.asarray(value[index], kind, order="C"), pieces[0], files) for index in shards]
-    spans = [_span(index, tensor.shape) for index in shards]
-    buffers = [np.empty(tuple(stop - start for start, stop in span), kind) for span in spans]
-    for piece in pieces:
-        value, layer = load(piece), piece.layer or 0
-        for buffer, index, (layers, *_) in zip(buffers, shards, spans, strict=True):
-            if layers[0] <= layer < layers[1]:
-                own = buffer[layer - layers[0], ...]
-                own[...] = value[index[1:]]
-                _finite(own, piece, files)
-        del value
-    return buffers
-
-
-def _finite(value: np.ndarray, piece: _Piece, files: SafetensorsFiles) -> np.ndarray:
-    """Return the part of a tensor that was read."""
-    if not all_finite(value):
-        name = piece.bound.theirs
-        raise ParameterError(
-            f"{files.entries[name].file}: {name} holds values that are NaN or infinite as {value.dtype}"
-        )
-    return value
-
-
-def _span(index: Index, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))

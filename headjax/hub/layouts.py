@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
+from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.fields import options_of
 from headjax.core.kind import Kind
 from headjax.core.modules import declared
@@ -17,7 +18,8 @@ from headjax.core.tensors import flatten, nested
 from headjax.heads.surgery import LayerModule, config_after, map_attention
 from headjax.heads.units import pad_units
 from headjax.hub.families import REMOTE
-from headjax.hub.family import Family, HeadShape
+from headjax.hub.families.remote import spelled_out
+from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.importing import read_config
 from headjax.hub.padding import pad_heads
@@ -25,11 +27,8 @@ from headjax.hub.rules import bind
 from headjax.hub.table import InexpressibleError
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
-from headjax.nn.latent import LatentAttention
 from headjax.nn.module import AttentionModule
-from headjax.nn.multi_head import GroupedAttention, MultiHeadAttention
-
-T = TypeVar("T")
+from headjax.nn.multi_head import GroupedAttention
 
 TRAINING_ONLY = {
     "initializer",
@@ -54,14 +53,15 @@ class Written(NamedTuple):
 def native(model: Model, family: Family) -> Written:
     """Write the shapes that the model has: equal layers whose heads the family's config can describe."""
     model = _renumber(model)  # a config has no field for the original numbers of heads
-    fields = _attempt(_write, model.config, family)
-    if isinstance(fields, HeadjaxError):  # perhaps one field tells of all biases (Llama's `attention_bias`)
+    try:
+        return Written(model, _write(model.config, family))
+    except (InexpressibleError, ParameterError):  # perhaps one field tells of all biases (Llama's `attention_bias`)
         biased = config_after(model.config, _with_zero_biases)
-        if biased == model.config or isinstance(_attempt(_write, biased, family), HeadjaxError):
-            raise fields
-        model = _with_zero_biases(model)
-        fields = _write(model.config, family)
-    return Written(model, fields)
+        if biased != model.config:
+            with contextlib.suppress(InexpressibleError, ParameterError):
+                fields = _write(biased, family)
+                return Written(_with_zero_biases(model), fields)
+        raise
 
 
 def remote(model: Model, family: Family) -> Written:
@@ -82,55 +82,27 @@ LAYOUTS: Mapping[str, Layout] = {"native": native, "remote": remote, "padded": p
 
 def choose(model: Model, families: Collection[Family], layout: str, *, own: bool) -> tuple[Family, str, Written]:
     """Return the first family, with `own` also of `REMOTE`, that can express the model, the layout, and the result."""
-    candidates = _candidates(model, families, own)
-    names = [name for name in LAYOUTS if candidates[name]] if layout == "auto" else [layout]
-    refused = []
-    for name in names:
-        reasons = []
-        for family in candidates[name]:
-            found = _attempt(LAYOUTS[name], model, family)
-            if isinstance(found, Written):
-                return family, name, found
-            reasons.append(found)
-        refused.append(
-            f"layout {name}: {reasons[0] if reasons else f'no code computes {kind_of(model.config)} models'}"
-        )
-    for name in LAYOUTS if layout != "auto" else ():
-        if name != layout and any(isinstance(_attempt(LAYOUTS[name], model, f), Written) for f in candidates[name]):
-            raise InexpressibleError(f"{refused[0]}; layout {name} can")
-    said = "; ".join(refused)
-    raise InexpressibleError(f"{said}; only layout onnx can{_other_target(next(iter(families)))}")
+    refused: dict[str, str] = {}
+    for name in LAYOUTS if layout == "auto" else (layout,):
+        found = first_family(model, families, name, own)
+        if not isinstance(found, str):
+            return found[0], name, found[1]
+        refused[name] = found
+    others = (name for name in LAYOUTS if name not in refused)
+    can = next((name for name in others if not isinstance(first_family(model, families, name, own), str)), "onnx")
+    raise InexpressibleError(f"{'; '.join(f'layout {name}: {why}' for name, why in refused.items())}; layout {can} can")
 
 
-def refusals(model: Model, families: Collection[Family]) -> dict[str, str]:
-    """Return why each layout cannot express the model, best layout first; nothing for those that can."""
-    found = {}
-    for name, candidates in _candidates(model, families, True).items():
-        tried = [_attempt(LAYOUTS[name], model, family) for family in candidates]
-        can = any(isinstance(each, Written) for each in tried)
-        found[name] = "" if can else str(next(iter(tried), "there is no code of such models"))
-    return found
-
-
-def _candidates(model: Model, families: Collection[Family], own: bool) -> dict[str, Collection[Family]]:
-    """Return the families that may express the model in each layout."""
+def first_family(model: Model, families: Collection[Family], layout: str, own: bool) -> tuple[Family, Written] | str:
+    """Return the first family that can express the model in a layout, and how; else why the first one cannot."""
     with_code = [family for family in REMOTE if own and isinstance(model.config, family.kinds)]
-    return {name: with_code if name == "remote" else families for name in LAYOUTS}
-
-
-def _attempt(function: Callable[..., T], *arguments: Any) -> T | HeadjaxError:
-    """Return a function's result, or its error where a family cannot express a model."""
-    try:
-        return function(*arguments)
-    except (InexpressibleError, ParameterError) as error:
-        return error
-
-
-def _other_target(family: Family) -> str:
-    """Return a hint at a conversion whose result a family can express; empty where it has none."""
-    heads = family.standard(HeadShape(2, 2, 1), Kind(MultiHeadAttention, num_heads=2, head_dim=2))
-    hint = f"; {family.model_type} can express grouped heads (headjax convert --to grouped)"
-    return hint if heads.of is GroupedAttention else ""
+    reasons = []
+    for family in with_code if layout == "remote" else families:
+        try:
+            return family, LAYOUTS[layout](model, family)
+        except (InexpressibleError, ParameterError) as error:
+            reasons.append(str(error))
+    return reasons[0] if reasons else f"no code computes {kind_of(model.config)} models"
 
 
 def _with_zero_biases(model: Model) -> Model:
@@ -157,45 +129,29 @@ def _write(config: ModelConfig, family: Family) -> dict[str, Any]:
         read = read_config(family, Fields(fields, tensors=names))
     except ConfigError as error:
         raise InexpressibleError(str(error)) from None
-    found = first_difference(config, read, TRAINING_ONLY)
-    if found is not None:
-        raise InexpressibleError(f"a {family.model_type} config.json cannot express that {found}")
+    ours, theirs = dict(_values(config)), dict(_values(read))
+    path = next((path for path, value in ours.items() if path not in theirs or theirs[path] != value), None)
+    if path is not None:
+        would = f"{path} is {ours[path]!r} (it would be {theirs.get(path)!r})"
+        raise InexpressibleError(f"a {family.model_type} config.json cannot express that {would}")
     return fields
 
 
-def first_difference(one: Any, other: Any, ignored: Collection[str], path: str = "") -> str | None:
-    """Return a phrase about the first field in which two configs differ; None if they compute the same."""
-    if isinstance(one, Kind) and isinstance(other, Kind):
-        one, other = _spelled_out(one), _spelled_out(other)
-    if class_of(one) is not class_of(other):
-        return f"{path} is {_shown(one)} (it would be {_shown(other)})"
-    if is_group(one):
-        for name in options_of(class_of(one)):
-            if name in ignored:
-                continue
-            inner = f"{path}.{name}" if path else name
-            found = first_difference(getattr(one, name), getattr(other, name), ignored, inner)
-            if found is not None:
-                return found
-        return None
-    if isinstance(one, tuple) and len(one) == len(other):
-        pairs = enumerate(zip(one, other, strict=True))
-        phrases = (first_difference(a, b, ignored, f"{path}[{i}]") for i, (a, b) in pairs)
-        return next((phrase for phrase in phrases if phrase is not None), None)
-    return None if one == other else f"{path} is {_shown(one)} (it would be {_shown(other)})"
-
-
-def _spelled_out(attention: Kind) -> Kind:
-    """Return the attention with those defaults written out that follow from other fields."""
-    if issubclass(attention.of, GroupedAttention | LatentAttention):
-        attention = attention.replace(value_dim=attention.values, scale=attention.logit_scale)
-    if attention.of is GroupedAttention:
-        attention = attention.replace(kv_index=attention.groups)
-    return attention.replace(head_ids=attention.ids) if "head_ids" in attention.options else attention
-
-
-def _shown(value: Any) -> str:
-    return kind_of(value) if has_kind(value) else repr(value)
+def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield a config's values by their paths, but for those of training; of a part its kind, of a list its length."""
+    if isinstance(value, Kind):
+        value = spelled_out(value)
+    if is_group(value):
+        yield path, kind_of(value) if has_kind(value) else class_of(value).__name__
+        for name in options_of(class_of(value)):
+            if name not in TRAINING_ONLY:
+                yield from _values(getattr(value, name), f"{path}.{name}" if path else name)
+    elif isinstance(value, tuple):
+        yield f"length of {path}", len(value)
+        for number, each in enumerate(value):
+            yield from _values(each, f"{path}[{number}]")
+    else:
+        yield path, value
 
 
 def _renumber(model: Model) -> Model:

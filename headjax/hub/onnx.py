@@ -33,7 +33,7 @@ def write_onnx(model: Model, folder: Path, length: int | None = None) -> float:
     config = model.config
     windows = any(layer.window for stack in config.stacks().values() for layer in stack.layers)
     free = length is None and isinstance(config, EncoderConfig) and not windows
-    batch = example_batch(model, length=_onnx_length(model, length))
+    batch = example_batch(model, length=length or min(LENGTH, longest(model) or LENGTH))
     whole = model(batch)
     outputs = {"last_hidden_state": whole.hidden, "logits": whole.logits}
     expected = {name: np.asarray(array) for name, array in outputs.items() if array is not None}
@@ -93,13 +93,3 @@ def _checked_difference(expected: Sequence[np.ndarray], found: Sequence[np.ndarr
     if not worst <= TOLERANCE:  # also where one is no number
         raise HeadjaxError(f"layout onnx: outputs of onnxruntime differ from the model's by {worst:.2g} of their size")
     return worst
-
-
-def _onnx_length(model: Model, length: int | None) -> int:
-    """Return the number of tokens of an example."""
-    most = longest(model)
-    if length is None:
-        return min(LENGTH, most or LENGTH)
-    if length < 1 or (most is not None and length > most):
-        raise HeadjaxError(f"length: must be at least 1{'' if most is None else f' and at most {most}'}, got {length}")
-    return length

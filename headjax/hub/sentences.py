@@ -15,10 +15,8 @@ import numpy as np
 
 from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.serialize import kind_of
-from headjax.core.tensors import flatten
 from headjax.hub.fields import Fields
-from headjax.hub.rules import BoundRule, Place, affine
-from headjax.hub.safetensors_files import SINGLE, SafetensorsFiles, shorten, write_safetensors
+from headjax.hub.safetensors_files import SINGLE, SafetensorsFiles, write_safetensors
 from headjax.hub.table import InexpressibleError
 from headjax.models.config import ModelConfig
 from headjax.models.decoder import DecoderConfig
@@ -161,22 +159,17 @@ def pipeline_files(model: Model) -> dict[str, bytes]:
     return {} if wanted is None else task_files(wanted, model.config.width)
 
 
-def bound_maps(folder: Path, params: Mapping[str, Any]) -> Iterator[tuple[str, SafetensorsFiles, list[BoundRule]]]:
-    """Yield for each map its name, its files and their tensors, checked to be those declared."""
-    for place, (name, tensors) in zip(DENSE, params.items(), strict=False):
-        files, declared = SafetensorsFiles(folder / place), flatten(tensors)
-        bound = [
-            BoundRule(rule.theirs, (Place(path, None, declared[path]),), rule.form)
-            for rule in affine("linear", "")
-            for path in (rule.ours[0].removeprefix("/"),)
-            if path in declared
-        ]
-        shapes = {rule.theirs: rule.shape for rule in bound}
-        found = {name: entry.shape for name, entry in files.entries.items()}
-        if found != shapes:
-            wrong = sorted({name for name, _ in {*shapes.items()} ^ {*found.items()}})
-            raise ParameterError(f"{files.source}: not the tensors of its config.json: {shorten(wrong)}")
-        yield name, files, bound
+def read_maps(folder: Path, declared: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return the weights of maps by their paths, checked to be those declared."""
+    found: dict[str, np.ndarray] = {}
+    names = {"linear.weight": "kernel", "linear.bias": "bias"}
+    for place, (name, tensors) in zip(DENSE, declared.items(), strict=False):
+        files = SafetensorsFiles(folder / place)
+        own = {names.get(theirs, theirs): files.read(theirs).T for theirs in files.entries}
+        if {path: array.shape for path, array in own.items()} != {path: one.shape for path, one in tensors.items()}:
+            raise ParameterError(f"{files.source}: not the tensors of its config.json")
+        found |= {f"{name}/{path}": array for path, array in own.items()}
+    return found
 
 
 def write_maps(model: Model, folder: Path) -> None:
@@ -209,14 +202,10 @@ def _module_kinds(folder: Path, files: Mapping[str, bytes]) -> Iterator[str]:
         raise ConfigError(f"{folder / MODULES}: expected a list of objects")
     for number, module in enumerate(modules):
         package, _, kind = str(module.get("type")).rpartition(".")
-        if not package.startswith("sentence_transformers") or kind not in _READ:
-            raise ConfigError(f"{folder / MODULES}: the module {module.get('type')} is not supported")
-        place = module.get("path")
-        if place != (f"{number}_{kind}" if number else "") or (number and place not in FOLDERS):
-            raise ConfigError(f"{folder / MODULES}: the path {place!r} of module {number} is not supported")
-        fields = _fields(folder, files, f"{place}/config.json")
-        for name in ("module_input_name", "module_output_name") if number else ():
-            fields.only(name, ("sentence_embedding",), "sentence_embedding")
+        place, usual = module.get("path"), f"{number}_{kind}" if number else ""
+        known = package.startswith("sentence_transformers") and kind in _READ
+        if not known or place != usual or (number and place not in FOLDERS):
+            raise ConfigError(f"{folder / MODULES}: the module {module.get('type')} at {place!r} is not supported")
         yield kind
 
 
@@ -242,11 +231,8 @@ def _dense(fields: Fields) -> Dense:
 
 
 def _max_seq_length(folder: Path, files: Mapping[str, bytes]) -> int | None:
-    """Return the greatest number of tokens, after checking that the texts are read as any other."""
+    """Return the greatest number of tokens."""
     fields = _reading(folder, files)
-    fields.only("transformer_task", ("feature-extraction",), "feature-extraction")
-    usual = {"method": "forward", "method_output_name": "last_hidden_state"}
-    Fields(fields.group("modality_config"), fields.file).only("text", (usual,), usual)
     fields.only("processing_kwargs", ({},), {})
     limit = fields.integer("max_seq_length", 0)
     if not limit:

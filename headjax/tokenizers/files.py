@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.storage.files import check_links, parse_json
-from headjax.storage.paths import is_bucket, path_of
+from headjax.storage.paths import path_of
 from headjax.tokenizers.sentencepiece import (
     BYTE_FALLBACK,
     LLAMA_FILE,
@@ -35,6 +34,13 @@ RULES: Mapping[str, Mapping[str, Any]] = {
     "marian": {"separate_vocabs": False},
 }
 """Entries of `tokenizer_config.json`, and the only values by which a file or a family's files are read."""
+
+_OWN: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(BYTE_LEVEL, (VOCABULARY, MERGES)),
+    **dict.fromkeys(BYTE_FALLBACK, (LLAMA_FILE,)),
+    "marian": MARIAN_FILES,
+}
+"""The files, all of them needed, whose meaning depends on the model's family."""
 
 FILES = (
     *(VOCABULARY_FILE, CONFIG_FILE, SPECIAL_FILE, ADDED_FILE, MODEL_FILE, WORDPIECE_FILE, VOCABULARY, MERGES),
@@ -68,14 +74,14 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
     """
     folder = path_of(directory)
     check_links(folder, FILES)
-    config, companion = _object(folder / CONFIG_FILE), _object(folder / SPECIAL_FILE)
-    model_type = str(_object(folder / MODEL_FILE).get("model_type", ""))
+    config, companion = read_object(folder / CONFIG_FILE), read_object(folder / SPECIAL_FILE)
+    model_type = str(read_object(folder / MODEL_FILE).get("model_type", ""))
     roles = special_tokens(config, folder / CONFIG_FILE, ROLES)
     roles |= special_tokens(companion, folder / SPECIAL_FILE, ROLES)
-    whole = _is_there(folder / VOCABULARY_FILE)
+    whole = (folder / VOCABULARY_FILE).is_file()
     if whole:
         tokenizer: Tokenizer | None = Tokenizer(read_file(folder / VOCABULARY_FILE), tuple(sorted(roles.items())))
-    elif _is_there(folder / WORDPIECE_FILE):
+    elif (folder / WORDPIECE_FILE).is_file():
         _check_rules(folder, WORDPIECE_FILE, config)
         tokenizer, config = wordpiece_tokenizer(folder / WORDPIECE_FILE), {**config, "tokenizer_class": "BertTokenizer"}
     else:
@@ -84,7 +90,7 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
         return None
     parsed(tokenizer, directory)
     kind = class_of(config, model_type)
-    added = added_tokens(config, companion, _object(folder / ADDED_FILE))
+    added = added_tokens(config, companion, read_object(folder / ADDED_FILE))
     flags = not whole or (bool(kind) and "added_tokens_decoder" in config)
     if kind == "Llama" and not whole and config.get("add_prefix_space") is not False:
         kind = ""  # SentencePiece's own rules for white space, which are those of the model file
@@ -110,23 +116,13 @@ def open_tokenizer(path: str) -> Tokenizer:
 
 def looked_for(family: str) -> tuple[str, ...]:
     """Return the files from which the tokenizer of a model of this `model_type` may be built."""
-    return (VOCABULARY_FILE, WORDPIECE_FILE, *_own_files(family))
-
-
-def _own_files(family: str) -> tuple[str, ...]:
-    """Return the files, all of them needed, whose meaning depends on the model's family."""
-    if family in BYTE_LEVEL:
-        return (VOCABULARY, MERGES)
-    if family in BYTE_FALLBACK:
-        return (LLAMA_FILE,)
-    return MARIAN_FILES if family == "marian" else ()
+    return (VOCABULARY_FILE, WORDPIECE_FILE, *_OWN.get(family, ()))
 
 
 def _of_family(folder: Path, family: str, config: Mapping[str, Any]) -> Tokenizer | None:
     """Return the tokenizer of the family's own files; None if one is missing."""
-    files = _own_files(family)
-    present = [_is_there(folder / name) for name in files]
-    if not files or not all(present):
+    files = _OWN.get(family, ())
+    if not files or not all((folder / name).is_file() for name in files):
         return None
     _check_rules(folder, family, config)
     if family in BYTE_LEVEL:
@@ -157,18 +153,9 @@ def _check_rules(folder: Path, kind: str, config: Mapping[str, Any]) -> None:
             raise DataError(f"{folder / CONFIG_FILE}: {asked}; save the tokenizer as {VOCABULARY_FILE}")
 
 
-def _is_there(file: Path) -> bool:
-    """Return whether there is such a file, and nothing else of its name."""
-    if file.is_file():
-        return True
-    if file.exists() or (not is_bucket(file) and os.path.islink(file)):
-        raise DataError(f"{file}: cannot be read: not a file")
-    return False
-
-
-def _object(file: Path) -> dict[str, Any]:
+def read_object(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one without the file."""
-    if not _is_there(file):
+    if not file.exists():
         return {}
     data = parse_json(read_file(file), str(file))
     if not isinstance(data, dict):

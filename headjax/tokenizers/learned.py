@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from headjax.core.errors import DataError, require
-from headjax.core.limits import check_memory, host_memory
-from headjax.tokenizers.sentencepiece import train_sentencepiece
 from headjax.tokenizers.tokenizer import END_OF_TEXT, Tokenizer
-
-_TOKEN = 37
-"""Bytes of a token in the table of words that the library reserves before it learns."""
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Learn a byte-level byte-pair encoding from texts (Sennrich et al. 2016; over bytes as in GPT-2).
 
     All 256 bytes are tokens, so any text is encoded and decoded without loss. The same texts give the same tokenizer.
-    `vocab_size` counts the bytes, the end-of-text token and the learned merges. The library ends the process where
-    memory runs out.
+    `vocab_size` counts the bytes, the end-of-text token and the learned merges.
     """
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
     require(vocab_size >= 257, "vocab_size", f"must be at least 257 (bytes and end of text), got {vocab_size}")
-    check_memory("vocab_size", _TOKEN * vocab_size, host_memory(), f"{vocab_size:,} tokens")
-    if isinstance(texts, Sequence):
-        most = 257 + sum(len(text.encode()) for text in texts)  # each merge joins two tokens of the text
-        if vocab_size > most:
-            raise _too_few(f"at most {most}", vocab_size)
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -41,15 +30,11 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     )
     backend.train_from_iterator(texts, trainer)
     if backend.get_vocab_size() < vocab_size:
-        raise _too_few(f"only {backend.get_vocab_size()}", vocab_size)
+        raise DataError(
+            f"vocab_size: the text yields only {backend.get_vocab_size()} tokens, not {vocab_size}; "
+            "lower vocab_size, give more text or take the bytes tokenizer"
+        )
     return Tokenizer(backend.to_str(), (("eos_token", END_OF_TEXT),))
-
-
-def _too_few(number: str, vocab_size: int) -> DataError:
-    return DataError(
-        f"vocab_size: the text yields {number} tokens, not {vocab_size}; "
-        "lower vocab_size, give more text or take the bytes tokenizer"
-    )
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -66,7 +51,6 @@ def byte_tokenizer() -> Tokenizer:
 
 TRAINERS: Mapping[str, Callable[[Iterable[str], int], Tokenizer]] = {
     "bpe": train_bpe,
-    "sentencepiece": train_sentencepiece,
     "bytes": lambda texts, vocab_size: byte_tokenizer(),
 }
 """Functions from (training texts, vocabulary size) to a tokenizer, by name. A new algorithm is a new entry."""

@@ -1,33 +1,24 @@
-"""Tokenizers of SentencePiece's model files: unigram models, Llama's byte pairs, Marian's two languages.
+"""Tokenizers of SentencePiece's model files, read by the optional `sentencepiece` library: Llama's and Marian's.
 
-The optional `sentencepiece` library reads and trains the files. Text is split exactly as the library splits it.
+Text is split as the library splits it.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Mapping
+import importlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headjax.core.errors import DataError, require
+from headjax.core.errors import DataError
 from headjax.storage.files import read_bytes
 from headjax.storage.paths import path_of
-from headjax.tokenizers.sentencepiece_model import (
-    CONTROL,
-    NORMAL,
-    SPACE,
-    UNKNOWN,
-    UNREACHABLE,
-    USER_DEFINED,
-    add_template,
-    parse_model,
-    piece_scores,
-    sentencepiece_library,
-    unigram,
-)
+from headjax.tokenizers.settings import SPACE
 from headjax.tokenizers.tokenizer import Tokenizer, library_errors
 from headjax.tokenizers.vocabularies import read_vocabulary
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
 
 LLAMA_FILE = "tokenizer.model"
 
@@ -38,46 +29,13 @@ LLAMA_SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 
-MARIAN_SPECIAL = T5_SPECIAL = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+MARIAN_SPECIAL = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+"""Types of pieces in a model file."""
 
-def train_sentencepiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Learn a SentencePiece unigram vocabulary (Kudo 2018) from texts, by the library's defaults.
-
-    Text is normalised (NFKC, white space to single spaces), so unlike byte pairs it does not come back to the letter;
-    every character of the texts has a piece. Special tokens are T5's: `<pad>` 0, `</s>` 1, `<unk>` 2.
-    """
-    library = sentencepiece_library()
-    require(vocab_size >= 4, "vocab_size", f"must be at least 4 (3 special tokens), got {vocab_size}")
-    written = io.BytesIO()
-    try:
-        library.SentencePieceTrainer.train(
-            sentence_iterator=(line for text in texts for line in text.splitlines() if line.strip()),
-            model_writer=written,
-            vocab_size=vocab_size,
-            character_coverage=1.0,
-            pad_id=0,
-            eos_id=1,
-            unk_id=2,
-            bos_id=-1,
-            minloglevel=2,
-            max_sentence_length=2**30,  # longer lines are left out without a word
-        )
-    except (RuntimeError, ValueError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"vocab_size: the text does not yield {vocab_size} pieces: {reason}") from None
-    return unigram_tokenizer("sentencepiece", written.getvalue())
-
-
-def unigram_tokenizer(name: str, data: bytes) -> Tokenizer:
-    """Return the tokenizer of a unigram model (Kudo 2018) with T5's special tokens, which splits as the library does.
-
-    Of two splits with the same score it may take either.
-    """
-    proto = parse_model(name, data)
-    backend = unigram(name, proto, piece_scores(name, proto), T5_SPECIAL["unk_token"])
-    backend.add_special_tokens([piece.piece for piece in proto.pieces if piece.type in (UNKNOWN, CONTROL)])
-    return Tokenizer(backend.to_str(), tuple(sorted(T5_SPECIAL.items())))
+UNREACHABLE = -100.0
+"""Added to the score of pieces that are never used; other scores lie between -20 and 0."""
 
 
 def byte_fallback_tokenizer(path: str | Path, *, start: bool = True, end: bool = False) -> Tokenizer:
@@ -90,10 +48,7 @@ def byte_fallback_tokenizer(path: str | Path, *, start: bool = True, end: bool =
     from tokenizers import decoders, models, normalizers
 
     file = path_of(path).expanduser()
-    proto = parse_model(str(file), read_bytes(file), "bpe")
-    own = next((piece.piece for piece in proto.pieces if piece.type == USER_DEFINED), None)
-    if own is not None:
-        raise DataError(f"{file}: user-defined pieces ({own!r}) are not supported; save it as tokenizer.json")
+    proto = _parse_model(file, "bpe")
     numbers = {piece.piece: number for number, piece in enumerate(proto.pieces)}
     with library_errors(str(file)):
         backend = Backend(models.BPE(vocab=numbers, merges=_merges(proto, numbers), fuse_unk=True, byte_fallback=True))
@@ -101,9 +56,9 @@ def byte_fallback_tokenizer(path: str | Path, *, start: bool = True, end: bool =
     backend.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    first, second = (tuple(["<s>"] * start + [text] + ["</s>"] * end) for text in ("$A", "$B"))
+    first, second = (["<s>"] * start + [text] + ["</s>"] * end for text in ("$A", "$B"))
     if start or end:
-        add_template(str(file), backend, first, first + second)
+        _add_template(file, backend, first, first + second)
     backend.add_special_tokens([piece.piece for piece in proto.pieces if piece.type in (UNKNOWN, CONTROL)])
     special = tuple(sorted((role, token) for role, token in LLAMA_SPECIAL.items() if token in numbers))
     return Tokenizer(backend.to_str(), special)
@@ -130,8 +85,6 @@ def marian_tokenizer(folder: str | Path) -> Tokenizer:
     """
     source_file, target_file, file = (path_of(folder) / name for name in MARIAN_FILES)
     numbers = read_vocabulary(file)
-    for token in sorted(set(MARIAN_SPECIAL.values()) - numbers.keys()):
-        raise DataError(f"{file}: no {token}, so it is not the vocabulary of a marian")
     ordered = sorted(numbers, key=numbers.__getitem__)
     if [numbers[token] for token in ordered] != list(range(len(ordered))):
         raise DataError(f"{file}: its ids are not 0 to {len(ordered) - 1}")
@@ -139,16 +92,72 @@ def marian_tokenizer(folder: str | Path) -> Tokenizer:
     return Tokenizer(source, tuple(sorted(MARIAN_SPECIAL.items())), target if target != source else "")
 
 
-def _side(file: Path, ordered: list[str]) -> str:
-    """Return the `tokenizer.json` of one language."""
-    from tokenizers import AddedToken
+def _side(file: Path, ordered: Sequence[str]) -> str:
+    """Return the `tokenizer.json` of one language: a unigram model (Kudo 2018)."""
+    from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import Tokenizer as Backend
 
-    proto = parse_model(str(file), read_bytes(file))
-    scores = dict(piece_scores(str(file), proto))
-    vocabulary = [(token, scores.get(token, UNREACHABLE)) for token in ordered]
-    backend = unigram(str(file), proto, vocabulary, MARIAN_SPECIAL["unk_token"])
-    add_template(str(file), backend, ("$A", "</s>"), ("$A", "$B", "</s>"))
+    proto = _parse_model(file, "unigram")
+    scores = _scores(proto)
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    with library_errors(str(file)):
+        vocabulary = [(token, scores.get(token, UNREACHABLE)) for token in ordered]
+        unknown = ordered.index(MARIAN_SPECIAL["unk_token"])
+        backend = Backend(models.Unigram(vocabulary, unk_id=unknown, byte_fallback=False))
+        backend.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap)] if charsmap else [])
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")]
+    )
+    backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
+    _add_template(file, backend, ["$A", "</s>"], ["$A", "$B", "</s>"])
     backend.add_special_tokens(list(MARIAN_SPECIAL.values()))
     codes = [token for token in ordered if token.startswith(">>") and token.endswith("<<")]
     backend.add_tokens([AddedToken(code, normalized=False) for code in codes])
     return str(backend.to_str())
+
+
+def _scores(proto: Any) -> dict[str, float]:
+    """Return the scores by which the library splits text, by piece."""
+    highest = max((piece.score for piece in proto.pieces if piece.type == NORMAL), default=0.0)
+
+    def score(piece: Any) -> float:
+        if piece.type == USER_DEFINED:  # before any other split, as in the library
+            return float(len(piece.piece.encode()) * highest - 0.1)
+        return float(piece.score + UNREACHABLE * (piece.type in (UNKNOWN, CONTROL)))
+
+    return {piece.piece: score(piece) for piece in proto.pieces}
+
+
+def _add_template(file: Path, backend: Backend, single: Sequence[str], pair: Sequence[str]) -> None:
+    """Add a template that joins texts and pairs with special tokens."""
+    from tokenizers import processors
+
+    tokens = [(token, backend.token_to_id(token)) for token in sorted({*pair} - {"$A", "$B"})]
+    with library_errors(f"{file}: {', '.join(token for token, _ in tokens)}"):
+        backend.post_processor = processors.TemplateProcessing(
+            single=list(single), pair=list(pair), special_tokens=tokens
+        )
+
+
+def _parse_model(file: Path, model_type: str) -> Any:
+    """Parse a model file: `unigram`, or `bpe` for pairs that fall back to bytes and keep white space (Llama)."""
+    try:
+        messages: Any = importlib.import_module("sentencepiece.sentencepiece_model_pb2")
+    except ImportError:
+        raise DataError("sentencepiece: not installed: pip install '.[sentencepiece]' from a checkout") from None
+    from google.protobuf.message import DecodeError
+
+    proto = messages.ModelProto()
+    try:
+        proto.ParseFromString(read_bytes(file))
+    except DecodeError:
+        proto.Clear()
+    if not proto.pieces or not all(isinstance(piece.piece, str) for piece in proto.pieces):  # bytes where not UTF-8
+        raise DataError(f"{file}: not a SentencePiece model")
+    trained, rules, pairs = proto.trainer_spec, proto.normalizer_spec, model_type == "bpe"
+    own = pairs and (rules.precompiled_charsmap or any(piece.type == USER_DEFINED for piece in proto.pieces))
+    usual = rules.add_dummy_prefix and rules.remove_extra_whitespaces != pairs and rules.escape_whitespaces
+    kind = trained.BPE if pairs else trained.UNIGRAM
+    if (trained.model_type, trained.byte_fallback) != (kind, pairs) or own or not usual:
+        raise DataError(f"{file}: its rules are not those of its family; save it as tokenizer.json")
+    return proto

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headjax.core.errors import DataError
-from headjax.tokenizers.sentencepiece_model import SPACE
+
+SPACE = "▁"
+"""The character that SentencePiece writes for a space."""
 
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Special tokens that a tokenizer's files may name."""
@@ -23,10 +25,8 @@ _PLAIN = ("PreTrainedTokenizer", "TokenizersBackend", "")
 """Classes that take `tokenizer.json` as it is."""
 
 _CLASSES = {
-    "albert": "Albert",
     "bart": "Roberta",
     "bert": "Bert",
-    "camembert": "Camembert",
     "distilbert": "Bert",
     "electra": "Bert",
     "gpt2": "GPT2",
@@ -35,16 +35,12 @@ _CLASSES = {
     "qwen2": "Qwen2",
     "qwen3": "Qwen2",
     "roberta": "Roberta",
-    "xlm-roberta": "XLMRoberta",
 }
 """The class of each `model_type`, less `Tokenizer`, where the directory names none."""
 
 _WORDPIECE = ("Bert", "DistilBert", "Electra", "MPNet")
-_PREFIX = {
-    **dict.fromkeys(("GPT2", "Roberta", "Bart", "Qwen2"), False),
-    **dict.fromkeys(("Albert", "Camembert", "XLMRoberta"), True),
-}
-"""Whether a class puts a space before a text where `add_prefix_space` does not say."""
+_SPACED = ("GPT2", "Roberta", "Bart", "Qwen2")
+"""Classes that put a space before a text where `add_prefix_space` says so."""
 
 
 class Added(NamedTuple):
@@ -77,26 +73,16 @@ def with_settings(text: str, kind: str, config: Mapping[str, Any]) -> str:
             "strip_accents": config.get("strip_accents"),
             "lowercase": bool(config.get("do_lower_case", True)),
         }
-    if kind == "Albert":
-        _normalize_albert(data, config)
     if kind == "Llama" and data["model"].get("byte_fallback"):
         _set_spaces(data, config)
-    if kind in _PREFIX:
-        prefix = config.get("add_prefix_space")
-        _set_prefix(data, _PREFIX[kind] if prefix is None else bool(prefix))
+    if kind in _SPACED:
+        for part in _parts(data.get("pre_tokenizer")):
+            if part.get("type") == "ByteLevel":
+                part["add_prefix_space"] = bool(config.get("add_prefix_space"))
     names = config.get("model_input_names")
     if isinstance(names, list) and "token_type_ids" not in names:
         data["post_processor"] = _one_type(data.get("post_processor"))
     return text if json.dumps(data) == before else json.dumps(data, ensure_ascii=False)
-
-
-def _normalize_albert(data: dict[str, Any], config: Mapping[str, Any]) -> None:
-    """Switch the parts of ALBERT's normalizer that its two settings name."""
-    own = (data.get("normalizer") or {}).get("normalizers", [])
-    dropped = {"Lowercase"} if not config.get("do_lower_case", True) else set()
-    dropped |= {"NFKD", "StripAccents"} if config.get("keep_accents", False) else set()
-    if own:
-        data["normalizer"]["normalizers"] = [part for part in own if part.get("type") not in dropped]
 
 
 def _set_spaces(data: dict[str, Any], config: Mapping[str, Any]) -> None:
@@ -110,15 +96,6 @@ def _set_spaces(data: dict[str, Any], config: Mapping[str, Any]) -> None:
     data["decoder"] = {"type": "Sequence", "decoders": [*parts, {"type": "Fuse"}, *strip]}
 
 
-def _set_prefix(data: dict[str, Any], prefix: bool) -> None:
-    """Switch the space that is put before a text, in byte-level and in SentencePiece's rules."""
-    for part in _parts(data.get("pre_tokenizer")):
-        if part.get("type") == "ByteLevel":
-            part["add_prefix_space"] = prefix
-        elif part.get("type") == "Metaspace" and not prefix:
-            part["prepend_scheme"] = "never"
-
-
 def _parts(part: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
     """Yield a pre-tokenizer, or those of a sequence."""
     yield from (part or {}).get("pretokenizers", [part] if part else [])
@@ -130,25 +107,10 @@ def _one_type(processor: Any) -> Any:
         return processor
     if processor.get("type") == "Sequence":
         return processor | {"processors": [_one_type(each) for each in processor["processors"]]}
-    if processor.get("type") == "BertProcessing":
-        names = {processor["sep"][0]: processor["sep"][1], processor["cls"][0]: processor["cls"][1]}
-        first, last = processor["cls"][0], processor["sep"][0]
-        special = {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in names.items()}
-        single = [_special(first), _sequence("A"), _special(last)]
-        pair = [*single, _sequence("B"), _special(last)]
-        return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
     if processor.get("type") == "TemplateProcessing":
         pair = [{kind: part | {"type_id": 0} for kind, part in each.items()} for each in processor["pair"]]
         return processor | {"pair": pair}
     return processor
-
-
-def _special(token: str) -> dict[str, Any]:
-    return {"SpecialToken": {"id": token, "type_id": 0}}
-
-
-def _sequence(name: str) -> dict[str, Any]:
-    return {"Sequence": {"id": name, "type_id": 0}}
 
 
 def added_tokens(config: Mapping[str, Any], companion: Mapping[str, Any], added: Mapping[str, Any]) -> list[Added]:

@@ -213,10 +213,7 @@ def parsed(tokenizer: Tokenizer, directory: str | Path) -> Tokenizer:
 
 
 def special_tokens(data: Any, file: Path, roles: Collection[str] | None = None) -> dict[str, str]:
-    """Return special tokens by role; a file holds each as a string, or as an object with its options.
-
-    Without `roles` all entries must be tokens.
-    """
+    """Return special tokens by role; a file holds each as a string, or as an object with its options."""
     if not isinstance(data, dict):
         raise DataError(f"{file}: not a JSON object")
     found: dict[str, str] = {}
@@ -224,8 +221,6 @@ def special_tokens(data: Any, file: Path, roles: Collection[str] | None = None) 
         token = data[role].get("content") if isinstance(data[role], dict) else data[role]
         if isinstance(token, str):
             found[role] = check_characters(token, f"{file}: {role}")
-        elif roles is None:
-            raise DataError(f"{file}: {role}: not a token")
     return found
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.storage.files import check_characters, parse_json, read_text
+from headjax.storage.files import parse_json, read_text
 from headjax.storage.paths import path_of
-from headjax.tokenizers.tokenizer import END_OF_TEXT, Tokenizer
+from headjax.tokenizers.tokenizer import END_OF_TEXT, Tokenizer, library_errors
 
 WORDPIECE_SPECIAL = {
     "cls_token": "[CLS]",
@@ -47,8 +48,11 @@ def wordpiece_of(pieces: Sequence[str], source: str, *, lowercase: bool | None =
         lowercase = all(piece == piece.lower() or piece.startswith("[") for piece in pieces)
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    ends = [(WORDPIECE_SPECIAL[role], vocabulary[WORDPIECE_SPECIAL[role]]) for role in ("sep_token", "cls_token")]
-    backend.post_processor = processors.BertProcessing(*ends)
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
     backend.decoder = decoders.WordPiece()
     backend.add_special_tokens(list(WORDPIECE_SPECIAL.values()))
     return Tokenizer(backend.to_str(), tuple(sorted(WORDPIECE_SPECIAL.items())))
@@ -86,11 +90,10 @@ def byte_level_tokenizer(folder: str | Path, family: str) -> Tokenizer:
     vocabulary = read_vocabulary(file)
     for token in sorted(set(special.values()) - vocabulary.keys()):
         raise DataError(f"{file}: no {token}, so it is not the vocabulary of a {family}")
-    merges = _merges(path_of(folder) / MERGES)
-    try:
+    lines = read_text(path_of(folder) / MERGES).split("\n")
+    merges: Any = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    with library_errors(str(path_of(folder) / MERGES)):
         backend = Backend(models.BPE(vocab=vocabulary, merges=merges))
-    except Exception as error:  # the library raises plain Exception
-        raise DataError(f"{path_of(folder) / MERGES}: {' '.join(str(error).split())}") from None
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     if "sep_token" in special:
@@ -105,20 +108,4 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     vocabulary = parse_json(read_text(file), str(file))
     if not isinstance(vocabulary, dict) or not all(type(number) is int for number in vocabulary.values()):
         raise DataError(f"{file}: not a JSON object of tokens and their ids")
-    for token, number in vocabulary.items():
-        check_characters(token, f"{file}: token {number}")
-        if not 0 <= number < 2**31:
-            raise DataError(f"{file}: {token!r} has the id {number}, which no token can have")
     return vocabulary
-
-
-def _merges(file: Path) -> list[tuple[str, str]]:
-    merges = []
-    for number, line in enumerate(read_text(file).split("\n"), start=1):
-        if not line or line.startswith("#version"):
-            continue
-        first, _, second = line.partition(" ")
-        if not first or not second or " " in second:
-            raise DataError(f"{file}: line {number}: expected two tokens, got {line!r}")
-        merges.append((first, second))
-    return merges

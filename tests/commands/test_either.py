@@ -86,14 +86,14 @@ def test_the_plan_names_the_exports_before_the_work(bert, tmp_path, capsys):
     for target, expected in {
         "collaborative:shared_dim=8": ["remote"],
         "grouped:kv_heads=2": ["remote", "padded"],
-        "latent:rank=4": ["remote", "padded"],
+        "latent:rank=4": ["remote"],
         "gated": ["remote"],
         "deep": ["remote", "padded"],
     }.items():
         assert plan("convert", bert, tmp_path / target[:4], "--to", target) == expected
     to_huggingface(model_of(LLAMA), tmp_path / "llama", family="llama")
     latent = "convert", tmp_path / "llama", tmp_path / "turned", "--to", "latent:rank=4"
-    assert plan(*latent) == ["remote", "padded"]
+    assert plan(*latent) == ["remote"]
     words = "prune", tmp_path / "llama", tmp_path / "uniform", "--remove", "50%", "--by", "random", "--uniform"
     assert plan(*words) == ["native", "remote", "padded"]
 

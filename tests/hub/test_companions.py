@@ -8,9 +8,10 @@ import headjax
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.families import CODE
+from headjax.hub.sentences import task_files
 from headjax.initialization.source import ModelSource
 from headjax.models.new_task import with_task
-from headjax.models.tasks import Classification
+from headjax.models.tasks import Classification, SentenceSimilarity
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_of
 from tests import tiny
@@ -75,14 +76,6 @@ def test_another_tokenizer_replaces_the_files_of_the_first(theirs, tmp_path):
     assert not (tmp_path / "out" / "vocab.txt").exists()
 
 
-PIPELINE = [
-    {"type": "sentence_transformers.models.Transformer", "path": ""},
-    {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
-    {"type": "sentence_transformers.models.Normalize", "path": "2_Normalize"},
-]
-MEAN = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False, "word_embedding_dimension": 8}
-
-
 @pytest.mark.parity
 @pytest.mark.filterwarnings("default")
 def test_sentence_transformers_loads_the_graph_of_a_ragged_encoder(tmp_path, monkeypatch):
@@ -92,11 +85,8 @@ def test_sentence_transformers_loads_the_graph_of_a_ragged_encoder(tmp_path, mon
     sentence_transformers = pytest.importorskip("sentence_transformers")
     model = model_of(CONFIGS["bert"])
     tokenizer = wordpiece_of(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"], "vocab")
-    modules = [module | {"name": str(number)} for number, module in enumerate(PIPELINE[:2])]
-    files = {"modules.json": modules, "1_Pooling/config.json": MEAN, "sentence_bert_config.json": {}}
-    model = prune(model, ["encoder/0/1"]).replace(
-        tokenizer=tokenizer, files={name: json.dumps(data).encode() for name, data in files.items()}
-    )
+    files = task_files(SentenceSimilarity(), 8)
+    model = prune(model, ["encoder/0/1"]).replace(tokenizer=tokenizer, files=files)
     to_huggingface(model, tmp_path / "out", "onnx")
     found = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), backend="onnx", device="cpu")
     for text in ("a b", "c a d e"):

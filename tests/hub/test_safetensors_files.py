@@ -64,43 +64,21 @@ def shards(weight_map, **files):
     return lambda folder: shard(folder, weight_map, **files)
 
 
-def whole(change):
-    """A file whose bytes are changed."""
-
+def cut(kept):
     def make(folder):
         write_safetensors(folder / "model.safetensors", ARRAYS, ARRAYS.items())
         file = folder / "model.safetensors"
-        file.write_bytes(change(file.read_bytes()))
+        file.write_bytes(file.read_bytes()[:kept])
 
     return make
 
 
-def header(text):
-    data = text.encode()
-    return lambda folder: (folder / "model.safetensors").write_bytes(len(data).to_bytes(8, "little") + data + bytes(8))
-
-
-ENTRY = '{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
-OTHER = '{"dtype":"F32","shape":[1],"data_offsets":[4,8]}'
-OUTSIDE = "not a safetensors file inside the directory"
 UNREADABLE = "not a readable safetensors file"
 BROKEN = [
-    (shards({"a": "../one.safetensors"}), OUTSIDE),
-    (shards({"a": "/etc/one.safetensors"}), OUTSIDE),
-    (shards({"a": "sub/../../x.safetensors"}), OUTSIDE),
-    (shards({"a": "one.bin"}), OUTSIDE),
-    (
-        shards(dict.fromkeys("ab", "one.safetensors"), one={"a": ARRAYS["a"], "c": ARRAYS["b"]}),
-        "disagrees with one.safetensors about b, c",
-    ),
+    (shards({"a": "../one.safetensors"}), "leads out of the folder"),
     (shards({"a": "one.safetensors"}), "one.safetensors: missing"),
-    *(
-        (index(text), "weight_map")
-        for text in ("", "{}", "[]", '{"weight_map": {}}', '{"weight_map": {"a": 1}}', "\ufeff{")
-    ),
-    *((whole(lambda data, kept=kept: data[:kept]), UNREADABLE) for kept in (0, 5, 40, -1)),
-    (whole(lambda data: data[:8] + b"[" + data[9:]), UNREADABLE),
-    (header(f'{{"a":{ENTRY},"b":{OTHER[:-1]},"shape":[1]}}}}'), UNREADABLE),
+    *((index(text), "weight_map") for text in ("", "[]", '{"weight_map": {}}', '{"weight_map": {"a": 1}}')),
+    *((cut(kept), UNREADABLE) for kept in (0, 40, -1)),
     (lambda folder: (folder / "pytorch_model.bin").write_bytes(b"anything"), "pickle"),
     (lambda folder: None, "has neither"),
     (lambda folder: folder.rmdir(), "not a directory"),

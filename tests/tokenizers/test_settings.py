@@ -8,6 +8,7 @@ import pytest
 from headjax.core.errors import DataError
 from headjax.data.examples import text_batch
 from headjax.tokenizers.files import read_tokenizer, write_tokenizer
+from tests.tokenizers.test_files import PIECES as FEW
 from tests.tokenizers.test_files import write_files
 
 parity = [
@@ -16,23 +17,7 @@ parity = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs the parity extra"),
 ]
 
-PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "the",
-    "cat",
-    "##s",
-    "sat",
-    "Cat",
-    "人",
-    "有",
-    "##有",
-    "été",
-    "ete",
-]
+PIECES = [*FEW, "人", "有", "##有", "été", "ete"]
 TEXTS = ["The cats sat", "Cat 人有 été", "the [ENT] cat <x> sat", " the\tété[ENT]", "<x>cat", "sat <mask> on the mat"]
 
 
@@ -60,17 +45,7 @@ def llama(folder):
     """Pairs that fall back to bytes, with a space before every text, as Llama 2's file has it."""
     from tokenizers import Tokenizer, models, normalizers, processors
 
-    pieces = [
-        "<unk>",
-        "<s>",
-        "</s>",
-        *(f"<0x{byte:02X}>" for byte in range(256)),
-        "▁",
-        *"abcehimnostT",
-        "▁t",
-        "▁s",
-        "at",
-    ]
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁abcehimnostT", "▁t", "▁s", "at"]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
     merges = [("▁", "t"), ("▁", "s"), ("a", "t")]
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, fuse_unk=True, byte_fallback=True))

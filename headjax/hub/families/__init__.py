@@ -34,12 +34,12 @@ FAMILIES: tuple[Family, ...] = (
     GPT_NEOX,
     LLAMA,
     MISTRAL,
-    QWEN2,
     QWEN3,
     SMOLLM3,
     PHI3,
     GEMMA2,
     GEMMA3_TEXT,
+    QWEN2,  # whose class splits texts in its own way, whatever tokenizer.json says
     BART,
     MARIAN,
     T5,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from headjax.core.tensors import Normal
-from headjax.hub.families.entries import CAUSAL
 from headjax.hub.family import Copies, Family, ModelClass
 from headjax.hub.rules import Rules, given, leading, norm, one, projection, projections, under, unless
 from headjax.hub.table import (
@@ -93,17 +92,8 @@ _SHARED: Copies = (
     ("model.decoder.embed_tokens.weight", "model.shared.weight"),
     ("lm_head.weight", "model.shared.weight"),
 )
-_SUPPORTED = {"tie_word_embeddings": (True,), **CAUSAL}
-_LAYOUTS = ("normalize_before", "add_final_layer_norm", "static_position_embeddings")
-"""Layouts of layers. Marian's configs have these fields, whose values its class does not read."""
-
-_ALIASES = {
-    "hidden_size": "d_model",
-    "num_attention_heads": "encoder_attention_heads",
-    "num_hidden_layers": "encoder_layers",
-}
+_SUPPORTED = {"tie_word_embeddings": (True,)}
 _CONSTANTS = {"is_encoder_decoder": True, "tie_word_embeddings": True}
-_HEAD_GROUPS = (("encoder",), ("decoder", "cross"))
 
 BART = Family(  # Lewis et al. 2020: learned positions and normalised embeddings on each side
     model_type="bart",
@@ -126,11 +116,8 @@ BART = Family(  # Lewis et al. 2020: learned positions and normalised embeddings
         *_STACKS,
     ),
     copies=_SHARED,
-    aliases=_ALIASES,
-    ignored=(r"(model\.)?(encoder|decoder)\.version",),
-    supported=_SUPPORTED | dict.fromkeys(_LAYOUTS, (False,)),
+    supported=_SUPPORTED,
     constants=_CONSTANTS,
-    head_groups=_HEAD_GROUPS,
 )
 
 _SHARES = flag("share_encoder_decoder_embeddings", True)
@@ -155,9 +142,7 @@ MARIAN = Family(  # Junczys-Dowmunt et al. 2018, OPUS-MT: sinusoidal positions; 
         *_STACKS,
     ),
     copies=(*_SHARED, ("lm_head.weight", "model.decoder.embed_tokens.weight")),
-    aliases=_ALIASES,
     ignored=(r"(model\.)?(encoder|decoder)\.embed_positions\.weight",),
     supported=_SUPPORTED,
     constants=_CONSTANTS,
-    head_groups=_HEAD_GROUPS,
 )

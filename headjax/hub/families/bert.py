@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from headjax.hub.families.entries import BASE, INITIALIZER, classifier, labelled
-from headjax.hub.family import Copies, Family, ModelClass
+from headjax.hub.families.entries import BASE, INITIALIZER, classifier, masked_rules, output, tokens_and_spans
+from headjax.hub.family import Family, ModelClass
 from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules, affine, norm, one, projection, projections, under
 from headjax.hub.table import (
@@ -29,7 +27,7 @@ from headjax.hub.table import (
     size,
 )
 from headjax.models.encoder import EncoderConfig
-from headjax.models.tasks import MaskedLanguageModel, Pretraining, Span, TokenClassification
+from headjax.models.tasks import MaskedLanguageModel, Pretraining
 from headjax.nn.embeddings import RelativeBuckets
 from headjax.nn.feed_forward import ActivationName
 from headjax.nn.multi_head import MultiHeadAttention
@@ -37,61 +35,35 @@ from headjax.nn.norms import LayerNorm
 
 _WIDTH, _HEADS, _VOCABULARY = size("hidden_size"), size("num_attention_heads"), size("vocab_size")
 _ACTIVATION = activation("hidden_act", "gelu")
-_DROPOUT, _ATTENTION_DROPOUT = number("hidden_dropout_prob", 0.1), number("attention_probs_dropout_prob", 0.1)
+_DROPOUT = number("hidden_dropout_prob", 0.1)
 _NORM = record(LayerNorm, epsilon=number("layer_norm_eps", 1e-12))
 _POOLER = Optional(Fixed("tanh"), when=has_tensor("pooler."))
 _LENGTH = size("max_position_embeddings")
-_UNSUPPORTED = {
-    "is_decoder": (False,),
-    "add_cross_attention": (False,),
-    "position_embedding_type": ("absolute",),
-}
-_FAMILY = functools.partial(Family, supported=_UNSUPPORTED, head_groups=(("encoder",),))
 
 
 def _layers(count: Field, width: Field, heads: Field, hidden: Field) -> Layers:
-    return Layers(
-        count,
-        {"attention": record(MultiHeadAttention, num_heads=heads, head_dim=share(width, heads)), "hidden": hidden},
-    )
+    attention = record(MultiHeadAttention, num_heads=heads, head_dim=share(width, heads))
+    return Layers(count, {"attention": attention, "hidden": hidden})
 
 
-def _encoder(hidden_act: Field = _ACTIVATION, **parts: Any) -> Record:
-    """Return the table of an encoder with the names of BERT's fields, and these parts."""
+def encoder(layers: Layers | None = None, **parts: Any) -> Record:
+    """Return the table of an encoder with the names of BERT's fields, but for these layers and parts."""
     own = {
+        "width": _WIDTH,
+        "vocab_size": _VOCABULARY,
         "positions": "learned",
         "max_length": _LENGTH,
         "position_offset": 0,
         "segments": size("type_vocab_size", 2),
+        "activation": _ACTIVATION,
+        "norm": _NORM,
+        "dropout": _DROPOUT,
+        "attention_dropout": number("attention_probs_dropout_prob", 0.1),
         "pooler": _POOLER,
         "initializer": INITIALIZER,
     }
-    return record(
-        EncoderConfig,
-        _layers(size("num_hidden_layers"), _WIDTH, _HEADS, size("intermediate_size")),
-        width=_WIDTH,
-        vocab_size=_VOCABULARY,
-        activation=hidden_act,
-        norm=_NORM,
-        dropout=_DROPOUT,
-        attention_dropout=_ATTENTION_DROPOUT,
-        **own | parts,
-    )
-
-
-def _task(suffix: str, output: Entry, rules: Rules, copies: Copies = (), **parts: Any) -> ModelClass:
-    return ModelClass(suffix=suffix, parts={"task": output, **parts}, rules=rules, copies=copies)
-
-
-def _tokens_and_spans(dropout: Entry, span_dropout: Entry | float) -> tuple[ModelClass, ModelClass]:
-    return (
-        _task(
-            "ForTokenClassification",
-            labelled(TokenClassification, dropout=dropout),
-            affine("classifier", "output"),
-        ),
-        _task("ForQuestionAnswering", record(Span, dropout=span_dropout), affine("qa_outputs", "output")),
-    )
+    usual = _layers(size("num_hidden_layers"), _WIDTH, _HEADS, size("intermediate_size"))
+    return record(EncoderConfig, layers or usual, **own | parts)
 
 
 _EMBEDDINGS: Rules = (
@@ -123,34 +95,30 @@ def _pretraining(
 ) -> tuple[ModelClass, ...]:
     """Return BERT's and ALBERT's classes with a task; `order` names the output about the order of two sentences."""
     masked = record(MaskedLanguageModel, activation=hidden_act, norm=_NORM)
-    rules: Rules = (
-        *projection(f"{head}.{transform}dense", "transform"),
-        *norm(f"{head}.{transform}LayerNorm", "norm"),
-        *one(f"{head}.bias", "bias"),
-    )
+    names = f"{head}.{transform}dense", f"{head}.{transform}LayerNorm", f"{head}.bias"
     copies = ((f"{head}.decoder.weight", tokens), (f"{head}.decoder.bias", f"{head}.bias"))
     return (
-        _task("ForMaskedLM", masked, under("", "output/", rules), copies),
+        output("ForMaskedLM", masked, masked_rules(*names), copies),
         ModelClass(
             suffix="ForPreTraining",
             parts={"task": record(Pretraining, masked=masked), "pooler": "tanh"},
-            rules=(*under("", "output/masked/", rules), *affine(order, "output/next_sentence")),
+            rules=(*masked_rules(*names, "output/masked"), *affine(order, "output/next_sentence")),
             copies=copies,
             instead_of="ForMaskedLM",  # bert-base-uncased calls itself so
             marked_by="seq_relationship|sop_classifier",
         ),
-        _task("ForSequenceClassification", classifier(dropout), affine("classifier", "output"), pooler="tanh"),
-        *_tokens_and_spans(dropout, 0.0),
+        output("ForSequenceClassification", classifier(dropout), affine("classifier", "output"), pooler="tanh"),
+        *tokens_and_spans(dropout, 0.0),
     )
 
 
 _CLASSIFIER_DROPOUT = number("classifier_dropout", _DROPOUT)
 
-BERT = _FAMILY(  # Devlin et al. 2019
+BERT = Family(  # Devlin et al. 2019
     model_type="bert",
     class_prefix="Bert",
     prefix="bert.",
-    config=_encoder(),
+    config=encoder(),
     classes=(
         BASE,
         *_pretraining(
@@ -163,7 +131,6 @@ BERT = _FAMILY(  # Devlin et al. 2019
         ),
     ),
     rules=_BERT_RULES,
-    ignored=(r"(bert\.)?embeddings\.position_ids",),
 )
 
 
@@ -179,7 +146,7 @@ def _head_in_two(dense: str, activation: ActivationName, dropout: Entry) -> Mode
     """Return ForSequenceClassification whose output is BERT's pooler, with this activation, and a map to labels."""
     rules = (*affine(dense, "pooler"), *affine("classifier.out_proj", "output"))
     task = classifier(dropout)
-    return _task("ForSequenceClassification", task, rules, pooler=activation, pooler_dropout=dropout)
+    return output("ForSequenceClassification", task, rules, pooler=activation, pooler_dropout=dropout)
 
 
 def roberta(
@@ -190,35 +157,29 @@ def roberta(
     prefix: str = "roberta.",
     rules: Rules = _BERT_RULES,
     dropout: Entry = _CLASSIFIER_DROPOUT,
-    supported: Mapping[str, tuple[Any, ...]] = _UNSUPPORTED,
+    supported: Mapping[str, tuple[Any, ...]] | None = None,
 ) -> Family:
     """Return a family like RoBERTa (Liu et al. 2019): BERT whose positions skip padding, with other task outputs."""
-    own = _encoder(positions="learned_present", max_length=_LENGTH_PRESENT, position_offset=_OFFSET)
-    masked = (
-        *projection("lm_head.dense", "output/transform"),
-        *norm("lm_head.layer_norm", "output/norm"),
-        *one("lm_head.bias", "output/bias"),
-    )
+    own = encoder(positions="learned_present", max_length=_LENGTH_PRESENT, position_offset=_OFFSET)
     tokens = f"{prefix}embeddings.word_embeddings.weight"
-    return _FAMILY(
+    return Family(
         model_type=model_type,
         class_prefix=class_prefix,
         prefix=prefix,
         config=(config or own).writing(lambda config: {_LENGTH.name: config.max_length + config.position_offset}),
         classes=(
             BASE,
-            _task(
+            output(
                 "ForMaskedLM",
                 record(MaskedLanguageModel, activation="gelu", norm=_NORM),
-                masked,
+                masked_rules("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
                 (("lm_head.decoder.weight", tokens), ("lm_head.decoder.bias", "lm_head.bias")),
             ),
             _head_in_two("classifier.dense", "tanh", dropout),
-            *_tokens_and_spans(dropout, 0.0),
+            *tokens_and_spans(dropout, 0.0),
         ),
         rules=rules,
-        ignored=(rf"({re.escape(prefix)})?embeddings\.position_ids",),
-        supported=supported,
+        supported=supported or {},
     )
 
 
@@ -229,7 +190,7 @@ CAMEMBERT = roberta("camembert", "Camembert")
 MPNET = roberta(  # Song et al. 2020: RoBERTa without segments, whose layers share T5's bias of relative positions
     "mpnet",
     "MPNet",
-    _encoder(
+    encoder(
         positions="learned_present",
         max_length=computed(lambda fields: _LENGTH.read(fields) - 2, _LENGTH.name),
         position_offset=2,
@@ -254,74 +215,61 @@ def _electra_size(fields: Fields) -> int | None:
     return None if found == _WIDTH.read(fields) else int(found)
 
 
-ELECTRA = _FAMILY(  # Clark et al. 2020: BERT with small token embeddings, without a pooler
+ELECTRA = Family(  # Clark et al. 2020: BERT with small token embeddings, without a pooler
     model_type="electra",
     class_prefix="Electra",
     prefix="electra.",
-    config=_encoder(
+    config=encoder(
         pooler=None,
         embedding_size=computed(_electra_size, _ELECTRA_SIZE.name),
     ).writing(lambda config: {_ELECTRA_SIZE.name: config.embedding_size or config.width}),
     classes=(
         BASE,
-        _task(
+        output(
             "ForMaskedLM",
             record(MaskedLanguageModel, activation="gelu", norm=_NORM),
-            (
-                *projection("generator_predictions.dense", "output/transform"),
-                *norm("generator_predictions.LayerNorm", "output/norm"),
-                *one("generator_lm_head.bias", "output/bias"),
-            ),
+            masked_rules("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"),
             (("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),),
         ),
         _head_in_two("classifier.dense", "gelu", _CLASSIFIER_DROPOUT),
-        *_tokens_and_spans(_CLASSIFIER_DROPOUT, 0.0),
+        *tokens_and_spans(_CLASSIFIER_DROPOUT, 0.0),
     ),
     rules=(*_BERT_RULES, *projection("embeddings_project", "embeddings/projection")),
-    ignored=(r"(electra\.)?embeddings\.position_ids",),
 )
 
 
 _DISTIL_WIDTH, _DISTIL_HEADS, _DISTIL_DROPOUT = size("dim"), size("n_heads"), number("dropout", 0.1)
 _DISTIL_ACTIVATION, _DISTIL_NORM = activation("activation", "gelu"), LayerNorm(1e-12)
 
-DISTILBERT = _FAMILY(  # Sanh et al. 2019: BERT without segments, whose pooler is part of the classifier
+DISTILBERT = Family(  # Sanh et al. 2019: BERT without segments, whose pooler is part of the classifier
     model_type="distilbert",
     class_prefix="DistilBert",
     prefix="distilbert.",
-    config=record(
-        EncoderConfig,
+    config=encoder(
         _layers(size("n_layers"), _DISTIL_WIDTH, _DISTIL_HEADS, size("hidden_dim")),
         width=_DISTIL_WIDTH,
-        vocab_size=_VOCABULARY,
-        max_length=_LENGTH,
         segments=0,
         activation=_DISTIL_ACTIVATION,
         norm=_DISTIL_NORM,
         dropout=_DISTIL_DROPOUT,
         attention_dropout=number("attention_dropout", 0.1),
         pooler=None,
-        initializer=INITIALIZER,
     ),
     classes=(
         BASE,
-        _task(
+        output(
             "ForMaskedLM",
             record(MaskedLanguageModel, activation=_DISTIL_ACTIVATION, norm=_DISTIL_NORM),
-            (
-                *projection("vocab_transform", "output/transform"),
-                *norm("vocab_layer_norm", "output/norm"),
-                *one("vocab_projector.bias", "output/bias"),
-            ),
+            masked_rules("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
             (("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),),
         ),
-        _task(
+        output(
             "ForSequenceClassification",
             classifier(number("seq_classif_dropout", 0.2)),
             (*affine("pre_classifier", "pooler"), *affine("classifier", "output")),
             pooler="relu",
         ),
-        *_tokens_and_spans(_DISTIL_DROPOUT, number("qa_dropout", 0.1)),
+        *tokens_and_spans(_DISTIL_DROPOUT, number("qa_dropout", 0.1)),
     ),
     rules=(
         *_EMBEDDINGS,
@@ -337,18 +285,16 @@ DISTILBERT = _FAMILY(  # Sanh et al. 2019: BERT without segments, whose pooler i
             ),
         ),
     ),
-    aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
-    ignored=(r"(distilbert\.)?embeddings\.position_ids",),
 )
 
 
 _ALBERT_ACTIVATION = activation("hidden_act", "gelu_new")
 
-ALBERT = _FAMILY(  # Lan et al. 2020: one layer used again and again, and small token embeddings
+ALBERT = Family(  # Lan et al. 2020: one layer used again and again, and small token embeddings
     model_type="albert",
     class_prefix="Albert",
     prefix="albert.",
-    config=_encoder(_ALBERT_ACTIVATION, embedding_size=size("embedding_size", 128), shared_layers=True),
+    config=encoder(activation=_ALBERT_ACTIVATION, embedding_size=size("embedding_size", 128), shared_layers=True),
     classes=(
         BASE,
         *_pretraining(
@@ -376,6 +322,5 @@ ALBERT = _FAMILY(  # Lan et al. 2020: one layer used again and again, and small 
         ),
         *affine("pooler", "pooler"),
     ),
-    ignored=(r"(albert\.)?embeddings\.position_ids",),
-    supported=_UNSUPPORTED | {"num_hidden_groups": (1,), "inner_group_num": (1,)},
+    supported={"num_hidden_groups": (1,), "inner_group_num": (1,)},
 )

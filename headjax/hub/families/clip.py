@@ -47,7 +47,7 @@ def _rules(own: Rules) -> Rules:
     return (*own, *under("encoder.layers.{}.", "encoder/{}/", layer))
 
 
-_FAMILY = functools.partial(Family, classes=(BASE,), head_groups=(("encoder",),))
+_FAMILY = functools.partial(Family, classes=(BASE,))
 _SHARED = r"logit_scale|(text|visual)_projection\.weight|((text|vision)_model\.)?embeddings\.position_ids"
 """Tensors of a pair that belong to neither encoder, and numbers of positions in old files."""
 

@@ -7,16 +7,13 @@ from typing import Any
 
 from headjax.core.class_names import tell_nothing
 from headjax.core.tensors import Normal
-from headjax.hub.family import ModelClass
+from headjax.hub.family import Copies, ModelClass
 from headjax.hub.fields import Fields
-from headjax.hub.rules import TRANSPOSED, one
+from headjax.hub.rules import TRANSPOSED, Rules, affine, norm, one, projection
 from headjax.hub.table import Choice, Custom, Entry, Field, Fixed, Record, TrainingOnly, number, record, text
-from headjax.models.tasks import Classification, NoTask, Regression
+from headjax.models.tasks import Classification, NoTask, Regression, Span, TokenClassification
 
 INITIALIZER = TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02)))
-
-CAUSAL: dict[str, tuple[Any, ...]] = {"is_causal": (True,)}
-"""Supported values of a field by which `transformers` lets a decoder's tokens attend to those that follow."""
 
 BASE = ModelClass(suffix="Model", parts={"task": record(NoTask)})
 """The class of an encoder without a task."""
@@ -64,6 +61,25 @@ def classifier(dropout: Entry | float) -> Choice:
             "regression": record(Regression, outputs=_COUNT, dropout=dropout),
             "single_label_classification": labelled(Classification, dropout=dropout),
         },
+    )
+
+
+def output(suffix: str, task: Entry, rules: Rules, copies: Copies = (), **parts: Any) -> ModelClass:
+    """Return an encoder's class with a task."""
+    return ModelClass(suffix=suffix, parts={"task": task, **parts}, rules=rules, copies=copies)
+
+
+def masked_rules(dense: str, normed: str, bias: str, ours: str = "output") -> Rules:
+    """Return the names of what is before the logits of masked tokens."""
+    return (*projection(dense, f"{ours}/transform"), *norm(normed, f"{ours}/norm"), *one(bias, f"{ours}/bias"))
+
+
+def tokens_and_spans(dropout: Entry, span_dropout: Entry | float) -> tuple[ModelClass, ModelClass]:
+    """Return the classes whose output is a map of each token."""
+    tokens = labelled(TokenClassification, dropout=dropout)
+    return (
+        output("ForTokenClassification", tokens, affine("classifier", "output")),
+        output("ForQuestionAnswering", record(Span, dropout=span_dropout), affine("qa_outputs", "output")),
     )
 
 

@@ -57,32 +57,22 @@ def _spread(fields: Fields, count: int) -> list[dict[str, Any]]:
     """Return each layer's own fields: its window, and its rotary positions under a name that no file has."""
     every = size("sliding_window_pattern", 6).read(fields)
     types = read_layer_types(fields, count, lambda number: SLIDING if (number + 1) % every else FULL)
-    return turning_by_type(fields, types, _windows(fields, types), _BASES)
+    return turning_by_type(fields, types, own_windows(fields, types, window(4096).read(fields)), _BASES)
 
 
 def _spread_alternating(fields: Fields, count: int) -> list[dict[str, Any]]:
     """Return the same of Gemma 2, whose layers turn alike and alternate, the first one sliding."""
     types = read_layer_types(fields, count, lambda number: FULL if number % 2 else SLIDING)
     turning = TURNING.write(_ROTARY.read(fields), "")
-    return [own | turning for own in _windows(fields, types)]
-
-
-def _windows(fields: Fields, types: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the window of each layer of these types."""
-    width = window(4096).read(fields)
-    if width is None and SLIDING in types:
-        raise fields.error("sliding_window", f"is null, but layer {types.index(SLIDING)} is {SLIDING!r}")
-    return own_windows(types, width)
+    return [own | turning for own in own_windows(fields, types, window(4096).read(fields))]
 
 
 def _gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the config's fields; a model without windows leaves their size to the config it came with."""
-    fields, types = typed_fields(written, _BASES)
+    fields = typed_fields(written, _BASES)
     if fields["sliding_window"] is None:
         del fields["sliding_window"]
-    numbers = range(1, len(types) + 1)
-    periods = [n for n in numbers if types == [FULL if i % n == 0 else SLIDING for i in numbers]]
-    return fields | ({"sliding_window_pattern": periods[0]} if periods else {})
+    return fields
 
 
 def _gather_alternating(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -160,7 +150,6 @@ _NORMS: Rules = (
 _TIED = flag("tie_word_embeddings", True)
 _SHARED: dict[str, Any] = {
     "rules": decoder_rules(_NORMS),
-    "supported": {"use_bidirectional_attention": (False,)},
     "standard": _standard,
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headjax.hub.families.entries import CAUSAL, INITIALIZER, text_classes
+from headjax.hub.families.entries import INITIALIZER, text_classes
 from headjax.hub.family import Family
 from headjax.hub.rules import MATRIX, QUERY_KEY_VALUE, Rules, affine, norm, one, projection, under
 from headjax.hub.table import Layers, Optional, activation, flag, number, record, share, size
@@ -57,18 +57,4 @@ GPT2 = Family(  # Radford et al. 2019
     classes=text_classes(flag("tie_word_embeddings", True), logits="LMHeadModel"),
     rules=_RULES,
     copies=(("lm_head.weight", "transformer.wte.weight"),),
-    aliases={
-        "hidden_size": "n_embd",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-        "max_position_embeddings": "n_positions",
-    },
-    ignored=(r"(transformer\.)?h\.[0-9]+\.attn\.(bias|masked_bias)",),
-    supported=CAUSAL
-    | {
-        "scale_attn_weights": (True,),
-        "scale_attn_by_inverse_layer_idx": (False,),
-        "add_cross_attention": (False,),
-    },
-    head_groups=(("decoder",),),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from headjax.hub.families.entries import CAUSAL, INITIALIZER, text_classes
+from headjax.hub.families.entries import INITIALIZER, text_classes
 from headjax.hub.families.positions import rotary, written_part
 from headjax.hub.family import Family
 from headjax.hub.rules import FLAT, QUERY_KEY_VALUE, TRANSPOSED, Rule, Rules, affine, norm, one, projection, under
@@ -68,7 +68,4 @@ GPT_NEOX = Family(  # Black et al. 2022
     classes=text_classes(flag("tie_word_embeddings", False), head="embed_out"),
     rules=_RULES,
     copies=(("embed_out.weight", "gpt_neox.embed_in.weight"),),
-    ignored=(r"(gpt_neox\.)?layers\.[0-9]+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
-    supported=CAUSAL,
-    head_groups=(("decoder",),),
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headjax.core.kind import Kind
-from headjax.hub.families.entries import CAUSAL, INITIALIZER, text_classes
+from headjax.hub.families.entries import INITIALIZER, text_classes
 from headjax.hub.families.positions import POSITIONS, rotary, window, windows_from, windows_to, written_part
 from headjax.hub.family import Family, HeadShape, any_size
 from headjax.hub.fields import Fields
@@ -109,18 +109,14 @@ _DEFAULTS = {"max_position_embeddings": 2048}
 
 def decoder_family(model_type: str, class_prefix: str, config: Record, **parts: Any) -> Family:
     """Return a family of decoders."""
-    supported = CAUSAL | parts.pop("supported", {})
     shared: dict[str, Any] = {
         "prefix": "model.",
         "classes": text_classes(flag("tie_word_embeddings", False)),
         "rules": decoder_rules(NORMS),
         "copies": (("lm_head.weight", "model.embed_tokens.weight"),),
-        "ignored": (r"(model\.)?layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq",),
-        "head_groups": (("decoder",),),
         "defaults": _DEFAULTS,
         "head_shape": any_size,
         "standard": grouped,
-        "supported": supported,
     }
     return Family(model_type=model_type, class_prefix=class_prefix, config=config, **(shared | parts))
 
@@ -177,7 +173,6 @@ QWEN2 = decoder_family(
     "qwen2",
     "Qwen2",
     decoder_table(projection_bias=True, output_bias=False, layer_window=window(), layers=_windows),
-    tokenizer_class="Qwen2Tokenizer",
 )
 QWEN3 = decoder_family(
     "qwen3",

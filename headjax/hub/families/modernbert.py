@@ -7,7 +7,7 @@ from typing import Any
 
 from headjax.core.kind import Kind
 from headjax.core.tensors import TruncatedNormal
-from headjax.hub.families.entries import BASE, classifier, labelled
+from headjax.hub.families.entries import BASE, classifier, labelled, masked_rules, output
 from headjax.hub.families.positions import (
     FULL,
     POSITIONS,
@@ -56,20 +56,17 @@ def _spread(fields: Fields, count: int) -> list[dict[str, Any]]:
     """Return each layer's own fields. A window reaches as far as half of `local_attention`, that distance included."""
     every = _EVERY.read(fields)
     types = read_layer_types(fields, count, lambda number: SLIDING if number % every else FULL)
-    layers = own_windows(types, _REACH.read(fields) // 2 + 1)
+    layers = own_windows(fields, types, _REACH.read(fields) // 2 + 1)
     normed = [{**layer, "attention_norm": number > 0} for number, layer in enumerate(layers)]
     return turning_by_type(fields, types, normed, _BASES)
 
 
 def _gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the config's fields; a model without windows leaves their size to the config it came with."""
-    fields, types = typed_fields(written, _BASES)
+    fields = typed_fields(written, _BASES)
     reach = fields.pop("sliding_window")
     del fields["attention_norm"], fields["rope_scaling"]  # of both types in transformers
-    numbers = range(len(types))
-    periods = [n for n in numbers if n and types == [SLIDING if i % n else FULL for i in numbers]]
-    fields |= {} if reach is None else {_REACH.name: max(2 * (reach - 1), 1)}
-    return fields | ({_EVERY.name: periods[0]} if periods else {})
+    return fields if reach is None else fields | {_REACH.name: max(2 * (reach - 1), 1)}
 
 
 _ATTENTION = record(
@@ -91,18 +88,18 @@ _LAYER = {
 def _standard(shape: HeadShape, like: Kind) -> Kind:
     """Return heads of this shape, with all biases if `like` has any."""
     biased = any(like.options.get(name, True) for name in ("projection_bias", "output_bias"))
-    return multi_head(shape, like).replace(projection_bias=biased, output_bias=biased)
+    return multi_head(shape, like, projection_bias=biased, output_bias=biased)
 
 
 def _with_head(suffix: str, task: Entry, reads: Entry | str) -> ModelClass:
     """Return a class with ModernBERT's map and norm before the map to logits; `reads` is what the first map reads."""
-    head = {"pooler": _HEAD_ACTIVATION, "pooler_bias": _HEAD_BIAS, "pooler_norm": _NORM, "pooler_reads": reads}
+    head: dict[str, Any] = {"pooler": _HEAD_ACTIVATION, "pooler_bias": _HEAD_BIAS, "pooler_norm": _NORM}
     rules = (*affine("head.dense", "pooler"), *norm("head.norm", "pooler/norm"), *affine("classifier", "output"))
-    return ModelClass(suffix=suffix, parts={"task": task, **head}, rules=rules)
+    return output(suffix, task, rules, pooler_reads=reads, **head)
 
 
 _DROPOUT = number("classifier_dropout", 0.0)
-_TOKENS = "model.embeddings.tok_embeddings.weight"
+_TIED = (("decoder.weight", "model.embeddings.tok_embeddings.weight"),)
 _MASKED = record(
     MaskedLanguageModel,
     activation=_HEAD_ACTIVATION,
@@ -154,16 +151,7 @@ MODERNBERT = Family(
     ),
     classes=(
         BASE,
-        ModelClass(
-            suffix="ForMaskedLM",
-            parts={"task": _MASKED},
-            rules=(
-                *projection("head.dense", "output/transform"),
-                *norm("head.norm", "output/norm"),
-                *one("decoder.bias", "output/bias"),
-            ),
-            copies=(("decoder.weight", _TOKENS),),
-        ),
+        output("ForMaskedLM", _MASKED, masked_rules("head.dense", "head.norm", "decoder.bias"), _TIED),
         _with_head(
             "ForSequenceClassification",
             classifier(_DROPOUT),
@@ -173,7 +161,6 @@ MODERNBERT = Family(
         _with_head("ForQuestionAnswering", record(Span, dropout=_DROPOUT), "tokens"),
     ),
     rules=_RULES,
-    head_groups=(("encoder",),),
     standard=_standard,
     defaults={"pad_token_id": None},  # transformers has a token of ModernBERT-base, which smaller vocabularies lack
     supported={"rope_scaling": (None,), "tie_word_embeddings": (True,)},

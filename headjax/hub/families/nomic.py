@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from headjax.core.kind import Kind
-from headjax.hub.families.entries import BASE, INITIALIZER, classifier, labelled
+import functools
+
+from headjax.hub.families.bert import encoder
+from headjax.hub.families.entries import BASE, classifier, labelled, masked_rules, output
 from headjax.hub.families.positions import POSITIONS, rotary
-from headjax.hub.family import Family, HeadShape, ModelClass, any_size, multi_head
-from headjax.hub.rules import QUERY_KEY_VALUE, Rules, affine, norm, one, projection, under
-from headjax.hub.table import Fixed, Layers, Optional, activation, has_tensor, number, record, size
-from headjax.models.encoder import EncoderConfig
+from headjax.hub.family import Family, any_size, multi_head
+from headjax.hub.rules import QUERY_KEY_VALUE, affine, norm, one, projection, under
+from headjax.hub.table import Layers, activation, number, record, size
 from headjax.models.tasks import MaskedLanguageModel, TokenClassification
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm
@@ -27,57 +28,36 @@ _ATTENTION = record(
 )
 
 
-def _standard(shape: HeadShape, like: Kind) -> Kind:
-    return multi_head(shape, like).replace(projection_bias=False, output_bias=False)
-
-
 _HEAD = "cls.predictions"
-_TOKENS = "nomic_bert.embeddings.word_embeddings.weight"
-_MASKED: Rules = (
-    *projection(f"{_HEAD}.transform.dense", "output/transform"),
-    *norm(f"{_HEAD}.transform.layer_norm", "output/norm"),
-    *one(f"{_HEAD}.bias", "output/bias"),
-)
+_TOKENS, _LOGITS = "nomic_bert.embeddings.word_embeddings.weight", affine("classifier", "output")
 _CLASSES = (
     BASE,
-    ModelClass(
-        suffix="ForMaskedLM",
-        parts={"task": record(MaskedLanguageModel, activation=_ACTIVATION, norm=_NORM)},
-        rules=_MASKED,
-        copies=((f"{_HEAD}.decoder.weight", _TOKENS), (f"{_HEAD}.decoder.bias", f"{_HEAD}.bias")),
+    output(
+        "ForMaskedLM",
+        record(MaskedLanguageModel, activation=_ACTIVATION, norm=_NORM),
+        masked_rules(f"{_HEAD}.transform.dense", f"{_HEAD}.transform.layer_norm", f"{_HEAD}.bias"),
+        ((f"{_HEAD}.decoder.weight", _TOKENS), (f"{_HEAD}.decoder.bias", f"{_HEAD}.bias")),
     ),
-    ModelClass(
-        suffix="ForSequenceClassification",
-        parts={"task": classifier(_CLASSIFIER_DROPOUT), "pooler": "tanh"},
-        rules=affine("classifier", "output"),
-    ),
-    ModelClass(
-        suffix="ForTokenClassification",
-        parts={"task": labelled(TokenClassification, dropout=_CLASSIFIER_DROPOUT)},
-        rules=affine("classifier", "output"),
-    ),
+    output("ForSequenceClassification", classifier(_CLASSIFIER_DROPOUT), _LOGITS, pooler="tanh"),
+    output("ForTokenClassification", labelled(TokenClassification, dropout=_CLASSIFIER_DROPOUT), _LOGITS),
 )
 
 NOMIC_BERT = Family(
     model_type="nomic_bert",
     class_prefix="NomicBert",
     prefix="nomic_bert.",
-    config=record(
-        EncoderConfig,
+    config=encoder(
         Layers(size("num_hidden_layers", 12), {"attention": _ATTENTION, "hidden": size("intermediate_size", 3072)}),
         width=_WIDTH,
         vocab_size=size("vocab_size", 30528),
         positions="none",
         max_length=POSITIONS,
-        segments=size("type_vocab_size", 2),
         activation=_ACTIVATION,
         gated=True,
         feed_forward_bias=False,
         norm=_NORM,
-        pooler=Optional(Fixed("tanh"), when=has_tensor("pooler.")),
         dropout=_DROPOUT,
         attention_dropout=number("attention_probs_dropout_prob", 0.0),
-        initializer=INITIALIZER,
     ),
     classes=_CLASSES,
     rules=(
@@ -99,8 +79,7 @@ NOMIC_BERT = Family(
         ),
         *affine("pooler.dense", "pooler"),
     ),
-    head_groups=(("encoder",),),
     head_shape=any_size,
-    standard=_standard,
+    standard=functools.partial(multi_head, projection_bias=False, output_bias=False),
     supported={"prenorm": (False,), "qkv_proj_bias": (False,), "use_rms_norm": (False,), "rotary_emb_fraction": (1.0,)},
 )

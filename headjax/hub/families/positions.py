@@ -7,7 +7,6 @@ Rotary positions are `rope_parameters` of transformers 5, or `rope_theta` and `r
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,25 +17,6 @@ from headjax.nn.rotary import LinearScaling, Llama3Scaling, RotaryHalves, YarnSc
 _ORIGINAL = size("original_max_position_embeddings")
 
 
-def _read_attention_factor(fields: Fields) -> float | None:
-    """Read YaRN's factor of the logits' root: given, or as the quotient of DeepSeek's two numbers."""
-    if fields.has("attention_factor"):
-        return fields.number("attention_factor")
-    scales = [fields.number(name, 0.0) for name in ("mscale", "mscale_all_dim")]
-    if not all(scales):
-        return None
-    above, below = (1.0 + 0.1 * scale * math.log(max(_FACTOR.read(fields), 1.0)) for scale in scales)
-    return above / below
-
-
-def _ratio(rope: Fields) -> float:
-    """Return YaRN's factor where it is null: the length over the original one."""
-    if not rope.has("max_position_embeddings"):
-        raise rope.error("factor", "missing")
-    return rope.size("max_position_embeddings") / _ORIGINAL.read(rope)
-
-
-_FACTOR = number("factor", _ratio)
 _TYPE = text("rope_type", text("type", "default"))
 _SCALING = Choice(
     _TYPE,
@@ -52,16 +32,12 @@ _SCALING = Choice(
         ),
         "yarn": record(
             YarnScaling,
-            factor=_FACTOR,
+            factor=number("factor"),
             original_length=_ORIGINAL,
             fast=number("beta_fast", 32.0),
             slow=number("beta_slow", 1.0),
             whole_pairs=flag("truncate", True),
-            attention_factor=Custom(
-                _read_attention_factor,
-                lambda factor: {} if factor is None else {"attention_factor": factor},
-                name="attention_factor",
-            ),
+            attention_factor=nullable("attention_factor", None, Fields.number),
         ),
     },
 )
@@ -73,12 +49,11 @@ def read_rotary(
 ) -> RotaryHalves:
     """Read one object of rotary parameters; without the size of heads all of their dimensions have to turn."""
     rope = _object(fields, name, {"rope_theta": base} | _given(parameters))
-    if rope.has("rope_type") and rope.text("type", rope.text("rope_type")) != rope.text("rope_type"):
-        raise rope.error("type", f"{rope.text('type')!r} contradicts the rope_type {rope.text('rope_type')!r}")
+    rope.only("mscale", [None], None)
     if head_dim is None:
         rope.only(_PART, [1.0], 1.0)
     rotary: RotaryHalves = _ROPE.read(rope)
-    part = 1.0 if head_dim is None else rope.number(_PART, 1.0)
+    part = rope.number(_PART, 1.0)
     if head_dim is None or part == 1.0:
         return rotary
     dim = int(head_dim * part)
@@ -88,10 +63,9 @@ def read_rotary(
 
 
 def _object(fields: Fields, name: str, parameters: Mapping[str, Any]) -> Fields:
-    """Return an object of rotary parameters with the config's lengths, as `transformers` completes it."""
-    longest, original = (fields.data.get(key) for key in ("max_position_embeddings", _ORIGINAL.name))
-    lengths = _given({"max_position_embeddings": longest, _ORIGINAL.name: longest})
-    return Fields(lengths | _given(parameters) | _given({_ORIGINAL.name: original}), f"{fields.file}: {name}")
+    """Return an object of rotary parameters with the config's length, as `transformers` completes it."""
+    length = _given({_ORIGINAL.name: fields.data.get("max_position_embeddings")})
+    return Fields(length | _given(parameters), f"{fields.file}: {name}")
 
 
 def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,26 +79,16 @@ def write_rotary(rotary: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
     return parameters, None if rotary.scaling is None else scaling
 
 
-def check_base(fields: Fields, name: str, base: float, rotary: RotaryHalves) -> None:
-    """Raise `ConfigError` if the config gives a base in a field of its own and another one in `rope_parameters`."""
-    if fields.has(name) and rotary.base != base:
-        raise fields.error(name, f"{base} contradicts the {rotary.base} in rope_parameters")
-
-
 def rotary(
     base: float = 10000.0, *, theta: str = "rope_theta", part: Field | None = None, head_dim: Entry | None = None
 ) -> Custom:
     """Return the entry of rotary positions that layers share: `part` is the share of `head_dim` that turns."""
 
     def read(fields: Fields) -> RotaryHalves:
-        first, whole = fields.number(theta, base), None if head_dim is None else head_dim.read(fields)
-        objects = {name: fields.group(name) for name in _OBJECTS if fields.group(name)} or {"rope_scaling": {}}
+        whole = None if head_dim is None else head_dim.read(fields)
+        name = next((name for name in _OBJECTS if fields.group(name)), _OBJECTS[0])  # in the order of transformers
         turning = {} if part is None else {_PART: part.read(fields)}
-        found = [read_rotary(fields, name, turning | _given(own), first, whole) for name, own in objects.items()]
-        if len(set(found)) > 1:
-            raise fields.error("rope_scaling", "contradicts rope_parameters; keep one of the two")
-        check_base(fields, theta, first, found[0])
-        return found[0]
+        return read_rotary(fields, name, turning | _given(fields.group(name)), fields.number(theta, base), whole)
 
     def write(rotary: Any) -> Mapping[str, Any]:
         parameters, scaling = write_rotary(rotary)
@@ -140,7 +104,7 @@ def written_part(attention: Any, part: Field) -> dict[str, Any]:
     return {"rope_parameters": parameters | {_PART: share}, part.name: share}
 
 
-_OBJECTS, _PART = ("rope_parameters", "rope_scaling"), "partial_rotary_factor"
+_OBJECTS, _PART = ("rope_scaling", "rope_parameters"), "partial_rotary_factor"
 
 
 def _read_positions(fields: Fields) -> int | None:
@@ -148,9 +112,8 @@ def _read_positions(fields: Fields) -> int | None:
     if not fields.has("max_position_embeddings"):
         return None
     longest = fields.size("max_position_embeddings")
-    objects = [fields.group(name) for name in _OBJECTS]
-    for parameters in [*objects, *(entry for each in objects for entry in each.values() if isinstance(entry, Mapping))]:
-        rope = _object(fields, _OBJECTS[0], parameters)
+    for name in _OBJECTS:
+        rope = _object(fields, name, fields.group(name))
         if _TYPE.read(rope) == "yarn":
             longest = max(longest, int(rope.number("factor", 1.0) * _ORIGINAL.read(rope)))
     return longest
@@ -203,15 +166,14 @@ def windows_from(
     used = fields.flag("use_sliding_window", False)
     width = window(default).read(fields) if used else None
     types = read_layer_types(fields, count, lambda number: SLIDING if width is not None and sliding(number) else FULL)
-    if width is None and SLIDING in types:
-        said = "sliding_window is null" if used else "use_sliding_window is false"
-        raise fields.error("layer_types", f"layer {types.index(SLIDING)} is {SLIDING!r}, but {said}")
-    return own_windows(types, width)
+    return own_windows(fields, types, width)
 
 
-def own_windows(types: Sequence[str], window: int | None) -> list[dict[str, Any]]:
+def own_windows(fields: Fields, types: Sequence[str], width: int | None) -> list[dict[str, Any]]:
     """Return the `sliding_window` of each layer of these types."""
-    return [{"sliding_window": window if kind == SLIDING else None} for kind in types]
+    if width is None and SLIDING in types:
+        raise fields.error("sliding_window", f"missing, but layer {types.index(SLIDING)} is {SLIDING!r}")
+    return [{"sliding_window": width if kind == SLIDING else None} for kind in types]
 
 
 def windows_to(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -240,13 +202,8 @@ def _read_typed(fields: Fields, kind: str, bases: Bases) -> RotaryHalves:
         known = " and ".join(bases)
         raise fields.error("rope_parameters", f"expected one object for each of {known}, got {sorted(nested)}")
     parameters = Fields(nested, f"{fields.file}: rope_parameters").group(kind)
-    base = bases[kind].read(fields)
     old = fields.group("rope_scaling") if kind == FULL else {}
-    found = read_rotary(fields, f"rope_parameters: {kind}", {**old, **parameters}, base)
-    check_base(fields, bases[kind].name, base, found)
-    if old and parameters and found != read_rotary(fields, "rope_scaling", {**parameters, **old}, base):
-        raise fields.error("rope_scaling", f"contradicts rope_parameters: {kind}; keep one of the two")
-    return found
+    return read_rotary(fields, f"rope_parameters: {kind}", {**old, **parameters}, bases[kind].read(fields))
 
 
 def turning_by_type(
@@ -257,8 +214,8 @@ def turning_by_type(
     return [{**layer, "rotary": turning[kind]} for layer, kind in zip(layers, types, strict=True)]
 
 
-def typed_fields(written: Sequence[Mapping[str, Any]], bases: Bases) -> tuple[dict[str, Any], list[str]]:
-    """Write layers that `turning_by_type` read, with the first window that any has; return their types too."""
+def typed_fields(written: Sequence[Mapping[str, Any]], bases: Bases) -> dict[str, Any]:
+    """Write layers that `turning_by_type` read, with the first window that any has."""
     types, window = types_and_window(written)
     fields = common(written) | {"layer_types": types, "rope_parameters": {}, "rope_scaling": None}
     fields["sliding_window"] = window
@@ -269,4 +226,4 @@ def typed_fields(written: Sequence[Mapping[str, Any]], bases: Bases) -> tuple[di
         fields[bases[kind].name] = parameters["rope_theta"]
         if kind == FULL:
             fields["rope_scaling"] = scaling
-    return fields, types
+    return fields

@@ -73,7 +73,6 @@ class RemoteFamily(Family):
     classes: tuple[ModelClass, ...] = ()
     config: Record = record(ModelConfig)
     rules: Rules = ()
-    head_groups: tuple[tuple[str, ...], ...] = ()
     prefix: str = "model."
     carried: tuple[str, ...] = (*_TOKENS, "id2label", "label2id")
 
@@ -102,7 +101,7 @@ class RemoteFamily(Family):
             config.task, Classification | Regression | NoTask | None
         ):
             raise InexpressibleError(f"its code for decoders has no {kind_of(config.task)}")
-        config = dataclasses.replace(config, attention=tuple(map(_spelled_out, config.attention)))
+        config = dataclasses.replace(config, attention=tuple(map(spelled_out, config.attention)))
         names = [name for name in BY_LAYER if hasattr(config, name) and name != "attention"]
         layers = [
             to_data(config.attention[number]) | {name: getattr(config, name)[number] for name in names}
@@ -158,12 +157,15 @@ def _auto(config: ModelConfig) -> dict[str, str]:
     return _BASE | (_IMAGES if isinstance(config, VisionConfig) else _DECODERS)
 
 
-def _spelled_out(attention: Kind) -> Kind:
-    """Return the attention with its scale, which may follow from that of its rotary positions."""
+def spelled_out(attention: Kind) -> Kind:
+    """Return the attention with those defaults written out that follow from other fields."""
     if "inner" in attention.options:
-        return attention.replace(inner=_spelled_out(attention.inner))
-    scaled = issubclass(attention.of, GroupedAttention | LatentAttention)
-    return attention.replace(scale=attention.logit_scale) if scaled else attention
+        return attention.replace(inner=spelled_out(attention.inner))
+    if issubclass(attention.of, GroupedAttention | LatentAttention):
+        attention = attention.replace(value_dim=attention.values, scale=attention.logit_scale)
+    if attention.of is GroupedAttention:
+        attention = attention.replace(kv_index=attention.groups)
+    return attention.replace(head_ids=attention.ids) if "head_ids" in attention.options else attention
 
 
 def _usual(config: Any) -> dict[str, Any]:

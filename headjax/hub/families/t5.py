@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-from headjax.core.kind import Kind
 from headjax.core.tensors import FanIn
-from headjax.hub.families.entries import CAUSAL
-from headjax.hub.family import Family, HeadShape, ModelClass, any_size, multi_head
+from headjax.hub.family import Family, ModelClass, any_size, multi_head
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.rules import TRANSPOSED, Rules, given, one, projection, projections, under, unless
 from headjax.hub.table import Custom, Layers, computed, flag, integer, number, record, size
@@ -63,7 +62,7 @@ class _TiedOnly(Custom):
 _HEADS, _PADDING = size("num_heads", 8), integer("pad_token_id", 0)
 _DROPOUT = number("dropout_rate", 0.1)
 _NORM = record(RMSNorm, epsilon=number("layer_norm_epsilon", 1e-6))
-_UNBIASED = {"scale": 1.0, "projection_bias": False, "output_bias": False}
+_UNBIASED: dict[str, Any] = {"scale": 1.0, "projection_bias": False, "output_bias": False}
 _ATTENTION = record(MultiHeadAttention, num_heads=_HEADS, head_dim=size("d_kv", 64), **_UNBIASED)
 _COUNT = size("num_layers", 6)
 _BIAS = record(
@@ -125,10 +124,6 @@ def _side(side: str, feed_forward: str) -> Rules:
     )
 
 
-def _unbiased(shape: HeadShape, like: Kind) -> Kind:
-    return multi_head(shape, like).replace(**_UNBIASED)
-
-
 def _family(model_type: str, class_prefix: str, scales: bool) -> Family:
     output = _output(scales)
     tied_only = _TiedOnly(output["tied"].reader, output["tied"].writer)
@@ -154,18 +149,11 @@ def _family(model_type: str, class_prefix: str, scales: bool) -> Family:
             ("decoder.embed_tokens.weight", "shared.weight"),
             ("lm_head.weight", "shared.weight"),
         ),
-        aliases={
-            "hidden_size": "d_model",
-            "num_attention_heads": "num_heads",
-            "num_hidden_layers": "num_layers",
-            "head_dim": "d_kv",
-        },
         ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
-        supported=CAUSAL,
         constants={"is_encoder_decoder": True},
         head_groups=(("encoder", "decoder", "cross"),),
         head_shape=any_size,
-        standard=_unbiased,
+        standard=functools.partial(multi_head, **_UNBIASED),
     )
 
 

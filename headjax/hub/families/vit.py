@@ -22,6 +22,7 @@ from headjax.hub.rules import (
 )
 from headjax.hub.table import (
     Custom,
+    Entry,
     Field,
     Layers,
     Optional,
@@ -55,7 +56,6 @@ def side(name: str, default: int) -> Field:
 
 
 _WIDTH, _HEADS = size("hidden_size", 768), size("num_attention_heads", 12)
-_NORM = record(LayerNorm, epsilon=number("layer_norm_eps", 1e-12))
 _DROPOUT = number("hidden_dropout_prob", 0.0)
 _HAS_POOLER = has_tensor("pooler.")
 
@@ -71,26 +71,23 @@ def _pooled(fields: Fields) -> bool:
 _ATTENTION = record(
     MultiHeadAttention, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS), projection_bias=flag("qkv_bias", True)
 )
-_ATTENTION_DROPOUT = number("attention_probs_dropout_prob", 0.0)
 
 
-def _config(distilled: bool) -> Record:
-    layer = {"attention": _ATTENTION, "hidden": size("intermediate_size", 3072)}
-    return record(
-        VisionConfig,
-        Layers(size("num_hidden_layers", 12), layer),
-        width=_WIDTH,
-        image_size=side("image_size", 224),
-        patch_size=side("patch_size", 16),
-        channels=size("num_channels", 3),
-        distillation_token=distilled,
-        activation=activation("hidden_act", "gelu"),
-        norm=_NORM,
-        dropout=_DROPOUT,
-        attention_dropout=_ATTENTION_DROPOUT,
-        pooler=Optional(activation("pooler_act", "tanh"), when=_pooled),
-        initializer=INITIALIZER,
-    )
+def _config(hidden: Entry = size("intermediate_size", 3072), **parts: Any) -> Record:
+    own = {
+        "width": _WIDTH,
+        "image_size": side("image_size", 224),
+        "patch_size": side("patch_size", 16),
+        "channels": size("num_channels", 3),
+        "activation": activation("hidden_act", "gelu"),
+        "norm": record(LayerNorm, epsilon=number("layer_norm_eps", 1e-12)),
+        "dropout": _DROPOUT,
+        "attention_dropout": number("attention_probs_dropout_prob", 0.0),
+        "pooler": Optional(activation("pooler_act", "tanh"), when=_pooled),
+        "initializer": INITIALIZER,
+    }
+    layers = Layers(size("num_hidden_layers", 12), {"attention": _ATTENTION, "hidden": hidden})
+    return record(VisionConfig, layers, **own | parts)
 
 
 _EMBEDDINGS: Rules = (
@@ -131,19 +128,17 @@ VIT = Family(
     model_type="vit",
     class_prefix="ViT",
     prefix="vit.",
-    config=_config(distilled=False),
+    config=_config(),
     classes=_CLASSES,
     rules=_RULES,
-    head_groups=(("encoder",),),
 )
 DEIT = Family(
     model_type="deit",
     class_prefix="DeiT",
     prefix="deit.",
-    config=_config(distilled=True),
+    config=_config(distillation_token=True),
     classes=(*_CLASSES, _DISTILLED),
     rules=_RULES,
-    head_groups=(("encoder",),),
 )
 
 
@@ -167,21 +162,9 @@ DINOV2 = Family(
     model_type="dinov2",
     class_prefix="Dinov2",
     prefix="dinov2.",
-    config=record(
-        VisionConfig,
-        Layers(
-            size("num_hidden_layers", 12),
-            {
-                "attention": _ATTENTION,
-                "hidden": computed(
-                    lambda fields: _units(_WIDTH.read(fields), _RATIO.read(fields), _GATED.read(fields)), _RATIO.name
-                ),
-            },
-        ),
-        width=_WIDTH,
-        image_size=side("image_size", 224),
+    config=_config(
+        computed(lambda fields: _units(_WIDTH.read(fields), _RATIO.read(fields), _GATED.read(fields)), _RATIO.name),
         patch_size=side("patch_size", 14),
-        channels=size("num_channels", 3),
         resized=True,
         gated=_GATED,
         activation=Custom(
@@ -193,8 +176,7 @@ DINOV2 = Family(
         norm=record(LayerNorm, epsilon=number("layer_norm_eps", 1e-6)),
         dropout=0.0,
         embedding_dropout=Optional(_DROPOUT, when=lambda fields: True),
-        attention_dropout=_ATTENTION_DROPOUT,
-        initializer=INITIALIZER,
+        pooler=None,
     ).writing(lambda config: {_RATIO.name: _ratio(config)}),
     classes=(
         _CLASSES[0],
@@ -223,7 +205,6 @@ DINOV2 = Family(
         ),
         *norm("layernorm", "encoder/final_norm"),
     ),
-    head_groups=(("encoder",),),
     ignored=(r"(dinov2\.)?embeddings\.mask_token",),
     constants={"use_mask_token": False},  # it stands for hidden patches in pretraining
 )
