@@ -6,12 +6,12 @@ import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import Result, found
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
-from headjax.core.fields import Bound, Positive, Size
+from headjax.core.fields import Positive, Size
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 LEARNED_FROM = 1_000_000
 """Rows that a vocabulary is learned from at most, and a thousand times as many characters."""
-
-Processes = Annotated[Size, Bound("must be at most 1,024", lambda value: value <= 1024)]
-"""Number of processes of one machine."""
 
 
 def _host(text: str) -> tuple[int, int]:
@@ -53,7 +50,6 @@ class Options(CommandOptions):
     set: tuple[str, ...] = option(
         (), "another field of the task's form (masking=static)", "FIELD=VALUE", words="repeated"
     )
-    processes: Processes = option(1, "number of processes that encode at a time")
     host: tuple[int, int] = option(
         (0, 1), "one of N hosts that write OUT together, I from 0 to N - 1", "I/N", read=_host, shown="0/1"
     )
@@ -104,7 +100,6 @@ def run(options: Options, progress: Progress) -> Found:
         tokenizer,
         out,
         source=source,
-        processes=options.processes,
         host=host,
         shard_bytes=int(options.shard_mb * 2**20),
         seed=options.seed,

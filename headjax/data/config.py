@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -18,12 +18,11 @@ from headjax.core.class_names import class_numbers, find_class, is_missing, reor
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import DataError, HeadjaxError, require, within
 from headjax.core.fields import Checked, Count, Share, Size, unknown_name
-from headjax.data.augmentation import Augmentation
 from headjax.data.corpus import Embedded, embedded_split
 from headjax.data.examples import Mapped, Padded
 from headjax.data.files import ROOT, search, source_of
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm
-from headjax.data.forms.images import AugmentedImages, preprocessing_of
+from headjax.data.forms.images import preprocessing_of
 from headjax.data.forms.labelled import finite
 from headjax.data.forms.questions import usual_stride
 from headjax.data.image_rows import ImageRows, image_rows
@@ -84,7 +83,6 @@ class DataConfig(Checked):
         vocab_size: number of tokens to learn; 0 is the task's own.
         limit: number of examples to evaluate on that are read, from the start; 0 is all.
         buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.
-        augmentation: random changes of training images; None for the task's usual ones.
         preprocessing: fields of the form of images that a model's files set.
         seed: seed of random choices of the form.
         rehearsal: number of made-up examples in place of the task's own, to rehearse a run; 0 for none.
@@ -102,7 +100,6 @@ class DataConfig(Checked):
     vocab_size: Count = 0
     limit: Count = 0
     buckets: tuple[Size, ...] = ()
-    augmentation: Augmentation | None = None
     preprocessing: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     seed: Count = 0
     rehearsal: Count = 0
@@ -157,10 +154,6 @@ class DataConfig(Checked):
         except DataError as error:
             raise DataError(f"{error}{self._better()}") from None
         train = data.train
-        if len(train) and self.augmentation is not None:
-            if not isinstance(train, AugmentedImages):
-                raise DataError("config.data.augmentation: the examples of this task are not images")
-            train = dataclasses.replace(train, augmentation=self.augmentation)
         if len(train) and self.buckets:
             if not isinstance(train, Padded):
                 raise DataError("config.data.buckets: the examples of this task are all of one length")
@@ -271,17 +264,15 @@ class DataConfig(Checked):
 
     def _image_form(self, spec: TaskSpec, found: ImageRows, place: str) -> ImageForm:
         """Return the form of images: that of their data set, at the size that is asked for or that they have."""
-        usual = TASKS[found.name or "imagenet"].form if spec.own else spec.form
-        assert isinstance(usual, ImageForm)
-        classes = usual.classes if found.name.startswith("cifar") else found.classes
-        if not spec.own and len(classes) != len(usual.classes) and not found.name:
+        usual = cast(ImageForm, TASKS["mnist" if found.mnist else "imagenet"].form if spec.own else spec.form)
+        if not spec.own and len(found.classes) != len(usual.classes) and not found.mnist:
             has = f"{spec.name} has {len(usual.classes)} classes"
-            raise DataError(f"{place}: {len(classes)} folders of images, but {has}; name it images:{place}")
-        if found.name == "mnist":
+            raise DataError(f"{place}: {len(found.classes)} folders of images, but {has}; name it images:{place}")
+        if found.mnist:
             side = min(next(iter(found.rows["train"].rows())).values["image"].shape)
             usual = dataclasses.replace(usual, size=side, stored=side)
         usual = usual.preprocessed(self.preprocessing)
-        fields: dict[str, Any] = {"classes": classes, **self._fields()}
+        fields: dict[str, Any] = {"classes": found.classes, **self._fields()}
         fields.setdefault("stored", round(usual.stored * fields.get("size", usual.size) / usual.size))
         with within("form"):
             return dataclasses.replace(usual, **fields)

@@ -332,7 +332,6 @@ IMAGES = (
         "cifar10",
         _image_form(mean=(0.4914, 0.4822, 0.4465), deviation=(0.2470, 0.2435, 0.2616), classes=CIFAR10, **_CIFAR),
         "cifar10:3.0.2",
-        "CIFAR's binary files, ",
     ),
     _images(
         "cifar100",
@@ -340,7 +339,6 @@ IMAGES = (
             mean=(0.5071, 0.4865, 0.4409), deviation=(0.2673, 0.2564, 0.2762), classes=class_numbers(100), **_CIFAR
         ),
         "cifar100:3.0.2",
-        "CIFAR's binary files, ",
     ),
     _images("imagenet", IMAGENET, "imagenet2012:5.1.0", held="validation"),
     TaskSpec("images", IMAGENET, own=True, vocabulary="none", files="images:FOLDER, as of the image tasks"),

@@ -1,7 +1,8 @@
 """Prepared folders: shards of records on disk, which several hosts write together and training reads by index.
 
 `manifest.json` has the settings. A shard is an ArrayRecord file whose records are safetensors files of arrays; beside
-it lies a JSON file with its numbers of tokens and its counts. A host that has finished writes `host-I-of-N.json`.
+it lies a JSON file with its numbers of tokens and its counts. A host that has finished lists its shards in
+`host-I-of-N.json`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors.numpy
@@ -39,15 +40,14 @@ READ_AHEAD = 8
 """Threads that read training batches ahead from a bucket, where each example is a request to the service."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Shard:
-    """A shard: its file, its split, its number of examples, the counts of its rows, and their hash."""
+class Shard(NamedTuple):
+    """A shard: its file, its split, the counts and the hash of its rows, and the tokens of its records, `[records]`."""
 
     name: str
     split: Split
-    examples: int
     counts: Mapping[str, int]
     rows: str
+    sizes: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,12 +84,12 @@ class Prepared:
 
     def counts(self, split: str) -> dict[str, Any]:
         """Return the counts of a split, see `totals`."""
-        return totals((shard.examples, shard.counts) for shard in self.of(split))
+        return totals((len(shard.sizes), shard.counts) for shard in self.of(split))
 
     def stored(self, split: Split) -> Stored:
         """Return the records of a split on disk."""
         paths = [self.folder / shard.name for shard in self.of(split)]
-        sizes = np.asarray([size for path in paths for size in _described(path)["sizes"]], np.int32)
+        sizes = np.concatenate([np.zeros(0, np.int32), *(shard.sizes for shard in self.of(split))])
         return Stored(ShardRecords(paths, len(sizes)), sizes, self.counts(split))
 
 
@@ -121,9 +121,12 @@ def open_prepared(folder: Path) -> Prepared:
     settings = read_settings(folder)
     files = [folder / host_file(Share(index, settings.hosts)) for index in range(settings.hosts)]
     waiting = tuple(index for index, file in enumerate(files) if not file.is_file())
-    listed = [parse_json(file.read_bytes(), str(file)) for file in files if file.is_file()]
-    shards = sorted((Shard(**shard) for entries in listed for shard in entries), key=lambda shard: shard.name)
-    return Prepared(folder, settings, tuple(shards), waiting)
+    names = [name for file in files if file.is_file() for name in parse_json(file.read_bytes(), str(file))]
+    found = {name: read_shard(folder / name) for name in sorted(names)}
+    missing = next((name for name, shard in found.items() if shard is None), None)
+    if missing is not None:
+        raise DataError(f"{folder / missing}: missing or damaged; prepare again")
+    return Prepared(folder, settings, tuple(shard for shard in found.values() if shard is not None), waiting)
 
 
 def load_prepared(
@@ -170,17 +173,17 @@ def load_prepared(
 # Shards.
 
 
-def write_shard(folder: Path, shard: Shard, records: Records, sizes: np.ndarray) -> None:
+def write_shard(folder: Path, shard: Shard, records: Records) -> None:
     """Write a shard, which gets its name when it and the file beside it are complete."""
     path = folder / shard.name
-    described = {"shard": dataclasses.asdict(shard), "sizes": sizes.tolist()}
+    described = {**shard._asdict(), "sizes": shard.sizes.tolist()}
     # ArrayRecord writes files of this machine alone.
     place: Any = tempfile.TemporaryDirectory(prefix="headjax-") if is_bucket(path) else contextlib.nullcontext("")
     with place as temporary:
         partial = Path(temporary) / path.name if temporary else beside(path, "new")
         try:
             path.unlink(missing_ok=True)  # one of other rows, which the file beside it would describe wrongly
-            write_file(path.with_suffix(".json"), json.dumps(described).encode())
+            write_file(path.with_suffix(".json"), json.dumps(described, default=int).encode())
             _write_records(partial, records)
             if temporary:
                 copy_file(partial, path)
@@ -191,8 +194,7 @@ def write_shard(folder: Path, shard: Shard, records: Records, sizes: np.ndarray)
             reason = getattr(error, "strerror", None) or first_line(error)
             raise DataError(f"{path}: cannot be written ({reason})") from None
         finally:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
 
 
 def _write_records(file: Path, records: Records) -> None:
@@ -207,21 +209,13 @@ def _write_records(file: Path, records: Records) -> None:
 
 
 def read_shard(path: Path) -> Shard | None:
-    """Return the description of a shard that is complete; None for any other."""
-    try:
-        return Shard(**_described(path)["shard"]) if path.is_file() else None
-    except DataError:
-        return None
-
-
-def _described(path: Path) -> dict[str, Any]:
-    """Return what the file beside a shard says of it."""
+    """Return the description of a shard that is complete, by the file beside it; None for any other."""
     file = path.with_suffix(".json")
     try:
-        found: dict[str, Any] = parse_json(file.read_bytes(), str(file))
-    except (OSError, DataError) as error:
-        raise DataError(f"{file}: cannot be read ({first_line(error)}); prepare again") from None
-    return found
+        found = parse_json(file.read_bytes(), str(file)) if path.is_file() else None
+    except (OSError, DataError):
+        return None
+    return found and Shard(**{**found, "sizes": np.asarray(found["sizes"], np.int32)})
 
 
 class ShardRecords:
@@ -231,9 +225,6 @@ class ShardRecords:
         import grain
 
         self._folder = str(paths[0].parent) if paths else ""
-        missing = next((path for path in paths if not path.is_file()), None)
-        if missing is not None:
-            raise DataError(f"{missing}: missing; prepare again")
         with self._reading():
             self._source: Any = grain.sources.ArrayRecordDataSource([str(path) for path in paths]) if paths else ()
             if len(self._source) != count:

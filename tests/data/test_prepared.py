@@ -44,7 +44,7 @@ def test_damaged_shards_are_found_and_written_again(film_rows, wordpiece, tmp_pa
     assert prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE).written == 1
     assert shard.read_bytes() == whole
     (out / "train-00001.json").write_bytes(b"PK")
-    with pytest.raises(DataError, match=r"train-00001.json: cannot be read"):
+    with pytest.raises(DataError, match=r"train-00001.array_record: missing or damaged"):
         DataConfig(task=str(out)).load()
 
 

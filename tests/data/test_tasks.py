@@ -8,7 +8,6 @@ import pytest
 from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data import DataConfig
-from headjax.data.augmentation import Augmentation
 from headjax.data.forms import LabelledForm
 from headjax.data.loading import load_rows, totals
 from headjax.data.registry import TASKS
@@ -109,7 +108,6 @@ def test_rows_become_a_tasks_data(wordpiece):
 def test_choices_that_do_not_suit_the_examples(tmp_path):
     text = write_lines(tmp_path / "a.txt", *(f"a line of {i}\n" for i in range(90)))
     for field, fields in (
-        ("config.data.augmentation", {"augmentation": Augmentation()}),
         ("config.data.buckets", {"buckets": (2,)}),
         ("length", {"length": 5000}),
     ):
