@@ -9,13 +9,11 @@ import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from headjax.core.class_names import class_numbers, find_class, is_missing, reorder, sorted_names, tell_nothing
-from headjax.core.configuration import parse_arguments
 from headjax.core.errors import DataError, HeadjaxError, require, within
 from headjax.core.fields import Checked, Count, Share, Size, unknown_name
 from headjax.data.corpus import Embedded, embedded_split
@@ -36,8 +34,7 @@ from headjax.data.spec import TaskSpec
 from headjax.data.store import is_prepared, load_prepared
 from headjax.data.tables import header
 from headjax.data.task import TaskData
-from headjax.data.text_rows import document_row
-from headjax.data.wikitext import WikiText2
+from headjax.data.wikitext import load_wikitext2
 from headjax.storage.paths import path_of
 from headjax.tokenizers.files import open_tokenizer
 from headjax.tokenizers.learned import TRAINERS, train_bpe
@@ -179,7 +176,9 @@ class DataConfig(Checked):
         if self.rehearsal:
             return self._rehearsed(tokenizer)
         if spec.name == "wikitext2":
-            return self._wikitext2(tokenizer or self._tokenizer(spec, ()))
+            length = self.length or TASKS["wikitext2"].form.limit
+            tokenizer = tokenizer or self._tokenizer(spec, ())
+            return load_wikitext2(self.named.path, tokenizer, length, trains=not self.whole)
         form, rows, place, images = self.open()[1:]
         if isinstance(form, ImageForm):
             stored = {split: _when_read(form, source) for split, source in rows.items()}
@@ -201,8 +200,7 @@ class DataConfig(Checked):
         given = [*paths] or ([path] if path else [])
         if spec.name in EMBEDDED and not given:
             found = embedded_split(EMBEDDED[spec.name], self.validation_fraction or spec.held_out)
-            sources = {split: RowSource.of([document_row(one) for one in some]) for split, some in found.items()}
-            return Opened(spec, self._form(spec), sources, spec.files)
+            return Opened(spec, self._form(spec), found, spec.files)
         train = [spec.located(source_of(one)) for one in given]
         held = [spec.located(source_of(self.validation))] if self.validation else []
         if not train:
@@ -291,12 +289,6 @@ class DataConfig(Checked):
             raise DataError("config.data.tokenizer: there is no text to learn a vocabulary from")
         return TRAINERS[name](texts, self.vocab_size or spec.vocab_size)
 
-    def _wikitext2(self, tokenizer: Tokenizer) -> TaskData:
-        folder, words = protocol(self.named.path)
-        context = words.context or self.length or TASKS["wikitext2"].form.limit
-        config = WikiText2(path=folder, context=context, stride=words.stride, split=words.split)
-        return config.load(tokenizer, trains=not self.whole)
-
     def _rehearsed(self, tokenizer: Tokenizer | None) -> TaskData:
         """Return made-up examples in the form of a task; a quarter as many are evaluated on, at least one."""
         spec = self.named.spec
@@ -310,14 +302,6 @@ class DataConfig(Checked):
         splits: dict[Split, list[Row]] = {"train": rows[: self.rehearsal], "validation": rows[self.rehearsal :]}
         info = {"text": "made up to rehearse", "task": spec.name}
         return load_rows(form, splits, tokenizer if form.reads_text else None, info, spec.metrics)
-
-
-def protocol(path: str) -> tuple[str, SimpleNamespace]:
-    """Return the folder and the arguments of `wikitext2:FOLDER,context=1024,stride=512,split=test`."""
-    parts = path.split(",")
-    folder = "" if "=" in parts[0] else parts[0]
-    words = ",".join(parts[bool(folder) :])
-    return folder, parse_arguments(words, "wikitext2", context=0, stride=0, split="validation")
 
 
 def _when_read(form: ImageForm, source: RowSource) -> Stored:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from headjax.core.errors import DataError
-from headjax.data.documents import Document, split, without_passages, without_repetitions
-from headjax.data.rows import Split, text_hash
+from headjax.data.documents import document, hold_out_text, without_passages, without_repetitions
+from headjax.data.rows import Row, RowSource, Split, text_hash
 
 MODULES = tuple(
     """
@@ -32,6 +32,8 @@ MODULES = tuple(
 )
 """Top-level modules whose docstrings are read: pure Python, neither deprecated nor often packaged apart (tkinter)."""
 
+LIBRARY = Path(sysconfig.get_path("stdlib"))
+
 Embedded = Literal["docs", "code"]
 """An embedded text: `docs` is the language reference with the docstrings, `code` the source code."""
 
@@ -39,73 +41,68 @@ NOT_READ = frozenset({"test", "tests", "idlelib", "site-packages", "dist-package
 """Folders whose source is not read: tests, applications, other people's packages, tables of characters, and texts."""
 
 
-def embedded_split(kind: Embedded, validation_fraction: float) -> dict[Split, list[Document]]:
+def embedded_split(kind: Embedded, validation_fraction: float) -> dict[Split, RowSource]:
     """Return an embedded text in two: the reference and docstrings by pieces, source code by whole files."""
     if kind == "docs":
-        return split(embedded_corpus(), validation_fraction)
-    return split_files(library_sources(Path(sysconfig.get_path("stdlib"))), validation_fraction)
+        return hold_out_text(RowSource.of(embedded_corpus()).read, validation_fraction)
+    return hold_out_files(library_sources(), validation_fraction)
 
 
-def library_sources(library: Path) -> list[Document]:
-    """Return the Python files below a folder by their paths, but those of `NOT_READ`.
+def library_sources() -> list[Row]:
+    """Return the Python files of the standard library by their paths, but those of `NOT_READ`.
 
     Files that are generated for one machine (`_sysconfigdata`), and those that are not UTF-8, are left out, too.
     """
     documents = []
-    for file in sorted(library.rglob("*.py")):
-        relative = file.relative_to(library)
+    for file in sorted(LIBRARY.rglob("*.py")):
+        relative = file.relative_to(LIBRARY)
         if NOT_READ & set(relative.parts[:-1]) or file.name.startswith("_sysconfigdata"):
             continue
         with contextlib.suppress(OSError, UnicodeDecodeError):
-            documents.append(Document(relative.as_posix(), file.read_text(encoding="utf-8")))
+            documents.append(document(relative.as_posix(), file.read_text(encoding="utf-8")))
     if not documents:
-        raise DataError(f"{library}: this Python carries no library sources; name text files")
-    return [one for one in documents if one.text.strip()]
+        raise DataError(f"{LIBRARY}: this Python carries no library sources; name text files")
+    return [one for one in documents if one.values["text"].strip()]
 
 
-def split_files(documents: Sequence[Document], validation_fraction: float) -> dict[Split, list[Document]]:
+def hold_out_files(documents: Sequence[Row], validation_fraction: float) -> dict[Split, RowSource]:
     """Hold out whole files: those whose name's hash is below the fraction, so the same ones in every Python version.
 
     Paragraphs of the held-out files that also occur in a training file are dropped.
     """
-    sides: tuple[list[Document], list[Document]] = ([], [])
-    for document in documents:
-        sides[text_hash(document.name) <= validation_fraction].append(document)
-    return {"train": sides[0], "validation": without_passages(sides[1], sides[0])}
+    sides: tuple[list[Row], list[Row]] = ([], [])
+    for one in documents:
+        sides[text_hash(one.place) <= validation_fraction].append(one)
+    return {"train": RowSource.of(sides[0]), "validation": RowSource.of(without_passages(sides[1], sides[0]))}
 
 
-def embedded_corpus() -> list[Document]:
+def embedded_corpus() -> list[Row]:
     """The language reference (`pydoc_data.topics`), then the docstrings of `MODULES`: a document per topic and module.
 
     Sources are parsed, never imported. Modules that this Python lacks are skipped, and so are all docstrings where the
     standard library is installed without sources. Paragraphs that occur twice are kept once, so the documents depend on
     the Python version alone.
     """
-    documents = without_repetitions([*reference_topics(), *_docstrings(Path(sysconfig.get_path("stdlib")))])
+    documents = [*reference_topics()]
+    for module in MODULES:
+        package = LIBRARY / module
+        for file in sorted(package.rglob("*.py")) if package.is_dir() else [LIBRARY / f"{module}.py"]:
+            relative = file.relative_to(LIBRARY)
+            if file.is_file() and not {"test", "tests", "site-packages"} & set(relative.parts):
+                documents.append(document(relative.as_posix(), docstrings(file.read_bytes())))
+    documents = without_repetitions(documents)
     if not documents:
         raise DataError("embedded corpus: this Python has neither pydoc_data nor library sources; name text files")
     return documents
 
 
-def reference_topics() -> list[Document]:
+def reference_topics() -> list[Row]:
     """The topics of the language reference, by name; none where this Python lacks `pydoc_data`."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
         return []
-    return [Document(f"topics/{name}", topics[name].strip() + "\n") for name in sorted(topics)]
-
-
-def _docstrings(library: Path) -> list[Document]:
-    documents = []
-    for module in MODULES:
-        package = library / module
-        files = sorted(package.rglob("*.py")) if package.is_dir() else [library / f"{module}.py"]
-        for file in files:
-            relative = file.relative_to(library)
-            if file.is_file() and not {"test", "tests", "site-packages"} & set(relative.parts):
-                documents.append(Document(relative.as_posix(), docstrings(file.read_bytes())))
-    return documents
+    return [document(f"topics/{name}", topics[name].strip() + "\n") for name in sorted(topics)]
 
 
 def docstrings(source: bytes) -> str:

@@ -1,19 +1,15 @@
-"""Documents: text files cut into documents, repeated passages removed, a part held out for validation."""
+"""Documents, rows with a `text`: cut into pieces, repeated passages removed, a part held out for validation."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
 
 from headjax.core.errors import DataError
-from headjax.data.rows import Split, text_hash
-from headjax.storage.files import read_lines
+from headjax.core.share import Share
+from headjax.data.rows import Row, RowSource, Split, text_hash
 
 COMPARED = 80
 """Least number of characters of a repeated passage; shorter ones (headings, stock phrases) may recur."""
@@ -24,36 +20,12 @@ PIECE = 4000
 SMALLEST_PIECE = 200
 """Least number of characters of a piece; small texts are cut into about twenty pieces."""
 
-LONGEST = 2**24
-"""Number of characters after which a blank line ends a document; after twice as many, any line does."""
-
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
-_ARTICLE = re.compile(r" = [^=\n].* = *$")
 
 
-def read_documents(file: Path) -> Iterator[Document]:
-    """Yield the documents of a text file: WikiText's articles, or all of it."""
-    place, size, articles, any_text = str(file), 0, False, False
-    held: list[str] = []
-    for number, line in enumerate(read_lines(file), start=1):
-        heading = _ARTICLE.match(line) and (articles or not any_text)
-        too_long = size >= LONGEST and (not line.strip() or size >= 2 * LONGEST)
-        if (heading and articles) or too_long:
-            yield Document(place, "".join(held))
-        if heading or too_long:
-            held, size, articles = [], 0, articles or bool(heading)
-            place = f"{file}: line {number}"
-        held.append(line)
-        size += len(line)
-        any_text = any_text or bool(line.strip())
-    yield Document(place, "".join(held))
-
-
-class Document(NamedTuple):
-    """A text with the name of its source."""
-
-    name: str
-    text: str
+def document(place: str, text: str) -> Row:
+    """Return a text as a row."""
+    return Row(place, {"text": text})
 
 
 def paragraphs(text: str) -> list[str]:
@@ -63,19 +35,22 @@ def paragraphs(text: str) -> list[str]:
     return [text[start:end] for start, end in zip(starts, [*ends, len(text)], strict=True) if start < end]
 
 
-def units(text: str, size: int) -> list[str]:
-    """Return a text cut into paragraphs, those longer than `size` characters into lines, long lines after `size`.
+def pieces(text: str, size: int) -> list[list[str]]:
+    """Return a text as groups of neighbouring units, each group of at least `size` characters.
 
-    Joined, the units are the text.
+    Units are paragraphs, of those longer than `size` characters lines, of long lines `size` characters.
     """
-    cut: list[str] = []
+    found: list[list[str]] = []
+    room = 0
     for paragraph in paragraphs(text):
-        if len(paragraph) <= size:
-            cut.append(paragraph)
-            continue
-        for line in paragraph.splitlines(keepends=True):
-            cut.extend(line[start : start + size] for start in range(0, len(line), size))
-    return cut
+        lines = [paragraph] if len(paragraph) <= size else paragraph.splitlines(keepends=True)
+        for unit in (line[start : start + size] for line in lines for start in range(0, len(line), size)):
+            if room <= 0:
+                found.append([])
+                room = size
+            found[-1].append(unit)
+            room -= len(unit)
+    return found
 
 
 def passages(text: str) -> Iterator[str]:
@@ -87,7 +62,7 @@ def passages(text: str) -> Iterator[str]:
                 yield plain
 
 
-def without_repetitions(documents: Iterable[Document]) -> list[Document]:
+def without_repetitions(documents: Iterable[Row]) -> list[Row]:
     """Return the documents without paragraphs that repeat an earlier passage, and without empty documents."""
     seen: set[str] = set()
 
@@ -100,119 +75,89 @@ def without_repetitions(documents: Iterable[Document]) -> list[Document]:
     return _filtered(documents, is_fresh)
 
 
-def without_passages(documents: Iterable[Document], others: Iterable[Document]) -> list[Document]:
+def without_passages(documents: Iterable[Row], others: Iterable[Row]) -> list[Row]:
     """Return the documents without paragraphs that share a passage with one of the others, and without empty ones."""
-    known = {passage for document in others for passage in passages(document.text)}
+    known = {passage for one in others for passage in passages(one.values["text"])}
     return _filtered(documents, lambda paragraph: known.isdisjoint(passages(paragraph)))
 
 
-def _filtered(documents: Iterable[Document], keep: Callable[[str], bool]) -> list[Document]:
-    kept = (Document(one.name, "".join(filter(keep, paragraphs(one.text)))) for one in documents)
-    return [document for document in kept if document.text.strip()]
+def _filtered(documents: Iterable[Row], keep: Callable[[str], bool]) -> list[Row]:
+    kept = (document(one.place, "".join(filter(keep, paragraphs(one.values["text"])))) for one in documents)
+    return [one for one in kept if one.values["text"].strip()]
 
 
-def split(documents: Sequence[Document], validation_fraction: float) -> dict[Split, list[Document]]:
-    """Return both sides of `HeldOut` in memory."""
-    sides = HeldOut(lambda: documents, validation_fraction)
-    return {"train": list(sides.train()), "validation": list(sides.validation())}
-
-
-@dataclasses.dataclass(frozen=True)
-class HeldOut:
-    """Division of a text into a training and a validation side, neither of which is kept in memory.
+def hold_out_text(read: Callable[[Share], Iterable[Row]], fraction: float) -> dict[Split, RowSource]:
+    """Divide documents into two sides, neither of which is kept in memory.
 
     Documents are cut at paragraphs into pieces of about `PIECE` characters, and a piece is held out if the hash of its
     text is below the fraction. So added documents move no other piece to the other side, if the text has more than
     20 * `PIECE` characters. Held-out units with a passage that also occurs in the training text are dropped.
-    Neighbouring pieces of the same side stay one document.
+    Neighbouring pieces of the same side stay one document. The first host alone reads what is held out, from all text.
     """
+    size = _piece_size(read(Share()))
+    bound = _greatest_hash(read, size, fraction)
 
-    documents: Callable[[], Iterable[Document]]
-    validation_fraction: float
-
-    def __post_init__(self) -> None:
-        self.bound  # noqa: B018  (computed here, so that too little text is found before any work)
-
-    def train(self, documents: Iterable[Document] | None = None) -> Iterator[Document]:
-        """Yield the documents to train on, of all documents or of some of them."""
-        return self._side(False, frozenset(), self.documents() if documents is None else documents)
-
-    def validation(self) -> Iterator[Document]:
-        """Yield the documents to evaluate on; all of the text is read before the first."""
-        held = frozenset(self._marks(True))
-        trained = frozenset(mark for mark in self._marks(False) if mark in held)
-        document = None
-        for document in self._side(True, trained, self.documents()):
-            yield document
-        if document is None:
-            raise DataError(f"{self._name()}: all text held out for validation also occurs in the training text")
-
-    @functools.cached_property
-    def size(self) -> int:
-        """Number of characters of a piece."""
-        total = 0
-        for document in self.documents():
-            total += len(document.text)
-            if total >= 20 * PIECE:
-                break
-        return min(PIECE, max(SMALLEST_PIECE, total // 20))
-
-    @functools.cached_property
-    def bound(self) -> float:
-        """The greatest hash of a held-out piece: the fraction, or the value that leaves a piece on either side."""
-        hashes: set[float] = set()
-        low = 0
-        for piece in (piece for document in self.documents() for piece in self._pieces(document)):
-            number = text_hash("".join(piece))
-            low += number <= self.validation_fraction and number not in hashes
-            hashes.add(number)
-            if low and len(hashes) - low >= 2:
-                return self.validation_fraction
-        if len(hashes) < 2:
-            raise DataError(f"{self._name()}: too little text to hold some of it out for validation")
-        ordered = sorted(hashes)
-        return min(max(self.validation_fraction, ordered[0]), ordered[-2])
-
-    def _name(self) -> str:
-        return next(iter(self.documents())).name
-
-    def _pieces(self, document: Document) -> list[list[str]]:
-        return pieces(units(document.text, self.size), self.size)
-
-    def _units(self, document: Document) -> Iterator[tuple[bool, str]]:
+    def units(text: str) -> Iterator[tuple[bool, str]]:
         """Yield every unit of a document, and before it whether it is held out."""
-        for piece in self._pieces(document):
-            held = text_hash("".join(piece)) <= self.bound
+        for piece in pieces(text, size):
+            held = text_hash("".join(piece)) <= bound
             yield from ((held, unit) for unit in piece)
 
-    def _marks(self, wanted: bool) -> Iterator[bytes]:
+    def marks(side: bool) -> Iterator[bytes]:
         """Yield the passages of one side as hashes, which take less memory."""
-        for document in self.documents():
-            yield from (mark for held, unit in self._units(document) if held is wanted for mark in _hashes(unit))
+        for one in read(Share()):
+            yield from (mark for held, unit in units(one.values["text"]) if held is side for mark in _hashes(unit))
 
-    def _side(self, wanted: bool, dropped: frozenset[bytes], documents: Iterable[Document]) -> Iterator[Document]:
-        """Yield one side of documents without the units that have a dropped passage."""
-        for document in documents:
-            placed = (
-                (held is wanted and dropped.isdisjoint(_hashes(unit)), unit) for held, unit in self._units(document)
+    def divided(side: bool, dropped: frozenset[bytes], share: Share) -> Iterator[Row]:
+        for one in read(share):
+            kept = (
+                (held is side and dropped.isdisjoint(_hashes(unit)), unit) for held, unit in units(one.values["text"])
             )
-            for kept, group in itertools.groupby(placed, key=lambda pair: pair[0]):
-                if kept and (text := "".join(unit for _, unit in group)).strip():
-                    yield Document(document.name, text)
+            for is_kept, group in itertools.groupby(kept, key=lambda pair: pair[0]):
+                if is_kept and (text := "".join(unit for _, unit in group)).strip():
+                    yield document(one.place, text)
+
+    def validation(share: Share) -> Iterator[Row]:
+        if share.index:
+            return
+        held = frozenset(marks(True))
+        found = divided(True, frozenset(mark for mark in marks(False) if mark in held), Share())
+        if (first := next(found, None)) is None:
+            raise DataError(f"{_name(read)}: all text held out for validation also occurs in the training text")
+        yield from (first, *found)
+
+    return {"train": RowSource(lambda share: divided(False, frozenset(), share)), "validation": RowSource(validation)}
+
+
+def _name(read: Callable[[Share], Iterable[Row]]) -> str:
+    return next(iter(read(Share()))).place
+
+
+def _piece_size(documents: Iterable[Row]) -> int:
+    """Return the number of characters of a piece."""
+    total = 0
+    for one in documents:
+        total += len(one.values["text"])
+        if total >= 20 * PIECE:
+            break
+    return min(PIECE, max(SMALLEST_PIECE, total // 20))
+
+
+def _greatest_hash(read: Callable[[Share], Iterable[Row]], size: int, fraction: float) -> float:
+    """Return the greatest hash of a held-out piece: the fraction, or the value that leaves a piece on either side."""
+    hashes: set[float] = set()
+    low = 0
+    for piece in (piece for one in read(Share()) for piece in pieces(one.values["text"], size)):
+        number = text_hash("".join(piece))
+        low += number <= fraction and number not in hashes
+        hashes.add(number)
+        if low and len(hashes) - low >= 2:
+            return fraction
+    if len(hashes) < 2:
+        raise DataError(f"{_name(read)}: too little text to hold some of it out for validation")
+    ordered = sorted(hashes)
+    return min(max(fraction, ordered[0]), ordered[-2])
 
 
 def _hashes(unit: str) -> list[bytes]:
     return [hashlib.blake2b(passage.encode(), digest_size=8).digest() for passage in passages(unit)]
-
-
-def pieces(cut: list[str], size: int) -> list[list[str]]:
-    """Return neighbouring units in groups of at least `size` characters."""
-    found: list[list[str]] = []
-    room = 0
-    for unit in cut:
-        if room <= 0:
-            found.append([])
-            room = size
-        found[-1].append(unit)
-        room -= len(unit)
-    return found

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 from headjax.core.errors import DataError
 from headjax.core.share import Share
-from headjax.data.documents import Document, HeldOut
+from headjax.data.documents import hold_out_text
 from headjax.data.files import find_files, has_suffix, visible
 from headjax.data.rows import Row, Rows, RowSource, Split, hold_out
 from headjax.data.spec import TaskSpec
 from headjax.data.tables import SUFFIXES, header, is_table, table_rows
-from headjax.data.text_rows import document_row
 
 VALIDATION = {"validation", "valid", "val", "dev"}
 """Words in file names that assign a file to the validation split, as `train` does to the other."""
@@ -68,7 +67,7 @@ def task_rows(
         found: dict[Split, Sequence[Path]] = {"train": files.train, "validation": files.validation}
         return {split: RowSource(functools.partial(_shared, some, read)) for split, some in found.items() if some}
     if spec.documents and not is_table(first):
-        return _divided_documents(files.train, read, fraction)
+        return hold_out_text(functools.partial(_shared, files.train, read), fraction)
     return hold_out(functools.partial(_shared, files.train, read), spec.form.divided_by, fraction, str(first))
 
 
@@ -77,19 +76,6 @@ def _shared(files: Sequence[Path], read: Read, share: Share) -> Iterator[Row]:
     if len(files) >= share.count:
         return itertools.chain.from_iterable(map(read, files[share.index :: share.count]))
     return itertools.islice(itertools.chain.from_iterable(map(read, files)), share.index, None, share.count)
-
-
-def _divided_documents(files: Sequence[Path], read: Read, fraction: float) -> Rows:
-    """Return documents of which pieces are held out; the first host alone reads what is held out, from all files."""
-
-    def documents(share: Share) -> Iterator[Document]:
-        return (Document(row.place, row.values["text"]) for row in _shared(files, read, share))
-
-    sides = HeldOut(lambda: documents(Share()), fraction)
-    return {
-        "train": RowSource(lambda share: map(document_row, sides.train(documents(share)))),
-        "validation": RowSource(lambda share: () if share.index else map(document_row, sides.validation())),
-    }
 
 
 def read_file(spec: TaskSpec, file: Path, columns: Mapping[str, str]) -> Iterator[Row]:

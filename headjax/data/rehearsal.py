@@ -44,7 +44,7 @@ def letters_tokenizer(texts: Sequence[str]) -> Tokenizer:
 
 @functools.cache
 def _texts() -> tuple[str, ...]:
-    texts = tuple(topic.text for topic in reference_topics())
+    texts = tuple(topic.values["text"] for topic in reference_topics())
     if not texts:
         raise DataError("rehearsal: this Python carries no language reference (pydoc_data)")
     return texts

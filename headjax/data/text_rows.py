@@ -4,37 +4,52 @@ from __future__ import annotations
 
 import itertools
 import operator
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.data.documents import Document, read_documents
+from headjax.data.documents import document
 from headjax.data.files import packed_or_plain, source_of
 from headjax.data.rows import Row
 from headjax.storage.files import check_characters, parse_json, read_lines, read_text
 
 
-def document_row(document: Document) -> Row:
-    """Return a document as a row."""
-    return Row(document.name, {"text": document.text})
-
-
 def whole_text(file: Path) -> Iterator[Row]:
     """Yield all of a text file."""
-    yield Row(str(file), {"text": read_text(file)})
+    yield document(str(file), read_text(file))
+
+
+_ARTICLE = re.compile(r" = [^=\n].* = *$")
+
+LONGEST = 2**24
+"""Number of characters after which a blank line ends a document; after twice as many, any line does."""
 
 
 def articles(file: Path) -> Iterator[Row]:
-    """Yield the documents of a text file, see `read_documents`."""
-    return map(document_row, read_documents(file))
+    """Yield the documents of a text file: WikiText's articles, or all of it."""
+    place, size, found, any_text = str(file), 0, False, False
+    held: list[str] = []
+    for number, line in enumerate(read_lines(file), start=1):
+        heading = _ARTICLE.match(line) and (found or not any_text)
+        too_long = size >= LONGEST and (not line.strip() or size >= 2 * LONGEST)
+        if (heading and found) or too_long:
+            yield document(place, "".join(held))
+        if heading or too_long:
+            held, size, found = [], 0, found or bool(heading)
+            place = f"{file}: line {number}"
+        held.append(line)
+        size += len(line)
+        any_text = any_text or bool(line.strip())
+    yield document(place, "".join(held))
 
 
 def text_lines(file: Path) -> Iterator[Row]:
     """Yield every line of a text file that is not blank."""
     for number, line in enumerate(read_lines(file), start=1):
         if line.strip():
-            yield Row(f"{file}: line {number}", {"text": line.strip()})
+            yield document(f"{file}: line {number}", line.strip())
 
 
 def aligned_pairs(path: str, source: str, target: str) -> Iterator[Row]:

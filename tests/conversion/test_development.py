@@ -28,7 +28,7 @@ def texts(model):
     """Calibration and held-out batches of the standard library's source code, by whole files."""
     batches = {}
     for split, documents in embedded_split("code", 0.05).items():
-        text = "".join(document.text[:4000] for document in documents[:60])
+        text = "".join(documents.at(number).values["text"][:4000] for number in range(min(60, documents.count)))
         tokens = np.asarray(model.tokenizer.backend.encode(text).ids)[: BLOCKS * LENGTH]
         blocks = tokens[: len(tokens) // LENGTH * LENGTH].reshape(-1, LENGTH)
         batches[split] = [{"input_ids": blocks[start::4]} for start in range(4)]

@@ -13,7 +13,7 @@ from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Fraction, Rate, Size
 from headjax.core.serialize import kind
-from headjax.data.documents import pieces, units
+from headjax.data.documents import pieces
 from headjax.data.examples import RandomSource, Record, Records, Source, changeable, padded, padding_id
 from headjax.data.forms.form import Encoded, Form, Seed
 from headjax.data.rows import Row, Split
@@ -234,7 +234,7 @@ def _documents(tokenizer: Tokenizer, rows: Sequence[Row]) -> list[Sentences]:
     """Return the rows as documents of encoded sentences: at least two documents, or none."""
     found: list[Sentences] = []
     for row in rows:
-        for chapter in pieces(units(row.values["text"], CHAPTER), CHAPTER):
+        for chapter in pieces(row.values["text"], CHAPTER):
             encoded = [ids for ids in tokenizer.encode(sentences("".join(chapter))) if len(ids)]
             if encoded:
                 found.append(encoded)
