@@ -133,16 +133,16 @@ def suffixes_of(spec: TaskSpec, paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def find_layout(spec: TaskSpec, folder: Path) -> Files | None:
-    """Return a task's own tables in a folder in the first of its layouts; None if none is there.
+    """Return a task's own files in a folder in the first of its layouts; None if none is there.
 
     Tables that have all the fields' own names are no layout.
     """
-    for layout in spec.layouts:
-        found = [sorted(folder.glob(name)) if name else None for name in (layout.train, layout.validation)]
-        if folder.is_dir() and all(files != [] for files in found):
-            train, validation = (files or [] for files in found)
-            if spec.read is not None:
-                return Files(train, validation)
-            if not {*spec.form.wanted} <= {*header(train[0])}:
-                return Files(train, validation, {field: getattr(layout, field) for field in spec.form.wanted})
+    for layout in spec.layouts if folder.is_dir() else ():
+        train, validation = (sorted(folder.glob(name)) if name else [] for name in (layout.train, layout.validation))
+        if not train and not validation:
+            continue
+        if spec.read is not None:
+            return Files(train, validation)
+        if train and not {*spec.form.wanted} <= {*header(train[0])}:
+            return Files(train, validation, {field: getattr(layout, field) for field in spec.form.wanted})
     return None

@@ -96,7 +96,7 @@ TEXT = (
         own=False,
         sources=(TfdsSource("squad/v1.1:3.0.0", BOTH, SQUAD_FIELDS),),
         folders=("squad",),
-        layouts=(FileLayout("train-v1.1.json", "dev-v1.1*.json"), FileLayout("", "dev-v1.1*.json")),
+        layouts=(FileLayout("train-v1.1.json", "dev-v1.1*.json"),),
     ),
 )
 
@@ -226,8 +226,7 @@ GLUE_TASKS = (
         "CoLA",
         ("sentence",),
         8551,
-        _own("3", "", "1"),
-        FileLayout("in_domain_train.tsv", "*_domain_dev.tsv", "3", "", "1"),
+        FileLayout("*train.tsv", "*dev.tsv", "3", "", "1"),
         metrics=("matthews", "accuracy"),
         classes=("unacceptable", "acceptable"),
     ),
@@ -235,8 +234,7 @@ GLUE_TASKS = (
         "SST-2",
         ("sentence",),
         67_349,
-        FileLayout("train.tsv", "dev_glue.tsv", "sentence", "", "label"),
-        _own("sentence", "", "label"),
+        FileLayout("train.tsv", "dev*.tsv", "sentence", "", "label"),
         classes=("negative", "positive"),
     ),
     _glue(
@@ -245,7 +243,6 @@ GLUE_TASKS = (
         3668,
         _own(*_MRPC),
         FileLayout("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", *_MRPC),
-        FileLayout("msr_paraphrase_train.txt", "", *_MRPC),
         metrics=("f1", "accuracy"),
         classes=("not_equivalent", "equivalent"),
     ),
