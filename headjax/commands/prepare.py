@@ -48,7 +48,7 @@ class Options(CommandOptions):
     vocab_size: Size | None = option(None, "tokens to learn without --tokenizer (default: the task's own number)")
     length: Size | None = option(None, "tokens of an example (default: the task's own number)")
     set: tuple[str, ...] = option(
-        (), "another field of the task's form (masking=static)", "FIELD=VALUE", words="repeated"
+        (), "another field of the task's form (packed=false)", "FIELD=VALUE", words="repeated"
     )
     host: tuple[int, int] = option(
         (0, 1), "one of N hosts that write OUT together, I from 0 to N - 1", "I/N", read=_host, shown="0/1"
@@ -143,8 +143,8 @@ def _opened(options: Options) -> tuple[Opened, str]:
     for place in map(source_of, options.source):
         if not place.exists() and not place.parent.exists():
             raise DataError(f"{place}: no such file or folder")
-    if options.source or path or not spec.sources or spec.name in EMBEDDED:
-        if not options.source and not path and spec.name not in EMBEDDED and not spec.folders:
+    if options.source or path or not spec.sources or spec.name == EMBEDDED:
+        if not options.source and not path and spec.name != EMBEDDED and not spec.folders:
             raise DataError(f"{spec.name}: name its files, {spec.name}:PATH or --source PATH")
         opened = config.open(options.source)
         return opened, opened.place

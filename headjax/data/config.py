@@ -16,7 +16,7 @@ import numpy as np
 from headjax.core.class_names import class_numbers, find_class, is_missing, reorder, sorted_names, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError, require, within
 from headjax.core.fields import Checked, Count, Share, Size, unknown_name
-from headjax.data.corpus import Embedded, embedded_split
+from headjax.data.corpus import hold_out_files, library_sources
 from headjax.data.examples import Mapped, Padded
 from headjax.data.files import ROOT, search, source_of
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm
@@ -40,8 +40,8 @@ from headjax.tokenizers.files import open_tokenizer
 from headjax.tokenizers.learned import TRAINERS, train_bpe
 from headjax.tokenizers.tokenizer import Tokenizer
 
-EMBEDDED: Mapping[str, Embedded] = {"python": "docs", "python_code": "code"}
-"""Texts that every Python carries, by task."""
+EMBEDDED = "python_code"
+"""The task whose text every Python carries."""
 
 ONE_LABEL = {"classification", "pairs", "regression", "similarity", "text"}
 """Forms that a file may be read as by choice."""
@@ -118,7 +118,7 @@ class DataConfig(Checked):
         place, root = path if name in TASKS else self.task, os.environ.get(ROOT)
         if place and is_prepared(place):
             return source_of(place)
-        if path or "/" in place or name in EMBEDDED or not root:
+        if path or "/" in place or name == EMBEDDED or not root:
             return None
         found = source_of(root) / "prepared" / name
         return found if is_prepared(found) else None
@@ -198,8 +198,8 @@ class DataConfig(Checked):
         """Return the rows of the task's files, of these paths or of its own, and their form."""
         spec, path = self.named
         given = [*paths] or ([path] if path else [])
-        if spec.name in EMBEDDED and not given:
-            found = embedded_split(EMBEDDED[spec.name], self.validation_fraction or spec.held_out)
+        if spec.name == EMBEDDED and not given:
+            found = hold_out_files(library_sources(), self.validation_fraction or spec.held_out)
             return Opened(spec, self._form(spec), found, spec.files)
         train = [spec.located(source_of(one)) for one in given]
         held = [spec.located(source_of(self.validation))] if self.validation else []

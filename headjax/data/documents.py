@@ -62,27 +62,15 @@ def passages(text: str) -> Iterator[str]:
                 yield plain
 
 
-def without_repetitions(documents: Iterable[Row]) -> list[Row]:
-    """Return the documents without paragraphs that repeat an earlier passage, and without empty documents."""
-    seen: set[str] = set()
-
-    def is_fresh(paragraph: str) -> bool:
-        found = set(passages(paragraph))
-        fresh = seen.isdisjoint(found)
-        seen.update(found)
-        return fresh
-
-    return _filtered(documents, is_fresh)
-
-
 def without_passages(documents: Iterable[Row], others: Iterable[Row]) -> list[Row]:
     """Return the documents without paragraphs that share a passage with one of the others, and without empty ones."""
     known = {passage for one in others for passage in passages(one.values["text"])}
-    return _filtered(documents, lambda paragraph: known.isdisjoint(passages(paragraph)))
-
-
-def _filtered(documents: Iterable[Row], keep: Callable[[str], bool]) -> list[Row]:
-    kept = (document(one.place, "".join(filter(keep, paragraphs(one.values["text"])))) for one in documents)
+    kept = (
+        document(
+            one.place, "".join(part for part in paragraphs(one.values["text"]) if known.isdisjoint(passages(part)))
+        )
+        for one in documents
+    )
     return [one for one in kept if one.values["text"].strip()]
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from headjax.core.errors import DataError
-from headjax.data.corpus import reference_topics
 from headjax.data.forms import Form
 from headjax.data.rows import Row
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -31,9 +30,11 @@ def made_up_rows(form: Form) -> Iterator[Row]:
 
     All texts of a row are the same, and the answer to a question is the first word.
     """
-    texts = [topic.values["text"][:CHARACTERS] for topic in reference_topics()]
-    if not texts:
-        raise DataError("rehearsal: this Python carries no language reference (pydoc_data)")
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise DataError("rehearsal: this Python carries no language reference (pydoc_data)") from None
+    texts = [topics[name].strip()[:CHARACTERS] for name in sorted(topics)]
     for index in itertools.count():
         text, classes = texts[index % len(texts)], len(form.label_names)
         values: dict[str, Any] = {

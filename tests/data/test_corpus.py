@@ -1,13 +1,11 @@
 """The embedded corpus, and documents of which some text is held out."""
 
-from collections import Counter
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headjax.core.errors import DataError
-from headjax.data.corpus import MODULES, docstrings, embedded_split, hold_out_files
+from headjax.data.corpus import hold_out_files, library_sources
 from headjax.data.documents import (
     COMPARED,
     document,
@@ -15,7 +13,6 @@ from headjax.data.documents import (
     paragraphs,
     passages,
     pieces,
-    without_repetitions,
 )
 from headjax.data.rows import RowSource
 
@@ -29,47 +26,8 @@ def text_of(document):
     return document.values["text"]
 
 
-@pytest.mark.whole
-def test_has_enough_text_of_both_kinds_and_repeats_no_passage(corpus):
-    reference = [document for document in corpus if document.place.startswith("topics/")]
-    library = [document for document in corpus if not document.place.startswith("topics/")]
-    assert sum(len(text_of(document)) for document in reference) > 200_000
-    assert sum(len(text_of(document)) for document in library) > 500_000
-    assert "json/decoder.py" in {document.place for document in library}
-    assert list(MODULES) == sorted(MODULES)
-    assert len({document.place for document in corpus}) == len(corpus)
-    # A passage is listed once per document that has it; within one paragraph a line may equal the paragraph.
-    found = Counter(passage for document in corpus for passage in set(passages(text_of(document))))
-    assert max(found.values()) == 1
-
-
-def test_docstrings_come_in_source_order():
-    source = b'''"""Module."""
-class A:
-    """Class.
-
-    Second paragraph.
-    """
-    def f(self):
-        """Method."""
-        def inner():
-            """Inner."""
-    def undocumented(self): pass
-async def g():
-    """Coroutine."""
-try:
-    match A:
-        case int():
-            def i():
-                """In a case."""
-except* OSError: pass
-'''
-    found = ["Module.", "Class.", "Second paragraph.", "Method.", "Inner.", "Coroutine."]
-    assert docstrings(source) == "\n\n".join([*found, "In a case.", ""])
-
-
 def test_source_code_is_held_out_by_whole_files_and_shares_no_passage_with_them():
-    found = {side: [*source.rows()] for side, source in embedded_split("code", 0.05).items()}
+    found = {side: [*source.rows()] for side, source in hold_out_files(library_sources(), 0.05).items()}
     train, held = ({document.place for document in found[side]} for side in ("train", "validation"))
     assert "json/decoder.py" in train | held
     assert not train & held
@@ -102,24 +60,9 @@ def plain(text):
     return " ".join(text.split())
 
 
-def size(documents):
-    return sum(len(text_of(document)) for document in documents)
-
-
 def story(name, count):
     """A text of `count` different paragraphs of about 300 characters."""
     return "\n\n".join(" ".join(f"{name}p{i}w{j}" for j in range(40)) + "." for i in range(count)) + "\n"
-
-
-def test_no_long_validation_paragraph_of_the_embedded_corpus_is_trained_on(corpus):
-    train, validation = split(corpus, 0.05).values()
-    trained = "\n".join(plain(text_of(document)) for document in train)
-    held = [plain(paragraph) for document in validation for paragraph in paragraphs(text_of(document))]
-    held = [paragraph for paragraph in held if len(paragraph) >= 200]
-    assert len(held) >= 50
-    assert not [paragraph for paragraph in held if paragraph in trained]
-    assert 0.03 < size(validation) / size(corpus) < 0.08
-    assert 0.998 * size(corpus) < size(train) + size(validation) <= size(corpus)
 
 
 @pytest.mark.parametrize("parts", [paragraphs, str.splitlines])
@@ -189,9 +132,3 @@ def test_passages_ignore_white_space_and_short_ones():
     wrapped = f"{long[:40]}\n   {long[40:]}"
     assert set(passages(f"short\n\n{wrapped}")) == {long.strip()}
     assert not set(passages("x" * (COMPARED - 1)))
-
-
-def test_repetitions_are_kept_once():
-    first, second = "a first passage " * 10, "a second passage " * 10
-    documents = [document("a", f"{first}\n\n{second}\n"), document("b", f"title\n\n{second}"), document("c", first)]
-    assert without_repetitions(documents) == [documents[0], document("b", "title\n\n")]

@@ -65,7 +65,6 @@ TASKS = {
     "questions": BERT
     | {"task": "questions:squad.json", "validation": "squad.json", "length": 100, "form": {"stride": 16}},
     "pretraining": PRETRAINING,
-    "pretraining, static": PRETRAINING | {"form": {"masking": "static", "copies": 2}, "seed": 3},
     "mnist": {"task": "mnist:mnist"},
     "images": {"task": "images:images", "form": {"size": 14, **IMAGES}},
     "classification": LABELLED | {"task": "classification:pairs.tsv"},
@@ -113,7 +112,6 @@ GOLDEN = {
     "translation, buckets": "7153991f5271682d",
     "questions": "8bf7a748b7898463",
     "pretraining": "00349b95b1081f98",
-    "pretraining, static": "f59d18ef507def79",
     "mnist": "bbcdf7c585d4864d",
     "images": "63eff7b7ab0221bd",
     "classification": "242d4595a0103cf3",
