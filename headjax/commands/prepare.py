@@ -148,7 +148,7 @@ def _opened(options: Options) -> tuple[Opened, str]:
             raise DataError(f"{spec.name}: name its files, {spec.name}:PATH or --source PATH")
         opened = config.open(options.source)
         return opened, opened.place
-    return config.opened(_tfds_rows(spec)), ", ".join(source.name for source in spec.sources)
+    return config.open(rows=_tfds_rows(spec)), ", ".join(source.name for source in spec.sources)
 
 
 def _tfds_rows(spec: TaskSpec) -> Rows:

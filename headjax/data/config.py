@@ -168,13 +168,13 @@ class DataConfig(Checked):
         return ""
 
     def _load(self, tokenizer: Tokenizer | None) -> TaskData:
-        if self.folder is not None and not self.rehearsal:
+        if self.rehearsal:
+            return self._rehearsed(tokenizer)
+        if self.folder is not None:
             name = self.task.partition(":")[0]
             name = name if name in TASKS else ""
             return load_prepared(self.folder, name, tokenizer, self._fields(), self.preprocessing)
         spec = self.named.spec
-        if self.rehearsal:
-            return self._rehearsed(tokenizer)
         if spec.name == "wikitext2":
             length = self.length or TASKS["wikitext2"].form.limit
             tokenizer = tokenizer or self._tokenizer(spec, ())
@@ -194,13 +194,15 @@ class DataConfig(Checked):
         arguments = {**data.measured.arguments, "positive": positive}
         return data._replace(measured=data.measured._replace(arguments=arguments))
 
-    def open(self, paths: Sequence[str] = ()) -> Opened:
-        """Return the rows of the task's files, of these paths or of its own, and their form."""
+    def open(self, paths: Sequence[str] = (), rows: Rows | None = None) -> Opened:
+        """Return the rows of the task's files, of these paths or of its own, and their form; or rows of elsewhere."""
         spec, path = self.named
+        if rows is not None:
+            return Opened(spec, self._form(spec), rows, spec.name)
         given = [*paths] or ([path] if path else [])
         if spec.name == EMBEDDED and not given:
-            found = hold_out_files(library_sources(), self.validation_fraction or spec.held_out)
-            return Opened(spec, self._form(spec), found, spec.files)
+            code = hold_out_files(library_sources(), self.validation_fraction or spec.held_out)
+            return Opened(spec, self._form(spec), code, spec.files)
         train = [spec.located(source_of(one)) for one in given]
         held = [spec.located(source_of(self.validation))] if self.validation else []
         if not train:
@@ -214,13 +216,8 @@ class DataConfig(Checked):
         if self.whole:
             train, held = [], train
         read = dataclasses.replace(spec, form=form)
-        rows = task_rows(read, train, held, columns=self.columns, fraction=self.validation_fraction)
-        return Opened(spec, self._learned(form, rows, place), rows, place)
-
-    def opened(self, rows: Rows) -> Opened:
-        """Return rows that were read elsewhere as those of the task."""
-        spec = self.named.spec
-        return Opened(spec, self._form(spec), rows, spec.name)
+        found = task_rows(read, train, held, columns=self.columns, fraction=self.validation_fraction)
+        return Opened(spec, self._learned(form, found, place), found, place)
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields of the form that are asked for."""

@@ -58,7 +58,7 @@ def task_rows(
         files = Files(next(each), next(each))
     else:
         files = split_files(train, suffixes)
-    read = functools.partial(read_file, spec, columns=layout.columns if layout else columns)
+    read = functools.partial(read_file, spec, columns=(layout and layout.columns) or columns)
     everything = [*files.train, *files.validation]
     first, fraction = everything[0], fraction or spec.held_out
     if spec.only_evaluated:
@@ -133,16 +133,11 @@ def suffixes_of(spec: TaskSpec, paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def find_layout(spec: TaskSpec, folder: Path) -> Files | None:
-    """Return a task's own files in a folder in the first of its layouts; None if none is there.
-
-    Tables that have all the fields' own names are no layout.
-    """
+    """Return a task's own files in a folder in the first of its layouts; None if none is there."""
     for layout in spec.layouts if folder.is_dir() else ():
         train, validation = (sorted(folder.glob(name)) if name else [] for name in (layout.train, layout.validation))
-        if not train and not validation:
-            continue
-        if spec.read is not None:
-            return Files(train, validation)
-        if train and not {*spec.form.wanted} <= {*header(train[0])}:
-            return Files(train, validation, {field: getattr(layout, field) for field in spec.form.wanted})
+        if train or validation:
+            wanted = [*spec.form.wanted]
+            named = not layout.columns or {*wanted} <= {*header([*train, *validation][0])}
+            return Files(train, validation, {} if named else dict(zip(wanted, layout.columns, strict=True)))
     return None

@@ -130,11 +130,7 @@ def open_prepared(folder: Path) -> Prepared:
 
 
 def load_prepared(
-    folder: Path,
-    task: str,
-    tokenizer: Tokenizer | None,
-    wanted: Mapping[str, Any],
-    by: Mapping[str, Any],
+    folder: Path, task: str, tokenizer: Tokenizer | None, wanted: Mapping[str, Any], by: Mapping[str, Any]
 ) -> TaskData:
     """Return a prepared task: training examples are read from disk, validation examples are in memory.
 
@@ -152,13 +148,9 @@ def load_prepared(
         if value != (there := getattr(form, field, None)):
             raise DataError(f"{folder}: prepared with {field} {there}, config.data asks for {value}")
     own = Tokenizer.load(folder / TOKENIZER) if settings.tokenizer else None
-    if own is not None and own.fingerprint != settings.tokenizer:
-        raise DataError(f"{folder / TOKENIZER}: not the vocabulary that the shards were written with")
-    if tokenizer is not None and own is not None and tokenizer.fingerprint != own.fingerprint:
-        raise DataError(
-            f"{folder}: prepared with another vocabulary ({own.vocab_size:,} tokens, {own.fingerprint}) than "
-            f"the model's ({tokenizer.vocab_size:,} tokens, {tokenizer.fingerprint}); prepare it with --tokenizer"
-        )
+    for other in (settings.tokenizer, tokenizer.fingerprint if tokenizer else settings.tokenizer):
+        if own is not None and own.fingerprint != other:
+            raise DataError(f"{folder}: the vocabulary is {own.fingerprint}, not {other}; prepare it with --tokenizer")
     data = data_hash(form, own, settings.seed, [[shard.name, shard.rows] for shard in found.shards])
     info = {"text": str(folder), "task": settings.task, "data": data}
     metrics = TASKS[settings.task].metrics if settings.task in TASKS else ()
