@@ -16,7 +16,6 @@ import numpy as np
 from headjax.core.class_names import class_numbers, find_class, is_missing, reorder, sorted_names, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError, require, within
 from headjax.core.fields import Checked, Count, Share, Size, unknown_name
-from headjax.data.corpus import hold_out_files, library_sources
 from headjax.data.examples import Mapped, Padded
 from headjax.data.files import ROOT, search, source_of
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm
@@ -24,16 +23,16 @@ from headjax.data.forms.images import preprocessing_of
 from headjax.data.forms.labelled import finite
 from headjax.data.forms.questions import usual_stride
 from headjax.data.image_rows import ImageRows, image_rows
-from headjax.data.loading import Stored, load_rows, task_data
 from headjax.data.readers import find_layout, task_rows
 from headjax.data.recognise import Named, first_file, named_task, recognise
 from headjax.data.registry import TASKS
 from headjax.data.rehearsal import VOCABULARY, letters_tokenizer, made_up_rows
-from headjax.data.rows import Row, Rows, RowSource, Split
+from headjax.data.rows import Row, Rows, RowSource, Split, hold_out_files
 from headjax.data.spec import TaskSpec
-from headjax.data.store import is_prepared, load_prepared
+from headjax.data.store import Stored, is_prepared, load_prepared, load_rows, task_data
 from headjax.data.tables import header
 from headjax.data.task import TaskData
+from headjax.data.text_rows import library_sources
 from headjax.data.wikitext import load_wikitext2
 from headjax.storage.paths import path_of
 from headjax.tokenizers.files import open_tokenizer

@@ -14,7 +14,6 @@ from headjax.core.progress import Progress, silent
 from headjax.core.serialize import dumps
 from headjax.core.share import Share
 from headjax.data.forms import Form
-from headjax.data.loading import checked, record_sizes
 from headjax.data.rows import SPLITS, Rows, chunks, fingerprint
 from headjax.data.store import (
     MANIFEST,
@@ -22,11 +21,13 @@ from headjax.data.store import (
     Prepared,
     Settings,
     Shard,
+    checked,
     has_tokenizer,
     host_file,
     open_prepared,
     read_settings,
     read_shard,
+    record_sizes,
     write_shard,
 )
 from headjax.storage.failures import writing

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from headjax.core.errors import DataError
 from headjax.core.share import Share
-from headjax.data.documents import hold_out_text
 from headjax.data.files import find_files, has_suffix, visible
-from headjax.data.rows import Row, Rows, RowSource, Split, hold_out
+from headjax.data.rows import Row, Rows, RowSource, Split, hold_out, hold_out_text
 from headjax.data.spec import TaskSpec
 from headjax.data.tables import SUFFIXES, header, is_table, table_rows
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 import re
+import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.data.documents import document
 from headjax.data.files import packed_or_plain, source_of
-from headjax.data.rows import Row
+from headjax.data.rows import Row, document
 from headjax.storage.files import check_characters, parse_json, read_lines, read_text
 
 
@@ -130,3 +131,28 @@ def tagged_words(file: Path) -> Iterator[Row]:
             words = []
     if not start:
         raise DataError(f"{file}: no words with tags")
+
+
+# The source code of Python's standard library.
+
+LIBRARY = Path(sysconfig.get_path("stdlib"))
+
+NOT_READ = frozenset({"test", "tests", "idlelib", "site-packages", "dist-packages", "encodings", "pydoc_data"})
+"""Folders whose source is not read: tests, applications, other people's packages, tables of characters, and texts."""
+
+
+def library_sources() -> list[Row]:
+    """Return the Python files of the standard library by their paths, but those of `NOT_READ`.
+
+    Files that are generated for one machine (`_sysconfigdata`), and those that are not UTF-8, are left out, too.
+    """
+    documents = []
+    for file in sorted(LIBRARY.rglob("*.py")):
+        relative = file.relative_to(LIBRARY)
+        if NOT_READ & set(relative.parts[:-1]) or file.name.startswith("_sysconfigdata"):
+            continue
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            documents.append(document(relative.as_posix(), file.read_text(encoding="utf-8")))
+    if not documents:
+        raise DataError(f"{LIBRARY}: this Python carries no library sources; name text files")
+    return [one for one in documents if one.values["text"].strip()]

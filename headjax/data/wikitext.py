@@ -16,9 +16,9 @@ from headjax.data.examples import Source
 from headjax.data.files import packed_or_plain, search, source_of
 from headjax.data.forms.form import language_measure, text_counts
 from headjax.data.forms.language import LanguageForm
-from headjax.data.loading import data_hash, totals
 from headjax.data.registry import WIKITEXT_FOLDERS
 from headjax.data.rows import fingerprint
+from headjax.data.store import data_hash, totals
 from headjax.data.task import TaskData
 from headjax.data.text_rows import articles
 from headjax.storage.files import read_lines

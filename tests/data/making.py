@@ -1,7 +1,7 @@
 """Examples of forms, made in memory."""
 
-from headjax.data.loading import record_sizes
 from headjax.data.rows import Row
+from headjax.data.store import record_sizes
 from headjax.tokenizers.learned import byte_tokenizer
 
 BYTES = byte_tokenizer()

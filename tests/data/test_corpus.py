@@ -5,16 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headjax.core.errors import DataError
-from headjax.data.corpus import hold_out_files, library_sources
-from headjax.data.documents import (
+from headjax.data.rows import (
     COMPARED,
+    RowSource,
     document,
+    hold_out_files,
     hold_out_text,
     paragraphs,
     passages,
     pieces,
 )
-from headjax.data.rows import RowSource
+from headjax.data.text_rows import library_sources
 
 
 def split(documents, fraction):

@@ -9,9 +9,9 @@ from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data import DataConfig
 from headjax.data.forms import LabelledForm
-from headjax.data.loading import load_rows, totals
 from headjax.data.registry import TASKS
 from headjax.data.rows import Row
+from headjax.data.store import load_rows, totals
 from tests.data.vocabulary import task_rows, write_lines
 
 

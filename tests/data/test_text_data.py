@@ -13,7 +13,7 @@ from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data import DataConfig
 from headjax.data.forms.questions import QUESTION_LENGTH, QuestionForm, QuestionWindows
-from headjax.data.loading import record_sizes
+from headjax.data.store import record_sizes
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.data.text_rows import aligned_pairs, questions
 from headjax.tokenizers.learned import byte_tokenizer

@@ -13,10 +13,9 @@ from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Fraction, Rate, Size
 from headjax.core.serialize import kind
-from headjax.data.documents import pieces
 from headjax.data.examples import RandomSource, Record, Records, Source, changeable, padded, padding_id
 from headjax.data.forms.form import Encoded, Form, Seed
-from headjax.data.rows import Row, Split
+from headjax.data.rows import Row, Split, pieces
 from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
 
