@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -17,7 +16,7 @@ from headjax.core.class_names import class_numbers, find_class, is_missing, reor
 from headjax.core.errors import DataError, HeadjaxError, require, within
 from headjax.core.fields import Checked, Count, Share, Size, unknown_name
 from headjax.data.examples import Mapped, Padded
-from headjax.data.files import ROOT, search, source_of
+from headjax.data.files import search, source_of
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm
 from headjax.data.forms.images import preprocessing_of
 from headjax.data.forms.labelled import finite
@@ -114,13 +113,8 @@ class DataConfig(Checked):
     def folder(self) -> Path | None:
         """The prepared folder that is read; None where files are."""
         name, _, path = self.task.partition(":")
-        place, root = path if name in TASKS else self.task, os.environ.get(ROOT)
-        if place and is_prepared(place):
-            return source_of(place)
-        if path or "/" in place or name == EMBEDDED or not root:
-            return None
-        found = source_of(root) / "prepared" / name
-        return found if is_prepared(found) else None
+        place = path if name in TASKS else self.task
+        return source_of(place) if place and is_prepared(place) else None
 
     @property
     def _has_classes(self) -> bool:

@@ -22,8 +22,6 @@ VALIDATION = {"validation", "valid", "val", "dev"}
 LAYOUT_HELD_OUT = 0.2
 """Approximate share of the rows of GLUE's own files that is held out where no file is for validation."""
 
-Read = Callable[[Path], Iterable[Row]]
-
 
 class Files(NamedTuple):
     """The files of a task by split, and the columns of tables by field, as far as they are known."""
@@ -48,29 +46,27 @@ def task_rows(
     `fraction` of them, or the task's own. All files of a task without training data are evaluated on. Columns of
     tables that are not given are found by name. GLUE's tasks may have one folder of their own files.
     """
-    layout = find_layout(spec, train[0]) if len(train) == 1 and not validation else None
-    suffixes = suffixes_of(spec, [*train, *validation])
-    if layout is not None:
-        files, fraction = layout, fraction or LAYOUT_HELD_OUT
-    elif validation or not train:
-        each = ([one for path in paths for one in find_files(path, suffixes)] for paths in (train, validation))
-        files = Files(next(each), next(each))
+    files = find_layout(spec, train[0]) if len(train) == 1 and not validation else None
+    if files is not None:
+        columns, fraction = files.columns or columns, fraction or LAYOUT_HELD_OUT
     else:
-        files = split_files(train, suffixes)
-    read = functools.partial(read_file, spec, columns=(layout and layout.columns) or columns)
+        suffixes = suffixes_of(spec, [*train, *validation])
+        each = ([one for path in paths for one in find_files(path, suffixes)] for paths in (train, validation))
+        files = Files(next(each), next(each)) if validation or not train else split_files(train, suffixes)
+    read = functools.partial(_shared, read=functools.partial(read_file, spec, columns=columns))
     everything = [*files.train, *files.validation]
-    first, fraction = everything[0], fraction or spec.held_out
     if spec.only_evaluated:
-        return {"validation": RowSource(functools.partial(_shared, everything, read))}
+        return {"validation": RowSource(functools.partial(read, everything))}
     if files.validation:
         found: dict[Split, Sequence[Path]] = {"train": files.train, "validation": files.validation}
-        return {split: RowSource(functools.partial(_shared, some, read)) for split, some in found.items() if some}
+        return {split: RowSource(functools.partial(read, some)) for split, some in found.items() if some}
+    first, fraction = everything[0], fraction or spec.held_out
     if spec.documents and not is_table(first):
-        return hold_out_text(functools.partial(_shared, files.train, read), fraction)
-    return hold_out(functools.partial(_shared, files.train, read), spec.form.divided_by, fraction, str(first))
+        return hold_out_text(functools.partial(read, files.train), fraction)
+    return hold_out(functools.partial(read, files.train), spec.form.divided_by, fraction, str(first))
 
 
-def _shared(files: Sequence[Path], read: Read, share: Share) -> Iterator[Row]:
+def _shared(files: Sequence[Path], share: Share, read: Callable[[Path], Iterable[Row]]) -> Iterator[Row]:
     """Yield a share of the rows of files: those of every n-th file, or of fewer files than shares every n-th row."""
     if len(files) >= share.count:
         return itertools.chain.from_iterable(map(read, files[share.index :: share.count]))
@@ -94,10 +90,10 @@ def _value(spec: TaskSpec, value: Any, what: str, place: str) -> Any:
     """Return a cell as its field has it; numbers of a known task's classes become their names."""
     if what == "image":
         raise DataError(f"{place}: a table holds no images; give a folder of them")
-    if what == "integer":
-        return int(value)
     names = spec.form.label_names
-    return names[int(value)] if what == "label" and value.isdecimal() and int(value) < len(names) else value
+    if what == "label" and value.isdecimal() and int(value) < len(names):
+        return names[int(value)]
+    return int(value) if what == "integer" else value
 
 
 def split_files(paths: Sequence[Path], suffixes: tuple[str, ...]) -> Files:
