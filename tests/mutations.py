@@ -42,7 +42,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 """A small model of every family."""
 
 RUN = {
-    "data": {"task": "python"},
+    "data": {"task": "python_code"},
     "batch_size": 8,
     "steps": 2,
     "optimizer": {"kind": "adamw", "schedule": {"kind": "cosine", "peak": 0.01, "warmup_steps": 1}},

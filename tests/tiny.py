@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -102,7 +103,7 @@ RUN: dict[str, Any] = {
         "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 8},
         "hidden": 16,
     },
-    "data": {"task": "python", "length": 16, "tokenizer": "bytes"},
+    "data": {"task": str(Path(__file__).parents[1] / "LICENSE"), "length": 16, "tokenizer": "bytes"},
     "batch_size": 8, "steps": 2, "tensorboard": False,
     "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 0.001}},
 }  # fmt: skip

@@ -10,10 +10,10 @@ query dimensions, cut among the heads or shared by them. Parameters in millions:
 
 DeiT-B without distillation has a top-1 accuracy of 81.8; the paper's tables are not at hand. DeiT's recipe: 300 epochs
 in batches of 1024, AdamW at 0.001 (0.0005 for every 512 images) after 5 epochs of warm-up, weight decay 0.05, label
-smoothing 0.1, stochastic depth 0.1; random crops, mirroring, mixup or CutMix. Missing of it: RandAugment and random
-erasing, each image three times a batch, and the running average of the weights, which its accuracy does not use. Crops
-are of the stored 256 x 256 middle of an image, and mixtures are drawn for every image, where DeiT draws one for a
-batch. Cost: 4 GPUs; DeiT-B itself takes 53 hours on 8 V100s.
+smoothing 0.1, stochastic depth 0.1; random crops, mirroring. Missing of it: scaled crops, mixup and CutMix,
+RandAugment and random erasing, each image three times a batch, and the running average of the weights, which its
+accuracy does not use. Crops are of the stored 256 x 256 middle of an image. Cost: 4 GPUs; DeiT-B itself takes 53 hours
+on 8 V100s.
 
     headjax inspect --config configs/papers/collaborative_deit.py:layers=3,key_dim=192,collaborative
     headjax prepare imagenet --out D
@@ -26,8 +26,6 @@ from ml_collections import ConfigDict
 
 STEPS_PER_EPOCH = 1251
 """1,281,167 images in batches of 1024."""
-
-AUGMENTATION = {"flip": 0.5, "mixup": 0.8, "cutmix": 1.0}
 
 
 def get_config(arg: str = "") -> ConfigDict:
@@ -47,7 +45,7 @@ def get_config(arg: str = "") -> ConfigDict:
             "stochastic_depth": 0.1,
             "task": {"kind": "classification", "classes": knobs.classes, "dropout": 0.0, "label_smoothing": 0.1},
         },
-        data={"task": "imagenet", "form": {"size": 224}, "augmentation": AUGMENTATION},
+        data={"task": "imagenet", "form": {"size": 224}},
         batch_size=1024,
         steps=300 * STEPS_PER_EPOCH,
         optimizer=adam(

@@ -54,7 +54,7 @@ def experiment(knobs: types.SimpleNamespace, *, data: Fields, every: int = 5000,
 
     Args:
         knobs: result of `arguments`.
-        data: `task`, its name, `length` or `form`, and maybe `augmentation`.
+        data: `task`, its name, and `length` or `form`.
         every: steps between checkpoints and between evaluations.
         **fields: further fields of the run, `model` or `start` among them.
     """
@@ -72,8 +72,7 @@ def experiment(knobs: types.SimpleNamespace, *, data: Fields, every: int = 5000,
         run["initialization"] = {"kind": knobs.initialization}
     if not knobs.smoke:
         return ConfigDict(run)
-    kept: Fields = {name: data[name] for name in ("task", "augmentation") if name in data}
-    return ConfigDict(_small(run) | {"data": {"rehearsal": 32} | kept, "tensorboard": False})
+    return ConfigDict(_small(run) | {"data": {"rehearsal": 32, "task": data["task"]}, "tensorboard": False})
 
 
 def _small(node: Any, name: str = "") -> Any:

@@ -6,12 +6,12 @@ import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import Result, found
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
-from headjax.core.fields import Bound, Positive, Size
+from headjax.core.fields import Positive, Size
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 LEARNED_FROM = 1_000_000
 """Rows that a vocabulary is learned from at most, and a thousand times as many characters."""
-
-Processes = Annotated[Size, Bound("must be at most 1,024", lambda value: value <= 1024)]
-"""Number of processes of one machine."""
 
 
 def _host(text: str) -> tuple[int, int]:
@@ -51,9 +48,8 @@ class Options(CommandOptions):
     vocab_size: Size | None = option(None, "tokens to learn without --tokenizer (default: the task's own number)")
     length: Size | None = option(None, "tokens of an example (default: the task's own number)")
     set: tuple[str, ...] = option(
-        (), "another field of the task's form (masking=static)", "FIELD=VALUE", words="repeated"
+        (), "another field of the task's form (packed=false)", "FIELD=VALUE", words="repeated"
     )
-    processes: Processes = option(1, "number of processes that encode at a time")
     host: tuple[int, int] = option(
         (0, 1), "one of N hosts that write OUT together, I from 0 to N - 1", "I/N", read=_host, shown="0/1"
     )
@@ -104,7 +100,6 @@ def run(options: Options, progress: Progress) -> Found:
         tokenizer,
         out,
         source=source,
-        processes=options.processes,
         host=host,
         shard_bytes=int(options.shard_mb * 2**20),
         seed=options.seed,
@@ -148,12 +143,12 @@ def _opened(options: Options) -> tuple[Opened, str]:
     for place in map(source_of, options.source):
         if not place.exists() and not place.parent.exists():
             raise DataError(f"{place}: no such file or folder")
-    if options.source or path or not spec.sources or spec.name in EMBEDDED:
-        if not options.source and not path and spec.name not in EMBEDDED and not spec.folders:
+    if options.source or path or not spec.sources or spec.name == EMBEDDED:
+        if not options.source and not path and spec.name != EMBEDDED and not spec.folders:
             raise DataError(f"{spec.name}: name its files, {spec.name}:PATH or --source PATH")
         opened = config.open(options.source)
         return opened, opened.place
-    return config.opened(_tfds_rows(spec)), ", ".join(source.name for source in spec.sources)
+    return config.open(rows=_tfds_rows(spec)), ", ".join(source.name for source in spec.sources)
 
 
 def _tfds_rows(spec: TaskSpec) -> Rows:

@@ -6,46 +6,40 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from headjax.core.class_names import class_numbers, find_class, is_missing, reorder, sorted_names, tell_nothing
-from headjax.core.configuration import parse_arguments
 from headjax.core.errors import DataError, HeadjaxError, require, within
 from headjax.core.fields import Checked, Count, Share, Size, unknown_name
-from headjax.data.augmentation import Augmentation
-from headjax.data.corpus import Embedded, embedded_split
 from headjax.data.examples import Mapped, Padded
-from headjax.data.files import ROOT, search, source_of
+from headjax.data.files import search, source_of
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm
-from headjax.data.forms.images import AugmentedImages, preprocessing_of
+from headjax.data.forms.images import preprocessing_of
 from headjax.data.forms.labelled import finite
 from headjax.data.forms.questions import usual_stride
 from headjax.data.image_rows import ImageRows, image_rows
-from headjax.data.loading import Stored, load_rows, task_data
 from headjax.data.readers import find_layout, task_rows
 from headjax.data.recognise import Named, first_file, named_task, recognise
 from headjax.data.registry import TASKS
 from headjax.data.rehearsal import VOCABULARY, letters_tokenizer, made_up_rows
-from headjax.data.rows import Row, Rows, RowSource, Split
+from headjax.data.rows import Row, Rows, RowSource, Split, hold_out_files
 from headjax.data.spec import TaskSpec
-from headjax.data.store import is_prepared, load_prepared
+from headjax.data.store import Stored, is_prepared, load_prepared, load_rows, task_data
 from headjax.data.tables import header
 from headjax.data.task import TaskData
-from headjax.data.text_rows import document_row
-from headjax.data.wikitext import WikiText2
+from headjax.data.text_rows import library_sources
+from headjax.data.wikitext import load_wikitext2
 from headjax.storage.paths import path_of
 from headjax.tokenizers.files import open_tokenizer
 from headjax.tokenizers.learned import TRAINERS, train_bpe
 from headjax.tokenizers.tokenizer import Tokenizer
 
-EMBEDDED: Mapping[str, Embedded] = {"python": "docs", "python_code": "code"}
-"""Texts that every Python carries, by task."""
+EMBEDDED = "python_code"
+"""The task whose text every Python carries."""
 
 ONE_LABEL = {"classification", "pairs", "regression", "similarity", "text"}
 """Forms that a file may be read as by choice."""
@@ -84,7 +78,6 @@ class DataConfig(Checked):
         vocab_size: number of tokens to learn; 0 is the task's own.
         limit: number of examples to evaluate on that are read, from the start; 0 is all.
         buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.
-        augmentation: random changes of training images; None for the task's usual ones.
         preprocessing: fields of the form of images that a model's files set.
         seed: seed of random choices of the form.
         rehearsal: number of made-up examples in place of the task's own, to rehearse a run; 0 for none.
@@ -102,7 +95,6 @@ class DataConfig(Checked):
     vocab_size: Count = 0
     limit: Count = 0
     buckets: tuple[Size, ...] = ()
-    augmentation: Augmentation | None = None
     preprocessing: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     seed: Count = 0
     rehearsal: Count = 0
@@ -121,13 +113,8 @@ class DataConfig(Checked):
     def folder(self) -> Path | None:
         """The prepared folder that is read; None where files are."""
         name, _, path = self.task.partition(":")
-        place, root = path if name in TASKS else self.task, os.environ.get(ROOT)
-        if place and is_prepared(place):
-            return source_of(place)
-        if path or "/" in place or name in EMBEDDED or not root:
-            return None
-        found = source_of(root) / "prepared" / name
-        return found if is_prepared(found) else None
+        place = path if name in TASKS else self.task
+        return source_of(place) if place and is_prepared(place) else None
 
     @property
     def _has_classes(self) -> bool:
@@ -157,10 +144,6 @@ class DataConfig(Checked):
         except DataError as error:
             raise DataError(f"{error}{self._better()}") from None
         train = data.train
-        if len(train) and self.augmentation is not None:
-            if not isinstance(train, AugmentedImages):
-                raise DataError("config.data.augmentation: the examples of this task are not images")
-            train = dataclasses.replace(train, augmentation=self.augmentation)
         if len(train) and self.buckets:
             if not isinstance(train, Padded):
                 raise DataError("config.data.buckets: the examples of this task are all of one length")
@@ -178,15 +161,17 @@ class DataConfig(Checked):
         return ""
 
     def _load(self, tokenizer: Tokenizer | None) -> TaskData:
-        if self.folder is not None and not self.rehearsal:
+        if self.rehearsal:
+            return self._rehearsed(tokenizer)
+        if self.folder is not None:
             name = self.task.partition(":")[0]
             name = name if name in TASKS else ""
             return load_prepared(self.folder, name, tokenizer, self._fields(), self.preprocessing)
         spec = self.named.spec
-        if self.rehearsal:
-            return self._rehearsed(tokenizer)
         if spec.name == "wikitext2":
-            return self._wikitext2(tokenizer or self._tokenizer(spec, ()))
+            length = self.length or TASKS["wikitext2"].form.limit
+            tokenizer = tokenizer or self._tokenizer(spec, ())
+            return load_wikitext2(self.named.path, tokenizer, length, trains=not self.whole)
         form, rows, place, images = self.open()[1:]
         if isinstance(form, ImageForm):
             stored = {split: _when_read(form, source) for split, source in rows.items()}
@@ -202,14 +187,15 @@ class DataConfig(Checked):
         arguments = {**data.measured.arguments, "positive": positive}
         return data._replace(measured=data.measured._replace(arguments=arguments))
 
-    def open(self, paths: Sequence[str] = ()) -> Opened:
-        """Return the rows of the task's files, of these paths or of its own, and their form."""
+    def open(self, paths: Sequence[str] = (), rows: Rows | None = None) -> Opened:
+        """Return the rows of the task's files, of these paths or of its own, and their form; or rows of elsewhere."""
         spec, path = self.named
+        if rows is not None:
+            return Opened(spec, self._form(spec), rows, spec.name)
         given = [*paths] or ([path] if path else [])
-        if spec.name in EMBEDDED and not given:
-            found = embedded_split(EMBEDDED[spec.name], self.validation_fraction or spec.held_out)
-            sources = {split: RowSource.of([document_row(one) for one in some]) for split, some in found.items()}
-            return Opened(spec, self._form(spec), sources, spec.files)
+        if spec.name == EMBEDDED and not given:
+            code = hold_out_files(library_sources(), self.validation_fraction or spec.held_out)
+            return Opened(spec, self._form(spec), code, spec.files)
         train = [spec.located(source_of(one)) for one in given]
         held = [spec.located(source_of(self.validation))] if self.validation else []
         if not train:
@@ -223,13 +209,8 @@ class DataConfig(Checked):
         if self.whole:
             train, held = [], train
         read = dataclasses.replace(spec, form=form)
-        rows = task_rows(read, train, held, columns=self.columns, fraction=self.validation_fraction)
-        return Opened(spec, self._learned(form, rows, place), rows, place)
-
-    def opened(self, rows: Rows) -> Opened:
-        """Return rows that were read elsewhere as those of the task."""
-        spec = self.named.spec
-        return Opened(spec, self._form(spec), rows, spec.name)
+        found = task_rows(read, train, held, columns=self.columns, fraction=self.validation_fraction)
+        return Opened(spec, self._learned(form, found, place), found, place)
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields of the form that are asked for."""
@@ -271,17 +252,15 @@ class DataConfig(Checked):
 
     def _image_form(self, spec: TaskSpec, found: ImageRows, place: str) -> ImageForm:
         """Return the form of images: that of their data set, at the size that is asked for or that they have."""
-        usual = TASKS[found.name or "imagenet"].form if spec.own else spec.form
-        assert isinstance(usual, ImageForm)
-        classes = usual.classes if found.name.startswith("cifar") else found.classes
-        if not spec.own and len(classes) != len(usual.classes) and not found.name:
+        usual = cast(ImageForm, TASKS["mnist" if found.mnist else "imagenet"].form if spec.own else spec.form)
+        if not spec.own and len(found.classes) != len(usual.classes) and not found.mnist:
             has = f"{spec.name} has {len(usual.classes)} classes"
-            raise DataError(f"{place}: {len(classes)} folders of images, but {has}; name it images:{place}")
-        if found.name == "mnist":
+            raise DataError(f"{place}: {len(found.classes)} folders of images, but {has}; name it images:{place}")
+        if found.mnist:
             side = min(next(iter(found.rows["train"].rows())).values["image"].shape)
             usual = dataclasses.replace(usual, size=side, stored=side)
         usual = usual.preprocessed(self.preprocessing)
-        fields: dict[str, Any] = {"classes": classes, **self._fields()}
+        fields: dict[str, Any] = {"classes": found.classes, **self._fields()}
         fields.setdefault("stored", round(usual.stored * fields.get("size", usual.size) / usual.size))
         with within("form"):
             return dataclasses.replace(usual, **fields)
@@ -300,12 +279,6 @@ class DataConfig(Checked):
             raise DataError("config.data.tokenizer: there is no text to learn a vocabulary from")
         return TRAINERS[name](texts, self.vocab_size or spec.vocab_size)
 
-    def _wikitext2(self, tokenizer: Tokenizer) -> TaskData:
-        folder, words = protocol(self.named.path)
-        context = words.context or self.length or TASKS["wikitext2"].form.limit
-        config = WikiText2(path=folder, context=context, stride=words.stride, split=words.split)
-        return config.load(tokenizer, trains=not self.whole)
-
     def _rehearsed(self, tokenizer: Tokenizer | None) -> TaskData:
         """Return made-up examples in the form of a task; a quarter as many are evaluated on, at least one."""
         spec = self.named.spec
@@ -319,14 +292,6 @@ class DataConfig(Checked):
         splits: dict[Split, list[Row]] = {"train": rows[: self.rehearsal], "validation": rows[self.rehearsal :]}
         info = {"text": "made up to rehearse", "task": spec.name}
         return load_rows(form, splits, tokenizer if form.reads_text else None, info, spec.metrics)
-
-
-def protocol(path: str) -> tuple[str, SimpleNamespace]:
-    """Return the folder and the arguments of `wikitext2:FOLDER,context=1024,stride=512,split=test`."""
-    parts = path.split(",")
-    folder = "" if "=" in parts[0] else parts[0]
-    words = ",".join(parts[bool(folder) :])
-    return folder, parse_arguments(words, "wikitext2", context=0, stride=0, split="validation")
 
 
 def _when_read(form: ImageForm, source: RowSource) -> Stored:

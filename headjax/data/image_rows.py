@@ -1,4 +1,4 @@
-"""Images with labels as rows: MNIST's and CIFAR's binary files, and folders of images by class."""
+"""Images with labels as rows: MNIST's files, and folders of images by class."""
 
 from __future__ import annotations
 
@@ -29,79 +29,51 @@ MNIST = ("train", "t10k")
 """First parts of the names of MNIST's files, by split."""
 
 
-class CifarLayout(NamedTuple):
-    """The files of CIFAR-10's or CIFAR-100's binary version (Krizhevsky 2009) by split; the last label byte counts."""
-
-    files: tuple[tuple[str, ...], tuple[str, ...]]
-    label_bytes: int
-    classes: int
-
-
-CIFAR: Mapping[str, CifarLayout] = {
-    "cifar10": CifarLayout((tuple(f"data_batch_{i}.bin" for i in range(1, 6)), ("test_batch.bin",)), 1, 10),
-    "cifar100": CifarLayout((("train.bin",), ("test.bin",)), 2, 100),
-}
-
-Images = tuple[np.ndarray, np.ndarray]
-"""Pixels uint8 `[images, height, width(, channels)]` and labels `[images]`."""
-
-
 class ImageRows(NamedTuple):
-    """Images with labels, each read by its number; `name` is the data set's, empty for folders by class."""
+    """Images with labels, each read by its number; whether they are of MNIST's files."""
 
     rows: Rows
     classes: tuple[str, ...]
     fingerprint: str
-    name: str = ""
+    mnist: bool = False
 
 
-def data_set(folder: Path) -> str:
-    """Return the name of the data set whose binary files a folder holds: `mnist`, one of `CIFAR`, or empty."""
-    if packed_or_plain(folder / f"{MNIST[0]}-images-idx3-ubyte") is not None:
-        return "mnist"
-    parts = ((name, file) for name, layout in CIFAR.items() for files in layout.files for file in files)
-    return next((name for name, file in parts if (folder / file).is_file()), "")
+def _is_mnist(folder: Path) -> bool:
+    return packed_or_plain(folder / f"{MNIST[0]}-images-idx3-ubyte") is not None
 
 
 def is_image_folder(folder: Path) -> bool:
-    """Return whether a folder holds files of MNIST's or CIFAR's format, or images in folders by split and class."""
+    """Return whether a folder holds files of MNIST's format, or images in folders by split and class."""
     splits = (folder / name for names in FOLDERS.values() for name in names)
     classes = (child for split in splits if split.is_dir() for child in _shown(split) if child.is_dir())
-    return bool(data_set(folder)) or any(map(_images, classes))
+    return _is_mnist(folder) or any(map(_images, classes))
 
 
 def image_rows(folder: Path) -> ImageRows:
-    """Return the images of a folder, in whatever format; the test images of a data set are evaluated on."""
+    """Return the images of a folder in one of both formats; MNIST's test images are evaluated on."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
-    name = data_set(folder)
-    if not name:
+    if not _is_mnist(folder):
         return _folder_rows(folder)
-    if name == "mnist":
-        found = [_mnist(folder, split) for split in MNIST]
-        classes = int(found[0][1].max()) + 1
-        if int(found[1][1].max()) >= classes:
-            place = folder / f"{MNIST[1]}-labels-idx1-ubyte"
-            raise DataError(f"{place}: label {found[1][1].max()}, but training has the {classes} classes from 0")
-    else:
-        layout = CIFAR[name]
-        parts = [[_cifar(folder / file, layout) for file in files] for files in layout.files]
-        found = [(np.concatenate([one[0] for one in part]), np.concatenate([one[1] for one in part])) for part in parts]
-        classes = layout.classes
+    found = [_mnist(folder, split) for split in MNIST]
+    classes, largest = (int(labels.max()) for _, labels in found)
+    if largest > classes:
+        place = folder / f"{MNIST[1]}-labels-idx1-ubyte"
+        raise DataError(f"{place}: label {largest}, but training has the {classes + 1} classes from 0")
     data = hashlib.sha256(b"".join(array.tobytes() for array in found[0])).hexdigest()[:16]
     rows: dict[Split, RowSource] = {
-        split: RowSource.by_number(functools.partial(_array_row, folder, images), len(images[1]))
+        split: RowSource.by_number(functools.partial(_array_row, folder, *images), len(images[1]))
         for split, images in zip(SPLITS, found, strict=True)
     }
-    return ImageRows(rows, class_numbers(classes), data, name)
+    return ImageRows(rows, class_numbers(classes + 1), data, mnist=True)
 
 
-def _array_row(folder: Path, images: Images, index: int) -> Row:
-    return Row(f"{folder}: image {index}", {"image": images[0][index], "label": int(images[1][index])})
+def _array_row(folder: Path, images: np.ndarray, labels: np.ndarray, index: int) -> Row:
+    return Row(f"{folder}: image {index}", {"image": images[index], "label": int(labels[index])})
 
 
-def _mnist(folder: Path, split: str) -> Images:
-    """Return the images of a split in MNIST's format (MNIST, Fashion-MNIST, KMNIST)."""
+def _mnist(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return pixels `[images, height, width]` and labels of a split in MNIST's format (Fashion-MNIST, KMNIST)."""
     files = [folder / f"{split}-{what}" for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
     pixels, labels = (read_idx(packed_or_plain(file) or file) for file in files)
     if pixels.ndim != 3 or labels.ndim != 1 or len(pixels) != len(labels):
@@ -114,24 +86,10 @@ def read_idx(file: Path) -> np.ndarray:
     """Return an array of bytes from an IDX file: two zero bytes, type 8, the number of axes, their sizes, values."""
     data = read_bytes(file)
     start = 4 + 4 * data[3] if len(data) > 3 else 4
-    if data[:3] != b"\0\0\x08" or len(data) < start:
+    shape = struct.unpack(f">{data[3]}I", data[4:start]) if len(data) >= start else (0,)
+    if data[:3] != b"\0\0\x08" or len(data) != start + math.prod(shape) or not math.prod(shape):
         raise DataError(f"{file}: not an IDX file of bytes")
-    shape = struct.unpack(f">{data[3]}I", data[4:start])
-    if len(data) != start + math.prod(shape) or len(data) == start:
-        raise DataError(f"{file}: {len(data) - start:,} values, where an array {list(shape)} is expected")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
-
-
-def _cifar(file: Path, layout: CifarLayout) -> Images:
-    data = np.frombuffer(read_bytes(file), np.uint8)
-    size = layout.label_bytes + 3 * 32 * 32
-    if not len(data) or len(data) % size:
-        raise DataError(f"{file}: {len(data):,} bytes are not a whole number of images of {size:,}")
-    rows = data.reshape(-1, size)
-    labels = rows[:, layout.label_bytes - 1]
-    if labels.max() >= layout.classes:
-        raise DataError(f"{file}: label {labels.max()}, but there are {layout.classes} classes")
-    return rows[:, layout.label_bytes :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels
 
 
 def _folder_rows(root: Path) -> ImageRows:

@@ -11,20 +11,16 @@ from typing import Any, NamedTuple
 
 from headjax.core.errors import DataError
 from headjax.core.share import Share
-from headjax.data.documents import Document, HeldOut
 from headjax.data.files import find_files, has_suffix, visible
-from headjax.data.rows import Row, Rows, RowSource, Split, hold_out
+from headjax.data.rows import Row, Rows, RowSource, Split, hold_out, hold_out_text
 from headjax.data.spec import TaskSpec
 from headjax.data.tables import SUFFIXES, header, is_table, table_rows
-from headjax.data.text_rows import document_row
 
 VALIDATION = {"validation", "valid", "val", "dev"}
 """Words in file names that assign a file to the validation split, as `train` does to the other."""
 
 LAYOUT_HELD_OUT = 0.2
 """Approximate share of the rows of GLUE's own files that is held out where no file is for validation."""
-
-Read = Callable[[Path], Iterable[Row]]
 
 
 class Files(NamedTuple):
@@ -50,46 +46,31 @@ def task_rows(
     `fraction` of them, or the task's own. All files of a task without training data are evaluated on. Columns of
     tables that are not given are found by name. GLUE's tasks may have one folder of their own files.
     """
-    layout = find_layout(spec, train[0]) if len(train) == 1 and not validation else None
-    suffixes = suffixes_of(spec, [*train, *validation])
-    if layout is not None:
-        files, fraction = layout, fraction or LAYOUT_HELD_OUT
-    elif validation or not train:
-        each = ([one for path in paths for one in find_files(path, suffixes)] for paths in (train, validation))
-        files = Files(next(each), next(each))
+    files = find_layout(spec, train[0]) if len(train) == 1 and not validation else None
+    if files is not None:
+        columns, fraction = files.columns or columns, fraction or LAYOUT_HELD_OUT
     else:
-        files = split_files(train, suffixes)
-    read = functools.partial(read_file, spec, columns=layout.columns if layout else columns)
+        suffixes = suffixes_of(spec, [*train, *validation])
+        each = ([one for path in paths for one in find_files(path, suffixes)] for paths in (train, validation))
+        files = Files(next(each), next(each)) if validation or not train else split_files(train, suffixes)
+    read = functools.partial(_shared, read=functools.partial(read_file, spec, columns=columns))
     everything = [*files.train, *files.validation]
-    first, fraction = everything[0], fraction or spec.held_out
     if spec.only_evaluated:
-        return {"validation": RowSource(functools.partial(_shared, everything, read))}
+        return {"validation": RowSource(functools.partial(read, everything))}
     if files.validation:
         found: dict[Split, Sequence[Path]] = {"train": files.train, "validation": files.validation}
-        return {split: RowSource(functools.partial(_shared, some, read)) for split, some in found.items() if some}
+        return {split: RowSource(functools.partial(read, some)) for split, some in found.items() if some}
+    first, fraction = everything[0], fraction or spec.held_out
     if spec.documents and not is_table(first):
-        return _divided_documents(files.train, read, fraction)
-    return hold_out(functools.partial(_shared, files.train, read), spec.form.divided_by, fraction, str(first))
+        return hold_out_text(functools.partial(read, files.train), fraction)
+    return hold_out(functools.partial(read, files.train), spec.form.divided_by, fraction, str(first))
 
 
-def _shared(files: Sequence[Path], read: Read, share: Share) -> Iterator[Row]:
+def _shared(files: Sequence[Path], share: Share, read: Callable[[Path], Iterable[Row]]) -> Iterator[Row]:
     """Yield a share of the rows of files: those of every n-th file, or of fewer files than shares every n-th row."""
     if len(files) >= share.count:
         return itertools.chain.from_iterable(map(read, files[share.index :: share.count]))
     return itertools.islice(itertools.chain.from_iterable(map(read, files)), share.index, None, share.count)
-
-
-def _divided_documents(files: Sequence[Path], read: Read, fraction: float) -> Rows:
-    """Return documents of which pieces are held out; the first host alone reads what is held out, from all files."""
-
-    def documents(share: Share) -> Iterator[Document]:
-        return (Document(row.place, row.values["text"]) for row in _shared(files, read, share))
-
-    sides = HeldOut(lambda: documents(Share()), fraction)
-    return {
-        "train": RowSource(lambda share: map(document_row, sides.train(documents(share)))),
-        "validation": RowSource(lambda share: () if share.index else map(document_row, sides.validation())),
-    }
 
 
 def read_file(spec: TaskSpec, file: Path, columns: Mapping[str, str]) -> Iterator[Row]:
@@ -109,10 +90,10 @@ def _value(spec: TaskSpec, value: Any, what: str, place: str) -> Any:
     """Return a cell as its field has it; numbers of a known task's classes become their names."""
     if what == "image":
         raise DataError(f"{place}: a table holds no images; give a folder of them")
-    if what == "integer":
-        return int(value)
     names = spec.form.label_names
-    return names[int(value)] if what == "label" and value.isdecimal() and int(value) < len(names) else value
+    if what == "label" and value.isdecimal() and int(value) < len(names):
+        return names[int(value)]
+    return int(value) if what == "integer" else value
 
 
 def split_files(paths: Sequence[Path], suffixes: tuple[str, ...]) -> Files:
@@ -147,16 +128,11 @@ def suffixes_of(spec: TaskSpec, paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def find_layout(spec: TaskSpec, folder: Path) -> Files | None:
-    """Return a task's own tables in a folder in the first of its layouts; None if none is there.
-
-    Tables that have all the fields' own names are no layout.
-    """
-    for layout in spec.layouts:
-        found = [sorted(folder.glob(name)) if name else None for name in (layout.train, layout.validation)]
-        if folder.is_dir() and all(files != [] for files in found):
-            train, validation = (files or [] for files in found)
-            if spec.read is not None:
-                return Files(train, validation)
-            if not {*spec.form.wanted} <= {*header(train[0])}:
-                return Files(train, validation, {field: getattr(layout, field) for field in spec.form.wanted})
+    """Return a task's own files in a folder in the first of its layouts; None if none is there."""
+    for layout in spec.layouts if folder.is_dir() else ():
+        train, validation = (sorted(folder.glob(name)) if name else [] for name in (layout.train, layout.validation))
+        if train or validation:
+            wanted = [*spec.form.wanted]
+            named = not layout.columns or {*wanted} <= {*header([*train, *validation][0])}
+            return Files(train, validation, {} if named else dict(zip(wanted, layout.columns, strict=True)))
     return None

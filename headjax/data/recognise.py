@@ -115,7 +115,7 @@ def known_columns(names: tuple[str, ...], known: Mapping[str, tuple[str, ...]]) 
 
 
 class Labels(NamedTuple):
-    """The labels of a table."""
+    """The labels of a table: whether some have a decimal point, the largest number, whether all are whole numbers."""
 
     real: bool
     largest: float
@@ -123,7 +123,7 @@ class Labels(NamedTuple):
 
 
 def read_labels(path: str | Path, column: str) -> Labels:
-    """Return the labels in a column of a table, without missing ones."""
+    """Return what the labels in a column of a table are, without missing ones."""
     found = {row.values["label"] for row in table_rows(path, {"label": column})}
     labels = [label for label in found if not is_missing(label, numbers=True)]
     try:

@@ -79,7 +79,6 @@ WIKITEXT_FILES = "wiki.valid.raw and wiki.train.raw"
 WIKITEXT_FOLDERS = ("lm/wikitext-2-raw", "wikitext-2-raw")
 
 TEXT = (
-    _text("python", **OWN_TEXT, files="text that ships with Python"),
     _text("python_code", **OWN_TEXT, files="the source code of Python's standard library"),
     _text("text", **OWN_TEXT, own=True, columns=PAIR_COLUMNS),
     _text("lm1b", LM1B, form=LanguageForm(length=256, packed=True), read=text_lines, documents=False),
@@ -96,7 +95,7 @@ TEXT = (
         own=False,
         sources=(TfdsSource("squad/v1.1:3.0.0", BOTH, SQUAD_FIELDS),),
         folders=("squad",),
-        layouts=(FileLayout("train-v1.1.json", "dev-v1.1*.json"), FileLayout("", "dev-v1.1*.json")),
+        layouts=(FileLayout("train-v1.1.json", "dev-v1.1*.json"),),
     ),
 )
 
@@ -166,38 +165,32 @@ TRANSLATIONS = (
 # GLUE (Wang et al. 2019). Class numbers are those of Hugging Face's GLUE, so that published models fit.
 
 _NLI, _ENTAILMENT = ("entailment", "neutral", "contradiction"), ("entailment", "not_entailment")
-_MRPC = ("#1 String", "#2 String", "Quality")
-
-
-def _own(text: str, second: str, label: str) -> FileLayout:
-    """Return the layout of GLUE's own two files."""
-    return FileLayout("train.tsv", "dev.tsv", text, second, label)
+_PAIR, _QUESTIONS = ("sentence1", "sentence2"), ("question1", "question2")
+_OWN = FileLayout("train.tsv", "dev*.tsv")
+"""The layout of GLUE's own two files."""
 
 
 def _glue(
     folder: str,
     features: Sequence[str],
     examples: int,
-    *layouts: FileLayout,
-    metrics: Sequence[str] = ("accuracy",),
-    classes: Sequence[str] = (),
+    classes: tuple[str, ...] = (),
+    *,
+    layouts: tuple[FileLayout, ...] = (_OWN,),
     splits: Mapping[Split, str] = BOTH,
     **more: Any,
 ) -> TaskSpec:
     """Return a task of GLUE: its features in TFDS, its number of training examples, and the layouts of its files."""
     name = folder.replace("-", "").lower()
-    columns = dict(zip(("text", "second"), features, strict=False)) | {"label": "label"}
-    names = {field: dict.fromkeys(getattr(layout, field) for layout in layouts) for field in columns}
+    fields = dict(zip(("text", "second"), features, strict=False)) | {"label": "label"}
+    usual = {"metrics": ("accuracy",), "folders": (f"glue/{folder}", folder), "files": "GLUE's own files"}
     return TaskSpec(
         name=name,
-        form=LabelledForm(pairs=len(features) == 2, classes=tuple(classes)),
-        sources=(TfdsSource(f"glue/{name}:2.0.0", splits, columns),),
-        files="GLUE's own files",
-        metrics=tuple(metrics),
-        columns={field: tuple(one for one in known if not one.isdecimal()) for field, known in names.items()},
+        form=LabelledForm(pairs=len(features) == 2, classes=classes),
+        sources=(TfdsSource(f"glue/{name}:2.0.0", splits, fields),),
         layouts=layouts,
         examples=examples,
-        **{"folders": (f"glue/{folder}", folder), **more},
+        **(usual | more),
     )
 
 
@@ -205,19 +198,19 @@ MNLI = _glue(
     "MNLI",
     ("premise", "hypothesis"),
     392_702,
-    FileLayout("train.tsv", "dev_matched.tsv", "sentence1", "sentence2", "gold_label"),
-    FileLayout("mnli_dev_matched_gold.tsv", "", "premise", "hypothesis", "gold_label"),
-    classes=_NLI,
+    _NLI,
+    columns={"text": ("sentence1",), "second": ("sentence2",), "label": ("gold_label",)},
+    layouts=(FileLayout("train.tsv", "dev_matched.tsv"), FileLayout("mnli_dev_matched_gold.tsv", "")),
     folders=("glue/MNLI", "MNLI", "nli"),
     splits={"train": "train", "validation": "validation_matched"},
 )
 MISMATCHED = TfdsSource("glue/mnli:2.0.0", {"validation": "validation_mismatched"}, MNLI.sources[0].fields)
 STSB = _glue(
     "STS-B",
-    ("sentence1", "sentence2"),
+    _PAIR,
     5749,
-    _own("sentence1", "sentence2", "score"),
-    FileLayout("stsb-en-train.csv", "stsb-en-dev.csv", "0", "1", "2"),
+    columns={"label": ("score",)},
+    layouts=(_OWN, FileLayout("stsb-en-train.csv", "stsb-en-dev.csv", ("0", "1", "2"))),
     metrics=("spearman", "pearson"),
 )
 
@@ -226,42 +219,33 @@ GLUE_TASKS = (
         "CoLA",
         ("sentence",),
         8551,
-        _own("3", "", "1"),
-        FileLayout("in_domain_train.tsv", "*_domain_dev.tsv", "3", "", "1"),
+        ("unacceptable", "acceptable"),
+        layouts=(FileLayout("*train.tsv", "*dev.tsv", ("3", "1")),),
         metrics=("matthews", "accuracy"),
-        classes=("unacceptable", "acceptable"),
     ),
-    _glue(
-        "SST-2",
-        ("sentence",),
-        67_349,
-        FileLayout("train.tsv", "dev_glue.tsv", "sentence", "", "label"),
-        _own("sentence", "", "label"),
-        classes=("negative", "positive"),
-    ),
+    _glue("SST-2", ("sentence",), 67_349, ("negative", "positive")),
     _glue(
         "MRPC",
-        ("sentence1", "sentence2"),
+        _PAIR,
         3668,
-        _own(*_MRPC),
-        FileLayout("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", *_MRPC),
-        FileLayout("msr_paraphrase_train.txt", "", *_MRPC),
+        ("not_equivalent", "equivalent"),
+        columns={"text": ("#1 String",), "second": ("#2 String",), "label": ("Quality",)},
+        layouts=(_OWN, FileLayout("msr_paraphrase_train.txt", "msr_paraphrase_test.txt")),
         metrics=("f1", "accuracy"),
-        classes=("not_equivalent", "equivalent"),
     ),
     STSB,
     _glue(
         "QQP",
-        ("question1", "question2"),
+        _QUESTIONS,
         363_846,
-        _own("question1", "question2", "is_duplicate"),
+        ("not_duplicate", "duplicate"),
+        columns={"label": ("is_duplicate",)},
         metrics=("accuracy", "f1"),
-        classes=("not_duplicate", "duplicate"),
         skips=True,
     ),
     MNLI,
-    _glue("QNLI", ("question", "sentence"), 104_743, _own("question", "sentence", "label"), classes=_ENTAILMENT),
-    _glue("RTE", ("sentence1", "sentence2"), 2490, _own("sentence1", "sentence2", "label"), classes=_ENTAILMENT),
+    _glue("QNLI", ("question", "sentence"), 104_743, _ENTAILMENT),
+    _glue("RTE", _PAIR, 2490, _ENTAILMENT),
     dataclasses.replace(MNLI, name="mnli_mismatched", sources=(MISMATCHED,), files="", folders=(), layouts=()),
 )
 
@@ -295,20 +279,19 @@ OWN_TABLES = (
         files="tokens:FILE, a file in CoNLL's format or a table of lists",
     ),
     dataclasses.replace(
-        STSB, name="sentence_similarity", form=SimilarityForm(scale=5.0), sources=(), metrics=(), examples=0
+        STSB,
+        name="sentence_similarity",
+        form=SimilarityForm(scale=5.0),
+        columns=PAIR_COLUMNS,
+        sources=(),
+        metrics=(),
+        examples=0,
     ),
 )
 
-# Images.
-
-MNIST_MEAN, MNIST_DEVIATION = 0.1307, 0.3081
-"""Mean and standard deviation of the pixels of MNIST's training images, scaled to [0, 1]."""
+# Images: mean and standard deviation are of the pixels of the training images, scaled to [0, 1].
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-
-
-def _image_form(size: int, stored: int, mean: Sequence[float], deviation: Sequence[float], **fields: Any) -> ImageForm:
-    return ImageForm(size=size, stored=stored, mean=tuple(mean), deviation=tuple(deviation), **fields)
 
 
 def _images(name: str, form: ImageForm, tfds: str, files: str = "", held: str = "test") -> TaskSpec:
@@ -318,30 +301,24 @@ def _images(name: str, form: ImageForm, tfds: str, files: str = "", held: str = 
     return TaskSpec(name, form, vocabulary="none", files=files, folders=folders, sources=(source,))
 
 
-_THOUSAND = {"flip": True, "classes": class_numbers(1000)}
+MNIST = ImageForm(size=28, stored=28, mean=(0.1307,), deviation=(0.3081,), classes=class_numbers(10))
 _CIFAR: dict[str, Any] = {"size": 32, "stored": 32, "margin": 4, "flip": True}
-IMAGENET = _image_form(224, 256, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), **_THOUSAND)
+_TEN = ImageForm(mean=(0.4914, 0.4822, 0.4465), deviation=(0.2470, 0.2435, 0.2616), classes=CIFAR10, **_CIFAR)
+_HUNDRED = ImageForm(
+    mean=(0.5071, 0.4865, 0.4409), deviation=(0.2673, 0.2564, 0.2762), classes=class_numbers(100), **_CIFAR
+)
+IMAGENET = ImageForm(
+    size=224,
+    stored=256,
+    mean=(0.485, 0.456, 0.406),
+    deviation=(0.229, 0.224, 0.225),
+    flip=True,
+    classes=class_numbers(1000),
+)
 IMAGES = (
-    _images(
-        "mnist",
-        _image_form(28, 28, (MNIST_MEAN,), (MNIST_DEVIATION,), classes=class_numbers(10)),
-        "mnist:3.0.1",
-        "MNIST's own files, ",
-    ),
-    _images(
-        "cifar10",
-        _image_form(mean=(0.4914, 0.4822, 0.4465), deviation=(0.2470, 0.2435, 0.2616), classes=CIFAR10, **_CIFAR),
-        "cifar10:3.0.2",
-        "CIFAR's binary files, ",
-    ),
-    _images(
-        "cifar100",
-        _image_form(
-            mean=(0.5071, 0.4865, 0.4409), deviation=(0.2673, 0.2564, 0.2762), classes=class_numbers(100), **_CIFAR
-        ),
-        "cifar100:3.0.2",
-        "CIFAR's binary files, ",
-    ),
+    _images("mnist", MNIST, "mnist:3.0.1", "MNIST's own files, "),
+    _images("cifar10", _TEN, "cifar10:3.0.2"),
+    _images("cifar100", _HUNDRED, "cifar100:3.0.2"),
     _images("imagenet", IMAGENET, "imagenet2012:5.1.0", held="validation"),
     TaskSpec("images", IMAGENET, own=True, vocabulary="none", files="images:FOLDER, as of the image tasks"),
 )

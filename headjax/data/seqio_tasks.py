@@ -1,4 +1,4 @@
-"""seqio Tasks (Roberts et al. 2022) of the registry's tasks: rows to prepare, and text to text for T5X.
+"""Rows of TFDS's data sets, and seqio Tasks (Roberts et al. 2022) of the registry's tasks: text to text for T5X.
 
 Imports TensorFlow; no other module does. After `import headjax.data.seqio_tasks`,
 `seqio.get_mixture_or_task("headjax_mnli")` is MNLI.
@@ -25,32 +25,6 @@ from headjax.data.spec import TaskSpec, TfdsSource
 HOST = "storage.googleapis.com"
 """Host that TFDS asks first for a data set that it does not have."""
 
-TYPES: Mapping[str, tuple[tf.DType, int]] = {
-    "text": (tf.string, 0),
-    "texts": (tf.string, 1),
-    "integer": (tf.int32, 0),
-    "label": (tf.int64, 0),
-    "number": (tf.float32, 0),
-    "image": (tf.uint8, 3),
-}
-"""Types and ranks of the tensors of fields by the field's type."""
-
-
-def row_task(spec: TaskSpec, source: TfdsSource) -> seqio.Task:
-    """Return the Task of a data set whose examples have the task's own fields, texts not tokenised."""
-    plain, numbers = seqio.PassThroughVocabulary(0), not spec.form.label_names
-    types = {name: "number" if what == "label" and numbers else what for name, what in spec.form.wanted.items()}
-    return seqio.Task(
-        "headjax_" + "".join(c if c.isalnum() else "_" for c in source.name),
-        source=seqio.TfdsDataSource(tfds_name=source.name, splits=dict(source.splits)),
-        preprocessors=[functools.partial(_take, fields=source.fields)],
-        output_features={
-            name: seqio.Feature(plain, add_eos=False, dtype=TYPES[what][0], rank=TYPES[what][1])
-            for name, what in types.items()
-        },
-    )
-
-
 TARGETS = ("label", "target", "answers")
 """Fields of rows that a model of text to text writes; of other rows it writes the text."""
 
@@ -68,7 +42,7 @@ def register(vocabulary: seqio.Vocabulary | None = None) -> None:
             seqio.TaskRegistry.remove(f"headjax_{name}")
             seqio.TaskRegistry.add(
                 f"headjax_{name}",
-                source=seqio.TfdsDataSource(tfds_name=source.name, splits=dict(source.splits)),
+                source=_data_set(source),
                 preprocessors=[
                     functools.partial(_take, fields=source.fields),
                     functools.partial(_as_text, spec=spec),
@@ -106,38 +80,49 @@ def _take(dataset: tf.data.Dataset, fields: Mapping[str, str]) -> tf.data.Datase
     return dataset.map(row, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def _feature(example: Any, path: str) -> tf.Tensor:
+def _feature(example: Any, path: str) -> Any:
     for part in path.split("/"):
         example = example[int(part)] if part.isdecimal() else example[part]
     return example
 
 
+def _data_set(source: TfdsSource) -> seqio.TfdsDataSource:
+    return seqio.TfdsDataSource(tfds_name=source.name, splits=dict(source.splits))
+
+
+def _row_task(source: TfdsSource) -> seqio.Task:
+    """Return the Task of a data set whose examples have the fields of rows, texts not tokenised."""
+    name = "headjax_" + "".join(c if c.isalnum() else "_" for c in source.name)
+    take = functools.partial(_take, fields=source.fields)
+    return seqio.Task(name, source=_data_set(source), preprocessors=[take], output_features={})
+
+
 def tfds_rows(spec: TaskSpec) -> Rows:
     """Return the rows of a task from TFDS, which downloads and prepares missing data sets."""
-    tasks = [(row_task(spec, source), source) for source in spec.sources]
     splits: dict[Split, RowSource] = {}
     for split in SPLITS:
-        if some := [(task, source) for task, source in tasks if split in source.splits]:
+        if some := [source for source in spec.sources if split in source.splits]:
             splits[split] = RowSource(functools.partial(_read, some, split), _count(some, split))
     return splits
 
 
-def _read(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split, share: Share) -> Iterator[Row]:
+def _read(sources: Sequence[TfdsSource], split: Split, share: Share) -> Iterator[Row]:
     part = seqio.ShardInfo(share.index, share.count) if share.count > 1 else None
-    for task, source in tasks:
+    for source in sources:
         place = f"{source.name}: {source.splits[split]}"
         with _asking(place):
-            _check_network(task, source)
-            dataset = task.get_dataset(split=split, shuffle=False, shard_info=part)
-            for number, values in enumerate(dataset.as_numpy_iterator()):
+            _check_network(source)
+            examples = _row_task(source).get_dataset(split=split, shuffle=False, shard_info=part)
+            for number, values in enumerate(examples.as_numpy_iterator()):
                 yield Row(f"{place}: example {number}", {name: _plain(value) for name, value in values.items()})
 
 
-def _count(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split) -> int:
+def _count(sources: Sequence[TfdsSource], split: Split) -> int:
     """Return the number of rows, for the progress bar; 0 if TFDS has not yet prepared the data."""
-    with _asking(", ".join(f"{source.name}: {source.splits[split]}" for _, source in tasks)):
-        known = all(task.source.tfds_dataset.builder.is_prepared() for task, _ in tasks)
-        return sum(task.num_input_examples(split) or 0 for task, _ in tasks) if known else 0
+    with _asking(", ".join(f"{source.name}: {source.splits[split]}" for source in sources)):
+        found = [_data_set(source) for source in sources]
+        known = all(data.tfds_dataset.builder.is_prepared() for data in found)
+        return sum(data.num_input_examples(split) or 0 for data in found) if known else 0
 
 
 @contextlib.contextmanager
@@ -152,9 +137,9 @@ def _asking(place: str) -> Iterator[None]:
         raise DataError(f"{place}: cannot be read from TFDS ({reason})") from error
 
 
-def _check_network(task: seqio.Task, source: TfdsSource) -> None:
+def _check_network(source: TfdsSource) -> None:
     """Raise `DataError` if a data set is neither stored nor reachable; TFDS itself would retry for minutes."""
-    builder = task.source.tfds_dataset.builder
+    builder = _data_set(source).tfds_dataset.builder
     if builder.is_prepared() or urllib.request.getproxies():
         return
     try:

@@ -25,13 +25,11 @@ class TfdsSource:
 
 
 class FileLayout(NamedTuple):
-    """Files of a task as one of its distributions has them, and the columns of tables of labelled text."""
+    """Files of a task as one of its distributions has them, and the columns by number of tables without a header."""
 
     train: str
     validation: str
-    text: str = ""
-    second: str = ""
-    label: str = ""
+    columns: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

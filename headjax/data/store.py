@@ -1,18 +1,21 @@
-"""Prepared folders: shards of records on disk, which several hosts write together and training reads by index.
+"""Records in memory, or in a prepared folder: shards that several hosts write together and training reads by index.
 
 `manifest.json` has the settings. A shard is an ArrayRecord file whose records are safetensors files of arrays; beside
-it lies a JSON file with its numbers of tokens and its counts. A host that has finished writes `host-I-of-N.json`.
+it lies a JSON file with its numbers of tokens and its counts. A host that has finished lists its shards in
+`host-I-of-N.json`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import safetensors.numpy
@@ -20,13 +23,12 @@ import safetensors.numpy
 from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.core.share import Share
-from headjax.data.examples import Record, Records
+from headjax.data.examples import Record, Records, Source
 from headjax.data.files import source_of
-from headjax.data.forms.form import Form
+from headjax.data.forms.form import MISSING, Form, Seed
 from headjax.data.forms.images import ImageForm
-from headjax.data.loading import Stored, data_hash, task_data, totals
 from headjax.data.registry import TASKS
-from headjax.data.rows import SPLITS, Split
+from headjax.data.rows import SPLITS, Row, Split, fingerprint
 from headjax.data.task import TaskData
 from headjax.storage.files import beside, first_line, parse_json, remove_leftovers, write_file
 from headjax.storage.paths import copy_file, is_bucket
@@ -39,15 +41,110 @@ READ_AHEAD = 8
 """Threads that read training batches ahead from a bucket, where each example is a request to the service."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Shard:
-    """A shard: its file, its split, its number of examples, the counts of its rows, and their hash."""
+# In memory.
+
+
+class Stored(NamedTuple):
+    """The records of a split, in memory or on disk, with their numbers of tokens."""
+
+    records: Records
+    sizes: np.ndarray
+    counts: Mapping[str, Any]
+
+
+def load_rows(
+    form: Form,
+    rows: Mapping[Split, Sequence[Row]],
+    tokenizer: Tokenizer | None,
+    info: Mapping[str, Any],
+    metrics: Sequence[str] = (),
+    seed: Seed = (0,),
+) -> TaskData:
+    """Encode rows in memory and return them as a task's data."""
+    known = checked(form, tokenizer)
+    splits: dict[Split, Stored] = {}
+    for split, some in rows.items():
+        encoded = form.encode(known, some, split, seed)
+        if some and not len(encoded.records):
+            raise DataError(form.nothing(split, encoded.counts, some[0].place))
+        sizes = record_sizes(form, encoded.records)
+        splits[split] = Stored(encoded.records, sizes, totals([(len(sizes), encoded.counts)]))
+    data = data_hash(form, tokenizer, seed, fingerprint(rows.get("train", ())))
+    return task_data(form, tokenizer, splits, {"data": data, **info}, metrics)
+
+
+def checked(form: Form, tokenizer: Tokenizer | None) -> Tokenizer:
+    """Return the tokenizer if it suits a form; None for a form without text."""
+    if form.reads_text:
+        if tokenizer is None:
+            raise DataError("tokenizer: text needs one")
+        form.check(tokenizer)
+    return cast(Tokenizer, tokenizer)
+
+
+def data_hash(form: Form, tokenizer: Tokenizer | None, seed: Any, rows: Any) -> str:
+    """Return the hash of everything that examples depend on, which checkpoints hold."""
+    own = [to_data(form), tokenizer.fingerprint if tokenizer else "", seed, rows]
+    return hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]
+
+
+def task_data(
+    form: Form,
+    tokenizer: Tokenizer | None,
+    splits: Mapping[Split, Stored],
+    info: Mapping[str, Any],
+    metrics: Sequence[str] = (),
+    threads: int = 0,
+) -> TaskData:
+    """Return records, wherever they are stored, as a task's data."""
+    missing = {split: found.counts[MISSING] for split, found in splits.items() if MISSING in found.counts}
+    if missing:
+        some = (f"{count:,} of {count + len(splits[split].records):,} in {split}" for split, count in missing.items())
+        text = f"rows without a label (blank, null, - or -1) are left out, {', '.join(some)}"
+        warnings.warn(f"{info.get('text', info.get('task', ''))}: {text}", UserWarning, stacklevel=2)
+    known = cast(Tokenizer, tokenizer)
+    sources: dict[Split, Source] = {
+        split: form.examples(known, found.records, found.sizes, split) if len(found.records) else ()
+        for split, found in splits.items()
+    }
+    told: dict[str, Any] = {**info, **{split: dict(found.counts) for split, found in splits.items()}}
+    if tokenizer is not None:
+        told["tokenizer"] = tokenizer.fingerprint
+    if form.label_names:
+        told["labels"] = list(form.label_names)
+    held = sources["validation"]
+    measured = form.measured(metrics, splits["validation"].counts, held)
+    return TaskData(tokenizer, sources.get("train", ()), held, told, measured, threads)
+
+
+def record_sizes(form: Form, records: Records) -> np.ndarray:
+    """Return the numbers of tokens, int32 `[records]`."""
+    return np.asarray([form.tokens(records[index]) for index in range(len(records))], np.int32)
+
+
+def totals(parts: Iterable[tuple[int, Mapping[str, int]]]) -> dict[str, Any]:
+    """Return the sums of examples and counts, with words and bytes per token where they are known."""
+    total: dict[str, Any] = {"examples": 0}
+    for examples, counts in parts:
+        for name, count in {"examples": examples, **counts}.items():
+            total[name] = total.get(name, 0) + count
+    for name in ("words", "bytes"):
+        if name in total and total.get("tokens"):
+            total[f"{name}_per_token"] = total[name] / total["tokens"]
+    return total
+
+
+# On disk.
+
+
+class Shard(NamedTuple):
+    """A shard: its file, its split, the counts and the hash of its rows, and the tokens of its records, `[records]`."""
 
     name: str
     split: Split
-    examples: int
     counts: Mapping[str, int]
     rows: str
+    sizes: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,12 +181,12 @@ class Prepared:
 
     def counts(self, split: str) -> dict[str, Any]:
         """Return the counts of a split, see `totals`."""
-        return totals((shard.examples, shard.counts) for shard in self.of(split))
+        return totals((len(shard.sizes), shard.counts) for shard in self.of(split))
 
     def stored(self, split: Split) -> Stored:
         """Return the records of a split on disk."""
         paths = [self.folder / shard.name for shard in self.of(split)]
-        sizes = np.asarray([size for path in paths for size in _described(path)["sizes"]], np.int32)
+        sizes = np.concatenate([np.zeros(0, np.int32), *(shard.sizes for shard in self.of(split))])
         return Stored(ShardRecords(paths, len(sizes)), sizes, self.counts(split))
 
 
@@ -121,17 +218,16 @@ def open_prepared(folder: Path) -> Prepared:
     settings = read_settings(folder)
     files = [folder / host_file(Share(index, settings.hosts)) for index in range(settings.hosts)]
     waiting = tuple(index for index, file in enumerate(files) if not file.is_file())
-    listed = [parse_json(file.read_bytes(), str(file)) for file in files if file.is_file()]
-    shards = sorted((Shard(**shard) for entries in listed for shard in entries), key=lambda shard: shard.name)
-    return Prepared(folder, settings, tuple(shards), waiting)
+    names = [name for file in files if file.is_file() for name in parse_json(file.read_bytes(), str(file))]
+    found = {name: read_shard(folder / name) for name in sorted(names)}
+    missing = next((name for name, shard in found.items() if shard is None), None)
+    if missing is not None:
+        raise DataError(f"{folder / missing}: missing or damaged; prepare again")
+    return Prepared(folder, settings, tuple(shard for shard in found.values() if shard is not None), waiting)
 
 
 def load_prepared(
-    folder: Path,
-    task: str,
-    tokenizer: Tokenizer | None,
-    wanted: Mapping[str, Any],
-    by: Mapping[str, Any],
+    folder: Path, task: str, tokenizer: Tokenizer | None, wanted: Mapping[str, Any], by: Mapping[str, Any]
 ) -> TaskData:
     """Return a prepared task: training examples are read from disk, validation examples are in memory.
 
@@ -149,13 +245,9 @@ def load_prepared(
         if value != (there := getattr(form, field, None)):
             raise DataError(f"{folder}: prepared with {field} {there}, config.data asks for {value}")
     own = Tokenizer.load(folder / TOKENIZER) if settings.tokenizer else None
-    if own is not None and own.fingerprint != settings.tokenizer:
-        raise DataError(f"{folder / TOKENIZER}: not the vocabulary that the shards were written with")
-    if tokenizer is not None and own is not None and tokenizer.fingerprint != own.fingerprint:
-        raise DataError(
-            f"{folder}: prepared with another vocabulary ({own.vocab_size:,} tokens, {own.fingerprint}) than "
-            f"the model's ({tokenizer.vocab_size:,} tokens, {tokenizer.fingerprint}); prepare it with --tokenizer"
-        )
+    for other in (settings.tokenizer, tokenizer.fingerprint if tokenizer else settings.tokenizer):
+        if own is not None and own.fingerprint != other:
+            raise DataError(f"{folder}: the vocabulary is {own.fingerprint}, not {other}; prepare it with --tokenizer")
     data = data_hash(form, own, settings.seed, [[shard.name, shard.rows] for shard in found.shards])
     info = {"text": str(folder), "task": settings.task, "data": data}
     metrics = TASKS[settings.task].metrics if settings.task in TASKS else ()
@@ -170,17 +262,17 @@ def load_prepared(
 # Shards.
 
 
-def write_shard(folder: Path, shard: Shard, records: Records, sizes: np.ndarray) -> None:
+def write_shard(folder: Path, shard: Shard, records: Records) -> None:
     """Write a shard, which gets its name when it and the file beside it are complete."""
     path = folder / shard.name
-    described = {"shard": dataclasses.asdict(shard), "sizes": sizes.tolist()}
+    described = {**shard._asdict(), "sizes": shard.sizes.tolist()}
     # ArrayRecord writes files of this machine alone.
     place: Any = tempfile.TemporaryDirectory(prefix="headjax-") if is_bucket(path) else contextlib.nullcontext("")
     with place as temporary:
         partial = Path(temporary) / path.name if temporary else beside(path, "new")
         try:
             path.unlink(missing_ok=True)  # one of other rows, which the file beside it would describe wrongly
-            write_file(path.with_suffix(".json"), json.dumps(described).encode())
+            write_file(path.with_suffix(".json"), json.dumps(described, default=int).encode())
             _write_records(partial, records)
             if temporary:
                 copy_file(partial, path)
@@ -191,8 +283,7 @@ def write_shard(folder: Path, shard: Shard, records: Records, sizes: np.ndarray)
             reason = getattr(error, "strerror", None) or first_line(error)
             raise DataError(f"{path}: cannot be written ({reason})") from None
         finally:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
 
 
 def _write_records(file: Path, records: Records) -> None:
@@ -207,21 +298,13 @@ def _write_records(file: Path, records: Records) -> None:
 
 
 def read_shard(path: Path) -> Shard | None:
-    """Return the description of a shard that is complete; None for any other."""
-    try:
-        return Shard(**_described(path)["shard"]) if path.is_file() else None
-    except DataError:
-        return None
-
-
-def _described(path: Path) -> dict[str, Any]:
-    """Return what the file beside a shard says of it."""
+    """Return the description of a shard that is complete, by the file beside it; None for any other."""
     file = path.with_suffix(".json")
     try:
-        found: dict[str, Any] = parse_json(file.read_bytes(), str(file))
-    except (OSError, DataError) as error:
-        raise DataError(f"{file}: cannot be read ({first_line(error)}); prepare again") from None
-    return found
+        found = parse_json(file.read_bytes(), str(file)) if path.is_file() else None
+    except (OSError, DataError):
+        return None
+    return found and Shard(**{**found, "sizes": np.asarray(found["sizes"], np.int32)})
 
 
 class ShardRecords:
@@ -231,9 +314,6 @@ class ShardRecords:
         import grain
 
         self._folder = str(paths[0].parent) if paths else ""
-        missing = next((path for path in paths if not path.is_file()), None)
-        if missing is not None:
-            raise DataError(f"{missing}: missing; prepare again")
         with self._reading():
             self._source: Any = grain.sources.ArrayRecordDataSource([str(path) for path in paths]) if paths else ()
             if len(self._source) != count:

@@ -7,9 +7,9 @@ import csv
 import itertools
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headjax.core.errors import DataError
 from headjax.core.fields import unknown_name
@@ -33,8 +33,12 @@ CELL = 2**31 - 1
 Columns = Mapping[str, str]
 """For each field of the rows its column: a name in the header, a key, or a number from 0 for a file without header."""
 
-Entries = Iterator[tuple[str, Mapping[str, Any]]]
-"""Rows of a file with named values, and before each its place."""
+
+class Table(NamedTuple):
+    """A table as it is read: the names of its columns, and its rows, each with its number from 1 and its cells."""
+
+    names: tuple[str, ...]
+    rows: Iterator[tuple[int, Mapping[str, Any]]]
 
 
 def is_table(path: str | Path) -> bool:
@@ -52,132 +56,119 @@ def table_rows(
     character like any other; a row with another number of cells is an error, or with `skips` left out. `.json` is one
     array of objects, `.jsonl` has an object per line; `.arrow` is a file of the library `datasets`. Text is UTF-8.
     """
-    file = source_of(path)
-    suffix = suffix_of(file)
-    if suffix not in SUFFIXES:
-        raise DataError(f"{file}: a table's name ends in one of {', '.join(SUFFIXES)}, also with .gz")
-    row = None
-    for place, entry in _delimited(file, columns, skips) if suffix in DELIMITED else _named(file, columns):
-        values: dict[str, Any] = {}
-        for field, cell in entry.items():
-            where = f"{place}: {columns[field]}"
-            values[field] = _texts(cell, where) if field in lists else _text(cell, where, field == "label")
-        row = Row(place, values)
-        yield row
-    if row is None:
-        raise DataError(f"{file}: no rows")
+    file, wanted = source_of(path), [*dict.fromkeys(columns.values())]
+    with _opened(file, wanted, skips) as (names, rows):
+        for column in wanted:
+            if column not in names:
+                raise DataError(f"{file}: {unknown_name('column', column, names)}")
+            if names.count(column) > 1:
+                raise DataError(f"{file}: {names.count(column)} columns are named {column!r}")
+        for number, cells in rows:
+            place = f"{file}: row {number}"
+            values: dict[str, Any] = {}
+            for field, column in columns.items():
+                if column not in cells:
+                    raise DataError(f"{place}: {unknown_name('key', column, cells)}")
+                cell, where = cells[column], f"{place}: {column}"
+                values[field] = _texts(cell, where) if field in lists else _text(cell, where, field == "label")
+            yield Row(place, values)
 
 
 def header(path: str | Path) -> tuple[str, ...]:
-    """Return the first row of a TSV or CSV file, the keys of a JSON file's first object, or the columns' names."""
-    file = source_of(path)
-    if suffix_of(file) in DELIMITED:
-        return tuple(next(_cells(file))[1])
-    if suffix_of(file) in ARROW:
-        with _arrow_file(file) as (schema, _):
-            return tuple(schema.names)
-    for _, first in _objects(file):
-        return tuple(first)
-    raise DataError(f"{file}: no rows")
+    """Return the names of a table's columns: its first row, or the keys of its first object."""
+    with _opened(source_of(path)) as table:
+        return table.names
 
 
 def has_lists(path: str | Path, column: str) -> bool:
     """Return whether a column of a table holds lists."""
-    file = source_of(path)
-    if suffix_of(file) in DELIMITED:
-        return False
-    return any(isinstance(entry[column], list) for _, entry in itertools.islice(_named(file, {column: column}), 1))
+    with _opened(source_of(path), [column]) as table:
+        return any(isinstance(cells.get(column), list) for _, cells in itertools.islice(table.rows, 1))
+
+
+@contextlib.contextmanager
+def _opened(file: Path, wanted: list[str] | None = None, skips: bool = False) -> Iterator[Table]:
+    """Open a table that has rows; of Parquet only the wanted columns are read."""
+    suffix = suffix_of(file)
+    if suffix not in SUFFIXES:
+        raise DataError(f"{file}: a table's name ends in one of {', '.join(SUFFIXES)}, also with .gz")
+    if suffix in ARROW:
+        with _arrow_table(file, wanted) as table:
+            yield table
+        return
+    if suffix in DELIMITED:
+        cells = _cells(file)
+        if (first := next(cells, None)) is None:
+            raise DataError(f"{file}: no rows")
+        numbered = bool(wanted) and all(column.isdecimal() for column in wanted or ())
+        names = tuple(map(str, range(len(first[1])))) if numbered else tuple(first[1])
+        yield Table(names, _named(file, names, itertools.chain([first] if numbered else [], cells), skips))
+        return
+    objects = _objects(file)
+    if (found := next(objects, None)) is None:
+        raise DataError(f"{file}: no rows")
+    yield Table(tuple(found[1]), itertools.chain([found], objects))
 
 
 # CSV and TSV.
 
 
-def _delimited(file: Path, columns: Columns, skips: bool) -> Entries:
-    rows = _cells(file)
-    number, first = next(rows)
-    if all(column.isdecimal() for column in columns.values()):
-        rows = itertools.chain([(number, first)], rows)
-        wanted = {field: int(column) for field, column in columns.items()}
-        missing = next((column for column in wanted.values() if column >= len(first)), None)
-        if missing is not None:
-            raise DataError(f"{file}: row {number}: no column {missing}, there are {len(first)}, counted from 0")
-    else:
-        wanted = {field: _index(file, first, column) for field, column in columns.items()}
-    for number, cells in rows:
-        if len(cells) == len(first):
-            yield f"{file}: row {number}", {field: cells[i] for field, i in wanted.items()}
-        elif not skips:
-            quoted = suffix_of(file) != ".csv" and any('"' in cell for cell in cells)
-            hint = "; rename the file to .csv if its cells are quoted" if quoted else ""
-            raise DataError(f"{file}: row {number}: {len(cells)} cells where others have {len(first)}{hint}")
-
-
 def _cells(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of every row that is not blank, with its number from 1."""
-    lines, number, empty = read_lines(file), 0, True
+    """Yield the cells of every row that is not blank, with its number."""
+    lines, number = read_lines(file), 0
+    rows: Iterator[list[str]] = (line.removesuffix("\n").split("\t") for line in lines)
     if suffix_of(file) == ".csv":
         first = next(line for line in read_lines(file) if line.strip("\n"))
         csv.field_size_limit(CELL)
-        rows: Iterator[list[str]] = csv.reader(
-            lines, delimiter=next((one for one in ",;\t" if one in first), ","), strict=True
-        )
-    else:
-        rows = (line.removesuffix("\n").split("\t") for line in lines)
+        rows = csv.reader(lines, delimiter=next((one for one in ",;\t" if one in first), ","), strict=True)
     try:
         for number, cells in enumerate(rows, start=1):
             if cells not in ([], [""]):
-                empty = False
                 yield number, cells
     except csv.Error as error:
         raise DataError(f"{file}: row {number + 1}: {error}; is a quotation mark left open?") from None
-    if empty:
+
+
+def _named(
+    file: Path, names: tuple[str, ...], rows: Iterable[tuple[int, list[str]]], skips: bool
+) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Yield the rows' cells by name; a row with another number of cells is an error, or is left out."""
+    none = True
+    for number, cells in rows:
+        none = False
+        if len(cells) == len(names):
+            yield number, dict(zip(names, cells, strict=True))
+        elif not skips:
+            quoted = suffix_of(file) != ".csv" and any('"' in cell for cell in cells)
+            hint = "; rename the file to .csv if its cells are quoted" if quoted else ""
+            raise DataError(f"{file}: row {number}: {len(cells)} cells where others have {len(names)}{hint}")
+    if none:
         raise DataError(f"{file}: no rows")
-
-
-def _index(file: Path, names: Sequence[str], column: str) -> int:
-    if column not in names:
-        raise DataError(f"{file}: {unknown_name('column', column, names)}")
-    if names.count(column) > 1:
-        raise DataError(f"{file}: {names.count(column)} columns are named {column!r}")
-    return names.index(column)
 
 
 # JSON, Parquet and Arrow.
 
 
-def _named(file: Path, columns: Columns) -> Entries:
-    for place, entry in _records(file, columns) if suffix_of(file) in ARROW else _objects(file):
-        for column in columns.values():
-            if column not in entry:
-                raise DataError(f"{place}: {unknown_name('key', column, entry)}")
-        yield place, {field: entry[column] for field, column in columns.items()}
-
-
-def _objects(file: Path) -> Entries:
-    """Yield the objects of a JSON array or of JSON lines, with their places."""
+def _objects(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the objects of a JSON array or of JSON lines."""
     if suffix_of(file) == ".jsonl":
-        for number, line in enumerate(read_lines(file), start=1):
-            place = f"{file}: row {number}"
-            if line.strip():
-                yield place, _object(place, parse_json(line.strip(), place))
-        return
-    entries = parse_json(read_text(file), str(file))
-    if not isinstance(entries, list):
-        squad = isinstance(entries, dict) and "data" in entries
-        raise DataError(f"{file}: expected an array of objects{f'; questions are questions:{file}' if squad else ''}")
-    for number, entry in enumerate(entries, start=1):
-        yield f"{file}: row {number}", _object(f"{file}: row {number}", entry)
-
-
-def _object(place: str, entry: Any) -> Mapping[str, Any]:
-    if not isinstance(entry, dict):
-        raise DataError(f"{place}: expected an object, got {type(entry).__name__}")
-    return entry
+        lines = ((number, line.strip()) for number, line in enumerate(read_lines(file), start=1) if line.strip())
+        entries: Any = ((number, parse_json(line, f"{file}: row {number}")) for number, line in lines)
+    else:
+        entries = parse_json(read_text(file), str(file))
+        if not isinstance(entries, list):
+            hint = f"; questions are questions:{file}" if isinstance(entries, dict) and "data" in entries else ""
+            raise DataError(f"{file}: expected an array of objects{hint}")
+        entries = enumerate(entries, start=1)
+    for number, entry in entries:
+        if not isinstance(entry, dict):
+            raise DataError(f"{file}: row {number}: expected an object, got {type(entry).__name__}")
+        yield number, entry
 
 
 @contextlib.contextmanager
-def _arrow_file(file: Path, columns: list[str] | None = None) -> Iterator[tuple[Any, Iterator[Any]]]:
-    """Open a Parquet file or an Arrow stream: its schema and its batches of rows."""
+def _arrow_table(file: Path, wanted: list[str] | None) -> Iterator[Table]:
+    """Open a Parquet file, or an Arrow stream of the library `datasets`."""
     import pyarrow
     from pyarrow import parquet
 
@@ -185,31 +176,29 @@ def _arrow_file(file: Path, columns: list[str] | None = None) -> Iterator[tuple[
         try:
             if suffix_of(file) == ".parquet":
                 table = parquet.ParquetFile(stream)
-                yield table.schema_arrow, table.iter_batches(ROWS, columns=columns)
+                schema, batches = table.schema_arrow, table.iter_batches(ROWS, columns=wanted)
             else:
                 batches = pyarrow.ipc.open_stream(stream)
-                yield batches.schema, iter(batches)
+                schema = batches.schema
+            yield Table(tuple(schema.names), _records(file, schema, batches))
         except pyarrow.ArrowException as error:
             raise DataError(f"{file}: cannot be read ({first_line(error)})") from None
 
 
-def _records(file: Path, columns: Columns) -> Entries:
-    """Yield the rows of a Parquet or Arrow file with these columns, and their places."""
-    wanted, number = list(dict.fromkeys(columns.values())), itertools.count(1)
-    with _arrow_file(file, wanted) as (schema, batches):
-        for column in wanted:
-            _index(file, schema.names, column)
-        classes = {name: _class_names(schema, name) for name in wanted}
-        for batch in batches:
-            for index in range(batch.num_rows):
-                values = {name: _value(batch.column(name)[index], classes[name]) for name in wanted}
-                yield f"{file}: row {next(number)}", values
+def _records(file: Path, schema: Any, batches: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the rows of batches, classes by name, as the library `datasets` writes them beside the numbers."""
+    described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    number = 0
+    for batch in batches:
+        columns = {name: (batch.column(name), _class_names(described.get(name, {}))) for name in batch.schema.names}
+        for index in range(batch.num_rows):
+            number += 1
+            yield number, {name: _value(column[index], classes) for name, (column, classes) in columns.items()}
+    if not number:
+        raise DataError(f"{file}: no rows")
 
 
-def _class_names(schema: Any, column: str) -> tuple[str, ...]:
-    """Return the names of a column's classes as the library `datasets` writes them beside the numbers; none if not."""
-    data = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    feature = data.get("info", {}).get("features", {}).get(column, {})
+def _class_names(feature: Any) -> tuple[str, ...]:
     feature = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
     return tuple(feature.get("names") or ())
 

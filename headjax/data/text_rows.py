@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
+import re
+import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.data.documents import Document, read_documents
 from headjax.data.files import packed_or_plain, source_of
-from headjax.data.rows import Row
+from headjax.data.rows import Row, document
 from headjax.storage.files import check_characters, parse_json, read_lines, read_text
-
-
-def document_row(document: Document) -> Row:
-    """Return a document as a row."""
-    return Row(document.name, {"text": document.text})
 
 
 def whole_text(file: Path) -> Iterator[Row]:
     """Yield all of a text file."""
-    yield Row(str(file), {"text": read_text(file)})
+    yield document(str(file), read_text(file))
+
+
+_ARTICLE = re.compile(r" = [^=\n].* = *$")
+
+LONGEST = 2**24
+"""Number of characters after which a blank line ends a document; after twice as many, any line does."""
 
 
 def articles(file: Path) -> Iterator[Row]:
-    """Yield the documents of a text file, see `read_documents`."""
-    return map(document_row, read_documents(file))
+    """Yield the documents of a text file: WikiText's articles, or all of it."""
+    place, size, found, any_text = str(file), 0, False, False
+    held: list[str] = []
+    for number, line in enumerate(read_lines(file), start=1):
+        heading = _ARTICLE.match(line) and (found or not any_text)
+        too_long = size >= LONGEST and (not line.strip() or size >= 2 * LONGEST)
+        if (heading and found) or too_long:
+            yield document(place, "".join(held))
+        if heading or too_long:
+            held, size, found = [], 0, found or bool(heading)
+            place = f"{file}: line {number}"
+        held.append(line)
+        size += len(line)
+        any_text = any_text or bool(line.strip())
+    yield document(place, "".join(held))
 
 
 def text_lines(file: Path) -> Iterator[Row]:
     """Yield every line of a text file that is not blank."""
     for number, line in enumerate(read_lines(file), start=1):
         if line.strip():
-            yield Row(f"{file}: line {number}", {"text": line.strip()})
+            yield document(f"{file}: line {number}", line.strip())
 
 
 def aligned_pairs(path: str, source: str, target: str) -> Iterator[Row]:
@@ -115,3 +131,28 @@ def tagged_words(file: Path) -> Iterator[Row]:
             words = []
     if not start:
         raise DataError(f"{file}: no words with tags")
+
+
+# The source code of Python's standard library.
+
+LIBRARY = Path(sysconfig.get_path("stdlib"))
+
+NOT_READ = frozenset({"test", "tests", "idlelib", "site-packages", "dist-packages", "encodings", "pydoc_data"})
+"""Folders whose source is not read: tests, applications, other people's packages, tables of characters, and texts."""
+
+
+def library_sources() -> list[Row]:
+    """Return the Python files of the standard library by their paths, but those of `NOT_READ`.
+
+    Files that are generated for one machine (`_sysconfigdata`), and those that are not UTF-8, are left out, too.
+    """
+    documents = []
+    for file in sorted(LIBRARY.rglob("*.py")):
+        relative = file.relative_to(LIBRARY)
+        if NOT_READ & set(relative.parts[:-1]) or file.name.startswith("_sysconfigdata"):
+            continue
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            documents.append(document(relative.as_posix(), file.read_text(encoding="utf-8")))
+    if not documents:
+        raise DataError(f"{LIBRARY}: this Python carries no library sources; name text files")
+    return [one for one in documents if one.values["text"].strip()]

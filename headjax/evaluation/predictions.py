@@ -17,10 +17,10 @@ from headjax.data.examples import encode_prompted, encode_sequences, padding_id,
 from headjax.data.files import find_files, source_of
 from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, TagForm
 from headjax.data.forms.questions import usual_stride
-from headjax.data.loading import load_rows
 from headjax.data.recognise import known_columns, named_task
 from headjax.data.registry import PAIR_COLUMNS
 from headjax.data.rows import Row
+from headjax.data.store import load_rows
 from headjax.data.stream import evaluation_batches
 from headjax.data.tables import header, is_table, table_rows
 from headjax.data.text_rows import text_lines

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from headjax.core.errors import DataError, HeadjaxError, require
-from headjax.data.config import DataConfig, protocol
+from headjax.data.config import DataConfig
 from headjax.data.files import source_of
 from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, SimilarityForm, TranslationForm
 from headjax.data.recognise import named_task, read_labels, table_columns
 from headjax.data.registry import PAIR_COLUMNS, TASKS
 from headjax.data.store import is_prepared
 from headjax.data.tables import has_lists
-from headjax.data.wikitext import CONTEXT
+from headjax.data.wikitext import CONTEXT, protocol
 from headjax.evaluation.measures import embeds
 from headjax.evaluation.selection import SPLITS, selection_of
 from headjax.evaluation.task import Task, measure_of

@@ -95,10 +95,10 @@ def test_a_bucket_that_does_not_exist_is_one_line_before_anything_is_read(bucket
 
 def test_forms_change_by_name(tmp_path):
     task = f"bert_pretraining:{write_lines(tmp_path / 'text.txt', *map(str, range(999)))}"
-    form = DataConfig(task=task, form={"masking": "static", "copies": 10, "rate": 0.2}).open().form
-    assert (form.masking, form.copies, form.rate) == ("static", 10, 0.2)
-    for fields in ({"masking": "sometimes"}, {"maskin": "static"}):
-        with pytest.raises(ConfigError, match="maskin"):
+    form = DataConfig(task=task, form={"max_predictions": 10, "rate": 0.2}).open().form
+    assert (form.max_predictions, form.rate) == (10, 0.2)
+    for fields in ({"max_predictions": "many"}, {"max_prediction": 2}):
+        with pytest.raises(ConfigError, match="max_prediction"):
             DataConfig(task=task, form=fields).open()
 
 

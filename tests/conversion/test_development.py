@@ -7,7 +7,8 @@ import pytest
 
 from headjax.conversion import convert
 from headjax.conversion.calibration import calibrate
-from headjax.data.corpus import embedded_split
+from headjax.data.rows import hold_out_files
+from headjax.data.text_rows import library_sources
 from headjax.evaluation.task import evaluate
 from headjax.heads.head_id import all_heads
 from headjax.heads.program import gated as with_gates
@@ -27,8 +28,8 @@ def model():
 def texts(model):
     """Calibration and held-out batches of the standard library's source code, by whole files."""
     batches = {}
-    for split, documents in embedded_split("code", 0.05).items():
-        text = "".join(document.text[:4000] for document in documents[:60])
+    for split, documents in hold_out_files(library_sources(), 0.05).items():
+        text = "".join(documents.at(number).values["text"][:4000] for number in range(min(60, documents.count)))
         tokens = np.asarray(model.tokenizer.backend.encode(text).ids)[: BLOCKS * LENGTH]
         blocks = tokens[: len(tokens) // LENGTH * LENGTH].reshape(-1, LENGTH)
         batches[split] = [{"input_ids": blocks[start::4]} for start in range(4)]

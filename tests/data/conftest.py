@@ -2,17 +2,11 @@
 
 import pytest
 
-from headjax.data.corpus import embedded_corpus
 from headjax.data.prepare import prepare
 from headjax.data.rows import RowSource
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data import films
 from tests.data.vocabulary import write_vocabulary
-
-
-@pytest.fixture(scope="session")
-def corpus():
-    return embedded_corpus()
 
 
 @pytest.fixture(scope="session")

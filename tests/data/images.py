@@ -1,24 +1,9 @@
-"""Files of images in the formats of MNIST and CIFAR."""
+"""Files of images in MNIST's format."""
 
 import gzip
 import struct
 
 import numpy as np
-
-from headjax.data.image_rows import CIFAR
-
-
-def write_cifar(folder, name, count=6):
-    """Files of random images; the labels count up through the classes. Returns the pixels `[files, count, 3072]`."""
-    layout, generator = CIFAR[name], np.random.default_rng(0)
-    files = [file for part in layout.files for file in part]
-    pixels = generator.integers(0, 256, (len(files), count, 3072), dtype=np.uint8)
-    for file, part in zip(files, pixels, strict=True):
-        labels = np.arange(count) % layout.classes
-        coarse = np.full((count, layout.label_bytes - 1), 7)
-        rows = np.concatenate([coarse, labels[:, None], part], axis=1).astype(np.uint8)
-        (folder / file).write_bytes(rows.tobytes())
-    return pixels
 
 
 def idx(array):

@@ -1,13 +1,11 @@
 """Examples of forms, made in memory."""
 
-from headjax.data.augmentation import Augmentation
-from headjax.data.loading import record_sizes
 from headjax.data.rows import Row
+from headjax.data.store import record_sizes
 from headjax.tokenizers.learned import byte_tokenizer
 
 BYTES = byte_tokenizer()
 END = 256
-MIXED = Augmentation(flip=0.5, mixup=0.8, cutmix=1.0)
 
 
 def texts(*found):

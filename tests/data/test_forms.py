@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from headjax.core.errors import DataError
 from headjax.data.forms import ImageForm, LabelledForm, LanguageForm, SimilarityForm, TranslationForm
 from headjax.data.forms.language import pack
-from headjax.data.loading import load_rows
 from headjax.data.rows import Row
+from headjax.data.store import load_rows
 from tests import tiny
 from tests.closeness import assert_close
 from tests.data.making import BYTES, END, examples, texts, train

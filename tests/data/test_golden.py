@@ -8,7 +8,7 @@ from PIL import Image
 
 from headjax.data import DataConfig
 from headjax.data.stream import evaluation_batches, train_iterator
-from tests.data.images import write_cifar, write_mnist
+from tests.data.images import write_mnist
 from tests.data.squad import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import write_lines, write_vocabulary
 
@@ -25,7 +25,7 @@ def root(tmp_path_factory):
     """Files of every kind, the same on every computer."""
     root = tmp_path_factory.mktemp("files")
     write_vocabulary(root)
-    for name in ("text", "mnist", "cifar", "glue/CoLA", "glue/STS-B", "images"):
+    for name in ("text", "mnist", "glue/CoLA", "glue/STS-B", "images"):
         (root / name).mkdir(parents=True)
     texts = [". ".join(phrases(40, seed=i)).capitalize() + "." for i in range(12)]
     for number, text in enumerate(texts):
@@ -35,7 +35,6 @@ def root(tmp_path_factory):
         write_lines(root / f"{split}.de", *(text.upper() for text in phrases(9, 1, 4, seed + 9)))
     write_squad(root / "squad.json", SHORT, long_paragraph())
     write_mnist(root / "mnist")
-    write_cifar(root / "cifar", "cifar10", count=3)
     for split in ("train", "val"):
         for number, name in enumerate(("cat", "dog", "eel")):
             (root / "images" / split / name).mkdir(parents=True)
@@ -66,9 +65,7 @@ TASKS = {
     "questions": BERT
     | {"task": "questions:squad.json", "validation": "squad.json", "length": 100, "form": {"stride": 16}},
     "pretraining": PRETRAINING,
-    "pretraining, static": PRETRAINING | {"form": {"masking": "static", "copies": 2}, "seed": 3},
     "mnist": {"task": "mnist:mnist"},
-    "cifar": {"task": "images:cifar"},
     "images": {"task": "images:images", "form": {"size": 14, **IMAGES}},
     "classification": LABELLED | {"task": "classification:pairs.tsv"},
     "pairs": PAIRS | {"task": "pairs:pairs.tsv", "buckets": (8,), "validation_fraction": 0.3},
@@ -115,9 +112,7 @@ GOLDEN = {
     "translation, buckets": "7153991f5271682d",
     "questions": "8bf7a748b7898463",
     "pretraining": "00349b95b1081f98",
-    "pretraining, static": "f59d18ef507def79",
     "mnist": "bbcdf7c585d4864d",
-    "cifar": "ae44e0cbade4cae9",
     "images": "63eff7b7ab0221bd",
     "classification": "242d4595a0103cf3",
     "pairs": "daab04a36e4a61bb",

@@ -13,40 +13,14 @@ from PIL import Image
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data import DataConfig
-from headjax.data.image_rows import CIFAR, data_set, image_rows, pixels, read_idx
+from headjax.data.image_rows import pixels, read_idx
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import measure_task
 from headjax.models.tasks import Classification
 from headjax.models.vision import VisionConfig
 from tests.closeness import assert_close
-from tests.data.images import idx, write_cifar, write_mnist
+from tests.data.images import idx, write_mnist
 from tests.tiny import model, multi_head
-
-
-@pytest.mark.parametrize("name", CIFAR)
-def test_cifar(tmp_path, name):
-    pixels = write_cifar(tmp_path, name)
-    assert data_set(tmp_path) == name
-    found = image_rows(tmp_path)
-    assert found.rows["train"].count == (len(pixels) - 1) * 6
-    assert [row.values["label"] for row in found.rows["validation"].rows()] == list(range(6))
-    image = found.rows["train"].at(1).values["image"]
-    assert (image.shape, image.dtype) == ((32, 32, 3), np.uint8)
-    assert (image[2, 3, 0], image[2, 3, 2]) == (pixels[0, 1, 2 * 32 + 3], pixels[0, 1, 2048 + 2 * 32 + 3])
-    data = DataConfig(task=f"images:{tmp_path}").load()
-    assert data.train.draw(0, np.random.default_rng(0))["pixel_values"].shape == (3, 32, 32)
-    if name == "cifar10":
-        assert data.info["labels"][3] == "cat"
-        expected = (pixels[5, 2, 1024:2048].reshape(32, 32) / 255 - 0.4822) / 0.2435
-        assert_close(data.validation[2]["pixel_values"][1], expected, sums=4)
-
-
-def test_broken_files_of_cifar(tmp_path):
-    write_cifar(tmp_path, "cifar10")
-    for data in (None, b"\x00" * 3074, b"", b"\x0a" + b"\x00" * 3072):
-        (tmp_path / "data_batch_2.bin").unlink() if data is None else (tmp_path / "data_batch_2.bin").write_bytes(data)
-        with pytest.raises(DataError, match=r"data_batch_2\.bin: "):
-            image_rows(tmp_path)
 
 
 def png(width, height):

@@ -1,18 +1,12 @@
-"""Preparation: what it writes, how it resumes, by one process or several, on one host or several."""
+"""Preparation: what it writes, and how it resumes, on one host or several."""
 
-import contextlib
 import dataclasses
 import errno
 import itertools
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +20,6 @@ from headjax.data.prepare import prepare
 from headjax.data.rows import Row, RowSource
 from headjax.data.store import READ_AHEAD, open_prepared
 from headjax.data.stream import evaluation_batches, train_iterator
-from headjax.storage import files
 from headjax.storage.paths import path_of
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.films import FORM, SIZE, rows
@@ -36,10 +29,10 @@ from tests.data.films import FORM, SIZE, rows
 def run(film_rows, wordpiece):
     """Prepare the films, as one of several hosts or alone."""
 
-    def prepared(out, index=0, count=1, form=FORM, processes=1, **splits):
+    def prepared(out, index=0, count=1, form=FORM, **splits):
         found = film_rows | splits
         host = Share(index, count)
-        return prepare("films", form, found, wordpiece, out, shard_bytes=SIZE, host=host, processes=processes)
+        return prepare("films", form, found, wordpiece, out, shard_bytes=SIZE, host=host)
 
     return prepared
 
@@ -58,9 +51,8 @@ def contents(folder):
 
 
 def assert_same(folder, other):
-    """Two prepared folders hold the same shards and examples."""
+    """Two prepared folders hold the same shards."""
     assert contents(folder) == contents(other)
-    assert open_prepared(folder).shards == open_prepared(other).shards
 
 
 def test_examples_are_those_of_the_form(prepared_films, film_rows, wordpiece):
@@ -144,72 +136,7 @@ def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films
     assert fewer.prepared.counts("train")["examples"] == len(DataConfig(task=str(out)).load().train) == 5
 
 
-READING = """
-import sys, time
-from headjax.data.prepare import prepare
-from headjax.data.rows import RowSource
-from headjax.core.share import Share
-from headjax.tokenizers.tokenizer import Tokenizer
-from tests.data.films import FORM, SIZE, rows
-
-tokenizer, out, count, index, hosts, processes = sys.argv[1:]
-
-def reading(share):
-    yield from rows(70)[:int(count)][share.index::share.count]
-    print("reading", flush=True)
-    while True:
-        time.sleep(0.1)
-
-splits = {"train": RowSource(reading), "validation": RowSource.of(rows(15, seed=1))}
-try:
-    prepare("films", FORM, splits, Tokenizer.load(tokenizer), out, shard_bytes=SIZE,
-            host=Share(int(index), int(hosts)), processes=int(processes))
-except KeyboardInterrupt:
-    sys.exit(130)
-"""
-
-
-@contextlib.contextmanager
-def preparing_for_ever(prepared_films, *arguments):
-    """A process that prepares the films and waits for a row that never comes."""
-    command = [sys.executable, "-c", READING, str(prepared_films / "tokenizer"), *map(str, arguments)]
-    root, pipe = Path(__file__).parents[2], subprocess.PIPE
-    with subprocess.Popen(command, cwd=root, stdout=pipe, stderr=pipe, start_new_session=True) as first:
-        try:
-            assert first.stdout.readline() == b"reading\n"
-            yield first
-        except BaseException:
-            os.killpg(first.pid, signal.SIGKILL)  # without which the end of the block waits for them
-            raise
-
-
-def children(process):
-    return [int(number) for number in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-
-
-@pytest.mark.whole
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the children of a process in /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_processes_end_with_the_one_that_started_them(number, prepared_films, run, tmp_path):
-    """Ctrl-C, which reaches all of them, says nothing; a process that is killed takes the others along."""
-    out = tmp_path / "films"
-    with preparing_for_ever(prepared_films, out, 40, 0, 1, 2) as first:
-        started = children(first)
-        assert len(started) >= 3  # two that encode, and Python's own that tracks resources
-        os.killpg(first.pid, number) if number == signal.SIGINT else first.send_signal(number)
-        first.communicate(timeout=60)  # which ends with the last of the processes
-    assert first.returncode == (130 if number == signal.SIGINT else -number)
-    end = time.monotonic() + 30
-    while any(files.process_lives(worker) for worker in started):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    run(out)
-    assert_same(out, prepared_films)
-
-
-def test_several_processes_write_the_same_while_rows_are_still_read(prepared_films, run, tmp_path):
-    run(tmp_path / "several", processes=2)
-    assert_same(tmp_path / "several", prepared_films)
+def test_shards_are_written_while_rows_are_still_read(run, tmp_path):
     shard, seen = tmp_path / "films" / "train-00000.array_record", []
 
     def reading(share):
@@ -289,27 +216,29 @@ def test_hosts_write_at_the_same_time(run, prepared_films, tmp_path):
     assert texts_of(out) == texts_of(prepared_films)
 
 
-def test_a_killed_host_goes_on_and_the_others_never_notice(run, prepared_films, tmp_path):
+def test_a_stopped_host_goes_on_and_the_others_never_notice(run, prepared_films, tmp_path):
     out = tmp_path / "films"
-    with preparing_for_ever(prepared_films, out, 55, 1, 2, 1) as killed:
-        assert run(out, 0, 2).prepared.waiting == (1,)
-        killed.send_signal(signal.SIGKILL)
+
+    def stopping(share):
+        yield from rows(70)[share.index : 55 : share.count]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(out, 1, 2, train=RowSource(stopping))
     kept = {file: file.stat().st_mtime_ns for file in out.glob("*.array_record")}
+    assert run(out, 0, 2).prepared.waiting == (1,)
     with pytest.raises(DataError, match=r"films: not prepared to the end \(host 1\)"):
         DataConfig(task=str(out)).load()
     done = run(out, 1, 2)
-    assert 0 < done.written == len(done.prepared.shards) - len(kept)
+    assert 0 < done.written < len(done.prepared.shards)
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
     assert texts_of(out) == texts_of(prepared_films)
 
 
 def test_a_bucket_gets_the_shards_that_a_folder_gets(run, prepared_films, bucket):
     out = f"{bucket}/films"
-    assert run(path_of(out)).prepared.shards == open_prepared(prepared_films).shards
-    there, here = (contents(folder) for folder in (path_of(out), prepared_films))
-    assert {name: data for name, data in there.items() if name.endswith("record")} == {
-        name: data for name, data in here.items() if name.endswith("record")
-    }
+    run(path_of(out))
+    assert_same(path_of(out), prepared_films)
     assert run(path_of(out)).written == 0
     here, there = (DataConfig(task=str(place)).load() for place in (prepared_films, out))
     for index in (0, 13, 69):

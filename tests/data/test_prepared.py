@@ -25,9 +25,6 @@ def test_data_that_does_not_fit(prepared_films, tmp_path, monkeypatch):
     ):
         with pytest.raises(DataError, match=said):
             DataConfig(**{"task": str(prepared_films)} | fields).load(tokenizer)
-    (tmp_path / "prepared").mkdir()
-    (tmp_path / "prepared" / "films").symlink_to(prepared_films)
-    assert len(DataConfig(task="films").load().train) == 70
 
 
 def test_damaged_shards_are_found_and_written_again(film_rows, wordpiece, tmp_path):
@@ -44,7 +41,7 @@ def test_damaged_shards_are_found_and_written_again(film_rows, wordpiece, tmp_pa
     assert prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE).written == 1
     assert shard.read_bytes() == whole
     (out / "train-00001.json").write_bytes(b"PK")
-    with pytest.raises(DataError, match=r"train-00001.json: cannot be read"):
+    with pytest.raises(DataError, match=r"train-00001.array_record: missing or damaged"):
         DataConfig(task=str(out)).load()
 
 

@@ -14,10 +14,10 @@ from headjax.core.share import Share
 from headjax.data import DataConfig, stream
 from headjax.data.examples import TokenBlocks, sequences
 from headjax.data.forms import ImageForm, PretrainingForm
-from headjax.data.forms.images import AugmentedImages
+from headjax.data.forms.images import CroppedImages
 from headjax.data.rows import Row
 from headjax.data.stream import evaluation_batches, train_iterator
-from tests.data.making import MIXED, train
+from tests.data.making import train
 from tests.selected import first
 
 
@@ -66,7 +66,7 @@ def sources(buckets, prepared_films, wordpiece):
     text = "It was not very dull. The film was good. It was fun. "
     rows = [Row(f"text {i}", {"text": text * (2 + i)}) for i in range(6)]
     names = tuple(map(str, range(4)))
-    form = ImageForm(size=16, stored=20, mean=(0.5,) * 3, deviation=(0.25,) * 3, classes=names)
+    form = ImageForm(size=16, stored=20, mean=(0.5,) * 3, deviation=(0.25,) * 3, classes=names, flip=True)
     pixels = np.random.default_rng(0).integers(0, 256, (6, 20, 20, 3)).astype(np.uint8)
     images = [{"image": image, "labels": np.asarray([i % 4], np.int32)} for i, image in enumerate(pixels)]
     return {
@@ -74,7 +74,7 @@ def sources(buckets, prepared_films, wordpiece):
         "buckets": buckets,
         "shards": DataConfig(task=str(prepared_films)).load().train,
         "masks": train(PretrainingForm(length=32, max_predictions=5), wordpiece, rows),
-        "images": AugmentedImages(images, form, MIXED),
+        "images": CroppedImages(images, form),
     }
 
 

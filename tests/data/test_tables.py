@@ -38,7 +38,7 @@ def test_columns_by_name_and_number(tmp_path):
     assert header(named) == ("id", "text", "label")
     numbered = lines(tmp_path / "b.csv", '"one, two",1\r', '"a ""quote""",0\r')
     assert cells_of(numbered, ["1", "0"]) == [("1", "one, two"), ("0", 'a "quote"')]
-    with pytest.raises(DataError, match=r"row 1: no column 2"):
+    with pytest.raises(DataError, match=r"unknown column .2.; known: 0, 1"):
         read(lines(tmp_path / "a.tsv", "a\tb"), ["0", "2"])
 
 

@@ -8,12 +8,10 @@ import pytest
 from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data import DataConfig
-from headjax.data.augmentation import Augmentation
 from headjax.data.forms import LabelledForm
-from headjax.data.loading import load_rows, totals
 from headjax.data.registry import TASKS
-from headjax.data.rehearsal import made_up_rows
 from headjax.data.rows import Row
+from headjax.data.store import load_rows, totals
 from tests.data.vocabulary import task_rows, write_lines
 
 
@@ -109,7 +107,6 @@ def test_rows_become_a_tasks_data(wordpiece):
 def test_choices_that_do_not_suit_the_examples(tmp_path):
     text = write_lines(tmp_path / "a.txt", *(f"a line of {i}\n" for i in range(90)))
     for field, fields in (
-        ("config.data.augmentation", {"augmentation": Augmentation()}),
         ("config.data.buckets", {"buckets": (2,)}),
         ("length", {"length": 5000}),
     ):
@@ -135,12 +132,5 @@ def test_examples_have_the_asked_length_and_are_the_same_every_time(name):
         assert data.tokenizer.vocab_size <= 320
     assert len(data.validation) >= 8
     data.validation[len(data.validation) - 1]
-
-
-def test_labels_follow_from_the_examples():
-    data = DataConfig(task="mnli", rehearsal=32).load()
-    assert {int(data.train[index]["labels"]) for index in range(len(data.train))} == {0, 1, 2}
-    pair = next(made_up_rows(TASKS["wmt14_ende"].form)).values
-    assert pair["target"].split() == pair["source"].split()[::-1]
-    asked = next(made_up_rows(TASKS["squad"].form)).values
-    assert asked["context"][asked["start"] :].startswith(asked["answers"][0])
+    if name == "mnli":
+        assert {int(data.train[index]["labels"]) for index in range(len(data.train))} == {0, 1, 2}

@@ -9,7 +9,7 @@ import pytest
 
 from headjax.core.class_names import IGNORED
 from headjax.core.errors import ConfigError, DataError
-from headjax.data.wikitext import WikiText2, Windows
+from headjax.data.wikitext import Windows, load_wikitext2
 from headjax.evaluation.measures import LanguageModelling
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.tokenizers.learned import byte_tokenizer
@@ -46,7 +46,7 @@ def test_every_token_but_the_first_is_predicted_once_and_windows_are_full(contex
 
 def test_the_text_is_read_as_it_is_and_begins_with_one_token(folder, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(folder.parents[1]))
-    data = WikiText2(context=16).load(byte_tokenizer())
+    data = load_wikitext2("", byte_tokenizer(), 16)
     ids = np.concatenate([[END], list(TEXT.encode())])
     np.testing.assert_array_equal(data.validation.tokens, ids)
     counts = {"tokens": len(TEXT), "words": len(TEXT.split()), "bytes": len(TEXT)}
@@ -54,12 +54,12 @@ def test_the_text_is_read_as_it_is_and_begins_with_one_token(folder, monkeypatch
     assert data.info["protocol"] == {"text": "wiki.valid.raw", "split": "validation", **windows, **counts}
     trained = np.concatenate([data.train[i]["input_ids"] for i in range(len(data.train))])
     assert (trained == END).sum() == 1  # between both articles; the block that the last one ends in is not full
-    assert not len(WikiText2(context=16).load(byte_tokenizer(), trains=False).train)
+    assert not len(load_wikitext2("", byte_tokenizer(), 16, trains=False).train)
 
 
 def test_perplexities_are_those_of_the_summed_loss(folder):
     model = tiny.model(tiny.decoder_config(vocab_size=257, max_length=64))
-    data = WikiText2(path=str(folder), context=64).load(byte_tokenizer())
+    data = load_wikitext2(str(folder), byte_tokenizer(), 64)
     task = Task("wikitext2", data, LanguageModelling(**data.measured.arguments))
     found = evaluate_task(model, task)
     ids = data.validation.tokens
@@ -71,15 +71,15 @@ def test_perplexities_are_those_of_the_summed_loss(folder):
 
 
 def test_what_cannot_be_used_is_one_line(folder, monkeypatch):
-    for field, fields in (("stride", {"context": 8, "stride": 8}), ("split", {"split": "train"})):
+    for field, words in (("stride", "context=8,stride=8"), ("split", "split=train"), ("context", "context=1")):
         with pytest.raises(ConfigError, match=f"^{field}: "):
-            WikiText2(**fields)
+            load_wikitext2(f"{folder},{words}", byte_tokenizer())
     (folder / "wiki.train.raw.gz").unlink()
     monkeypatch.delenv("HEADJAX_DATA", raising=False)
-    for fields, said in (
-        ({"path": str(folder), "split": "test"}, r"wiki.test.raw.gz"),
-        ({"path": str(folder)}, r"wiki.train.raw.gz"),
-        ({}, r"^wikitext2: .*HEADJAX_DATA .*lm/wikitext-2-raw"),
+    for path, said in (
+        (f"{folder},split=test", r"wiki.test.raw.gz"),
+        (str(folder), r"wiki.train.raw.gz"),
+        ("", r"^wikitext2: .*HEADJAX_DATA .*lm/wikitext-2-raw"),
     ):
         with pytest.raises(DataError, match=said):
-            WikiText2(**fields).load(byte_tokenizer())
+            load_wikitext2(path, byte_tokenizer())

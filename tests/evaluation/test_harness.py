@@ -114,7 +114,7 @@ def test_answers_and_metrics_are_those_of_the_other_backend(results):
 def test_the_rolling_log_likelihood_is_wikitext2s_protocol(folders):
     from lm_eval.api.instance import Instance
 
-    from headjax.data.wikitext import WikiText2
+    from headjax.data.wikitext import load_wikitext2
     from headjax.evaluation.harness import HeadjaxLM
     from headjax.evaluation.measures import LanguageModelling
     from headjax.evaluation.task import Task, measure_task
@@ -123,7 +123,7 @@ def test_the_rolling_log_likelihood_is_wikitext2s_protocol(folders):
     text = " = Heads = \n One head , two heads . \n" * 4
     (folders / "wiki.valid.raw").write_text(text)
     model = load(folders / "model")
-    data = WikiText2(path=str(folders), context=48).load(model.tokenizer, trains=False)
+    data = load_wikitext2(str(folders), model.tokenizer, 48, trains=False)
     loss = measure_task(model, Task("wikitext2", data, LanguageModelling())).outcomes["loss"].sum()
     harness = HeadjaxLM(str(folders / "model"), max_length=47)
     request = Instance("loglikelihood_rolling", {}, (text,), 0)

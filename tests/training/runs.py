@@ -27,7 +27,7 @@ POST_NORM = MODEL | {
     "num_layers": 3, "residual": "post_norm", "embedding_norm": True, "initializer": {"kind": "fan_in"},
 }  # fmt: skip
 FIELDS = {
-    "model": MODEL, "data": {"task": "python"}, "batch_size": 8, "steps": STEPS, "log_every": 1,
+    "model": MODEL, "data": {"task": "python_code"}, "batch_size": 8, "steps": STEPS, "log_every": 1,
     "optimizer": {"kind": "adamw", "schedule": {"kind": "cosine", "peak": 0.01, "warmup_steps": 2}},
     "checkpoint_every": 3, "tensorboard": False,
 }  # fmt: skip

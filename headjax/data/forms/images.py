@@ -12,7 +12,6 @@ import numpy as np
 from headjax.core.errors import ConfigError, DataError, require
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.serialize import kind
-from headjax.data.augmentation import Augmentation
 from headjax.data.examples import Mapped, RandomSource, Record, Records, Source
 from headjax.data.forms.form import Encoded, Form, Seed
 from headjax.data.forms.labelled import class_measure
@@ -78,9 +77,8 @@ class ImageForm(Form):
 
     Images are stored as squares of `stored` pixels a side: scaled so that the shorter side is that long, the middle cut
     out, or `stretched` to both sides. Evaluation reads the middle square of `size`. Training reads a random square of
-    the stored image, framed by a black margin and, with `flip`, mirrored half of the time; or the stored image changed
-    by an `Augmentation`. Examples hold `pixel_values` float32 `[channels, size, size]`,
-    (pixel / divisor - mean) / deviation, and `labels`.
+    the stored image, framed by a black margin and, with `flip`, mirrored half of the time. Examples hold `pixel_values`
+    float32 `[channels, size, size]`, (pixel / divisor - mean) / deviation, and `labels`.
 
     Attributes:
         size: side of the model's input in pixels.
@@ -141,8 +139,7 @@ class ImageForm(Form):
         return 1
 
     def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
-        usual = Augmentation(area=None, margin=self.margin, flip=0.5 if self.flip else 0.0)
-        return AugmentedImages(records, self, usual) if split == "train" else Mapped(records, self.plain)
+        return CroppedImages(records, self) if split == "train" else Mapped(records, self.plain)
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         return class_measure(metrics, self.classes)
@@ -160,28 +157,18 @@ class ImageForm(Form):
 
 
 @dataclasses.dataclass(frozen=True)
-class AugmentedImages(RandomSource):
-    """Images changed at random; where two become one, `labels` are float32 `[classes]` that sum to 1."""
+class CroppedImages(RandomSource):
+    """Images of which training reads a random square each time, mirrored or not."""
 
     form: ImageForm
-    augmentation: Augmentation
 
     def draw(self, index: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        values, label = self._one(index, generator)
-        if not (self.augmentation.mixup or self.augmentation.cutmix):
-            return {"pixel_values": values, "labels": label}
-        other, other_label = self._one(int(generator.integers(len(self))), generator)
-        mixed, share = self.augmentation.mix(values, other, generator)
-        labels = np.zeros(len(self.form.classes), np.float32)
-        labels[label] = share
-        labels[other_label] += 1.0 - share
-        return {"pixel_values": mixed, "labels": labels}
-
-    def _one(self, index: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return an image and its label."""
-        record = self.records[index]
-        square = self.augmentation.square(record["image"], self.form.size, generator)
-        return self.form.values(square), record["labels"][0]
+        record, form = self.records[index], self.form
+        framed = np.pad(record["image"], [(form.margin, form.margin)] * 2 + [(0, 0)])
+        top, left = generator.integers(np.asarray(framed.shape[:2]) - form.size + 1, size=2)
+        square = framed[top : top + form.size, left : left + form.size]
+        square = square[:, ::-1] if form.flip and generator.random() < 0.5 else square
+        return {"pixel_values": form.values(square), "labels": record["labels"][0]}
 
 
 def _scaled(pixels: np.ndarray, side: int, resample: int, stretched: bool) -> np.ndarray:

@@ -65,9 +65,26 @@ def segments(lengths: Sequence[int] | np.ndarray, length: int) -> tuple[np.ndarr
     return segment_ids, position_ids
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _EndedForm(Form):
+    """Base of the forms whose texts end with the end-of-text token."""
+
+    length: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.length >= 2, "length", f"must be at least 2 (a token and its successor), got {self.length}")
+
+    def check(self, tokenizer: Tokenizer) -> None:
+        tokenizer.special_id("eos_token")
+
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
+        return language_measure(counts)
+
+
 @kind("language_model_rows")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageForm(Form):
+class LanguageForm(_EndedForm):
     """`text` of documents, as one stream or packed.
 
     Streamed documents follow one another, each ended by the end-of-text token, and the stream is cut into blocks; a
@@ -83,15 +100,7 @@ class LanguageForm(Form):
 
     fields: ClassVar = {"text": "text"}
 
-    length: int = 128
     packed: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.length >= 2, "length", f"must be at least 2 (a token and its successor), got {self.length}")
-
-    def check(self, tokenizer: Tokenizer) -> None:
-        tokenizer.special_id("eos_token")
 
     def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         texts = [row.values["text"] for row in rows if row.values["text"].strip()]
@@ -131,9 +140,6 @@ class LanguageForm(Form):
             "labels": np.where(position_ids > 0, ids, np.int32(IGNORED)),
         }
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
-        return language_measure(counts)
-
     def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:
         too_little = f"the {split} text has {counts['tokens']} tokens, less than one block of {self.length}"
         return f"length: {too_little}; lower length or give more text"
@@ -144,7 +150,7 @@ SIDES = ("source", "target")
 
 @kind("translations")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TranslationForm(Form):
+class TranslationForm(_EndedForm):
     """`source` and `target`, each ended by the end-of-text token.
 
     Training pairs longer than `length` are skipped; validation pairs are cut, and keep their target as text.
@@ -156,15 +162,7 @@ class TranslationForm(Form):
 
     fields: ClassVar = {"source": "text", "target": "text"}
 
-    length: int = 128
     packed: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.length >= 2, "length", f"must be at least 2 (a token and the end), got {self.length}")
-
-    def check(self, tokenizer: Tokenizer) -> None:
-        tokenizer.special_id("eos_token")
 
     def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         pairs = [tuple(row.values[side].strip() for side in SIDES) for row in rows]
@@ -211,9 +209,6 @@ class TranslationForm(Form):
                 numbers, positions = segments(record[f"{side}_lengths"], length)
                 example |= {f"{prefix}segment_ids": numbers, f"{prefix}position_ids": positions}
         return example
-
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
-        return language_measure(counts)
 
 
 def _end(tokenizer: Tokenizer) -> np.ndarray:

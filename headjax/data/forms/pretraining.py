@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -13,10 +13,9 @@ from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Fraction, Rate, Size
 from headjax.core.serialize import kind
-from headjax.data.documents import pieces, units
 from headjax.data.examples import RandomSource, Record, Records, Source, changeable, padded, padding_id
 from headjax.data.forms.form import Encoded, Form, Seed
-from headjax.data.rows import Row, Split
+from headjax.data.rows import Row, Split, pieces
 from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -158,15 +157,13 @@ class PretrainingForm(Form):
     An example is `[CLS] a [SEP] b [SEP]` with `token_type_ids`, `next_sentence_label` (0 if b follows a, 1 if b is from
     another document) and `labels`, -100 except at the masked tokens: min(max_predictions, max(1, round(rate n))) of n
     tokens, of which 80% become the mask token, 10% a random token and 10% stay; special tokens are neither masked nor
-    drawn. Masking is `static`, drawn when the data is prepared, or `dynamic`, drawn again each time an example is read
-    (Liu et al. 2019, RoBERTa, section 4.1). Examples to evaluate on are always static.
+    drawn. Masks are drawn again each time training reads an example (Liu et al. 2019, RoBERTa, section 4.1); those to
+    evaluate on are drawn once.
 
     Attributes:
         length: greatest number of tokens of an example.
         max_predictions: greatest number of masked tokens of an example.
         rate: share of the tokens that are masked.
-        masking: `static` or `dynamic`.
-        copies: number of passes through the training text, with different pairs and masks (`dupe_factor`).
         shorter: share of the examples that are made shorter at random.
     """
 
@@ -175,8 +172,6 @@ class PretrainingForm(Form):
     length: Size = 128
     max_predictions: Size = 20
     rate: Fraction = 0.15
-    masking: Literal["static", "dynamic"] = "dynamic"
-    copies: Size = 1
     shorter: Rate = 0.1
 
     def __post_init__(self) -> None:
@@ -193,16 +188,15 @@ class PretrainingForm(Form):
         cls, sep = (np.asarray([tokenizer.special_id(role)], np.int32) for role in ("cls_token", "sep_token"))
         vocabulary, documents = masking_vocabulary(tokenizer), _documents(tokenizer, rows)
         records: list[Record] = []
-        copies = range(self.copies if split == "train" else 1)
-        for copy, number in ((copy, number) for copy in copies for number in range(len(documents))):
-            generator = np.random.default_rng([*seed, copy, number])
+        for number in range(len(documents)):
+            generator = np.random.default_rng([*seed, 0, number])
             for pair in next_sentence_pairs(documents, number, self.length - SPECIAL, self.shorter, generator):
                 record = {
                     "input_ids": np.concatenate([cls, pair.first, sep, pair.second, sep]),
                     "first": np.asarray([len(pair.first) + 2], np.int32),
                     "next_sentence_label": np.asarray([0 if pair.follows else 1], np.int32),
                 }
-                if split == "validation" or self.masking == "static":
+                if split == "validation":
                     record |= self.masked(record["input_ids"], vocabulary, generator)
                 records.append(record)
         random = sum(int(record["next_sentence_label"][0]) for record in records)
@@ -234,7 +228,7 @@ def _documents(tokenizer: Tokenizer, rows: Sequence[Row]) -> list[Sentences]:
     """Return the rows as documents of encoded sentences: at least two documents, or none."""
     found: list[Sentences] = []
     for row in rows:
-        for chapter in pieces(units(row.values["text"], CHAPTER), CHAPTER):
+        for chapter in pieces(row.values["text"], CHAPTER):
             encoded = [ids for ids in tokenizer.encode(sentences("".join(chapter))) if len(ids)]
             if encoded:
                 found.append(encoded)
