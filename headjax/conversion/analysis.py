@@ -23,7 +23,7 @@ from headjax.conversion.target import (
     multi_head_of,
 )
 from headjax.core.blas import one_blas_thread
-from headjax.core.errors import ConfigError, require
+from headjax.core.errors import ConfigError
 from headjax.models.model import Model
 
 
@@ -50,7 +50,6 @@ def captured_variance(
 
 def rank_for(captured: np.ndarray, share: float) -> np.ndarray:
     """Return the smallest rank that captures at least this share, along the last dimension."""
-    require(0.0 < share <= 1.0, "share", f"must be above 0 and at most 1, got {share}")
     return (np.asarray(captured) < share - 1e-6).sum(axis=-1) + 1
 
 

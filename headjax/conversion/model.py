@@ -11,12 +11,12 @@ import numpy as np
 
 from headjax.conversion.calibration import Calibration, Moments, calibrate
 from headjax.conversion.collaborative import roots, weighted
+from headjax.conversion.deep import ToDeep
 from headjax.conversion.named import describe, parse_target
 from headjax.conversion.products import Products, query_key, relative_distance, value_output
 from headjax.conversion.target import (
     HeadLayer,
     LayerError,
-    Restructuring,
     Site,
     Target,
     find_layers,
@@ -50,7 +50,7 @@ class Conversion(NamedTuple):
 @on_automatic_axes
 def convert(
     model: Model,
-    to: Target | Restructuring | str | Mapping[HeadLayer, Target | str],
+    to: Target | ToDeep | str | Mapping[HeadLayer, Target | str],
     *,
     batches: Iterable[Batch] | Mapping[HeadLayer, Moments] | Calibration | None = None,
     plain: bool = False,
@@ -63,15 +63,15 @@ def convert(
 
     Layers without heads stay. Gated layers are converted inside their gates. Grouped layers start from one key and
     value per head. Heads keep their numbers, so that conversions and pruning compose in either order. Layers that share
-    their parameters change together. The conversion is added to the history. A restructuring (`deep`) replaces layers,
-    and with them the function; it needs no calibration.
+    their parameters change together. The conversion is added to the history. `deep` replaces layers, and with them the
+    function; it needs no calibration.
 
         >>> found = headjax.convert(headjax.demo_model(), "grouped:kv_heads=2", layers=[0])
         >>> [attention.kv_heads for attention in found.model.config.attentions()["decoder"]]
         [2, 8, 8, 8]
     """
     to = parse_target(to) if isinstance(to, str) else to
-    if isinstance(to, Restructuring):
+    if isinstance(to, ToDeep):
         return Conversion(*to.restructure(model, stacks, layers, seed))
     targets = _targets(model, to, stacks, layers)
     if batches is None or isinstance(batches, Mapping):
@@ -103,7 +103,7 @@ def planned(
     target = parse_target(to)
 
     def change(model: Model) -> Model:
-        if isinstance(target, Restructuring):
+        if isinstance(target, ToDeep):
             return target.replaced(model, stacks, layers)
         targets = _targets(model, target.planned(), stacks, layers)
 
@@ -146,10 +146,7 @@ def _build(
     sites = {place: Site(targets[place].start(module), moments.get(place)) for place, module in layers}
     with one_blas_thread():
         converted = _converted(sites, targets, seed, plain)
-        errors = tuple(
-            _error(place, site, converted[place]) if targets[place].of_multi_head else LayerError(*place, 0.0, 0.0)
-            for place, site in sites.items()
-        )
+        errors = tuple(_error(place, site, converted[place]) for place, site in sites.items())
         jax.block_until_ready([layer.params for layer in converted.values()])
 
     def put(found: LayerModule) -> AttentionModule:
@@ -165,7 +162,7 @@ def convert_layer(
 ) -> AttentionModule:
     """Return one layer as another formulation, converted for inputs of these moments, or from its weights alone."""
     target = parse_target(to) if isinstance(to, str) else to
-    if isinstance(target, Restructuring):
+    if isinstance(target, ToDeep):
         raise ConfigError(f"{target.name}: replaces the layers of a model; convert every layer to it")
     target.check(target.source(module.kind), module.width, module.memory_width)
     with one_blas_thread():
@@ -187,7 +184,7 @@ def _targets(
         if asked is None:
             continue
         target = parse_target(asked) if isinstance(asked, str) else asked
-        if isinstance(target, Restructuring):
+        if isinstance(target, ToDeep):
             raise ConfigError(f"{place[0]}/{place[1]}: {target.name} replaces layers; convert to it alone")
         try:
             target.check(target.source(attention), width, width)
@@ -217,7 +214,7 @@ def _put_back(module: AttentionModule, converted: AttentionModule) -> AttentionM
     """Return the converted layer in the original's type, inside its gates if it has some."""
     dtype = jax.tree.leaves(module)[0].dtype
     new = jax.tree.map(lambda array: array.astype(dtype), converted)
-    if not isinstance(module, GatedAttention) or isinstance(converted, GatedAttention):
+    if not isinstance(module, GatedAttention):
         return new
     order = jnp.asarray([module.ids.index(head) for head in converted.ids])
     gate, bias = jnp.take(module.gate[...], order, axis=1), jnp.take(module.gate_bias[...], order, axis=0)

@@ -10,20 +10,20 @@ from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.deep import ToDeep
 from headjax.conversion.grouped import ToGrouped
 from headjax.conversion.latent import ToLatent
-from headjax.conversion.per_head import ToFixed, ToGated
-from headjax.conversion.target import Restructuring, Target
+from headjax.conversion.per_head import ToFixed
+from headjax.conversion.target import Target
 from headjax.core.configuration import read_literal
 from headjax.core.described import groups_in
 from headjax.core.errors import ConfigError
 from headjax.core.fields import check_value, unknown_name
 
-TARGETS: dict[str, type[Target | Restructuring]] = {
-    target.name: target for target in (ToCollaborative, ToDeep, ToFixed, ToGated, ToGrouped, ToLatent)
+TARGETS: dict[str, type[Target | ToDeep]] = {
+    target.name: target for target in (ToCollaborative, ToDeep, ToFixed, ToGrouped, ToLatent)
 }
 """Conversions by name."""
 
 
-def parse_target(text: str) -> Target | Restructuring:
+def parse_target(text: str) -> Target | ToDeep:
     """Return the conversion that `name` or `name:option=value,...` names."""
     name, _, options = text.partition(":")
     if name not in TARGETS:

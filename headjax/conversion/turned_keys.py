@@ -11,9 +11,7 @@ from headjax.conversion.turning import (
     TINY,
     Turning,
     as_complex,
-    grouped_of,
     in_pairs,
-    rotary_of,
     turning_keys,
     weights_and_bias,
 )
@@ -28,7 +26,7 @@ RIDGE = 1e-9
 
 def fit_turning(site: Site, groups: Groups) -> Params:
     """Return queries of every head and one key per group that turn alike, with the least error of logits."""
-    turning, rotary = turning_keys(site), rotary_of(grouped_of(site.attention))
+    turning, rotary = turning_keys(site), site.attention.rotary
     asked = as_complex(in_pairs(rotary, weights_and_bias(site, "query")))
     queries, keys = [], []
     for group in groups:
@@ -110,7 +108,7 @@ def keep_frequencies(site: Site, count: int) -> tuple[tuple[tuple[int, ...], ...
     """Return the `count` frequencies of every head that carry most of its squared logits, and the weights of those."""
     energy = np.diagonal(turning_keys(site).by_frequency(), axis1=1, axis2=2).real
     kept = np.sort(np.argsort(-energy, axis=0, kind="stable")[:count], axis=0).T
-    rotary, size = rotary_of(grouped_of(site.attention)), site.params["key"].shape[-1]
+    rotary, size = site.attention.rotary, site.params["key"].shape[-1]
     dimensions = np.asarray(rotary.join(*(side[kept] for side in rotary.split(jnp.arange(size)))))
     chosen: Params = {}
     for name in ("query", "key", "query_bias", "key_bias"):

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.conversion.target import Site, bias_or_zeros, shared_fields
-from headjax.core.serialize import kind_of
-from headjax.nn import GroupedAttention, Kind, MultiHeadAttention
+from headjax.nn import GroupedAttention, Kind
 from headjax.nn.rotary import Rotary
 
 DISTANCES = 256
@@ -101,22 +100,13 @@ def grouped_of(attention: Kind) -> Kind:
     """Return a layer whose keys turn as grouped attention; multi-head attention has a key for every head."""
     if attention.of is GroupedAttention:
         return attention
-    if attention.of is not MultiHeadAttention:
-        raise TypeError(f"expected keys that turn, got {kind_of(attention)}")
     return Kind(GroupedAttention, kv_heads=attention.num_heads, **shared_fields(attention))
-
-
-def rotary_of(source: Kind) -> Rotary:
-    """Return the rotation of a layer's queries and keys."""
-    if source.rotary is None:
-        raise TypeError(f"expected keys that turn, got {kind_of(source)}")
-    return source.rotary
 
 
 def turning_keys(site: Site) -> Turning:
     """Return the keys of a layer all of whose dimensions turn, with the cost of their errors."""
     source = grouped_of(site.attention)
-    rotary = rotary_of(source)
+    rotary = source.rotary
     query, key = (in_pairs(rotary, weights_and_bias(site, name)) for name in ("query", "key"))
     asked = np.einsum("ahd,ab,bhe->hde", query, _second(site, "query"), query, optimize=True)
     if source.query_norm is not None:

@@ -142,6 +142,6 @@ def test_layers_that_cannot_become_a_target_are_refused_before_any_work() -> Non
     with pytest.raises(ConfigError, match="decoder/0: attention:"):
         convert(shared, "latent:rank=8")
     with pytest.raises(ConfigError, match="to: decoder/3"):
-        convert(turning, {("decoder", 3): "gated"})
+        convert(turning, {("decoder", 3): "fixed:head_dim=6"})
     converted = convert(turning, "fixed:head_dim=6").model
     assert_close(hidden(converted, PADDED), hidden(turning, PADDED), sums=tiny.SUMS)

@@ -27,6 +27,7 @@ from headjax.nn.collaborative import Concatenate
 from headjax.nn.norms import RMSNorm
 from tests import tiny
 from tests.closeness import assert_close
+from tests.conversion.cases import in_gates
 from tests.hub.directories import BERT, CONFIGS, LLAMA, RAGGED, SIZES, T5, model_of, refused_export, replaced, rounding
 from tests.selected import first
 
@@ -205,7 +206,7 @@ REFUSED = [
         ("pooler",),
     ),
     ("bert", "auto", without(Kind(GatedAttention, inner=HEADS)), ("gated_heads", "onnx")),
-    ("llama", "auto", lambda: convert(model_of(LLAMA), "gated").model, ("gated_heads", "onnx", "--to grouped")),
+    ("llama", "auto", lambda: in_gates(model_of(LLAMA)), ("gated_heads", "onnx", "--to grouped")),
     (
         "bert",
         "auto",
