@@ -113,16 +113,3 @@ def collect(
         },
         weights={name: (targets if name == "loss" else np.ones_like(targets))[present] for name in names},
     )
-
-
-def best_heads(ablation: Ablation) -> list[HeadId]:
-    """Return the head of every layer whose loss is least when it is left alone (Michel et al. 2019, tables 2 and 3)."""
-    if ablation.mode != "all-but-one":
-        raise HeadjaxError(f"mode: best heads need the ablation all-but-one, got {ablation.mode!r}")
-    best: dict[tuple[str, int], HeadId] = {}
-    effects = ablation.effects()
-    for head in ablation.heads:
-        current = best.setdefault((head.stack, head.layer), head)
-        if effects[head] < effects[current]:
-            best[head.stack, head.layer] = head
-    return list(best.values())

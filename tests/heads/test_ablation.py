@@ -4,7 +4,6 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import headjax
-from headjax.heads.ablation import Ablation, best_heads
 from headjax.heads.head_id import HeadId, all_heads
 from tests import tiny
 from tests.closeness import assert_close, close_to
@@ -102,19 +101,3 @@ def test_every_ablation_is_tested_against_the_model_itself(each):
     targets = np.array([7, 4, 4, 7, 7, 4, 7])
     expected = ((each.ablated["loss"][i] - each.baseline["loss"]) / targets).mean()
     assert each.compare()[head].difference == close_to(expected, sums=5)
-
-
-HEADS = (HeadId("encoder", 0, 0), HeadId("encoder", 0, 1), HeadId("encoder", 1, 0), HeadId("cross", 0, 5))
-
-
-def ablation(rows):
-    baseline = np.array([1.0, 2.0, 3.0])
-    rows = baseline + np.array(rows)
-    return Ablation("all-but-one", HEADS, {"loss": baseline}, {"loss": rows}, {"loss": np.ones(3)})
-
-
-CHOSEN = [[0.5, 0.4, 0.6], [-0.1, 0.3, 0.1], [1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
-
-
-def test_the_best_head_of_a_layer_costs_least():
-    assert best_heads(ablation(CHOSEN)) == [HEADS[1], HEADS[2], HEADS[3]]
