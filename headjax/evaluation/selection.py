@@ -18,9 +18,6 @@ from headjax.data.examples import subset
 from headjax.data.stream import LABELS
 from headjax.evaluation.task import Task
 
-SELECTED = 1024
-"""Default number of selection examples that commands draw."""
-
 SEED = 0
 """Seed of the order in which training examples are drawn, and of the hash that divides a single split."""
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from headjax.core.errors import ConfigError, require, within
 from headjax.core.fields import Size
 from headjax.core.serialize import from_data
-from headjax.core.tensors import count, flatten
+from headjax.core.tensors import count
 from headjax.initialization import ModelSource
 from headjax.mesh.mesh import MeshConfig, check_batch_size
 from headjax.mesh.random_bits import Prng
@@ -32,9 +32,6 @@ from headjax.training.step import Trainer
 BEYOND = 1000
 """Times a slice's memory from which on a model is refused. One that needs less is planned, to say by how much it is too
 large; at larger sizes the compiler hangs or ends its process."""
-
-COUNTED = 2**31
-"""Dimensions and tokens that JAX no longer counts, in int32."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,13 +110,8 @@ def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
 def _check_sizes(config: PlanConfig, model: ModelConfig, where: Slice) -> None:
     """Check that a batch and a model can be compiled."""
     examples = f"{config.batch_size:,} examples of {config.length:,} tokens"
-    require(config.batch_size * config.length < COUNTED, "config.batch_size", f"{examples} are 2**31 tokens or more")
-    tensors = model.tensors()
-    for name, tensor in flatten(tensors).items():
-        shape = " x ".join(f"{size:,}" for size in tensor.shape)
-        small = all(size < COUNTED for size in tensor.shape)
-        require(small, "config.model", f"{name}, {shape}, has a dimension of 2**31 or more")
-    parameters, there = count(tensors), where.num_devices * where.chip.hbm_bytes
+    require(config.batch_size * config.length < 2**31, "config.batch_size", f"{examples} are 2**31 tokens or more")
+    parameters, there = count(model.tensors()), where.num_devices * where.chip.hbm_bytes
     require(
         STATE * parameters <= BEYOND * there,
         "config.model",
@@ -134,18 +126,26 @@ def plan(config: PlanConfig, where: Slice) -> Plan:
 
 
 def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -> Plan:
-    optimizer = config.optimizer.build(model.tensors(), 1)
     trainer = Trainer(
         model,
-        optimizer,
+        config.optimizer.build(model.tensors(), 1),
         mesh,
         config.compute,
         accumulate=config.accumulate,
         sharding=config.sharding,
         prng=config.prng,
     )
-    batch = model.example_batch(config.batch_size, config.length)
-    result = Plan(
+    start = time.perf_counter()
+    with target("tpu", where.num_devices, int(where.chip.name[1])):
+        lowered = trainer.lower(trainer.abstract_state(), model.example_batch(config.batch_size, config.length))
+    sent: Mapping[str, Collective] = {}
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        peak, fits = _needed(str(error)), False
+    else:
+        peak, fits, sent = compiled.memory_analysis().peak_memory_in_bytes, True, collectives(compiled.as_text())
+    return Plan(
         topology=where.name,
         devices=where.num_devices,
         slices=where.slices,
@@ -154,24 +154,13 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
         remat=config.compute.remat,
         accumulate=config.accumulate,
         prng=config.prng,
-        fits=False,
-        peak_bytes_per_device=0,
+        fits=fits,
+        peak_bytes_per_device=peak,
         hbm_bytes_per_device=where.chip.hbm_bytes,
         flops_per_device=3.0 * model.flops(config.length) * config.batch_size / where.num_devices,
-        collectives={},
-        compile_seconds=0.0,
+        collectives=sent,
+        compile_seconds=time.perf_counter() - start,
     )
-    start = time.perf_counter()
-    with target("tpu", where.num_devices, int(where.chip.name[1])):
-        lowered = trainer.lower(trainer.abstract_state(), batch)
-    try:
-        compiled = lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        found: dict[str, Any] = {"peak_bytes_per_device": _needed(str(error))}
-    else:
-        peak = compiled.memory_analysis().peak_memory_in_bytes
-        found = {"fits": True, "peak_bytes_per_device": peak, "collectives": collectives(compiled.as_text())}
-    return result._replace(**found, compile_seconds=time.perf_counter() - start)
 
 
 def _needed(message: str) -> int:

@@ -173,9 +173,7 @@ def test_bleu_by_hand(found, wanted, score):
     assert "tok:none" in corpus_bleu([found], [wanted], tokenize="none").signature
 
 
-def test_pairs_are_checked_and_sacrebleu_is_named_where_it_is_missing(monkeypatch):
-    with pytest.raises(DataError, match=r"^bleu: 1 translations and 2 references"):
-        corpus_bleu(["a"], ["a", "b"])
+def test_sacrebleu_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(DataError, match=r"^bleu: .*sacrebleu"):
         corpus_bleu(["a"], ["a"])
@@ -254,8 +252,6 @@ def test_overlap_counts_repeated_words():
     assert answer_f1("", ["paris"]) == 0.0
     assert exact_match("the Paris!", ["paris", "x"]) == 1.0
     assert squad_metrics({"a": "x", "other": "y"}, {"a": ["x"], "b": ["y"]}) == {"exact_match": 0.5, "f1": 0.5}
-    with pytest.raises(DataError, match="no questions"):
-        squad_metrics({}, {})
 
 
 LEADERBOARD = {

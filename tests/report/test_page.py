@@ -17,9 +17,9 @@ from headjax.core.errors import HeadjaxError
 from headjax.report import numbers
 from headjax.report.maps import head_map
 from headjax.report.page import Picture, Section, render_page, write_page
-from headjax.report.presets import learning_curves
 from headjax.report.style import Plot
 from headjax.report.tables import Column, Table
+from tests.report.test_plots import losses
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -75,7 +75,7 @@ class Tree(html.parser.HTMLParser):
 
 @pytest.fixture(scope="module")
 def sections():
-    curves = learning_curves({HOSTILE: [(0, 3.0), (1, 2.0)], "b": [(0, 3.0), (1, 2.1)]}, title=HOSTILE)
+    curves = losses({HOSTILE: [(0, 3.0), (1, 2.0)], "b": [(0, 3.0), (1, 2.1)]}, title=HOSTILE)
     heads = head_map({"decoder": np.array([[1.0, np.nan]])}, title="Heads", unit="nats")
     table = Table((Column(HOSTILE), Column("N", numbers.count, "higher")), [(HOSTILE, 1), ("b", 2)], HOSTILE, [HOSTILE])
     return [

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from headjax.core.errors import DataError
 from headjax.report import numbers, style
-from headjax.report.presets import learning_curves
 from headjax.report.tables import Column, Table, print_table
+from tests.report.test_plots import losses
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_table_is_printed_as_it_is_with_numbers_at_the_right():
 
 
 def loss_plot():
-    return learning_curves({"standard": [(0, 3.0), (1, 2.0)], "fixed": [(0, 3.0), (1, 1.9)]})
+    return losses({"standard": [(0, 3.0), (1, 2.0)], "fixed": [(0, 3.0), (1, 1.9)]})
 
 
 def test_a_plot_is_an_svg_document_or_a_png_file():
@@ -159,7 +159,7 @@ def test_text_and_lines_stand_out_from_the_paper(color, least):
 
 @pytest.mark.parametrize("name", ["a $b", "$\\frac{", "_hidden", "漢字", "<b>&amp;"])
 def test_names_may_hold_any_character(name):
-    shown = learning_curves({name: [(0, 3.0), (1, 2.0)]}, title=name)
+    shown = losses({name: [(0, 3.0), (1, 2.0)]}, title=name)
     shown.svg()
     assert [text.get_text() for text in shown.figure.legends[0].get_texts()] == [name]
 
