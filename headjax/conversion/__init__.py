@@ -4,8 +4,7 @@ from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.deep import ToDeep
 from headjax.conversion.grouped import ToGrouped
 from headjax.conversion.latent import ToLatent
-from headjax.conversion.model import Conversion, convert
-from headjax.conversion.named import parse_target
+from headjax.conversion.model import Conversion, convert, parse_target
 from headjax.conversion.per_head import ToFixed
 from headjax.conversion.target import LayerError, Target
 

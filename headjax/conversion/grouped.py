@@ -29,8 +29,7 @@ from headjax.conversion.target import (
     multi_head_of,
     shared_fields,
 )
-from headjax.conversion.turned_keys import fit_turning, turning_losses
-from headjax.conversion.turning import turns, turns_whole
+from headjax.conversion.turning import fit_turning, turning_losses, turns, turns_whole
 from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.modules import declared

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from headjax.conversion.sharing import fit_query_key, fit_value_output
 from headjax.conversion.target import Site, Target, multi_head_of
-from headjax.conversion.turned_keys import keep_frequencies
-from headjax.conversion.turning import turns, turns_whole
+from headjax.conversion.turning import keep_frequencies, turns, turns_whole
 from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.limits import check_memory

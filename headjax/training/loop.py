@@ -48,6 +48,7 @@ def train(
     workdir: str | Path,
     *,
     data: TaskData | None = None,
+    teacher: Model | None = None,
     progress: Progress = silent,
     profiled: range = range(0),
     max_seconds: float | None = None,
@@ -74,6 +75,7 @@ def train(
         config: the run.
         workdir: holds the run's checkpoints, metrics and, at the end, its model directory `model`.
         data: loaded data; None loads what the config names.
+        teacher: a model whose logits (at temperature 2) count as much as the labels, see `headjax.distill`.
         progress: shows the advance, see `headjax.core.progress`.
         profiled: numbers of the steps to write a trace of, counted from 1, beside the TensorBoard files.
         max_seconds: seconds after which no further step begins; None trains to the end.
@@ -92,7 +94,7 @@ def train(
     make_room()
     shown = progress if is_first() else silent
     with shown("reading the model and the data", 0, ""):
-        run, start = prepare(config, workdir, data)
+        run, start = prepare(config, workdir, data, teacher)
     with contextlib.ExitStack() as held:
         on_first(lambda: held.enter_context(hold(workdir)))
         held_steps = claim_workdir(workdir, config)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent, convert, parse_target
-from headjax.conversion.named import describe
+from headjax.conversion.model import describe
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
 from headjax.heads.pruning import prune

@@ -6,8 +6,7 @@ import pytest
 
 from headjax.conversion import ToGrouped, convert
 from headjax.conversion.target import Site
-from headjax.conversion.turned_keys import shared_key, turning_losses
-from headjax.conversion.turning import LEAST_SEEN, turning_keys
+from headjax.conversion.turning import LEAST_SEEN, shared_key, turning_keys, turning_losses
 from headjax.heads.pruning import prune
 from headjax.models.generation import generate
 from headjax.models.sampling import Greedy
