@@ -166,11 +166,7 @@ CLASSIFICATION_METRICS: Mapping[str, Metric] = {
 }
 """Metrics of predicted and right classes; `f1` is that of class 1 unless a measure names another class."""
 
-REGRESSION_METRICS: Mapping[str, Metric] = {
-    "spearman": formulas.spearman,
-    "pearson": formulas.pearson,
-}
-"""Metrics of predicted and right numbers."""
+REGRESSION_METRICS: Mapping[str, Metric] = {"spearman": formulas.spearman, "pearson": formulas.pearson}
 
 
 @dataclasses.dataclass(frozen=True)

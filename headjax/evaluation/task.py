@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     import grain
 
 BATCH_SIZE = 16
-"""Number of examples of a batch if none is asked for."""
 
 MEASURES: Mapping[str, Callable[..., Measure]] = {
     "classes": Classes,
@@ -60,7 +59,6 @@ MEASURES: Mapping[str, Callable[..., Measure]] = {
     "similarities": Similarities,
     "spans": Spans,
 }
-"""Measures by the names in `headjax.data.task.MeasureSpec`."""
 
 
 def measure_of(data: TaskData) -> Measure | None:

@@ -43,10 +43,7 @@ CHIPS: Mapping[str, Chip] = {
 """The generations that a slice can be planned for, with the facts that plans rest on."""
 
 ALIASES = {"v5litepod": "v5e"}
-"""Other names that Cloud uses."""
-
-SINGLE_CHIP = frozenset({"v5e", "v6e"})
-"""Generations with slices of one chip."""
+SINGLE_CHIP = frozenset({"v5e", "v6e"})  # generations with slices of one chip
 
 ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +26,9 @@ from headjax.training.config import TrainConfig
 from headjax.training.recording import TENSORBOARD, Metrics, Profiler
 from headjax.training.run import Feed, Training, prepare
 from headjax.training.step import StepMetrics, TrainState
-from headjax.training.stopping import stop_requests
 from headjax.training.workdir import BestModel, claim_workdir
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class TrainResult(NamedTuple):
@@ -216,10 +218,7 @@ def evaluates(config: TrainConfig, step: int) -> bool:
 
 
 def why_diverged(step: int, measured: StepMetrics, limit: float | None) -> str | None:
-    """Return the reason for which a step's metrics mean that the run has diverged, in a line; None if they do not.
-
-    The loss is that before the step; a gradient that is not finite has made the parameters after it unusable.
-    """
+    """Return the reason for which a step's metrics mean that the run has diverged, in a line; None if they do not."""
     loss, norm = float(measured.loss), float(measured.gradient_norm)
     if not math.isfinite(loss):
         return f"the loss of step {step} is {loss}"
@@ -258,3 +257,32 @@ def _result(run: Training, keeper: Keeper, workdir: Path, state: TrainState, fin
         keeper.diverged,
         kept_step=model.history[-1]["steps"],
     )
+
+
+@contextlib.contextmanager
+def stop_requests(seconds: float | None = None) -> Iterator[threading.Event]:
+    """Yield an event that the first SIGINT (Ctrl-C) or SIGTERM sets, or time; a second signal acts as usual."""
+    requested = threading.Event()
+    timer = threading.Timer(seconds or 0.0, requested.set)
+    timer.daemon = True
+    if seconds is not None:
+        timer.start()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def handle(*_: object) -> None:
+        requested.set()
+        restore()
+
+    signals = threading.current_thread() is threading.main_thread()
+    for number in SIGNALS if signals else ():
+        signal.signal(number, handle)
+    try:
+        yield requested
+    finally:
+        timer.cancel()
+        if signals:
+            restore()
