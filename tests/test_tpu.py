@@ -222,15 +222,6 @@ def test_runs_that_would_fail_again_are_not_restarted(manifest, job):
     assert rule["onExitCodes"]["containerName"] == job["spec"]["template"]["spec"]["containers"][0]["name"]
 
 
-def test_the_run_writes_to_the_bucket(manifest, job):
-    pod = job["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    assert "volumes" not in pod
-    assert "--workdir=gs://my-bucket/heads-8" in container["command"]
-    assert "--config=configs/papers/concise_bert.py:heads=8" in container["command"]
-    assert manifest["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "tpu"}
-
-
 @pytest.fixture
 def preparation():
     """The manifest of a preparation as `envsubst` makes it, which leaves `$(NAME)` to Kubernetes."""

@@ -194,7 +194,7 @@ def _answer(teacher: ModelConfig, mesh: Mesh, compute: Compute, params: Params, 
 
 
 def distillation_objective(student: ModelConfig, settings: Distillation) -> Objective:
-    """Return the objective of `Distillation` for batches that hold the teacher's output; terms of weight 0 are left out."""
+    """Return the objective of `Distillation` for batches that hold the teacher's output, without terms of weight 0."""
 
     def losses_of(output: Output, batch: Batch) -> tuple[Loss, ...]:
         own = student.loss(output, batch)

@@ -96,17 +96,6 @@ def test_layers_need_no_mesh_set_and_stay_in_scans_and_maps():
     assert_close(jax.device_get(again), layer(inputs), sums=WIDTH)
 
 
-def test_a_layer_decodes_on_explicit_axes():
-    layer, inputs, mesh = module("rotary_halves"), random_inputs(batch=8), mesh_of("data")
-    expected = layer(inputs, is_causal=True)
-    with jax.set_mesh(mesh):
-        x, cache, steps = examples_on(mesh, inputs), layer.empty_cache(8, 6), []
-        for token in range(6):
-            outputs, cache = layer(x[:, token : token + 1], cache=cache)
-            steps.append(jax.device_get(outputs))
-    assert_close(np.concatenate(steps, axis=1), expected, sums=WIDTH)
-
-
 def test_heads_that_do_not_divide_are_named_or_whole_on_every_device():
     layer, mesh = module("multi_head"), mesh_of("model")
     places = shardings(tiny.weights(layer.kind, WIDTH, WIDTH), mesh)

@@ -9,7 +9,7 @@ from matplotlib import _pylab_helpers
 from rich.console import Console
 
 from headjax.core.errors import DataError
-from headjax.report import numbers, style
+from headjax.report import numbers
 from headjax.report.tables import Column, Table, print_table
 from tests.report.test_plots import losses
 
@@ -52,21 +52,6 @@ FORMATS = [numbers.count, numbers.flops, numbers.size, numbers.duration, numbers
 def test_what_is_absent_prints_as_a_dash(form):
     assert form(None) == form(math.nan) == numbers.MISSING
     assert (form(math.inf), form(-math.inf)) == ("∞", "-∞")
-
-
-@pytest.mark.parametrize(
-    ("values", "power"),
-    [
-        ([0.5, 20.0], 0),
-        ([0.0187, 2e-4], -3),
-        ([9.99e-4], -6),
-        ([9.999e-4], -3),
-        ([4e4], 3),
-        ([0.0, math.nan], 0),
-    ],
-)
-def test_power_of_ten(values, power):
-    assert numbers.power_of_ten(values) == power
 
 
 COLUMNS = (Column("Model"), Column("Parameters", numbers.count), Column("Perplexity", numbers.fixed(2), "lower"))
@@ -127,9 +112,3 @@ def test_names_may_hold_any_character(name):
     shown = losses({name: [(0, 3.0), (1, 2.0)]}, title=name)
     shown.svg()
     assert [text.get_text() for text in shown.figure.legends[0].get_texts()] == [name]
-
-
-def test_long_titles_are_broken_into_lines():
-    lines = style.wrap("Perplexity of the standard model as its heads are removed one after the other", 5.6).split("\n")
-    assert len(lines) == 2
-    assert style.wrap("", 5.6) == ""
