@@ -16,17 +16,16 @@ from headjax.core.fields import Size
 from headjax.core.serialize import from_data
 from headjax.core.tensors import count
 from headjax.initialization import ModelSource
-from headjax.mesh.mesh import MeshConfig, check_batch_size
+from headjax.mesh.mesh import check_batch_size
 from headjax.mesh.random_bits import Prng
-from headjax.mesh.rules import ShardingConfig, shardings
+from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
 from headjax.models.memory import STATE
 from headjax.models.summary import check_kernels
-from headjax.nn.compute import Compute
 from headjax.nn.kernels import target
 from headjax.plan.collectives import Collective, collectives
 from headjax.plan.tpu import GIB, Slice
-from headjax.training.optimizer import Optimizer
+from headjax.training.config import StepConfig
 from headjax.training.step import Trainer
 
 BEYOND = 1000
@@ -35,28 +34,14 @@ large; at larger sizes the compiler hangs or ends its process."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlanConfig(ModelSource):
-    """Fields of a training run that its compiled step depends on, see `headjax.training.config.TrainConfig`.
+class PlanConfig(StepConfig):
+    """A step to plan.
 
     Attributes:
-        optimizer: optimizer and learning-rate schedule.
-        batch_size: examples per step, over all devices.
         length: tokens of an example; of each side in encoder-decoders.
-        compute: type, attention kernel and rematerialisation.
-        mesh: how devices are arranged.
-        sharding: placement of the state on the devices, beyond the rules.
-        accumulate: parts of each batch that are computed one after another.
-        prng: where dropout takes its random bits from.
     """
 
-    optimizer: Optimizer
-    batch_size: Size
     length: Size
-    compute: Compute = Compute()
-    mesh: MeshConfig = MeshConfig()
-    sharding: ShardingConfig = ShardingConfig()
-    accumulate: Size = 1
-    prng: Prng = "threefry2x32"
 
 
 class Plan(NamedTuple):
@@ -76,11 +61,6 @@ class Plan(NamedTuple):
     flops_per_device: float
     collectives: Mapping[str, Collective]
     compile_seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON data."""
-        sent = {kind: dataclasses.asdict(each) for kind, each in self.collectives.items()}
-        return self._asdict() | {"collectives": sent}
 
 
 def plan_config(data: Mapping[str, Any], length: int | None = None) -> PlanConfig:
