@@ -24,7 +24,7 @@ from headjax.heads.scoring import score_heads
 from headjax.heads.site import Sites, find_heads, without
 from headjax.plots import pruning_curves
 from headjax.report import numbers
-from headjax.report.page import Picture, Section, write_page
+from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.tables import Column, Table
 
 
@@ -87,7 +87,7 @@ def report_heads(
     ]
     facts = _facts(program.sites, curves, baseline)
     summary = f"{type(model).__name__}: {scores.examples:,} examples score its heads. Nothing was trained."
-    return write_page(out, TITLE, summary, sections, footer(seconds), facts)
+    return write_page(out, render_page(TITLE, summary, sections, footer(seconds), facts))
 
 
 def _facts(sites: Sites, curves: Mapping[str, Sequence[CurvePoint]], baseline: float) -> dict[str, str]:

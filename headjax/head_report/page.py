@@ -17,7 +17,7 @@ from headjax.heads.attended import ROLES
 from headjax.heads.head_id import Values
 from headjax.plots import pruning_curves, score_map
 from headjax.report import numbers
-from headjax.report.page import Picture, Section, write_page
+from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.tables import Column, Table
 from headjax.version import __version__
 
@@ -53,7 +53,7 @@ def write_report(study: HeadStudy, best: Answer, path: str | Path) -> Path:
                 0.0 if point is None else point.fraction
             )
     sections = (_pruning(study, best), _maps(study), _roles(study), _attention(study))
-    return write_page(path, TITLE, summary, sections, footer(study.seconds), facts)
+    return write_page(path, render_page(TITLE, summary, sections, footer(study.seconds), facts))
 
 
 def footer(seconds: float) -> str:

@@ -113,7 +113,12 @@ def _train(
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
         begins = checkpoints.latest is None
         with progress("making the first state" if begins else "restoring the checkpoint", 0, ""):
-            state, past = run.first_state(start) if begins else _restored(run, feed, checkpoints, workdir)
+            if begins:
+                state, past = run.first_state(start)
+            else:
+                state, position = checkpoints.restore(checkpoints.latest, trainer.abstract_state())
+                feed.go_to(position, workdir)
+                past = tuple(position["history"])
         first = int(state.step)
         with (
             stop_requests(seconds) as stop,
@@ -139,15 +144,6 @@ def _train(
             state, _ = checkpoints.restore(checkpoints.latest, trainer.abstract_state())
     with progress("saving the model", 0, ""):
         return _result(run, keeper, workdir, state, final)
-
-
-def _restored(
-    run: Training, feed: Feed, checkpoints: Checkpoints, workdir: Path
-) -> tuple[TrainState, tuple[Mapping[str, Any], ...]]:
-    """Return the newest checkpoint's state and history, and move the feed to its position."""
-    state, position = checkpoints.restore(checkpoints.latest, run.trainer.abstract_state())
-    feed.go_to(position, workdir)
-    return state, tuple(position["history"])
 
 
 @dataclasses.dataclass
