@@ -13,20 +13,17 @@ from typing import Any
 import numpy as np
 
 from headjax.heads.head_id import Values
-from headjax.report.curves import line_plot
+from headjax.report.curves import line_plot, pruning_curves
 from headjax.report.maps import attention_patterns, head_map
-from headjax.report.presets import learning_curves, pruning_curves, trade_off
 from headjax.report.style import Plot
 
 __all__ = [
     "Plot",
     "attention_patterns",
     "head_map",
-    "learning_curves",
     "line_plot",
     "pruning_curves",
     "score_map",
-    "trade_off",
 ]
 
 

@@ -106,17 +106,6 @@ def test_a_model_is_split_merged_copied_and_pickled_and_its_state_is_its_params(
     assert all(state[path] is array for path, array in flatten(model.params).items()), "no array is copied"
 
 
-def test_what_makes_models_makes_modules(tmp_path):
-    model, _ = decoder()
-    model.save(tmp_path / "model")
-    pruned = headjax.prune(model, [headjax.HeadId("decoder", 0, 1)])
-    made = [headjax.load(tmp_path / "model"), pruned, headjax.convert(model, "collaborative:shared_dim=8").model]
-    assert all(isinstance(each, nnx.Module) and isinstance(each, headjax.Model) for each in made)
-    assert pruned.decoder.layers_0_0.attention.query.shape == (1, tiny.WIDTH, 3, 4)
-    assert pruned.decoder.layers_1_1.attention.query.shape == (1, tiny.WIDTH, 4, 4)
-    assert type(made[-1].decoder.layers_0_1.attention) is headjax.CollaborativeAttention
-
-
 def test_an_optimizer_of_flax_trains_a_model_as_optax_trains_its_arrays():
     model, batch = decoder()
     rule = optax.adamw(1e-2, eps=1e-3)

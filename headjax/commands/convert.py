@@ -30,7 +30,7 @@ class Options(ExamplesOptions, WritingOptions):
 
     out: str = argument("OUT", "folder of the converted model", writes="new")
     to: str = option(
-        help="collaborative:shared_dim=384, grouped:kv_heads=4, latent:rank=256, fixed:head_dim=128, gated or deep",
+        help="collaborative:shared_dim=384, grouped:kv_heads=4, latent:rank=256, fixed:head_dim=128 or deep",
         metavar="TARGET",
     )
     format: DirectoryKind | None = option(None, DIRECTORY)  # `--to` of the other commands

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from headjax.commands.own_data import InferredTask
     from headjax.data.task import TaskData
     from headjax.evaluation.task import Task
-    from headjax.models.config import Batch
     from headjax.models.model import Model
     from headjax.training.config import TrainConfig
     from headjax.training.loop import TrainResult
@@ -57,7 +55,7 @@ class Options(WritingOptions, OwnFiles):
     evaluations: Listed = option(5, "points of the learning curve: evaluations at equal distances")
     keep: Literal["best", "last"] = option("best", "keep the weights of the best evaluation, or of the last step")
     seed: Count = option(0, "seed of the order of examples and of dropout")
-    max_time: Positive | None = option(None, f"{MAX_TIME}; not with --teacher", "MINUTES")
+    max_time: Positive | None = option(None, MAX_TIME, "MINUTES")
 
 
 def _shown_best(best: Mapping[str, Any]) -> str:
@@ -93,9 +91,6 @@ class Found(Run, Made):
 
 def run(options: Options, progress: Progress) -> Found:
     """Trains a model on your own files and writes it as a model directory; an interrupted run continues."""
-    if options.teacher and options.max_time is not None:
-        raise HeadjaxError("--max-time: not with --teacher; --steps ends a distillation")
-
     from headjax.commands.own_data import infer_task
     from headjax.evaluation.task import Evaluation, measure_of
     from headjax.hub.either import read_model
@@ -107,10 +102,7 @@ def run(options: Options, progress: Progress) -> Found:
     data = inferred.data.load(model.tokenizer)
     config = run_config(options, _start(options, model), inferred, len(data.train))
     try:
-        if options.teacher:
-            result, said = _distilled(options, model, data, config, progress)
-        else:
-            result, said = _trained(options, data, config, progress)
+        result, said = _trained(options, data, config, progress)
     except CheckpointError as error:
         raise HeadjaxError(f"{error} To start again, remove that folder.") from None
     workdir = workdir_of(options.out)
@@ -146,7 +138,7 @@ def _start(options: Options, model: Model) -> Path:
     from headjax.hub.either import kind_of_directory
 
     start = absolute(path_of(options.model).expanduser())
-    if options.teacher or kind_of_directory(start) == "headjax":
+    if kind_of_directory(start) == "headjax":
         return start
     copy = _copy(workdir_of(options.out))
     model.save(copy)
@@ -159,53 +151,20 @@ def _copy(workdir: Path) -> Path:
 
 def _trained(options: Options, data: TaskData, config: TrainConfig, progress: Progress) -> tuple[TrainResult, str]:
     """Train, write the model to OUT, and return the result with what is to be said of OUT."""
+    from headjax.hub.either import read_model
     from headjax.models.directory import LAYOUT
     from headjax.training.loop import train
 
     seconds = None if options.max_time is None else 60.0 * options.max_time
-    result = train(config, workdir_of(options.out), data=data, progress=progress, max_seconds=seconds)
+    teacher = read_model(options.teacher) if options.teacher else None
+    workdir = workdir_of(options.out)
+    result = train(config, workdir, data=data, teacher=teacher, progress=progress, max_seconds=seconds)
     said = ""
     if result.path is not None and options.kind() == "headjax":
         replace_directory(result.path, path_of(options.out), LAYOUT)
     elif result.path is not None:
         said = options.write(result.model, progress)
     return result, said
-
-
-def _distilled(
-    options: Options, model: Model, data: TaskData, config: TrainConfig, progress: Progress
-) -> tuple[TrainResult, str]:
-    """Train with the teacher's answers beside the labels, write the model to OUT, and return what `_trained` does."""
-    from headjax.evaluation.task import evaluate_task
-    from headjax.hub.either import read_model
-    from headjax.models.new_task import with_task
-    from headjax.training.checkpoints import Checkpoints
-    from headjax.training.distillation import Distillation, distill
-    from headjax.training.loop import TrainResult
-
-    teacher = read_model(options.teacher)
-    student = with_task(model, config.task) if config.task else model
-    task = _task(options, data)
-    settings = Distillation(steps=config.steps, optimizer=config.optimizer, seed=config.seed)
-    batches = task.train_batches(config.batch_size, seed=config.seed)
-    started, tokens = time.perf_counter(), 0
-
-    def counted() -> Iterator[Batch]:
-        nonlocal tokens
-        for batch in batches:
-            tokens += int(batch["attention_mask"].sum()) if "attention_mask" in batch else batch["input_ids"].size
-            yield batch
-
-    with (
-        Checkpoints(workdir_of(options.out), keep=1) as checkpoints,
-        progress("distilling", config.steps, "step") as bar,
-    ):
-        tuned = distill(student, teacher, counted(), settings, checkpoints=checkpoints, progress=bar).model
-    speed = tokens / (time.perf_counter() - started)
-    said = options.write(tuned, progress)
-    metrics = evaluate_task(tuned, task, batch_size=config.batch_size)
-    steps = config.steps
-    return TrainResult(tuned, path_of(options.out), steps, metrics, speed, finished=True, kept_step=steps), said
 
 
 def _task(options: Options, data: TaskData) -> Task:

@@ -53,7 +53,7 @@ class Found(Result):
             "hbm_bytes_per_device": Column("of", numbers.size),
             "flops_per_device": Column("FLOPs", numbers.flops),
         }
-        sent = [(kind, each["count"], each["bytes"]) for kind, each in sorted(self.collectives.items())]
+        sent = [(kind, each.count, each.bytes) for kind, each in sorted(self.collectives.items())]
         messages = (Column("Collective"), Column("Times", numbers.count), Column("Bytes", numbers.size))
         return [
             table_of(columns, [self], "One training step, per device"),
@@ -83,4 +83,4 @@ def run(options: Options, progress: Progress) -> Found:
     with progress("compiling", 1, "step") as bar:
         planned = plan(config, where)
         bar(1, {})
-    return Found(**planned.to_json())
+    return Found(**planned._asdict())

@@ -36,10 +36,9 @@ class Found(OnExamples):
     baseline: Mapping[str, float] = found("metrics with all heads")
     examples: int = found()
     metric: str = found("the headline")
-    best_heads: Sequence[Any] = found("one of each layer")
     ordered_by: str = found("what they were found by")
     scores: Mapping[str, Any] = found("by name and head")
-    effects: Mapping[str, Any] = found("`effect`, `p_value` and `test` by mode")
+    effects: Mapping[str, Any] = found("of every head removed alone: `effect`, `p_value` and `test`")
     ablated_examples: int = found()
     curves: Mapping[str, Any] = found("points by order")
     roles: Mapping[Any, Any] = found("by head")
@@ -56,7 +55,7 @@ def run(options: Options, progress: Progress) -> Found:
     """Prunes by gates, scores, ablates and shows the heads of a model; writes one HTML page."""
     from headjax.commands.examples import LENGTHS
     from headjax.head_report.answer import answer
-    from headjax.head_report.page import best_head_table, curve_table, write_report
+    from headjax.head_report.page import curve_table, write_report
     from headjax.head_report.study import ORDERS, StudyConfig, study_heads
 
     model, examples = open_model_and_examples(options)
@@ -75,23 +74,17 @@ def run(options: Options, progress: Progress) -> Found:
     names = shlex.quote(str(options.model)), shlex.quote(str(options.task))
     told = answer(study, *names, lambda models: milliseconds(models, progress))
     page = write_report(study, told, options.out)
-    described = examples.described()
-    best = best_head_table(study)
-    best = dataclasses.replace(best, notes=(*best.notes, *described["about"]))
+    described, effects, curves = examples.described(), study.effects, curve_table(study)
     return Found(
         baseline=study.baseline,
         examples=study.task.count(),
         metric=study.task.headline,
-        best_heads=study.best,
         ordered_by=study.ordered_by,
         scores=study.scores,
         effects={
-            mode: {
-                "effect": own.effects(),
-                "p_value": {head: comparison.p_value for head, comparison in own.comparisons.items()},
-                "test": own.test,
-            }
-            for mode, own in study.effects.items()
+            "effect": effects.effects(),
+            "p_value": {head: comparison.p_value for head, comparison in effects.comparisons.items()},
+            "test": effects.test,
         },
         ablated_examples=study.few.count(),
         curves=study.curves,
@@ -99,6 +92,6 @@ def run(options: Options, progress: Progress) -> Found:
         seconds=study.seconds,
         answer=told.text,
         report=str(page),
-        shown=[curve_table(study), best],
+        shown=[dataclasses.replace(curves, notes=(*curves.notes, *described["about"]))],
         **described,
     )

@@ -4,20 +4,17 @@ from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.deep import ToDeep
 from headjax.conversion.grouped import ToGrouped
 from headjax.conversion.latent import ToLatent
-from headjax.conversion.model import Conversion, convert
-from headjax.conversion.named import parse_target
-from headjax.conversion.per_head import ToFixed, ToGated
-from headjax.conversion.target import LayerError, Restructuring, Target
+from headjax.conversion.model import Conversion, convert, parse_target
+from headjax.conversion.per_head import ToFixed
+from headjax.conversion.target import LayerError, Target
 
 __all__ = [
     "Conversion",
     "LayerError",
-    "Restructuring",
     "Target",
     "ToCollaborative",
     "ToDeep",
     "ToFixed",
-    "ToGated",
     "ToGrouped",
     "ToLatent",
     "convert",

@@ -23,7 +23,7 @@ from headjax.conversion.target import (
     multi_head_of,
 )
 from headjax.core.blas import one_blas_thread
-from headjax.core.errors import ConfigError, require
+from headjax.core.errors import ConfigError
 from headjax.models.model import Model
 
 
@@ -33,8 +33,6 @@ class Captured(NamedTuple):
     query: np.ndarray  # [rank], W_Q of all heads side by side
     key: np.ndarray  # [rank], W_K of all heads side by side
     product: np.ndarray  # [rank], W_Q W_K^T, the sum over heads
-    query_by_head: np.ndarray  # [heads, head_dim]
-    key_by_head: np.ndarray  # [heads, head_dim]
     product_by_head: np.ndarray  # [heads, head_dim], W_Q^h W_K^hT
 
 
@@ -50,7 +48,6 @@ def captured_variance(
 
 def rank_for(captured: np.ndarray, share: float) -> np.ndarray:
     """Return the smallest rank that captures at least this share, along the last dimension."""
-    require(0.0 < share <= 1.0, "share", f"must be above 0 and at most 1, got {share}")
     return (np.asarray(captured) < share - 1e-6).sum(axis=-1) + 1
 
 
@@ -70,15 +67,12 @@ def _multi_head_sites(
 
 def _captured(products: Products) -> Captured:
     left, right = (factor.reshape(factor.shape[0], -1) for factor in products)
-    by_head = products.by_head()
     singular = functools.partial(jnp.linalg.svd, compute_uv=False)
     with jax.default_matmul_precision("highest"):
         values = [
             singular(left),
             singular(right),
             singular(jnp.linalg.qr(left)[1] @ jnp.linalg.qr(right)[1].T),
-            singular(by_head[0]),
-            singular(by_head[1]),
             head_svd(products)[1],
         ]
     return Captured(*(_cumulative(np.asarray(value, np.float64)) for value in values))

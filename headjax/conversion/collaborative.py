@@ -77,7 +77,7 @@ class ToCollaborative(Target):
         ]
 
     def _layer(self, site: Site, factors: CP) -> AttentionModule:
-        source = site.multi_head
+        source = site.attention
         exact = self.shared_dim == source.num_heads * source.head_dim
         approximation = None if exact else factors.products()
         content = _content_bias(site, approximation)
@@ -97,7 +97,7 @@ class ToCollaborative(Target):
             value_bias=source.projection_bias,
             output_bias=source.output_bias,
         )
-        return site.becoming(config, params)
+        return site.module.like(config, params)
 
 
 def same_shapes(sites: Sequence[Site]) -> list[list[int]]:
@@ -118,7 +118,7 @@ def _side_by_side(site: Site) -> CP:
 
 def scaled_query_key(site: Site) -> Products:
     """Return W_Q and W_K of a site, scaled so that logits still have to be divided by sqrt(head_dim)."""
-    return Products(site.params["query"] * carried_scale(site.multi_head), site.params["key"])
+    return Products(site.params["query"] * carried_scale(site.attention), site.params["key"])
 
 
 def carried_scale(attention: Kind) -> float:
@@ -148,10 +148,10 @@ def weighted(products: Products, weights: tuple[Root, Root] | None) -> Products:
 def _content_bias(site: Site, approximation: Products | None) -> jax.Array | None:
     """Return u_h = W_K^h b_Q^h + (T_h - T'_h)^T mean(x), the second term if calibrated; None where both vanish."""
     corrected = site.moments is not None and approximation is not None
-    if not corrected and not site.multi_head.projection_bias:
+    if not corrected and not site.attention.projection_bias:
         return None
     exact = scaled_query_key(site)
-    bias = bias_or_zeros(site, "query") * carried_scale(site.multi_head)
+    bias = bias_or_zeros(site, "query") * carried_scale(site.attention)
     content = jnp.einsum("mhd,hd->mh", exact.right, bias, precision="highest")
     if site.moments is not None and approximation is not None:
         mean = jnp.asarray(site.moments.query_mean, jnp.float32)

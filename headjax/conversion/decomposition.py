@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from headjax.conversion.products import Products, gram, join, project, qr_of_both, squared_norm
 from headjax.core.blas import one_blas_thread
-from headjax.core.errors import require
 from headjax.core.fields import Checked, NotNegative, Size
 
 
@@ -126,7 +125,6 @@ class Fit(NamedTuple):
 
     factors: CP
     errors: jax.Array  # [..., sweeps], ||T - T'|| / ||T|| after each, the last one repeated; below 1e-3 rounding
-    sweeps: jax.Array  # [...], number of sweeps taken
 
 
 class _State(NamedTuple):
@@ -200,7 +198,7 @@ def solve(products: Products, start: CP, solver: Solver) -> Fit:
         sweeps=jnp.zeros((), jnp.int32),
     )
     state = jax.lax.while_loop(unfinished, step, state)
-    return Fit(state.best, state.errors, state.sweeps)
+    return Fit(state.best, state.errors)
 
 
 def _against(new: CP, point: CP, best: CP) -> jax.Array:
@@ -211,7 +209,6 @@ def _against(new: CP, point: CP, best: CP) -> jax.Array:
 
 def decompose(products: Products, rank: int, solver: Solver = Solver()) -> Fit:
     """Approximate every layer's T_h = A_h B_h^T by the nearest P diag(m_h) S^T of the given rank, in float32."""
-    require(1 <= rank <= products.max_rank, "rank", f"must be from 1 to heads * dim = {products.max_rank}, got {rank}")
     with one_blas_thread():
         return jax.block_until_ready(fit_layers(products, rank, solver))
 
@@ -221,27 +218,13 @@ def fit_layers(products: Products, rank: int, solver: Solver) -> Fit:
     """Decompose every layer, see `decompose`; a jitted function, whose program tells its memory."""
 
     def one_layer(layer: Products) -> Fit:
-        # Best factors lie in the span of the heads' own, so only coordinates in it are searched; and a tensor of norm
-        # one makes damping and tolerance mean the same for every layer.
-        (left_basis, left), (right_basis, right) = _spans(layer)
-        norm = jnp.sqrt(jnp.maximum(squared_norm(Products(left, right)), jnp.finfo(left.dtype).tiny))
-        inner = Products(left / jnp.sqrt(norm), right / jnp.sqrt(norm))
+        # A tensor of norm one makes damping and tolerance mean the same for every layer.
+        norm = jnp.sqrt(jnp.maximum(squared_norm(layer), jnp.finfo(layer.left.dtype).tiny))
+        inner = Products(layer.left / jnp.sqrt(norm), layer.right / jnp.sqrt(norm))
         fit = solve(inner, concatenation(inner, rank), solver)
-        found = fit.factors
-        return fit._replace(factors=CP(left_basis @ found.left, found.mixing * norm, right_basis @ found.right))
+        return fit._replace(factors=fit.factors._replace(mixing=fit.factors.mixing * norm))
 
     layers = products.left.shape[0]
     with jax.default_matmul_precision("highest"):
         # One layer keeps a CPU busy and holds least memory; accelerators want all at once.
         return jax.lax.map(one_layer, products, batch_size=1 if jax.default_backend() == "cpu" else layers)
-
-
-def _spans(products: Products) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-    """Return an orthonormal basis `[rows, size]` of the columns of A and of B, and the factors in it."""
-    heads, dim = products.left.shape[1:]
-    if max(factor.shape[0] for factor in products) <= heads * dim:
-        left, right = ((jnp.eye(factor.shape[0], dtype=factor.dtype), factor) for factor in products)
-        return left, right
-    both = qr_of_both(*(factor.reshape(1, -1, heads * dim) for factor in products))
-    left, right = ((basis[0], inner[0].reshape(-1, heads, dim)) for basis, inner in both)
-    return left, right

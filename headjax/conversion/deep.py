@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from headjax.conversion.products import in_float32
-from headjax.conversion.target import LayerError, Restructuring, find_layers
+from headjax.conversion.target import LayerError, find_layers
 from headjax.core.errors import require
-from headjax.core.fields import Size
+from headjax.core.fields import Checked, Size
 from headjax.core.modules import arrays, bind, fresh
 from headjax.core.tensors import Params
 from headjax.heads.deepen import deepen, part_counts
@@ -28,7 +28,7 @@ EXAMPLES, LENGTH = 4, 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ToDeep(Restructuring):
+class ToDeep(Checked):
     """Split a layer of H heads into H / heads layers, attention and feed-forward together (Liu et al. 2021).
 
     The function changes; `headjax.heads.deepen` says how norms and biases are divided.
@@ -42,11 +42,13 @@ class ToDeep(Restructuring):
     heads: Size = 1
 
     def replaced(self, model: Model, stacks: Collection[str] | None, layers: Collection[int] | None) -> Model:
+        """Return the model with other layers; JAX can trace it."""
         return deepen(model, self.heads, _whole_layers(model, stacks, layers))
 
     def restructure(
         self, model: Model, stacks: Collection[str] | None, layers: Collection[int] | None, seed: int
     ) -> tuple[Model, tuple[LayerError, ...]]:
+        """Return the deeper model with its history, and the error of each layer that changed."""
         chosen = _whole_layers(model, stacks, layers)
         counts = part_counts(model.config, self.heads, chosen)
         deep = self.replaced(model, stacks, layers)

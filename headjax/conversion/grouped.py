@@ -29,8 +29,7 @@ from headjax.conversion.target import (
     multi_head_of,
     shared_fields,
 )
-from headjax.conversion.turned_keys import fit_turning, turning_losses
-from headjax.conversion.turning import turns, turns_whole
+from headjax.conversion.turning import fit_turning, turning_losses, turns, turns_whole
 from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.modules import declared
@@ -89,7 +88,7 @@ class ToGrouped(Target):
         return [self._layer(site, seed + i) for i, site in enumerate(sites)]
 
     def _layer(self, site: Site, seed: int) -> AttentionModule:
-        source = _source(site)
+        source = site.attention
         groups = self._groups(site, seed)
         order = [head for group in groups for head in group]
         # With a key and a value for every head there is nothing to pool.
@@ -104,7 +103,7 @@ class ToGrouped(Target):
         )
         params |= {name: site.params[name] for name in NORMS if name in site.params}
         weights = declared(config.module(params["query"].shape[0], params["key"].shape[0]))
-        return site.becoming(config, {name: params[name] for name in weights})
+        return site.module.like(config, {name: params[name] for name in weights})
 
     def _groups(self, site: Site, seed: int) -> Partition:
         heads = site.attention.num_heads
@@ -116,7 +115,7 @@ class ToGrouped(Target):
 def head_distances(site: Site, pooling: str) -> np.ndarray:
     """Return the cost `[heads, heads]` of sharing a key and a value: the error of the best, or the distance of both."""
     keys, values = (np.asarray(losses, np.float64) for losses in sharing_losses(site))
-    source = _source(site)
+    source = site.attention
     if _normalises(source):
         keys = _pair_distances(_seen(site, "key") / _sizes(site)[:, None, None])
     elif pooling == "fitted" and turns_whole(source):
@@ -130,7 +129,7 @@ def head_distances(site: Site, pooling: str) -> np.ndarray:
 
 
 def _fitted(site: Site, groups: Groups) -> Params:
-    source = _source(site)
+    source = site.attention
     values = fit_value_output(site, groups, source.values)
     if _normalises(source):
         weights, sizes = _weights(site), _sizes(site)[:, None]
@@ -172,11 +171,6 @@ def _pair_distances(matrices: jax.Array) -> np.ndarray:
     """Return ||X_i - X_j||^2, relative to the mean ||X||^2, `[heads, heads]`."""
     found = jax.lax.map(lambda one: jnp.square(one[None] - matrices).sum(axis=(1, 2)), matrices)
     return np.asarray(found / jnp.maximum(jnp.square(matrices).sum(axis=(1, 2)).mean(), 1e-30), np.float64)
-
-
-def _source(site: Site) -> Kind:
-    """Return the layer with a key and a value for every head."""
-    return site.attention if site.attention.of is GroupedAttention else site.multi_head
 
 
 def _normalises(attention: Kind) -> bool:

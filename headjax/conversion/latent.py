@@ -74,7 +74,7 @@ class ToLatent(Target):
         return [self._rebuilt(site) if must_rebuild(site.attention) else self._layer(site) for site in sites]
 
     def _layer(self, site: Site) -> AttentionModule:
-        source = site.multi_head
+        source = site.attention
         weights = None
         if self.by_logits:
             weights = gram(jnp.swapaxes(_read(site), 0, 1)), _written(site)
@@ -96,7 +96,7 @@ class ToLatent(Target):
         if biased:
             value_bias = bias_or_zeros(site, "value") + _lost_mean(site, "value", down, up_value)
             params |= {"query_bias": bias_or_zeros(site, "query"), "value_bias": value_bias}
-        return site.becoming(config, params)
+        return site.module.like(config, params)
 
     def _rebuilt(self, site: Site) -> AttentionModule:
         """Return the layer as `CompressedAttention`, with the formulation that it has inside."""
@@ -118,7 +118,7 @@ class ToLatent(Target):
             for name, rebuilt in (("key", up_key), ("value", up_value)):
                 inner[f"{name}_bias"] = bias_or_zeros(site, name) + _lost_mean(site, name, down, rebuilt)
         config = Kind(CompressedAttention, inner=source.replace(projection_bias=biased), rank=self.rank)
-        return site.becoming(config, {"latent": down, "inner": inner})
+        return site.module.like(config, {"latent": down, "inner": inner})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

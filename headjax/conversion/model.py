@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from headjax.conversion.calibration import Calibration, Moments, calibrate
-from headjax.conversion.collaborative import roots, weighted
-from headjax.conversion.named import describe, parse_target
+from headjax.conversion.collaborative import ToCollaborative, roots, weighted
+from headjax.conversion.deep import ToDeep
+from headjax.conversion.grouped import ToGrouped
+from headjax.conversion.latent import ToLatent
+from headjax.conversion.per_head import ToFixed
 from headjax.conversion.products import Products, query_key, relative_distance, value_output
 from headjax.conversion.target import (
     HeadLayer,
     LayerError,
-    Restructuring,
     Site,
     Target,
     find_layers,
@@ -24,7 +28,10 @@ from headjax.conversion.target import (
 )
 from headjax.core import history
 from headjax.core.blas import one_blas_thread
+from headjax.core.configuration import read_literal
+from headjax.core.described import groups_in
 from headjax.core.errors import ConfigError
+from headjax.core.fields import check_value, unknown_name
 from headjax.heads.agreement import agreements
 from headjax.heads.reconstruction import by_walk
 from headjax.heads.surgery import LayerModule, config_after, map_attention
@@ -50,7 +57,7 @@ class Conversion(NamedTuple):
 @on_automatic_axes
 def convert(
     model: Model,
-    to: Target | Restructuring | str | Mapping[HeadLayer, Target | str],
+    to: Target | ToDeep | str | Mapping[HeadLayer, Target | str],
     *,
     batches: Iterable[Batch] | Mapping[HeadLayer, Moments] | Calibration | None = None,
     plain: bool = False,
@@ -63,15 +70,15 @@ def convert(
 
     Layers without heads stay. Gated layers are converted inside their gates. Grouped layers start from one key and
     value per head. Heads keep their numbers, so that conversions and pruning compose in either order. Layers that share
-    their parameters change together. The conversion is added to the history. A restructuring (`deep`) replaces layers,
-    and with them the function; it needs no calibration.
+    their parameters change together. The conversion is added to the history. `deep` replaces layers, and with them the
+    function; it needs no calibration.
 
         >>> found = headjax.convert(headjax.demo_model(), "grouped:kv_heads=2", layers=[0])
         >>> [attention.kv_heads for attention in found.model.config.attentions()["decoder"]]
         [2, 8, 8, 8]
     """
     to = parse_target(to) if isinstance(to, str) else to
-    if isinstance(to, Restructuring):
+    if isinstance(to, ToDeep):
         return Conversion(*to.restructure(model, stacks, layers, seed))
     targets = _targets(model, to, stacks, layers)
     if batches is None or isinstance(batches, Mapping):
@@ -103,7 +110,7 @@ def planned(
     target = parse_target(to)
 
     def change(model: Model) -> Model:
-        if isinstance(target, Restructuring):
+        if isinstance(target, ToDeep):
             return target.replaced(model, stacks, layers)
         targets = _targets(model, target.planned(), stacks, layers)
 
@@ -146,10 +153,7 @@ def _build(
     sites = {place: Site(targets[place].start(module), moments.get(place)) for place, module in layers}
     with one_blas_thread():
         converted = _converted(sites, targets, seed, plain)
-        errors = tuple(
-            _error(place, site, converted[place]) if targets[place].of_multi_head else LayerError(*place, 0.0, 0.0)
-            for place, site in sites.items()
-        )
+        errors = tuple(_error(place, site, converted[place]) for place, site in sites.items())
         jax.block_until_ready([layer.params for layer in converted.values()])
 
     def put(found: LayerModule) -> AttentionModule:
@@ -165,7 +169,7 @@ def convert_layer(
 ) -> AttentionModule:
     """Return one layer as another formulation, converted for inputs of these moments, or from its weights alone."""
     target = parse_target(to) if isinstance(to, str) else to
-    if isinstance(target, Restructuring):
+    if isinstance(target, ToDeep):
         raise ConfigError(f"{target.name}: replaces the layers of a model; convert every layer to it")
     target.check(target.source(module.kind), module.width, module.memory_width)
     with one_blas_thread():
@@ -187,7 +191,7 @@ def _targets(
         if asked is None:
             continue
         target = parse_target(asked) if isinstance(asked, str) else asked
-        if isinstance(target, Restructuring):
+        if isinstance(target, ToDeep):
             raise ConfigError(f"{place[0]}/{place[1]}: {target.name} replaces layers; convert to it alone")
         try:
             target.check(target.source(attention), width, width)
@@ -217,7 +221,7 @@ def _put_back(module: AttentionModule, converted: AttentionModule) -> AttentionM
     """Return the converted layer in the original's type, inside its gates if it has some."""
     dtype = jax.tree.leaves(module)[0].dtype
     new = jax.tree.map(lambda array: array.astype(dtype), converted)
-    if not isinstance(module, GatedAttention) or isinstance(converted, GatedAttention):
+    if not isinstance(module, GatedAttention):
         return new
     order = jnp.asarray([module.ids.index(head) for head in converted.ids])
     gate, bias = jnp.take(module.gate[...], order, axis=1), jnp.take(module.gate_bias[...], order, axis=0)
@@ -239,3 +243,44 @@ def _error(place: HeadLayer, site: Site, converted: AttentionModule) -> LayerErr
 def _reordered(products: Products, order: list[int]) -> Products:
     index = np.asarray(order)
     return Products(products.left[:, index], products.right[:, index])
+
+
+TARGETS: dict[str, type[Target | ToDeep]] = {
+    target.name: target for target in (ToCollaborative, ToDeep, ToFixed, ToGrouped, ToLatent)
+}
+"""Conversions by name."""
+
+
+def parse_target(text: str) -> Target | ToDeep:
+    """Return the conversion that `name` or `name:option=value,...` names."""
+    name, _, options = text.partition(":")
+    if name not in TARGETS:
+        raise ConfigError(f"to: {unknown_name('formulation', name, TARGETS)}")
+    fields = _options(TARGETS[name])
+    hints = typing.get_type_hints(TARGETS[name], include_extras=True)
+    values: dict[str, Any] = {}
+    for part in options.split(",") if options else ():
+        option, equals, value = part.partition("=")
+        if option not in fields:
+            raise ConfigError(f"to: {name}: {unknown_name('option', option, fields)}")
+        if not equals or option in values:
+            raise ConfigError(f"to: {name}: {option}: expected once, as {option}=VALUE")
+        values[option] = read_literal(value)
+        check_value(hints[option], f"to: {name}: {option}", values[option])
+    for option, field in fields.items():
+        if field.default is dataclasses.MISSING and option not in values:
+            raise ConfigError(f"to: {name}: {option}: missing; write {name}:{option}=VALUE")
+    return TARGETS[name](**values)
+
+
+def describe(target: Target) -> str:
+    """Return the text that `parse_target` reads, with every option that text can hold."""
+    values = {name: getattr(target, name) for name in _options(type(target))}
+    options = [f"{name}={value}" for name, value in values.items() if value is not None]
+    return f"{target.name}:{','.join(options)}" if options else target.name
+
+
+def _options(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
+    """Return the fields that text can set: those that hold no group of fields."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: field for field in dataclasses.fields(cls) if not groups_in(hints[field.name])}

@@ -1,4 +1,4 @@
-"""Convert head by head: to another size of heads, or into a gate around each head's output."""
+"""Convert head by head, to another size of heads."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 
 from headjax.conversion.sharing import fit_query_key, fit_value_output
 from headjax.conversion.target import Site, Target, multi_head_of
-from headjax.conversion.turned_keys import keep_frequencies
-from headjax.conversion.turning import turns, turns_whole
+from headjax.conversion.turning import keep_frequencies, turns, turns_whole
 from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.limits import check_memory
 from headjax.core.modules import declared
-from headjax.core.tensors import Constant, Params, flatten, nested
+from headjax.core.tensors import Params, flatten, nested
 from headjax.mesh.memory import memory_of
-from headjax.nn import GatedAttention, Kind, NoHeadsAttention
+from headjax.nn import Kind
 from headjax.nn.module import AttentionModule
 
 _FLOAT32 = 4
@@ -66,7 +64,7 @@ class ToFixed(Target):
         return [self._layer(site) for site in sites]
 
     def _layer(self, site: Site) -> AttentionModule:
-        source = site.multi_head
+        source = site.attention
         rotary = source.rotary
         if rotary is not None and rotary.dim is None:
             # Appended dimensions must neither turn nor change the rates of the others.
@@ -95,7 +93,7 @@ class ToFixed(Target):
         weights = flatten(declared(config.module(params["query"].shape[0], params["key"].shape[0])))
         held = flatten(padded)
         made = {path: held[path] if path in held else jnp.zeros(one.shape) for path, one in weights.items()}
-        return site.becoming(config, nested(made))
+        return site.module.like(config, nested(made))
 
 
 def _padded(params: Params, head_dim: int, value_dim: int) -> Params:
@@ -110,40 +108,3 @@ def _padded(params: Params, head_dim: int, value_dim: int) -> Params:
             missing = sizes[name.removesuffix("_bias")] - array.shape[-1]
             padded[name] = jnp.pad(array, (*((0, 0),) * (array.ndim - 1), (0, missing)))
     return padded
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ToGated(Target):
-    """Every head gets a gate sigma(x w_h + b), which training can then learn (Qiu et al. 2025).
-
-    w is zero, so every gate is sigma(b) for all inputs, and W_O is divided by sigma(b): the function stays the same.
-    The default b is small enough for the gate's gradient not to vanish.
-
-    Attributes:
-        bias: b; gates start at sigma(b) = 0.982 and can open up to 1 or close down to 0.
-    """
-
-    name: ClassVar[str] = "gated"
-    of_multi_head: ClassVar[bool] = False
-
-    bias: float = 4.0
-
-    def check(self, attention: Kind, width: int, memory_width: int) -> None:
-        require(attention.of is not GatedAttention, "attention", "is gated already")
-
-    def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
-        return [self._layer(site) for site in sites]
-
-    def _layer(self, site: Site) -> AttentionModule:
-        if site.attention.of is NoHeadsAttention:
-            return site.module
-        heads, params = site.attention.num_heads, site.params
-        output = params["output"] | {"kernel": params["output"]["kernel"] / jax.nn.sigmoid(self.bias)}
-        return site.becoming(
-            Kind(GatedAttention, inner=site.attention, bias_init=Constant(self.bias)),
-            {
-                "inner": params | {"output": output},
-                "gate": jnp.zeros((site.module.width, heads)),
-                "gate_bias": jnp.full((heads,), self.bias),
-            },
-        )

@@ -29,23 +29,9 @@ class Products(NamedTuple):
     left: jax.Array  # A [..., rows, heads, dim]
     right: jax.Array  # B [..., columns, heads, dim]
 
-    @property
-    def num_heads(self) -> int:
-        """Number of slices."""
-        return self.left.shape[-2]
-
-    @property
-    def max_rank(self) -> int:
-        """Rank at which the factors themselves, side by side, are an exact decomposition: heads * dim."""
-        return self.num_heads * self.left.shape[-1]
-
     def by_head(self) -> tuple[jax.Array, jax.Array]:
         """Return A and B as `[..., heads, rows, dim]` and `[..., heads, columns, dim]`."""
         return jnp.swapaxes(self.left, -3, -2), jnp.swapaxes(self.right, -3, -2)
-
-    def matrix(self, head: int) -> jax.Array:
-        """Return one slice T_h `[..., rows, columns]`."""
-        return self.left[..., head, :] @ jnp.swapaxes(self.right[..., head, :], -1, -2)
 
 
 def squared_norm(products: Products) -> jax.Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -149,26 +148,17 @@ def best_partition(distances: np.ndarray, groups: int, *, seed: int = 0, restart
 
 
 def _exchange(distances: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    labels = labels.copy()
+    """Return the groups after exchanges of two heads, the best one first, while the sum of distances falls."""
+    labels, heads = labels.copy(), np.arange(len(labels))
+    least = 1e-9 * max(float(np.abs(distances).max()), 1e-30)
     while True:
-        gains = {
-            pair: _gain(distances, labels, *pair)
-            for pair in itertools.combinations(range(len(labels)), 2)
-            if labels[pair[0]] != labels[pair[1]]
-        }
-        if not gains:
+        near = distances @ (labels[:, None] == np.arange(labels.max() + 1))  # [head, group]
+        moved = near[heads, labels][:, None] - near[:, labels]  # [i, j], by how much i costs less in j's group
+        # The sums count i with itself and with j, but an exchange does not change the distance of i and j.
+        own = np.diagonal(distances)
+        gains = moved + moved.T + 2.0 * distances - own[:, None] - own[None, :]
+        gains[labels[:, None] == labels[None, :]] = -np.inf
+        i, j = np.unravel_index(np.argmax(gains), gains.shape)
+        if gains[i, j] <= least:
             return labels
-        pair, gain = max(gains.items(), key=lambda item: item[1])
-        if gain <= 1e-9 * max(float(np.abs(distances).max()), 1e-30):
-            return labels
-        i, j = pair
-        labels[i], labels[j] = labels[j], labels[i]
-
-
-def _gain(distances: np.ndarray, labels: np.ndarray, i: int, j: int) -> float:
-    """Return by how much the sum falls when heads i and j change places."""
-    of_i, of_j = labels == labels[i], labels == labels[j]
-    now = distances[i, of_i].sum() + distances[j, of_j].sum()
-    then = distances[i, of_j].sum() + distances[j, of_i].sum()
-    # The sums count i with itself and i with j, but an exchange does not change the distance of i and j.
-    return float(now - then + 2.0 * distances[i, j] - distances[i, i] - distances[j, j])
+        labels[[i, j]] = labels[[j, i]]

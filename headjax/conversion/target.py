@@ -22,7 +22,7 @@ from headjax.nn.module import AttentionModule
 
 
 class LayerError(NamedTuple):
-    """Distance of a converted layer from the original; 0 for conversions that keep the function (gates)."""
+    """Distance of a converted layer from the original."""
 
     stack: str
     layer: int
@@ -37,7 +37,7 @@ class LayerError(NamedTuple):
 class Site(NamedTuple):
     """One layer to convert, with weights in float32."""
 
-    module: Any  # written as multi-head attention where the conversion asks for that
+    module: Any  # in the form that the conversion starts from
     moments: Moments | None = None  # None without calibration batches
 
     @property
@@ -50,24 +50,11 @@ class Site(NamedTuple):
         """The layer's arrays as a nested dict."""
         return self.module.params
 
-    def becoming(self, attention: Kind, params: Params) -> AttentionModule:
-        """Return a layer of another formulation, with these arrays, in the place of this one."""
-        return self.module.like(attention, params)
-
-    @property
-    def multi_head(self) -> Kind:
-        """The formulation as multi-head attention, for conversions that start from that."""
-        if self.attention.of is not MultiHeadAttention:
-            raise TypeError(f"expected multi-head attention, got {kind_of(self.attention)}")
-        return self.attention
-
 
 class Target(Checked, abc.ABC):
     """Base of the conversions: frozen dataclasses whose fields `--to name:field=value,...` sets."""
 
     name: ClassVar[str]
-    of_multi_head: ClassVar[bool] = True
-    """Whether it starts from multi-head attention: others are refused or, where that is exact, written as that."""
 
     @abc.abstractmethod
     def check(self, attention: Kind, width: int, memory_width: int) -> None:
@@ -82,13 +69,12 @@ class Target(Checked, abc.ABC):
         return self
 
     def source(self, attention: Kind) -> Kind:
-        """Return the formulation that the conversion starts from: the one inside of gates, where it leaves them on."""
-        return attention.inner if self.of_multi_head and attention.of is GatedAttention else attention
+        """Return the formulation that the conversion starts from, out of its gates."""
+        return attention.inner if attention.of is GatedAttention else attention
 
     def start(self, module: AttentionModule) -> AttentionModule:
         """Return a layer with float32 weights in the form that the conversion starts from, out of its gates."""
-        module = in_float32(module)
-        return self.prepare(inside_gates(module)) if self.of_multi_head else module
+        return self.prepare(inside_gates(in_float32(module)))
 
     def prepare(self, module: AttentionModule) -> AttentionModule:
         """Return a layer of the formulation `source` in the form that the conversion starts from."""
@@ -97,22 +83,6 @@ class Target(Checked, abc.ABC):
     @abc.abstractmethod
     def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
         """Return the layers in their new formulations, with weights in float32, in order."""
-
-
-class Restructuring(Checked, abc.ABC):
-    """Base of the conversions that replace layers by others: frozen dataclasses like `Target`s."""
-
-    name: ClassVar[str]
-
-    @abc.abstractmethod
-    def replaced(self, model: Model, stacks: Collection[str] | None, layers: Collection[int] | None) -> Model:
-        """Return the model with other layers; JAX can trace it."""
-
-    @abc.abstractmethod
-    def restructure(
-        self, model: Model, stacks: Collection[str] | None, layers: Collection[int] | None, seed: int
-    ) -> tuple[Model, tuple[LayerError, ...]]:
-        """Return the restructured model with its history, and the error of each layer that changed."""
 
 
 def as_multi_head(module: AttentionModule) -> AttentionModule:

@@ -15,8 +15,7 @@ from headjax.models.config import Batch, Output
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import TokenClassification
 
-PREFIXES = ("O", "B", "I", "E", "S")
-"""Parts of an entity: outside, beginning, inside, end, and an entity of one word."""
+PREFIXES = ("O", "B", "I", "E", "S")  # outside, beginning, inside, end, and an entity of one word
 
 
 class Tags(NamedTuple):

@@ -119,9 +119,9 @@ class Measure(abc.ABC):
         """Return a text that is equal for examples that must stay together; None compares their inputs."""
         return None
 
-    def values(self, outcomes: Outcomes) -> np.ndarray | None:
-        """Return numbers `[examples]` whose mean is the headline, for the kinds `binary` and `graded`; else None."""
-        return None
+    def values(self, outcomes: Outcomes) -> np.ndarray:
+        """Return numbers `[examples]` whose mean is the headline, of the kinds `binary` and `graded`."""
+        raise NotImplementedError(self.kind)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,11 +166,7 @@ CLASSIFICATION_METRICS: Mapping[str, Metric] = {
 }
 """Metrics of predicted and right classes; `f1` is that of class 1 unless a measure names another class."""
 
-REGRESSION_METRICS: Mapping[str, Metric] = {
-    "spearman": formulas.spearman,
-    "pearson": formulas.pearson,
-}
-"""Metrics of predicted and right numbers."""
+REGRESSION_METRICS: Mapping[str, Metric] = {"spearman": formulas.spearman, "pearson": formulas.pearson}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,9 +200,7 @@ class Classes(Measure):
             found["top5_accuracy"] = formulas.top_k_accuracy(outcomes["rank"], 5)
         return found
 
-    def values(self, outcomes: Outcomes) -> np.ndarray | None:
-        if self.kind != "binary":
-            return None
+    def values(self, outcomes: Outcomes) -> np.ndarray:
         return (outcomes["prediction"] == outcomes["label"]).astype(np.float64)
 
 

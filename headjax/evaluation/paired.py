@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headjax.core.class_names import IGNORED
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, Update, silent
 from headjax.evaluation.measures import Classes, Measure, Numbers, Outcomes
 from headjax.evaluation.spans import Spans, normalize_answer
@@ -84,29 +84,17 @@ def _agreement(
         return float(np.abs(a - b).mean()), "mean absolute difference of predictions"
     if not _same_inputs(models):
         return None, "none: the models have different tokenizers"
-    divergence, tokens = _divergence(models, tasks, limit, size)
-    among = f" among the {tokens:,} tokens that both have" if tokens else ""
-    return divergence, f"mean KL(A, B) of the predicted tokens{among}, nats"
-
-
-def _divergence(
-    models: tuple[Model, Model], tasks: tuple[Task, Task], limit: int, batch_size: int
-) -> tuple[float, int]:
-    """Return the mean over positions of sum_v p_A(v) (log p_A(v) - log p_B(v)), in nats.
-
-    A vocabulary may be filled up with tokens that the tokenizer does not have: v goes over the tokens that both models
-    have, whose number is returned, too, where the models differ; else 0.
-    """
+    # A vocabulary may be filled up with tokens that the tokenizer does not have.
     fitted = [task.fit(model) for model, task in zip(models, tasks, strict=True)]
-    total, count, tokens = 0.0, 0.0, 0
-    for batch in tasks[0].batches(batch_size, limit=limit):
+    total, count, sizes = 0.0, 0.0, [0]
+    for batch in tasks[0].batches(size, limit=limit):
         logits = [model(device_batch(model.config, batch)).require_logits() for model in fitted]
-        sizes = [array.shape[-1] for array in logits]
-        tokens = min(sizes) if sizes[0] != sizes[1] else 0
-        each = np.asarray(divergence(*(array[..., : min(sizes)] for array in logits)))
+        sizes = sorted({array.shape[-1] for array in logits})
+        each = np.asarray(divergence(*(array[..., : sizes[0]] for array in logits)))
         present = np.asarray(batch["labels"]) != IGNORED if "labels" in batch else np.ones(each.shape, bool)
         total, count = total + float(each[present].sum()), count + float(present.sum())
-    return total / max(count, 1.0), tokens
+    among = f" among the {sizes[0]:,} tokens that both have" if len(sizes) > 1 else ""
+    return total / max(count, 1.0), f"mean KL(A, B) of the predicted tokens{among}, nats"
 
 
 class HeadEffects(NamedTuple):
@@ -148,15 +136,15 @@ def _outcomes(ablation: Ablation, values: Mapping[str, np.ndarray]) -> dict[str,
 def paired_test(own: Outcomes, measure: Measure, resamples: int) -> tuple[str, Callable[[Outcomes], Comparison]]:
     """Return the name of the paired test that suits the measure's kind, and the test of other outcomes."""
     if measure.kind == "binary":
-        right = _values(measure, own)
-        return "McNemar's exact test", lambda changed: mcnemar(right, _values(measure, changed))
+        right = measure.values(own)
+        return "McNemar's exact test", lambda changed: mcnemar(right, measure.values(changed))
     if measure.kind == "sum":
         targets = own["targets"]
         return "paired t-test on losses", lambda changed: t_test(own["loss"] / targets, changed["loss"] / targets)
     bootstrap = f"paired bootstrap, {resamples} resamples"
     if measure.kind == "graded":
-        graded = _values(measure, own)
-        return bootstrap, lambda changed: paired_bootstrap(graded, _values(measure, changed), resamples=resamples)
+        graded = measure.values(own)
+        return bootstrap, lambda changed: paired_bootstrap(graded, measure.values(changed), resamples=resamples)
     names = sorted(own)
 
     def stacked(outcomes: Outcomes) -> np.ndarray:
@@ -167,10 +155,3 @@ def paired_test(own: Outcomes, measure: Measure, resamples: int) -> tuple[str, C
 
     base = stacked(own)
     return bootstrap, lambda changed: paired_bootstrap(base, stacked(changed), metric, resamples=resamples)
-
-
-def _values(measure: Measure, outcomes: Outcomes) -> np.ndarray:
-    values = measure.values(outcomes)
-    if values is None:
-        raise DataError(f"{measure.headline}: a measure of kind {measure.kind} must give a value of every example")
-    return np.asarray(values)

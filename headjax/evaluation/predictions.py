@@ -40,8 +40,6 @@ from headjax.models.tasks.classification import Classification, DistilledClassif
 from headjax.models.tasks.similarity import similarity
 
 Prediction = dict[str, Any]
-"""A prediction by field, see `predict`."""
-
 
 SHOWN_ROWS = 10
 """Greatest number of examples without text that a warning lists."""
@@ -72,10 +70,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 
 
 def read_inputs(spec: str) -> Inputs | None:
-    """Return the texts of a task or file; None for a task whose examples are images.
-
-    `spec` is what `headjax.load_task` takes. Labels of a table may be missing; a text file has an example on each line.
-    """
+    """Return the texts of a task or file, whose labels may be missing; None for a task whose examples are images."""
     named, path = named_task(spec, by_labels=False)
     if isinstance(named.form, ImageForm):
         return None
@@ -150,9 +145,8 @@ def predict(
     * of any other model the `embedding`, pooled as the model's task says (`SentenceSimilarity`), else the mean of the
       last layer's hidden states over the text's tokens (special tokens included); for pairs the `similarity` of both.
 
-    `length` is the greatest number of tokens of an example; 0 is that of `headjax.load_task`. `prompt` is the name of
-    the prompt before sentences that are embedded, empty for none; None is the model's usual one, or in retrieval those
-    of queries and documents. `progress` is called after batches with their number.
+    `prompt` is the name of the prompt before sentences that are embedded, empty for none; None is the model's usual
+    one, or in retrieval those of queries and documents.
     """
     config, output = model.config, getattr(model.config, "task", None)
     request = Request(model, length)

@@ -18,23 +18,16 @@ from headjax.data.examples import subset
 from headjax.data.stream import LABELS
 from headjax.evaluation.task import Task
 
-SELECTED = 1024
-"""Default number of selection examples that commands draw."""
-
 SEED = 0
 """Seed of the order in which training examples are drawn, and of the hash that divides a single split."""
 
 SPLITS = ("train", "validation")
-"""Splits that `split_task` takes by name."""
-
 HALVES = ("selection half", "evaluation half")
-"""Names of the halves of a single split."""
 
 RULE = (
     "one split: its examples are sorted by a hash of their inputs (seed 0), equal ones together; heads are chosen on "
     "the first half, metrics are taken on the other"
 )
-"""The division of a single split, in words."""
 
 
 class Parts(NamedTuple):
@@ -86,10 +79,7 @@ def split_task(task: Task, select: str | Task = "train", *, train: Task | None =
 
 
 def selection_of(task: Task) -> Task:
-    """Return the task whose `batches` give its training examples, or all of a single split, in a random order.
-
-    The order is that of `SEED`; `Task.sample` of the result draws others.
-    """
+    """Return the task whose `batches` give its training examples, or all of a single split, in a random order."""
     rows = task.data.train
     split, measure = "train", task.measure
     if not len(rows):
@@ -102,10 +92,7 @@ def selection_of(task: Task) -> Task:
 
 
 def describe(task: Task, limit: int = 0) -> dict[str, Any]:
-    """Return the description of examples in a command's JSON.
-
-    It has `task`, `split`, `examples`, the `form` as which a path was read, and `rule` of a half.
-    """
+    """Return the description of examples in a command's JSON."""
     described: dict[str, Any] = {"task": task.name, "split": task.split, "examples": task.count(limit)}
     form = {"form": task.data.info["form"]} if "form" in task.data.info else {}
     return described | form | ({"rule": RULE} if task.split in HALVES else {})

@@ -16,8 +16,7 @@ from headjax.models.config import Batch, Output
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import MultiLabel
 
-CUT = 10
-"""Number of candidates of a ranking that count."""
+CUT = 10  # candidates of a ranking that count
 
 
 @dataclasses.dataclass(frozen=True)

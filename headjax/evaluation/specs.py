@@ -24,11 +24,7 @@ from headjax.models.tasks import MultiLabel, Regression, SentenceSimilarity
 from headjax.models.tasks.classification import names_or_numbers
 from headjax.tokenizers.tokenizer import Tokenizer
 
-LENGTH = 512
-"""Default greatest number of tokens of an example; models with fewer positions take as many as they have."""
-
-SQUAD_LENGTH = 384
-"""Default number of tokens of a window of SQuAD."""
+LENGTH, SQUAD_LENGTH = 512, 384  # tokens of an example, and of a window of SQuAD, where none are asked for
 
 
 class Request(NamedTuple):

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     import grain
 
 BATCH_SIZE = 16
-"""Number of examples of a batch if none is asked for."""
 
 MEASURES: Mapping[str, Callable[..., Measure]] = {
     "classes": Classes,
@@ -60,7 +59,6 @@ MEASURES: Mapping[str, Callable[..., Measure]] = {
     "similarities": Similarities,
     "spans": Spans,
 }
-"""Measures by the names in `headjax.data.task.MeasureSpec`."""
 
 
 def measure_of(data: TaskData) -> Measure | None:
@@ -112,47 +110,18 @@ class Task:
         return self.measure.higher_is_better
 
     def fit(self, model: Model) -> Model:
-        """Return the model with an output for the task, see `Measure.fit`.
-
-        Raises:
-            HeadjaxError: the model's output is for another task.
-        """
+        """Return the model with an output for the task; one for another task is a `HeadjaxError`."""
         return model.replace(config=self.measure.fit(model.config))
 
     def batches(
         self, batch_size: int = BATCH_SIZE, *, limit: int = 0, buckets: Sequence[int] = ()
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the examples to evaluate on, see `evaluation_batches`.
+        """Yield batches of the first `limit` examples to evaluate on; 0 is all.
 
-        Args:
-            batch_size: number of examples of a batch.
-            limit: number of examples, from the start; 0 is all.
-            buckets: lengths into which examples are sorted, so that short ones are padded less. One compilation each;
-                the order of the examples is then by bucket.
-
-        Raises:
-            ConfigError: a batch size below one or a negative limit.
+        `buckets` are lengths into which examples are sorted, so that short ones are padded less. One compilation each;
+        the order of the examples is then by bucket. A batch size below one or a negative limit is a `ConfigError`.
         """
         return evaluation_batches(self._first(limit), batch_size, buckets)
-
-    def first_batches(
-        self, number: int, batch_size: int = BATCH_SIZE, *, buckets: Sequence[int] = ()
-    ) -> list[dict[str, np.ndarray]]:
-        """Return the first batches, without rows of padding unless the task has fewer examples than one batch.
-
-        Args:
-            number: greatest number of batches; 0 for none.
-            batch_size: number of examples of a batch.
-            buckets: see `batches`.
-        """
-        limit = self.count_full(number, batch_size)
-        return list(self.batches(batch_size, limit=limit, buckets=buckets)) if limit else []
-
-    def count_full(self, number: int, batch_size: int = BATCH_SIZE) -> int:
-        """Return the number of examples in the batches that `first_batches` gives."""
-        require(batch_size >= 1, "batch_size", f"must be at least 1, got {batch_size}")
-        full = min(number * batch_size, self.count())
-        return full - full % batch_size if full > batch_size else full
 
     def count_batches(self, batch_size: int = BATCH_SIZE, *, limit: int = 0, buckets: Sequence[int] = ()) -> int:
         """Return the number of batches that `batches` gives."""
@@ -166,17 +135,9 @@ class Task:
     def sample(
         self, count: int, batch_size: int = BATCH_SIZE, *, seed: int = 0, buckets: Sequence[int] = ()
     ) -> list[dict[str, np.ndarray]]:
-        """Return batches of training examples drawn without replacement, to score heads or to calibrate on.
+        """Return batches of `count` training examples (all if there are no more) drawn without replacement by a seed.
 
-        Args:
-            count: number of examples to draw; all if there are no more.
-            batch_size: number of examples of a batch.
-            seed: seed of the draw.
-            buckets: see `batches`.
-
-        Raises:
-            ConfigError: a count or batch size below one.
-            DataError: the task has no examples to train on.
+        Heads are scored and conversions calibrated on them. A task without training examples is a `DataError`.
         """
         require(count >= 1, "count", f"must be at least 1, got {count}")
         source = self._train()
@@ -186,16 +147,7 @@ class Task:
     def train_batches(
         self, batch_size: int = BATCH_SIZE, *, seed: int = 0, buckets: Sequence[int] = ()
     ) -> grain.DatasetIterator:
-        """Return endless training batches, see `train_iterator`.
-
-        Args:
-            batch_size: number of examples of a batch.
-            seed: seed of the order.
-            buckets: lengths to which batches are padded, see `Padded`.
-
-        Raises:
-            DataError: the task has no examples to train on.
-        """
+        """Return endless training batches in the order of a seed, padded to `buckets`; see `train_iterator`."""
         source = self._train()
         if buckets and isinstance(source, Padded):
             source = dataclasses.replace(source, bounds=tuple(buckets))

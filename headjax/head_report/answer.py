@@ -21,12 +21,8 @@ POINT = 0.01
 RELATIVE = 0.05
 """Loss that counts as none for other metrics, as a share of the baseline."""
 
-
-Milliseconds = Mapping[str, float | None]
-"""Of a forward pass, by the number of examples."""
-
+Milliseconds = Mapping[str, float | None]  # of a forward pass, by the number of examples
 Timer = Callable[[Sequence[Model]], tuple[Milliseconds, ...]]
-"""A function of models that returns the times of each."""
 
 
 class Answer(NamedTuple):

@@ -20,7 +20,6 @@ from headjax.models.config import Batch
 from headjax.models.model import Model
 
 WORDS = {"importance_layer": "importance within the layer", "random": "chance"}
-"""Orders whose names are not words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +55,6 @@ class Judged(NamedTuple):
 
 
 Judge = Callable[[Model], Judged]
-"""A function from a model to what it is worth."""
 
 
 class CurvePoint(NamedTuple):

@@ -8,10 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flax import nnx
 
-from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.head_report.answer import RELATIVE
 from headjax.head_report.curves import CurvePoint, removable
@@ -22,10 +20,9 @@ from headjax.heads.program import Applied, Loss, Program, mean_loss, prepare
 from headjax.heads.pruning import PERCENTAGES, percent_steps
 from headjax.heads.scoring import Scores, score_heads
 from headjax.heads.site import Sites, find_heads, without
-from headjax.models.model import Model
 from headjax.plots import pruning_curves
 from headjax.report import numbers
-from headjax.report.page import Picture, Section, write_page
+from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.tables import Column, Table
 
 
@@ -70,27 +67,25 @@ def report_heads(
         DataError: There are no examples.
         HeadjaxError: There is no such order, the file cannot be written, or as for `headjax.score_heads`.
     """
-    if isinstance(model, Model):
-        raise HeadjaxError("model: the page of a headjax model is written by headjax report")
     started = time.perf_counter()
     program, state = prepare(model, loss)
     with progress("scoring", len(batches), "batch") as bar:
         scores = score_heads(model, batches, loss=loss, progress=bar)
     judged = batches if held_out is None else held_out
-    curves: dict[str, list[CurvePoint]] = {}
-    for name in orders:
-        found = _orders(name, model, batches, loss, scores, seeds)
-        curves[name] = list(_curve(program, state, judged, found, percentages))
+    curves = {
+        name: list(_curve(program, state, judged, _orders(name, model, batches, loss, scores, seeds), percentages))
+        for name in orders
+    }
     baseline = mean_loss(program, state, without(program.sites, ()), judged)
     seconds = time.perf_counter() - started
     sections = [
         Section("What the scores say", "One pass over the examples gives every score.", score_maps(scores.values)),
         _removal(curves, baseline, "other examples" if held_out is not None else "the same examples"),
-        Section("Where the heads lie", "", table=site_table(program.sites, scores)),
+        Section("Where the heads lie", "", table=site_table(program.sites)),
     ]
     facts = _facts(program.sites, curves, baseline)
-    summary = f"{_name(model)}: {scores.examples:,} examples score its heads. Nothing was trained."
-    return write_page(out, TITLE, summary, sections, footer(seconds), facts)
+    summary = f"{type(model).__name__}: {scores.examples:,} examples score its heads. Nothing was trained."
+    return write_page(out, render_page(TITLE, summary, sections, footer(seconds), facts))
 
 
 def _facts(sites: Sites, curves: Mapping[str, Sequence[CurvePoint]], baseline: float) -> dict[str, str]:
@@ -102,10 +97,6 @@ def _facts(sites: Sites, curves: Mapping[str, Sequence[CurvePoint]], baseline: f
         "mean loss": numbers.significant(baseline),
         f"of the heads can go at {numbers.percent(RELATIVE)} more loss": numbers.percent(best),
     }
-
-
-def _name(model: Any) -> str:
-    return type(model).__name__ if isinstance(model, nnx.Module) else "A function of a tree of arrays"
 
 
 def _orders(
@@ -141,25 +132,12 @@ def _removal(curves: Mapping[str, Sequence[CurvePoint]], baseline: float, judged
     return Section("How many heads can go", "", (Picture(plot, caption),))
 
 
-def site_table(sites: Sites, scores: Scores) -> Table:
-    """Return the attention layers with their sizes, and with the importance of their heads."""
-    importance = scores.score("importance")
-    rows = []
-    for site in sites:
-        ids = site.head_ids()
-        for start in range(0, len(ids), site.heads):
-            own = ids[start : start + site.heads]
-            least = min(own, key=importance.__getitem__)
-            mean = float(np.mean([importance[head] for head in own]))
-            path = str(own[0]).rpartition("/")[0]
-            rows.append((path, site.heads, site.kv_heads, site.head_dim, mean, str(least), importance[least]))
-    columns = (
-        Column("Layer"),
-        Column("Heads", numbers.count),
-        Column("KV heads", numbers.count),
-        Column("head_dim", numbers.count),
-        Column("Mean importance", numbers.significant),
-        Column("Least important head"),
-        Column("Its importance", numbers.significant),
-    )
-    return Table(columns, rows)
+def site_table(sites: Sites) -> Table:
+    """Return the attention layers with their sizes."""
+    rows = [
+        (str(site.head_ids()[start]).rpartition("/")[0], site.heads, site.kv_heads, site.head_dim)
+        for site in sites
+        for start in range(0, len(site.head_ids()), site.heads)
+    ]
+    sizes = (Column(name, numbers.count) for name in ("Heads", "KV heads", "head_dim"))
+    return Table((Column("Layer"), *sizes), rows)

@@ -17,7 +17,7 @@ from headjax.heads.head_id import Values
 from headjax.heads.statistics import ROLES
 from headjax.plots import pruning_curves, score_map
 from headjax.report import numbers
-from headjax.report.page import Picture, Section, write_page
+from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.tables import Column, Table
 from headjax.version import __version__
 
@@ -52,8 +52,8 @@ def write_report(study: HeadStudy, best: Answer, path: str | Path) -> Path:
             facts[f"of the heads can go by {words} at {allowed(study)}, {task.count():,} examples"] = numbers.percent(
                 0.0 if point is None else point.fraction
             )
-    sections = (_pruning(study, best), _maps(study), _single(study), _roles(study), _attention(study))
-    return write_page(path, TITLE, summary, sections, footer(study.seconds), facts)
+    sections = (_pruning(study, best), _maps(study), _roles(study), _attention(study))
+    return write_page(path, render_page(TITLE, summary, sections, footer(study.seconds), facts))
 
 
 def footer(seconds: float) -> str:
@@ -81,7 +81,7 @@ def _ends(values: Values) -> str:
 
 def _maps(study: HeadStudy) -> Section:
     """Return the maps of all scores, and of every head removed alone."""
-    effects = study.effects["each"]
+    effects = study.effects
     scale, unit = (100.0, "points") if is_share(study) else (1.0, effects.metric)
     changes = {head: scale * change for head, change in effects.effects().items()}
     title = f"Change of {effects.metric} without the head"
@@ -145,26 +145,6 @@ def curve_table(study: HeadStudy) -> Table:
         f"which every share measured costs at most {allowed(study)}."
     )
     return Table(columns, rows, notes=(note,))
-
-
-def _single(study: HeadStudy) -> Section:
-    return Section("One head left", "", (), best_head_table(study))
-
-
-def best_head_table(study: HeadStudy) -> Table:
-    """Return for every layer the head that stands in best for all of it (Michel et al. 2019, tables 2 and 3)."""
-    found = study.effects["all-but-one"]
-    effects = found.effects()
-    rows = [(head.stack, head.layer, head.head, effects[head], found.comparisons[head].p_value) for head in study.best]
-    columns = (
-        Column("Stack"),
-        Column("Layer", numbers.count),
-        Column("Best head", numbers.count),
-        Column(f"Change of {found.metric}, only this head left", numbers.significant),
-        Column("p", numbers.significant),
-    )
-    note = f"{found.test}. The head with the least loss on the selection examples is chosen."
-    return Table(columns, rows, title="The best single head of every layer", notes=(note,))
 
 
 def _roles(study: HeadStudy) -> Section:

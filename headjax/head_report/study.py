@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,14 +18,13 @@ from headjax.evaluation.selection import SEED, split_task
 from headjax.evaluation.task import Evaluation, Task, measure_task
 from headjax.head_report.curves import CurveConfig, CurvePoint, Judged, curve
 from headjax.head_report.views import View, views
-from headjax.heads.ablation import ablate, best_heads
+from headjax.heads.ablation import ablate
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.scoring import score_heads
 from headjax.heads.statistics import Role, head_roles
 from headjax.models.config import Batch
 from headjax.models.model import Model
 
-MODES: tuple[Any, ...] = ("each", "all-but-one")
 ORDERS = ("reconstruction+reconstruct", "importance_layer", "random")
 
 
@@ -78,8 +77,7 @@ class HeadStudy(NamedTuple):
     baseline: Mapping[str, float]
     scores: Mapping[str, Mapping[HeadId, float]]
     curves: Mapping[str, Sequence[CurvePoint]]
-    effects: Mapping[str, HeadEffects]
-    best: Sequence[HeadId]
+    effects: HeadEffects
     roles: Mapping[HeadId, Role]
     views: Sequence[View]
     seconds: float
@@ -114,8 +112,7 @@ def study_heads(
         baseline=whole.metrics,
         scores=scores,
         curves=_curves(fitted, whole, judged, selection, config, progress),
-        effects={mode: _effects(fitted, few, mode, config, progress) for mode in MODES},
-        best=_best(fitted, chosen_on, config, progress),
+        effects=_effects(fitted, few, config, progress),
         roles=head_roles(fitted, _batches(few, config)),
         views=views(few.fit(model), first),
         seconds=time.perf_counter() - started,
@@ -144,19 +141,11 @@ def _curves(
     return curves
 
 
-def _effects(fitted: Model, task: Task, mode: Any, config: StudyConfig, progress: Progress) -> HeadEffects:
+def _effects(fitted: Model, task: Task, config: StudyConfig, progress: Progress) -> HeadEffects:
     batches = _batches(task, config)
-    with progress(f"ablating {len(all_heads(fitted.config))} heads, {mode}", len(batches), "batch") as bar:
-        ablation = ablate(fitted, batches, mode, metrics=task.measure.of_model(), progress=bar)
+    with progress(f"ablating {len(all_heads(fitted.config))} heads", len(batches), "batch") as bar:
+        ablation = ablate(fitted, batches, metrics=task.measure.of_model(), progress=bar)
     return head_effects(ablation, task.measure, resamples=config.resamples)
-
-
-def _best(fitted: Model, batches: Sequence[Batch], config: StudyConfig, progress: Progress) -> list[HeadId]:
-    """Return the head of every layer with the least loss when it is the only one left, on half as many examples."""
-    step = -(-2 * len(batches) * config.batch_size // config.ablated) if config.ablated else 1
-    few = batches[:: max(step, 1)]
-    with progress(f"best of {len(all_heads(fitted.config))} heads", len(few), "batch") as bar:
-        return best_heads(ablate(fitted, few, "all-but-one", progress=bar))
 
 
 def _drawn(task: Task, count: int, limit: int = 0) -> Task:

@@ -173,14 +173,6 @@ def _collected(
     )
 
 
-def best_heads(ablation: Ablation) -> list[HeadId]:
-    """Return the head of every layer whose loss is least when it is left alone (Michel et al. 2019, tables 2 and 3)."""
-    effects, layers = ablation.effects(), dict[tuple[str, int], list[HeadId]]()
-    for head in ablation.heads:
-        layers.setdefault((head.stack, head.layer), []).append(head)
-    return [min(heads, key=effects.__getitem__) for heads in layers.values()]
-
-
 class _Row(NamedTuple):
     """Gates of a layer under the ablation of a head: those of the site with another row for a layer."""
 

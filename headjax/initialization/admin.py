@@ -70,8 +70,6 @@ class Admin(Initialization):
             profile(config, params, batch, setting._replace(key=key), exclude_padding=self.exclude_padding)
             for batch, key in zip(setting.batches, jax.random.split(setting.key, len(setting.batches)), strict=True)
         ]
-        if not profiles:
-            raise DataError("batches: there is no batch to profile")
         omega = {
             name: np.sqrt(np.mean([np.square(profiled[name]) for profiled in profiles], axis=0)) for name in profiles[0]
         }

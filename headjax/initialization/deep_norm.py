@@ -14,15 +14,10 @@ from headjax.models.config import ModelConfig
 
 
 class Scales(NamedTuple):
-    """Factors of DeepNorm in one stack.
+    """Factors of DeepNorm in one stack."""
 
-    Attributes:
-        alpha: multiplies the shortcut.
-        beta: multiplies values, outputs and feed-forward weights as they are drawn.
-    """
-
-    alpha: float
-    beta: float
+    alpha: float  # of the shortcut
+    beta: float  # of values, outputs and feed-forward weights as they are drawn
 
 
 def deep_norm_scales(config: ModelConfig) -> dict[str, Scales]:

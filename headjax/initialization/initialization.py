@@ -22,17 +22,10 @@ from headjax.nn.stack import Stack
 
 
 class Setting(NamedTuple):
-    """Conditions of a measurement.
+    """Conditions of a measurement."""
 
-    Attributes:
-        batches: training batches, as arrays on the mesh.
-        key: PRNG key of dropout.
-        mesh: the devices.
-        compute: how to compute.
-    """
-
-    batches: Sequence[Batch]
-    key: jax.Array
+    batches: Sequence[Batch]  # arrays on the mesh
+    key: jax.Array  # of dropout
     mesh: Mesh
     compute: Compute = Compute()
 

@@ -8,10 +8,7 @@ import re
 from typing import NamedTuple
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-"""Collective operations as XLA names them."""
-
 BETWEEN = " between slices"
-"""Ends the kinds of messages over the data-centre network."""
 
 _ARRAY = re.compile(r"([a-z]+\d*\w*)\[([\d,]*)\]")
 _INSTRUCTION = re.compile(r"\s*(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][a-z\-]*)\((.*)")

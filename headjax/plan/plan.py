@@ -14,52 +14,34 @@ from jax.sharding import Mesh
 from headjax.core.errors import ConfigError, require, within
 from headjax.core.fields import Size
 from headjax.core.serialize import from_data
-from headjax.core.tensors import count, flatten
+from headjax.core.tensors import count
 from headjax.initialization import ModelSource
-from headjax.mesh.mesh import MeshConfig, check_batch_size
+from headjax.mesh.mesh import check_batch_size
 from headjax.mesh.random_bits import Prng
-from headjax.mesh.rules import ShardingConfig, shardings
+from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
 from headjax.models.memory import STATE
 from headjax.models.summary import check_kernels
-from headjax.nn.compute import Compute
 from headjax.nn.kernels import target
 from headjax.plan.collectives import Collective, collectives
 from headjax.plan.tpu import GIB, Slice
-from headjax.training.optimizer import Optimizer
+from headjax.training.config import StepConfig
 from headjax.training.step import Trainer
 
 BEYOND = 1000
 """Times a slice's memory from which on a model is refused. One that needs less is planned, to say by how much it is too
 large; at larger sizes the compiler hangs or ends its process."""
 
-COUNTED = 2**31
-"""Dimensions and tokens that JAX no longer counts, in int32."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlanConfig(ModelSource):
-    """Fields of a training run that its compiled step depends on, see `headjax.training.config.TrainConfig`.
+class PlanConfig(StepConfig):
+    """A step to plan.
 
     Attributes:
-        optimizer: optimizer and learning-rate schedule.
-        batch_size: examples per step, over all devices.
         length: tokens of an example; of each side in encoder-decoders.
-        compute: type, attention kernel and rematerialisation.
-        mesh: how devices are arranged.
-        sharding: placement of the state on the devices, beyond the rules.
-        accumulate: parts of each batch that are computed one after another.
-        prng: where dropout takes its random bits from.
     """
 
-    optimizer: Optimizer
-    batch_size: Size
     length: Size
-    compute: Compute = Compute()
-    mesh: MeshConfig = MeshConfig()
-    sharding: ShardingConfig = ShardingConfig()
-    accumulate: Size = 1
-    prng: Prng = "threefry2x32"
 
 
 class Plan(NamedTuple):
@@ -79,11 +61,6 @@ class Plan(NamedTuple):
     flops_per_device: float
     collectives: Mapping[str, Collective]
     compile_seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON data."""
-        sent = {kind: dataclasses.asdict(each) for kind, each in self.collectives.items()}
-        return self._asdict() | {"collectives": sent}
 
 
 def plan_config(data: Mapping[str, Any], length: int | None = None) -> PlanConfig:
@@ -113,13 +90,8 @@ def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
 def _check_sizes(config: PlanConfig, model: ModelConfig, where: Slice) -> None:
     """Check that a batch and a model can be compiled."""
     examples = f"{config.batch_size:,} examples of {config.length:,} tokens"
-    require(config.batch_size * config.length < COUNTED, "config.batch_size", f"{examples} are 2**31 tokens or more")
-    tensors = model.tensors()
-    for name, tensor in flatten(tensors).items():
-        shape = " x ".join(f"{size:,}" for size in tensor.shape)
-        small = all(size < COUNTED for size in tensor.shape)
-        require(small, "config.model", f"{name}, {shape}, has a dimension of 2**31 or more")
-    parameters, there = count(tensors), where.num_devices * where.chip.hbm_bytes
+    require(config.batch_size * config.length < 2**31, "config.batch_size", f"{examples} are 2**31 tokens or more")
+    parameters, there = count(model.tensors()), where.num_devices * where.chip.hbm_bytes
     require(
         STATE * parameters <= BEYOND * there,
         "config.model",
@@ -134,18 +106,26 @@ def plan(config: PlanConfig, where: Slice) -> Plan:
 
 
 def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -> Plan:
-    optimizer = config.optimizer.build(model.tensors(), 1)
     trainer = Trainer(
         model,
-        optimizer,
+        config.optimizer.build(model.tensors(), 1),
         mesh,
         config.compute,
         accumulate=config.accumulate,
         sharding=config.sharding,
         prng=config.prng,
     )
-    batch = model.example_batch(config.batch_size, config.length)
-    result = Plan(
+    start = time.perf_counter()
+    with target("tpu", where.num_devices, int(where.chip.name[1])):
+        lowered = trainer.lower(trainer.abstract_state(), model.example_batch(config.batch_size, config.length))
+    sent: Mapping[str, Collective] = {}
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        peak, fits = _needed(str(error)), False
+    else:
+        peak, fits, sent = compiled.memory_analysis().peak_memory_in_bytes, True, collectives(compiled.as_text())
+    return Plan(
         topology=where.name,
         devices=where.num_devices,
         slices=where.slices,
@@ -154,24 +134,13 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
         remat=config.compute.remat,
         accumulate=config.accumulate,
         prng=config.prng,
-        fits=False,
-        peak_bytes_per_device=0,
+        fits=fits,
+        peak_bytes_per_device=peak,
         hbm_bytes_per_device=where.chip.hbm_bytes,
         flops_per_device=3.0 * model.flops(config.length) * config.batch_size / where.num_devices,
-        collectives={},
-        compile_seconds=0.0,
+        collectives=sent,
+        compile_seconds=time.perf_counter() - start,
     )
-    start = time.perf_counter()
-    with target("tpu", where.num_devices, int(where.chip.name[1])):
-        lowered = trainer.lower(trainer.abstract_state(), batch)
-    try:
-        compiled = lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        found: dict[str, Any] = {"peak_bytes_per_device": _needed(str(error))}
-    else:
-        peak = compiled.memory_analysis().peak_memory_in_bytes
-        found = {"fits": True, "peak_bytes_per_device": peak, "collectives": collectives(compiled.as_text())}
-    return result._replace(**found, compile_seconds=time.perf_counter() - start)
 
 
 def _needed(message: str) -> int:

@@ -1,4 +1,7 @@
-"""The one function that draws lines, bands and points, and a plain use of it."""
+"""Lines with bands: any values against any others, and a metric against the heads that are removed.
+
+Both raise `DataError` where there is nothing to draw, a series has no finite point, or an axis cannot show a value.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ LEVEL: Mapping[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (2,
 
 
 class Axis(NamedTuple):
-    """An axis."""
+    """An axis: its label, its numbers, and where it ends."""
 
     label: str
     format: numbers.Format | None = None
@@ -47,19 +50,16 @@ def draw(
     y: Axis,
     title: str,
     alt: str,
-    height: float = 4.2,
     level: tuple[str, float] | None = None,
-    joined: bool = False,
 ) -> Plot:
     """Draw series with one legend."""
     if not series:
         raise DataError("curves: none to draw")
     with style():
-        figure = new_figure(WIDTH, height)
+        figure = new_figure(WIDTH, 4.2)
         axes = figure.subplots()
-        drawn = _points if joined else _band
         lines = {
-            name: drawn(axes, f"curves[{name!r}]", points, y.scale, look(place))
+            name: _band(axes, f"curves[{name!r}]", points, y.scale, look(place))
             for place, (name, points) in enumerate(series.items())
         }
         if level is not None:
@@ -77,16 +77,6 @@ def _band(axes: Axes, field: str, points: Points, scale: Scale, entry: Look) -> 
     if np.any(curve.high > curve.low):
         axes.fill_between(curve.x, curve.low, curve.high, color=entry.color, alpha=0.18, linewidth=0)
     (line,) = axes.plot(curve.x, curve.mean, **entry.drawn, markevery=max(1, len(curve.x) // 10))
-    return line
-
-
-def _points(axes: Axes, field: str, points: Points, scale: Scale, entry: Look) -> Line2D:
-    if not np.isfinite(np.asarray(points, dtype=float)).all():
-        raise DataError(f"{field}: needs points, all finite")
-    reduced(field, points, scale)
-    alone = {"linestyle": "none"} if len(points) == 1 else {}
-    axes.margins(0.1)
-    (line,) = axes.plot(*np.array(sorted(points)).T, **(entry.drawn | alone), linewidth=1.4, markersize=8)
     return line
 
 
@@ -157,3 +147,31 @@ def line_plot(
         title=title,
         alt=f"{title}: line plot of {y_label} against {x_label}. {spans(curves)}.",
     )
+
+
+def pruning_curves(
+    curves: Mapping[str, Points],
+    *,
+    metric: str = "Perplexity",
+    better: Literal["lower", "higher"] = "lower",
+    baseline: float | None = None,
+    title: str = "Quality against heads removed",
+    scale: Scale = "linear",
+) -> Plot:
+    """A metric against the share of heads removed, one curve an order of removal."""
+    for name, points in curves.items():
+        if any(x < 0 or x > 1 for x, _ in points):
+            raise DataError(f"curves[{name!r}]: fractions removed must lie between 0 and 1")
+    level = None if baseline is None or not np.isfinite(baseline) else ("all heads", baseline)
+    return draw(
+        curves,
+        x=Axis("Heads removed (% of all heads)", _bare_percent, limits=(-0.02, 1.02)),
+        y=Axis(f"{metric}, {better} is better", scale=scale),
+        title=title,
+        alt=f"{title}: line plot of {metric} against the share of heads removed, 0 to 100 %. {spans(curves)}.",
+        level=level,
+    )
+
+
+def _bare_percent(fraction: float | None) -> str:
+    return numbers.percent(fraction).rstrip("%")

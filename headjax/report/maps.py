@@ -70,7 +70,7 @@ def head_map(values: Mapping[str, Any], *, title: str, unit: str) -> Plot:
         if any(np.isnan(array).any() for array in arrays.values()):
             absent = Patch(facecolor=PAPER, edgecolor=MUTED, hatch="////", linewidth=0)
             figure.legend([absent], ["no such head"], loc="outside lower left")
-    return Plot(figure, f"{title}: {unit} of {len(present)} heads as colours. {_extremes(arrays, exponent)}")
+    return Plot(figure, f"{title}: {unit} of {len(present)} heads as colours.")
 
 
 def attention_patterns(
@@ -177,24 +177,3 @@ def _colorbar(
     bar = figure.colorbar(ScalarMappable(limits, colors), ax=list(panels), aspect=25, **place)
     bar.outline.set_visible(False)
     bar.set_label(label)
-
-
-def _extremes(arrays: Mapping[str, np.ndarray], exponent: int) -> str:
-    """The heads of the largest and smallest value, in words."""
-    heads = [
-        (float(array[layer, head]), _name(stack, layer, head))
-        for stack, array in arrays.items()
-        for layer, head in np.ndindex(*array.shape)
-        if not np.isnan(array[layer, head])
-    ]
-    (high, highest), (low, lowest) = max(heads), min(heads)
-    scale = 10.0**exponent
-    return (
-        f"Largest: {highest} with {numbers.significant(high * scale)}; "
-        f"smallest: {lowest} with {numbers.significant(low * scale)}."
-    )
-
-
-def _name(stack: str, layer: int, head: int) -> str:
-    """Return the name of a head; in the path of a module `*` stands for the layer."""
-    return f"{stack.replace('*', str(layer))}/{head}" if "*" in stack else f"{stack}/{layer}/{head}"

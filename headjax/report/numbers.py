@@ -101,10 +101,7 @@ def tick(form: Format) -> Format:
 
 
 def power_of_ten(values: Sequence[float]) -> int:
-    """The exponent, a multiple of three, to take out of values so that the largest reads as 0.1 to 999.
-
-    Cells of a map have two decimals, which do not tell smaller values apart.
-    """
+    """The exponent, a multiple of three, to take out of values so that the largest reads as 0.1 to 999."""
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     if largest == 0 or 0.1 <= largest < 1000:
         return 0

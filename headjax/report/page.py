@@ -71,17 +71,9 @@ def render_page(
     )
 
 
-def write_page(
-    path: str | os.PathLike[str],
-    title: str,
-    summary: str,
-    sections: Sequence[Section],
-    footer: str = "",
-    facts: Mapping[str, str] | None = None,
-) -> Path:
-    """Writes the page of `render_page`, whole or not at all, and returns its path."""
+def write_page(path: str | os.PathLike[str], page: str) -> Path:
+    """Write a page whole or not at all, and return its path."""
     # Text decoded from broken bytes can hold characters that UTF-8 cannot; they are spelled out.
-    page = render_page(title, summary, sections, footer, facts)
     return write_file(path, page.encode("utf-8", "backslashreplace"))
 
 

@@ -81,13 +81,8 @@ class Look(NamedTuple):
     @property
     def drawn(self) -> dict[str, Any]:
         """Arguments of Matplotlib's `plot`."""
-        return {
-            "color": self.color,
-            "marker": self.marker,
-            "linestyle": self.linestyle,
-            "markerfacecolor": self.fill,
-            "markeredgewidth": 1.2,
-        }
+        marks = {"marker": self.marker, "markerfacecolor": self.fill, "markeredgewidth": 1.2}
+        return {"color": self.color, "linestyle": self.linestyle, **marks}
 
 
 class Plot(NamedTuple):
@@ -127,10 +122,7 @@ def style() -> Iterator[None]:
 
 
 def look(index: int) -> Look:
-    """The look of the series at this place: another colour, marker and dashes for each of six, and so on.
-
-    The next six have the same colours with other markers and dashes.
-    """
+    """The look of the series at this place; after six, colours come again with other markers and dashes."""
     cycle, place = divmod(index, len(PALETTE))
     shifted = place + cycle
     marker, dashes = _MARKERS[shifted % len(_MARKERS)], _DASHES[shifted % len(_DASHES)]

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-from headjax.conversion.named import parse_target
+from headjax.conversion.model import parse_target
 from headjax.conversion.target import Target
 from headjax.conversion.turning import turns
 from headjax.core.errors import ConfigError, require

@@ -19,8 +19,7 @@ import numpy as np
 
 from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Solver
-from headjax.conversion.model import convert_layer
-from headjax.conversion.named import describe
+from headjax.conversion.model import convert_layer, describe
 from headjax.core.blas import one_blas_thread
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import Kind, own_copy

@@ -13,9 +13,6 @@ from headjax.storage.files import first_line
 from headjax.storage.paths import absolute, is_plain
 from headjax.training.step import TrainState
 
-FOLDER = "checkpoints"
-"""Folder of a workdir that holds its checkpoints."""
-
 SHARED_FROM = 2**20
 """Smallest part of an array, in bytes, that each of several devices with copies of the array writes on its own.
 
@@ -35,7 +32,7 @@ class Checkpoints:
         import orbax.checkpoint as ocp
 
         self._ocp = ocp
-        self.path = workdir / FOLDER
+        self.path = workdir / "checkpoints"
         arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=SHARED_FROM)
         registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
         with writing(self.path):

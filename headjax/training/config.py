@@ -26,7 +26,32 @@ EXECUTION_FIELDS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainConfig(ModelSource):
+class StepConfig(ModelSource):
+    """What a run's compiled step depends on.
+
+    Attributes:
+        batch_size: examples per step, over all devices.
+        optimizer: optimizer and learning-rate schedule.
+        compute: type, attention kernel and rematerialisation.
+        mesh: how devices are arranged.
+        sharding: places of the state's arrays on them, beyond the rules of `headjax.mesh.rules`.
+        accumulate: parts of each batch that are computed one after another, with the activations of one (gradient
+            accumulation).
+        prng: where dropout takes its random bits from, see `headjax.mesh.random_bits`: `threefry2x32` drops the same on
+            every mesh, `rbg` is cheaper on TPUs.
+    """
+
+    batch_size: Size
+    optimizer: Optimizer
+    compute: Compute = Compute()
+    mesh: MeshConfig = MeshConfig()
+    sharding: ShardingConfig = ShardingConfig()
+    accumulate: Size = 1
+    prng: Prng = "threefry2x32"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig(StepConfig):
     """A training run.
 
         >>> run = headjax.train_config(headjax.load_config("configs/quickstart.py"))
@@ -35,17 +60,8 @@ class TrainConfig(ModelSource):
 
     Attributes:
         data: what it is trained on.
-        batch_size: examples per step, over all devices.
         steps: number of optimizer steps.
-        optimizer: optimizer and learning-rate schedule.
-        compute: type, attention kernel and rematerialisation.
-        mesh: how devices are arranged.
-        sharding: places of the state's arrays on them, beyond the rules of `headjax.mesh.rules`.
-        accumulate: parts of each batch that are computed one after another, with the activations of one (gradient
-            accumulation).
         seed: of initialisation, shuffling and dropout.
-        prng: where dropout takes its random bits from, see `headjax.mesh.random_bits`: `threefry2x32` drops the same on
-            every mesh, `rbg` is cheaper on TPUs.
         log_every: steps between metric records.
         evaluate_every: steps between evaluations; 0 evaluates only at the end.
         checkpoint_every: steps between checkpoints.
@@ -58,15 +74,8 @@ class TrainConfig(ModelSource):
     """
 
     data: DataConfig
-    batch_size: Size
     steps: Steps
-    optimizer: Optimizer
-    compute: Compute = Compute()
-    mesh: MeshConfig = MeshConfig()
-    sharding: ShardingConfig = ShardingConfig()
-    accumulate: Size = 1
     seed: Count = 0
-    prng: Prng = "threefry2x32"
     log_every: Size = 20
     evaluate_every: Count = 0
     checkpoint_every: Size = 500

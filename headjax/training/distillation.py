@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -19,9 +19,9 @@ from headjax.core.fields import Checked, Count, NotNegative, Positive, Steps
 from headjax.core.losses import Losses
 from headjax.core.programs import make_room
 from headjax.core.progress import Update
-from headjax.core.tensors import Params
+from headjax.core.tensors import Params, abstract
 from headjax.heads.agreement import divergence
-from headjax.mesh.distributed import on_this_process, put_batch
+from headjax.mesh.distributed import on_this_process, place_copies, put_batch
 from headjax.mesh.mesh import MeshConfig, batch_sharding
 from headjax.mesh.rules import shardings
 from headjax.models.config import Batch, Loss, ModelConfig, Output
@@ -30,12 +30,8 @@ from headjax.models.model import Model
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
 from headjax.nn.compute import Compute
 from headjax.nn.passes import Pass
-from headjax.training.checkpoints import Checkpoints
 from headjax.training.optimizer import AdamW, LinearDecay, Optimizer
 from headjax.training.step import Objective, Trainer
-
-CHECKPOINT_EVERY = 100
-"""Steps between the checkpoints from which a stopped distillation continues."""
 
 TEACHER = "teacher"
 """Name of the teacher's `Output` in a student's batch."""
@@ -89,7 +85,6 @@ def distill(
     *,
     mesh: Mesh | None = None,
     compute: Compute = Compute(),
-    checkpoints: Checkpoints | None = None,
     progress: Update | None = None,
 ) -> Distilled:
     """Train a student on a task with the teacher's answers beside the labels.
@@ -112,13 +107,10 @@ def distill(
         settings: sources to learn from, and number of steps.
         mesh: devices to spread the batches over; None is the first device alone.
         compute: how to compute.
-        checkpoints: where the state is kept every `CHECKPOINT_EVERY` steps; those of the same run that are there are
-            gone on from, and the batches up to there are passed over. None keeps nothing.
         progress: called with the number of steps that are known to be done and the latest loss that the host knows, see
             `headjax.core.losses`.
 
     Raises:
-        CheckpointError: the checkpoints are of another run.
         DataError: the batches end early.
         HeadjaxError: the teacher's outputs have other shapes than the student's, or the loss is not finite.
     """
@@ -126,23 +118,16 @@ def distill(
     mesh = MeshConfig(data=1).build(jax.devices()[:1]) if mesh is None else mesh
     if teacher is None:
         settings = dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0)
-    config, losses, done = student.config, Losses("distillation", settings.steps), 0
-    trainer = _trainer(config, settings, mesh, compute)
-    if checkpoints is None or checkpoints.latest is None:
-        state = trainer.first_state(student.params)
-    else:
-        state, position = checkpoints.restore(checkpoints.latest, trainer.abstract_state())
-        losses.fetched += position["losses"]
-        done = int(state.step)
-    feed = _feed(batches, done, student, teacher, settings, mesh, compute)
-    for number in range(done + 1, settings.steps + 1):
+    losses = Losses("distillation", settings.steps)
+    trainer = _trainer(student.config, settings, mesh, compute)
+    state = trainer.first_state(student.params)
+    feed = _feed(batches, student, teacher, settings, mesh, compute)
+    for number in range(1, settings.steps + 1):
         batch = next(feed, None)
         if batch is None:
             raise DataError(f"batches: they end after {number - 1} of {settings.steps} steps")
         state, measured = trainer(state, batch)
         losses.add(measured.loss)
-        if checkpoints is not None and number % CHECKPOINT_EVERY == 0 and number < settings.steps:
-            checkpoints.save(number, state, {"losses": losses.fetch().tolist()})
         if progress is not None:
             progress(len(losses.fetched), losses.latest())
     numbers = {name: getattr(settings, name) for name in ("task", "logits", "hidden", "temperature")}
@@ -160,39 +145,44 @@ def _trainer(student: ModelConfig, settings: Distillation, mesh: Mesh, compute: 
 
 def _feed(
     batches: Iterable[Batch],
-    done: int,
     student: Model,
     teacher: Model | None,
     settings: Distillation,
     mesh: Mesh,
     compute: Compute,
 ) -> Iterator[Batch]:
-    """Yield the batches after `done` of them, on the mesh, with the teacher's answers."""
+    """Yield the batches on the mesh, with the teacher's answers."""
     iterator = iter(batches)
     first = next(iterator, None)
     if first is None:
         raise DataError("batches: there is no example to learn from")
-    placed = (
-        put_batch(check_batch(student.config, batch), mesh)
-        for batch in itertools.islice(itertools.chain([first], iterator), done, None)
-    )
+    placed = (put_batch(check_batch(student.config, batch), mesh) for batch in itertools.chain([first], iterator))
     if teacher is None:
         yield from placed
         return
-    _check_outputs(student, teacher, first, settings)
-    params = jax.device_put(teacher.params, shardings(teacher.config.tensors(), mesh))
-    for batch in placed:
-        yield {**batch, TEACHER: _answer(teacher.config, mesh, compute, params, batch)}
+    check_outputs(student.config, teacher, first, settings)
+    yield from map(answers_of(teacher, mesh, compute), placed)
 
 
-def _check_outputs(student: Model, teacher: Model, batch: Batch, settings: Distillation) -> None:
+def check_outputs(student: ModelConfig, teacher: Model, batch: Batch, settings: Distillation) -> None:
     """Raise `HeadjaxError` where the two models compute arrays of different shapes that are to be compared."""
-    own, other = (jax.eval_shape(Model.forward, model, batch) for model in (student, teacher))
+
+    def output(config: ModelConfig) -> Output:
+        found: Output = jax.eval_shape(lambda params: Model(config, params).forward(batch), abstract(config.tensors()))
+        return found
+
+    own, other = output(student), output(teacher.config)
     for name in ("logits", "hidden"):
         arrays = (getattr(output, name) for output in (own, other))
         mine, theirs = (None if array is None else list(array.shape) for array in arrays)
         if getattr(settings, name) and mine != theirs:
             raise HeadjaxError(f"teacher: its {name} are {theirs or 'none'}, the student's {mine or 'none'}")
+
+
+def answers_of(teacher: Model, mesh: Mesh, compute: Compute) -> Callable[[Batch], Batch]:
+    """Return a function that adds a teacher's output to a batch on the mesh."""
+    params = place_copies(teacher.params, shardings(teacher.config.tensors(), mesh))
+    return lambda batch: {**batch, TEACHER: _answer(teacher.config, mesh, compute, params, batch)}
 
 
 @functools.partial(jax.jit, static_argnames=("teacher", "mesh", "compute"))
@@ -204,10 +194,7 @@ def _answer(teacher: ModelConfig, mesh: Mesh, compute: Compute, params: Params, 
 
 
 def distillation_objective(student: ModelConfig, settings: Distillation) -> Objective:
-    """Return the objective of `Distillation`, for batches that hold the teacher's `Output` as `teacher`.
-
-    A term of weight 0 is not computed; without a term of the teacher's, no answers are needed.
-    """
+    """Return the objective of `Distillation` for batches that hold the teacher's output, without terms of weight 0."""
 
     def losses_of(output: Output, batch: Batch) -> tuple[Loss, ...]:
         own = student.loss(output, batch)

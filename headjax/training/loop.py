@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +26,9 @@ from headjax.training.config import TrainConfig
 from headjax.training.recording import TENSORBOARD, Metrics, Profiler
 from headjax.training.run import Feed, Training, prepare
 from headjax.training.step import StepMetrics, TrainState
-from headjax.training.stopping import stop_requests
 from headjax.training.workdir import BestModel, claim_workdir
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class TrainResult(NamedTuple):
@@ -48,6 +50,7 @@ def train(
     workdir: str | Path,
     *,
     data: TaskData | None = None,
+    teacher: Model | None = None,
     progress: Progress = silent,
     profiled: range = range(0),
     max_seconds: float | None = None,
@@ -74,6 +77,7 @@ def train(
         config: the run.
         workdir: holds the run's checkpoints, metrics and, at the end, its model directory `model`.
         data: loaded data; None loads what the config names.
+        teacher: a model whose logits (at temperature 2) count as much as the labels, see `headjax.distill`.
         progress: shows the advance, see `headjax.core.progress`.
         profiled: numbers of the steps to write a trace of, counted from 1, beside the TensorBoard files.
         max_seconds: seconds after which no further step begins; None trains to the end.
@@ -92,7 +96,7 @@ def train(
     make_room()
     shown = progress if is_first() else silent
     with shown("reading the model and the data", 0, ""):
-        run, start = prepare(config, workdir, data)
+        run, start = prepare(config, workdir, data, teacher)
     with contextlib.ExitStack() as held:
         on_first(lambda: held.enter_context(hold(workdir)))
         held_steps = claim_workdir(workdir, config)
@@ -109,7 +113,12 @@ def _train(
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
         begins = checkpoints.latest is None
         with progress("making the first state" if begins else "restoring the checkpoint", 0, ""):
-            state, past = run.first_state(start) if begins else _restored(run, feed, checkpoints, workdir)
+            if begins:
+                state, past = run.first_state(start)
+            else:
+                state, position = checkpoints.restore(checkpoints.latest, trainer.abstract_state())
+                feed.go_to(position, workdir)
+                past = tuple(position["history"])
         first = int(state.step)
         with (
             stop_requests(seconds) as stop,
@@ -135,15 +144,6 @@ def _train(
             state, _ = checkpoints.restore(checkpoints.latest, trainer.abstract_state())
     with progress("saving the model", 0, ""):
         return _result(run, keeper, workdir, state, final)
-
-
-def _restored(
-    run: Training, feed: Feed, checkpoints: Checkpoints, workdir: Path
-) -> tuple[TrainState, tuple[Mapping[str, Any], ...]]:
-    """Return the newest checkpoint's state and history, and move the feed to its position."""
-    state, position = checkpoints.restore(checkpoints.latest, run.trainer.abstract_state())
-    feed.go_to(position, workdir)
-    return state, tuple(position["history"])
 
 
 @dataclasses.dataclass
@@ -214,10 +214,7 @@ def evaluates(config: TrainConfig, step: int) -> bool:
 
 
 def why_diverged(step: int, measured: StepMetrics, limit: float | None) -> str | None:
-    """Return the reason for which a step's metrics mean that the run has diverged, in a line; None if they do not.
-
-    The loss is that before the step; a gradient that is not finite has made the parameters after it unusable.
-    """
+    """Return the reason for which a step's metrics mean that the run has diverged, in a line; None if they do not."""
     loss, norm = float(measured.loss), float(measured.gradient_norm)
     if not math.isfinite(loss):
         return f"the loss of step {step} is {loss}"
@@ -256,3 +253,32 @@ def _result(run: Training, keeper: Keeper, workdir: Path, state: TrainState, fin
         keeper.diverged,
         kept_step=model.history[-1]["steps"],
     )
+
+
+@contextlib.contextmanager
+def stop_requests(seconds: float | None = None) -> Iterator[threading.Event]:
+    """Yield an event that the first SIGINT (Ctrl-C) or SIGTERM sets, or time; a second signal acts as usual."""
+    requested = threading.Event()
+    timer = threading.Timer(seconds or 0.0, requested.set)
+    timer.daemon = True
+    if seconds is not None:
+        timer.start()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def handle(*_: object) -> None:
+        requested.set()
+        restore()
+
+    signals = threading.current_thread() is threading.main_thread()
+    for number in SIGNALS if signals else ():
+        signal.signal(number, handle)
+    try:
+        yield requested
+    finally:
+        timer.cancel()
+        if signals:
+            restore()

@@ -96,15 +96,21 @@ class ConstantRate(Schedule):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimizer(Checked, abc.ABC):
-    """Base of the optimizers.
+    """Base of the optimizers, which have Adam's moments.
 
     Attributes:
         schedule: learning rate by step.
         clip_norm: the gradient's global norm is scaled down to this; 0 leaves it alone.
+        b1, b2: decay rates of the moments.
+        epsilon: added to the root of the second moment.
     """
 
     schedule: Schedule
     clip_norm: NotNegative = 1.0
+
+    b1: Rate = 0.9
+    b2: Rate = 0.98
+    epsilon: Positive = 1e-8
 
     def build(self, tensors: Tensors, steps: int) -> optax.GradientTransformation:
         """The transformation from gradients to updates, for parameters declared as `tensors`."""
@@ -121,23 +127,9 @@ class Optimizer(Checked, abc.ABC):
         """The transformation after clipping."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Adam(Optimizer):
-    """Base of the optimizers with Adam's moments.
-
-    Attributes:
-        b1, b2: decay rates of the moments.
-        epsilon: added to the root of the second moment.
-    """
-
-    b1: Rate = 0.9
-    b2: Rate = 0.98
-    epsilon: Positive = 1e-8
-
-
 @kind("adamw")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdamW(Adam):
+class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019); biases and norms are not decayed.
 
     Attributes:
@@ -152,7 +144,7 @@ class AdamW(Adam):
 
 @kind("radam")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RAdam(Adam):
+class RAdam(Optimizer):
     """Rectified Adam (Liu et al. 2020), without weight decay."""
 
     def transformation(self, tensors: Tensors, rate: optax.Schedule) -> optax.GradientTransformation:

@@ -21,9 +21,7 @@ from headjax.storage.files import json_text, write_file
 from headjax.storage.paths import copy_file, is_bucket
 from headjax.training.step import StepMetrics
 
-METRICS = "metrics.jsonl"
-TENSORBOARD = "tensorboard"
-"""Names in a workdir."""
+METRICS, TENSORBOARD = "metrics.jsonl", "tensorboard"
 
 T = TypeVar("T")
 
@@ -146,10 +144,7 @@ class Metrics:
         self._restart(step)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Write one record; names such as `train/loss` group the curves in TensorBoard.
-
-        In JSON a number that is not finite is null.
-        """
+        """Write one record; in JSON a number that is not finite is null."""
         if not is_first():
             return
         with writing(self.path):
@@ -164,10 +159,7 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a metrics file, oldest first; a line cut off by a crash or damaged is skipped.
-
-    A null is a number that was not finite, and NaN here.
-    """
+    """Return the records of a metrics file, oldest first, null as NaN; a line that a crash cut off is skipped."""
     if not path.exists():
         return []
     records = []

@@ -14,7 +14,7 @@ import optax
 
 from headjax.core import history
 from headjax.core.ahead import finished
-from headjax.core.errors import ConfigError, DataError, within
+from headjax.core.errors import ConfigError, DataError, require, within
 from headjax.core.progress import Update
 from headjax.core.serialize import to_data
 from headjax.core.tensors import Params
@@ -34,6 +34,7 @@ from headjax.models.model import Model
 from headjax.models.summary import check_kernels
 from headjax.models.tasks.classification import class_names, with_class_names
 from headjax.training.config import TrainConfig
+from headjax.training.distillation import Distillation, answers_of, check_outputs, distillation_objective
 from headjax.training.optimizer import Optimizer
 from headjax.training.step import Trainer, TrainState
 from headjax.training.workdir import check_workdir
@@ -49,6 +50,7 @@ class Training:
     files: Mapping[str, bytes]
     measure: Measure | None
     measured: ModelConfig
+    teacher: Model | None = None
 
     def first_state(self, start: Model | None) -> tuple[TrainState, tuple[Mapping[str, Any], ...]]:
         """Return the state before the first step, and the history of its model: of given or fresh parameters.
@@ -86,7 +88,12 @@ class Training:
         self, past: tuple[Mapping[str, Any], ...], params: Params, steps: int, metrics: Mapping[str, float]
     ) -> Model:
         """Return the model after a number of steps, with the run in its history."""
-        entry = history.entry("train", steps=steps, data=dict(self.data.info), metrics=dict(metrics))
+        entry = history.entry(
+            "train" if self.teacher is None else "distill",
+            steps=steps,
+            data=dict(self.data.info),
+            metrics=dict(metrics),
+        )
         params = on_this_process(params, self.trainer.mesh)
         return Model(self.trainer.model, params, (*past, entry), self.data.tokenizer, self.files)
 
@@ -96,7 +103,9 @@ class Feed:
 
     def __init__(self, run: Training) -> None:
         config, data, self._trainer = run.config, run.data, run.trainer
-        share = process_share(run.trainer.mesh)
+        mesh, teacher = run.trainer.mesh, run.teacher
+        self._answered = None if teacher is None else answers_of(teacher, mesh, config.compute)
+        share = process_share(mesh)
         self._data = data.info.get("data")
         self._iterator = train_iterator(data.train, config.batch_size, config.seed, share=share, threads=data.threads)
 
@@ -104,7 +113,8 @@ class Feed:
         return self
 
     def __next__(self) -> dict[str, jax.Array]:
-        return put_batch(check_batch(self._trainer.model, next(self._iterator)), self._trainer.mesh)
+        batch = put_batch(check_batch(self._trainer.model, next(self._iterator)), self._trainer.mesh)
+        return batch if self._answered is None else dict(self._answered(batch))
 
     @property
     def position(self) -> dict[str, Any]:
@@ -124,7 +134,9 @@ def validation_batches(data: TaskData, batch_size: int) -> Iterable[Batch]:
     return evaluation_batches(data.validation, batch_size, buckets)
 
 
-def prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple[Training, Model | None]:
+def prepare(
+    config: TrainConfig, workdir: Path, data: TaskData | None, teacher: Model | None = None
+) -> tuple[Training, Model | None]:
     """Return the run and the model that it starts from, with all checked before the workdir is claimed for it."""
     start = config.trained(config.seed)
     with within("config"):
@@ -145,18 +157,25 @@ def prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple[
     length, size = data.validation[0], config.batch_size
     memory.check_batch("config.batch_size", size, length, model.width, there, config.accumulate)
     measure = measure_of(data)
+    objective = None
+    if teacher is not None:
+        require(config.accumulate == 1, "config.accumulate", "must be 1 where a teacher's answers are learned, too")
+        settings = Distillation(steps=config.steps)
+        check_outputs(model, teacher, next(iter(validation_batches(data, size))), settings)
+        objective = distillation_objective(model, settings)
     trainer = Trainer(
         model,
         _optimizer(config.optimizer, model, config.steps),
         mesh,
         config.compute,
         config.seed,
+        objective,
         accumulate=config.accumulate,
         sharding=config.sharding,
         prng=config.prng,
     )
     measured = model if measure is None else measure.fit(model)
-    return Training(config, trainer, data, files, measure, measured), start
+    return Training(config, trainer, data, files, measure, measured, teacher), start
 
 
 @functools.lru_cache(maxsize=2)

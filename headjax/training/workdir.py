@@ -25,7 +25,6 @@ from headjax.storage.files import parse_json, write_file
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig
 
 CONFIG = "train_config.json"
-"""A workdir's file with the config of the run that it holds."""
 
 SEEN_WITHIN = 5.0
 """Seconds after which a file written by one process must be there for the others."""

@@ -34,11 +34,11 @@ def test_what_is_pruned_and_converted_stays_a_directory_of_theirs(bert, tmp_path
     assert "layout remote" in told
     assert json.loads((tmp_path / "ragged" / "config.json").read_text())["model_type"] == "headjax_encoder"
     assert (tmp_path / "ragged" / "README.md").read_text() == "# A model\n"
-    call(capsys, "convert", tmp_path / "ragged", tmp_path / "gated", "--to", "gated")
-    again = from_huggingface(tmp_path / "gated")
+    call(capsys, "convert", tmp_path / "ragged", tmp_path / "fixed", "--to", "fixed:head_dim=4")
+    again = from_huggingface(tmp_path / "fixed")
     batch = example_batch(again)
     np.testing.assert_allclose(again(batch).logits, from_huggingface(tmp_path / "ragged")(batch).logits, atol=1e-2)
-    assert call(capsys, "inspect", tmp_path / "gated")[0]["heads"] == 7
+    assert call(capsys, "inspect", tmp_path / "fixed")[0]["heads"] == 7
     call(capsys, "prune", bert, tmp_path / "ours", "--remove", "encoder/0/1", "--to", "headjax")
     assert [attention.ids for attention in load(tmp_path / "ours").config.attention] == [(0, 2, 3), (0, 1, 2, 3)]
 
@@ -87,7 +87,6 @@ def test_the_plan_names_the_exports_before_the_work(bert, tmp_path, capsys):
         "collaborative:shared_dim=8": ["remote"],
         "grouped:kv_heads=2": ["remote", "padded"],
         "latent:rank=4": ["remote"],
-        "gated": ["remote"],
         "deep": ["remote", "padded"],
     }.items():
         assert plan("convert", bert, tmp_path / target[:4], "--to", target) == expected
@@ -99,8 +98,8 @@ def test_the_plan_names_the_exports_before_the_work(bert, tmp_path, capsys):
 
 
 def test_what_no_layout_holds_is_refused_before_the_work(tmp_path, capsys):
-    to_huggingface(model_of(CONFIGS["t5"]), tmp_path / "t5", family="t5")
-    words = ["convert", str(tmp_path / "t5"), str(tmp_path / "out"), "--to", "gated"]
+    to_huggingface(model_of(CONFIGS["bart"]), tmp_path / "bart", family="bart")
+    words = ["convert", str(tmp_path / "bart"), str(tmp_path / "out"), "--to", "fixed:head_dim=4"]
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("headjax: error: --format: no Hugging Face directory holds the result; use --format headjax")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict, config_dict
 
-from headjax.conversion import ToCollaborative, ToDeep, ToFixed, ToGated, ToGrouped, ToLatent
+from headjax.conversion import ToCollaborative, ToDeep, ToFixed, ToGrouped, ToLatent
 from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.core.serialize import to_data
 from headjax.core.tensors import Constant, FanIn, Normal, SlicedXavier, TruncatedNormal
@@ -58,7 +58,7 @@ def instances():
         *(AdamW(schedule=schedule), RAdam(schedule=InverseSquareRoot(peak=1.0)), Distillation(steps=5)),
         *(Admin(), Sample(), HardConcrete(weight=0.1), Subset(count=2)),
         *(OrderConfig(), StudyConfig(), CurveConfig(OrderConfig()), decoder_config()),
-        *(ToCollaborative(shared_dim=4), ToDeep(), ToFixed(head_dim=4), ToGated(), ToGrouped(kv_heads=2)),
+        *(ToCollaborative(shared_dim=4), ToDeep(), ToFixed(head_dim=4), ToGrouped(kv_heads=2)),
         ToLatent(rank=2),
     )
     for value in (*map(shipped, FILES), *more):

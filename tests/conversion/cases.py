@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.conversion import Target, ToCollaborative, ToFixed, ToGated, ToGrouped, ToLatent
+from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent
 from headjax.conversion.decomposition import Solver
 from headjax.conversion.model import convert_layer
 from headjax.conversion.products import Products
-from headjax.nn import Call, Kind, Mask
+from headjax.heads.surgery import map_attention
+from headjax.nn import Call, GatedAttention, Kind, Mask
 from headjax.nn.norms import OffsetRMSNorm, RMSNorm
 from headjax.nn.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
 from tests import tiny
@@ -27,7 +28,6 @@ EXACT: dict[str, Target] = {
     "latent": ToLatent(rank=16),
     "grouped": ToGrouped(kv_heads=4),
     "fixed": ToFixed(head_dim=6),
-    "gated": ToGated(),
 }
 
 
@@ -63,6 +63,17 @@ MODELS = {
 def hidden(model, batch):
     mask = 1.0 if "labels" in batch else MASK[:, :, None]
     return np.asarray(model(batch).hidden) * mask
+
+
+def in_gates(model):
+    """Return the model with an open gate on every head."""
+
+    def put(found):
+        heads = found.module.num_heads
+        gates = {"gate": jnp.zeros((found.module.width, heads)), "gate_bias": jnp.full((heads,), 4.0)}
+        return found.module.like(Kind(GatedAttention, inner=found.module.kind), {"inner": found.module.params} | gates)
+
+    return map_attention(model, put)
 
 
 def attentions(model):

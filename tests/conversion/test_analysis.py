@@ -1,11 +1,9 @@
 """Captured variance of queries and keys."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from headjax.conversion.analysis import captured_variance, rank_for
-from headjax.core.errors import ConfigError
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -17,12 +15,6 @@ def model():
 
 def attention_params(model, layer: int):
     return model.config.stacks()["decoder"].unstack(model.params["decoder"])[layer]["attention"]
-
-
-def with_attention(model, **arrays):
-    old = model.params["decoder"]["layers_0_1"]
-    layers = old | {"attention": old["attention"] | arrays}
-    return model.replace(params=model.params | {"decoder": model.params["decoder"] | {"layers_0_1": layers}})
 
 
 def test_captured_variance_is_the_share_of_squared_singular_values(model) -> None:
@@ -40,17 +32,6 @@ def test_captured_variance_is_the_share_of_squared_singular_values(model) -> Non
     assert one.product.shape == (16,)
 
 
-def test_heads_that_share_their_queries_and_keys_are_low_rank_together_and_full_rank_alone(model) -> None:
-    params = model.params["decoder"]["layers_0_1"]["attention"]
-    same = {name: jnp.repeat(params[name][:, :, :1], 4, axis=2) for name in ("query", "key")}
-    found = captured_variance(with_attention(model, **same))["decoder", 0]
-    assert rank_for(found.product, 0.9999) == 4
-    assert rank_for(found.query, 0.9999) == 4
-    np.testing.assert_array_equal(rank_for(found.product_by_head, 0.9999), 4)
-
-
 def test_rank_for_is_the_smallest_rank_that_captures_the_share() -> None:
     curve = np.array([0.5, 0.9, 0.95, 1.0])
     assert [int(rank_for(curve, share)) for share in (0.4, 0.5, 0.9, 0.91, 1.0)] == [1, 1, 2, 3, 4]
-    with pytest.raises(ConfigError, match="share"):
-        rank_for(curve, 1.5)

@@ -6,7 +6,7 @@ import pytest
 
 from headjax.conversion import ToCollaborative, ToFixed, ToLatent, convert
 from headjax.conversion.calibration import calibrate, collect
-from headjax.conversion.named import describe
+from headjax.conversion.model import describe
 from headjax.core.class_names import IGNORED
 from headjax.core.errors import ConfigError
 from headjax.heads.agreement import agreement

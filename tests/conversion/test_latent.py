@@ -12,14 +12,12 @@ from headjax.conversion.latent import ToLatent, _turned_grams, low_rank
 from headjax.conversion.target import Site, Target
 from headjax.conversion.turning import DISTANCES
 from headjax.core.errors import ConfigError
-from headjax.core.kind import Kind
-from headjax.nn import CompressedAttention
 from headjax.nn.rotary import RotaryInterleaved
 from tests import tiny
 from tests.closeness import assert_close
-from tests.conversion.cases import TURNING, converted_layer
+from tests.conversion.cases import TURNING
 from tests.hub.directories import LLAMA, model_of
-from tests.nn.formulations import WIDTH, random_inputs, random_params
+from tests.nn.formulations import WIDTH, random_params
 
 PART = tiny.multi_head(2, 6, value_dim=3, rotary=RotaryInterleaved(dim=4))
 
@@ -38,38 +36,6 @@ def test_a_key_s_error_costs_its_logits_over_all_distances(source) -> None:
             turned = np.asarray(source.rotary(moved, jnp.asarray([[distance]])), np.float64)[0, 0]
             total += np.square(turned @ error).sum()
         assert_close(error @ grams[head] @ error, total / DISTANCES, sums=8 * tiny.SUMS)
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("name", ["llama", "qwen3"])
-def test_weighing_keys_by_their_logits_beats_plain_factors_and_the_error_falls(name) -> None:
-    """The logits between all pairs of 64 tokens, with both sides turned; plain is an SVD of keys and values."""
-    source = TURNING[name]
-    params = random_params(source)
-    params["query"] = params["query"] * jnp.asarray([4.0, 0.1, 4.0, 0.1])[None, None]
-    inputs = jnp.asarray(random_inputs(batch=1, length=64))
-
-    def logits(attention, weights):
-        grouped = attention.inner if attention.of is CompressedAttention else attention
-        module = tiny.bound(attention, weights, WIDTH, WIDTH)
-        kept = module.key_values(inputs, None)
-        kept = module.inner.key_values(*kept.values()) if attention.of is CompressedAttention else kept
-        query = jnp.einsum("bqw,whd->bqhd", inputs, params["query"])
-        if grouped.query_norm is not None:
-            query = grouped.query_norm.bind(params["query_norm"], grouped.head_dim)(query)
-        query = grouped.rotary(query, jnp.arange(64)[None])
-        return jnp.einsum("bqhd,bkhd->bhqk", query, jnp.take(kept["key"], jnp.asarray(grouped.groups), axis=2))
-
-    def error(attention, weights):
-        return float(jnp.square(logits(attention, weights) - logits(source, params)).sum())
-
-    errors = [error(*converted_layer(source, params, ToLatent(rank=rank))) for rank in (4, 8, 12)]
-    assert errors == sorted(errors, reverse=True)
-    both = jnp.concatenate([params["key"].reshape(WIDTH, -1), params["value"].reshape(WIDTH, -1)], axis=1)
-    left, right = low_rank(both, 8)
-    key, value = (half.reshape(8, 2, 4) for half in jnp.split(right, 2, axis=1))
-    plain = {"latent": left, "inner": params | {"key": key, "value": value}}
-    assert errors[1] < 0.9 * error(Kind(CompressedAttention, inner=source, rank=8), plain)
 
 
 @pytest.mark.whole

@@ -6,8 +6,7 @@ import pytest
 
 from headjax.conversion import ToGrouped, convert
 from headjax.conversion.target import Site
-from headjax.conversion.turned_keys import shared_key, turning_losses
-from headjax.conversion.turning import LEAST_SEEN, turning_keys
+from headjax.conversion.turning import shared_key, turning_keys
 from headjax.heads.pruning import prune
 from headjax.models.generation import generate
 from headjax.models.sampling import Greedy
@@ -72,29 +71,6 @@ def test_no_small_change_of_a_shared_key_makes_the_error_smaller() -> None:
         change, other = (0.01 * generator.standard_normal((2, *each.shape)) for each in (rows, factors))
         assert logit_error(params, rows + change[0] + 1j * change[1], factors) > best
         assert logit_error(params, rows, factors + other[0] + 1j * other[1]) > best
-
-
-def test_a_key_that_all_tokens_have_counts_at_fast_frequencies_alone() -> None:
-    """The softmax does not see it where it hardly turns over the context."""
-    source = TURNING["qwen2"].replace(rotary=RotaryHalves(base=1e9))
-    params = random_params(source)
-    params["key"] = jnp.zeros_like(params["key"])
-    size = np.real(
-        np.trace(turning_keys(Site(tiny.bound(source, params, WIDTH, WIDTH))).by_frequency(), axis1=1, axis2=2)
-    )
-    assert size[1] < 2 * LEAST_SEEN * size[0]
-
-
-def test_groups_are_those_whose_keys_cost_least_to_share() -> None:
-    """The cost of a pair is what its best shared component leaves at every frequency."""
-    source = TURNING["multi_head"]
-    site = Site(tiny.bound(source, random_params(source), WIDTH, WIDTH))
-    weighted, losses = turning_keys(site).by_frequency(), turning_losses(site)
-    pair = np.array([0, 2])
-    expected = np.linalg.eigvalsh(weighted[:, pair[:, None], pair])[:, 0].sum()
-    total = np.trace(weighted, axis1=1, axis2=2).real.sum()
-    assert losses[0, 2] == pytest.approx(expected / (total / 3), rel=1e-6)
-    np.testing.assert_allclose(np.diagonal(losses), 0.0, atol=1e-12)
 
 
 PART = tiny.multi_head(2, 6, value_dim=3, rotary=RotaryInterleaved(dim=4))

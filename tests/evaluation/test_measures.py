@@ -1,17 +1,12 @@
 """Measures by hand: pretraining, translations, spans of answers; what is not finite ends with a name."""
 
-import dataclasses
 import json
-import math
-import re
 import sys
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from headjax.core.errors import DataError, HeadjaxError, ParameterError
-from headjax.core.tensors import all_finite
 from headjax.data import DataConfig
 from headjax.data.forms import PretrainingForm
 from headjax.data.prepare import prepare
@@ -26,7 +21,7 @@ from headjax.models.beam import beam_search
 from headjax.models.config import Output
 from headjax.models.encoder import EncoderConfig
 from headjax.models.encoder_decoder import EncoderDecoderConfig
-from headjax.models.tasks import NoTask, Pretraining, Span
+from headjax.models.tasks import Pretraining, Span
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.closeness import close_to
 from tests.data.squad import SHORT, long_paragraph, write_squad
@@ -35,16 +30,6 @@ from tests.hub.directories import BERT, model_of, rewrite
 from tests.tiny import decoder_config, model, multi_head, text_encoder, tokens
 
 NAME = "bert.encoder.layer.1.attention.self.query.weight"
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, jnp.bfloat16])
-def test_one_value_is_found_in_any_type(dtype):
-    for value in (np.nan, np.inf, -np.inf):
-        array = np.full((3, 5), 1.5, dtype)
-        assert all_finite(array)
-        array[2, 3] = value
-        assert not all_finite(array)
-        assert not all_finite(jnp.asarray(array))
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
@@ -155,27 +140,7 @@ def test_translations_are_those_of_beam_search(translator, prefix):
     assert found.texts[0] == byte_tokenizer().decode(first[: [*first, 256].index(256)]).strip()
 
 
-@pytest.mark.parametrize(
-    ("found", "wanted", "score"),
-    [
-        ("the cat sat on the mat .", "the cat sat on the mat .", 100.0),
-        ("the cat sat on the", "the cat sat on the mat .", 100 * math.exp(1 - 7 / 5)),  # only the length counts
-        # Of 6 words 5 are right, of 5 pairs 2, of 4 triples 1, of 3 quadruples none, which counts as half of one.
-        ("the cat is on the mat", "there is a cat on the mat",
-         100 * math.exp(1 - 7 / 6) * (5 / 6 * 2 / 5 * 1 / 4 * (1 / 2) / 3) ** 0.25),
-    ],
-)  # fmt: skip
-def test_bleu_by_hand(found, wanted, score):
-    pytest.importorskip("sacrebleu", reason="sacrebleu is not installed")
-    bleu = corpus_bleu([found], [wanted])
-    assert bleu.score == pytest.approx(score)
-    assert re.fullmatch(r"nrefs:1\|case:mixed\|eff:no\|tok:13a\|smooth:exp\|version:[0-9.]+", bleu.signature)
-    assert "tok:none" in corpus_bleu([found], [wanted], tokenize="none").signature
-
-
-def test_pairs_are_checked_and_sacrebleu_is_named_where_it_is_missing(monkeypatch):
-    with pytest.raises(DataError, match=r"^bleu: 1 translations and 2 references"):
-        corpus_bleu(["a"], ["a", "b"])
+def test_sacrebleu_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(DataError, match=r"^bleu: .*sacrebleu"):
         corpus_bleu(["a"], ["a"])
@@ -229,14 +194,6 @@ def test_a_question_is_answered_by_its_best_window(reader, squad):
     assert (task.headline, task.higher_is_better) == ("f1", True)
 
 
-def test_only_for_models_with_spans(reader, squad):
-    plain = reader.replace(config=dataclasses.replace(reader.config, task=NoTask()))
-    with pytest.raises(HeadjaxError, match=r"^task: .* a span; .* no_task"):
-        load_task(squad, plain)
-    with pytest.raises(HeadjaxError, match=r"missing: no such file or folder"):
-        load_task(f"{squad}/missing", reader)
-
-
 def test_normalisation():
     for text, normal in {
         "The  Cat.": "cat",
@@ -254,8 +211,6 @@ def test_overlap_counts_repeated_words():
     assert answer_f1("", ["paris"]) == 0.0
     assert exact_match("the Paris!", ["paris", "x"]) == 1.0
     assert squad_metrics({"a": "x", "other": "y"}, {"a": ["x"], "b": ["y"]}) == {"exact_match": 0.5, "f1": 0.5}
-    with pytest.raises(DataError, match="no questions"):
-        squad_metrics({}, {})
 
 
 LEADERBOARD = {

@@ -113,15 +113,10 @@ def test_training_examples_may_be_another_tasks():
     assert describe(split_task(SINGLE, "validation", train=BOTH).selection)["examples"] == 20
 
 
-def test_samples_are_drawn_by_seed_and_calibration_batches_hold_no_padding():
+def test_samples_are_drawn_by_seed():
     selection = split_task(BOTH).selection
     drawn = {tuple(int(label) for label in selection.sample(4, 4, seed=seed)[0]["labels"]) for seed in range(4)}
     assert len(drawn) == 4
-    selection = split_task(SINGLE).selection
-    assert [len(batch["labels"]) for batch in selection.first_batches(9, 4)] == [4, 4]
-    assert selection.count_full(9, 4) == 8
-    assert selection.first_batches(0, 4) == []
-    assert len(selection.first_batches(1, 16)) == 1
 
 
 def test_measures_follow_the_examples():

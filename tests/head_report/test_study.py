@@ -11,7 +11,7 @@ from headjax.evaluation.selection import split_task
 from headjax.evaluation.task import evaluate_task
 from headjax.head_report.answer import answer, tolerance
 from headjax.head_report.curves import CurveConfig, CurvePoint, Judged, curve, removable
-from headjax.head_report.page import best_head_table, curve_table, write_report
+from headjax.head_report.page import curve_table, write_report
 from headjax.head_report.study import study_heads
 from headjax.heads.head_id import all_heads
 from headjax.heads.reconstruction_order import reconstruction_order
@@ -91,13 +91,11 @@ def test_heads_are_judged_on_other_examples_than_they_are_ordered_on(study, task
     assert study.baseline == evaluate_task(study.model, evaluation, batch_size=4)
 
 
-def test_every_order_has_a_curve_and_every_layer_a_best_head(study):
+def test_every_order_has_a_curve_and_every_head_an_effect(study):
     assert list(study.curves) == ["importance", "random"]
     assert [[point.removed for point in points] for points in study.curves.values()] == [[2, 4], [2, 4]]
     assert study.curves["importance"][1].value == study.curves["random"][1].value
-    assert [(head.stack, head.layer) for head in study.best] == [("decoder", 0), ("decoder", 1)]
-    assert set(study.effects) == {"each", "all-but-one"}
-    assert set(study.roles) == set(all_heads(study.model.config))
+    assert set(study.effects.effects()) == set(study.roles) == set(all_heads(study.model.config))
 
 
 def test_single_heads_are_ablated_on_a_draw_of_the_examples_and_bars_count_their_batches(study, task):
@@ -112,13 +110,13 @@ def test_single_heads_are_ablated_on_a_draw_of_the_examples_and_bars_count_their
     assert (found.task.count(), found.few.count()) == (6, 4)
     rows, fewer = ([bytes(row["input_ids"]) for row in each.data.validation] for each in (found.task, found.few))
     assert set(fewer) < set(rows)
-    bar = ("ablating 4 heads, each", 2, "batch")
+    bar = ("ablating 4 heads", 2, "batch")
     assert [entry for entry in shown if entry[0] == bar[0]] == [(*bar, done) for done in (1, 2)]
 
 
 def test_the_page_has_a_section_for_every_measurement(study, tmp_path):
     page = write_report(study, answer(study), tmp_path / "heads.html").read_text()
-    titles = ("Removing heads", "What the scores say", "One head left", "What heads look at", "What each head attends")
+    titles = ("Removing heads", "What the scores say", "What heads look at", "What each head attends")
     for text in (*titles, "8 examples of numbers"):
         assert text in page
 
@@ -149,9 +147,6 @@ def test_a_tolerance_below_one_example_is_not_judged(study):
 
 
 def test_tables_hold_the_numbers_of_the_study(study):
-    effects = study.effects["all-but-one"].effects()
-    rows = best_head_table(study).rows
-    assert [row[:4] for row in rows] == [(head.stack, head.layer, head.head, effects[head]) for head in study.best]
     shown = {row[0]: row[2:] for row in curve_table(study).rows}
     values = [tuple(point.value for point in points) for points in study.curves.values()]
     assert shown == dict(zip(("importance", "chance"), values, strict=True))

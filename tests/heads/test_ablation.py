@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.heads.ablation import Ablation, best_heads
 from headjax.heads.head_id import HeadId, all_heads
 from tests import tiny
 from tests.closeness import assert_close, close_to
@@ -81,19 +80,3 @@ def test_a_model_without_a_walk_has_the_same_effects(model, batches, each, monke
     for name in ("loss", "confident"):
         assert_close(found.baseline[name], each.baseline[name], sums=tiny.SUMS)
         assert_close(found.ablated[name], each.ablated[name], sums=tiny.SUMS)
-
-
-HEADS = (HeadId("encoder", 0, 0), HeadId("encoder", 0, 1), HeadId("encoder", 1, 0), HeadId("cross", 0, 5))
-
-
-def ablation(rows):
-    baseline = np.array([1.0, 2.0, 3.0])
-    rows = baseline + np.array(rows)
-    return Ablation("all-but-one", HEADS, {"loss": baseline}, {"loss": rows}, {"loss": np.ones(3)})
-
-
-CHOSEN = [[0.5, 0.4, 0.6], [-0.1, 0.3, 0.1], [1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
-
-
-def test_the_best_head_of_a_layer_costs_least():
-    assert best_heads(ablation(CHOSEN)) == [HEADS[1], HEADS[2], HEADS[3]]

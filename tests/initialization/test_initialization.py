@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.core.serialize import from_data, to_data
 from headjax.core.tensors import FanIn, Normal, flatten
-from headjax.initialization import Admin, AdminConstant, DeepNorm, Initialization, Setting, constant_omega
+from headjax.initialization import Admin, AdminConstant, DeepNorm, Setting, constant_omega
 from headjax.initialization.admin import profile
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
@@ -145,12 +144,6 @@ def test_a_stack_whose_input_is_far_below_variance_one_is_an_error():
         profile(config, config.initialize(SEEDS), where.batches[0], where)
 
 
-def test_without_batches_there_is_nothing_to_profile():
-    config = Admin().configure(post_norm())
-    with pytest.raises(DataError, match="no batch to profile"):
-        Admin().measure(config, config.initialize(SEEDS), setting())
-
-
 def ratios(initialization, config):
     """By path, the standard deviation of the initialised weights over that of the plain ones."""
     configured = initialization.configure(config)
@@ -185,15 +178,3 @@ def test_deep_norm_has_the_papers_scales():
 def test_what_an_initialisation_is_not_for_is_refused(initialization, config, message):
     with pytest.raises(ConfigError, match=message):
         initialization.configure(config)
-
-
-def test_an_unknown_kind_is_named():
-    with pytest.raises(ConfigError, match=r"config\.kind: "):
-        from_data(Initialization, {"kind": "admim"})
-
-
-@pytest.mark.parametrize("kind", [Admin, AdminConstant, DeepNorm])
-def test_changed_architectures_serialise(kind):
-    config = kind().configure(post_norm())
-    assert from_data(type(config), to_data(config)) == config
-    assert from_data(Initialization, to_data(kind())) == kind()

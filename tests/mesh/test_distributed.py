@@ -20,7 +20,6 @@ from headjax.core.share import Share
 from headjax.core.tensors import flatten
 from headjax.mesh.distributed import Vote, initialize, process_share
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.model import load
 from headjax.training.config import train_config
 from headjax.training.config_file import load_config
 from headjax.training.loop import train
@@ -152,25 +151,6 @@ def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(confi
     assert_trees_close(ours, theirs, sums=STEPS * 2 * tiny.SUMS, floor=1.0)
     recorded = [record["step"] for record in read_metrics(workdir / "metrics.jsonl") if "train/loss" in record]
     assert recorded == list(range(1, STEPS + 1))
-
-
-@pytest.mark.processes
-@pytest.mark.whole
-def test_a_run_goes_on_with_more_processes(config, tmp_path):
-    """One process of four devices is killed, then two of two; four of one end with what a run alone ends with."""
-    workdir = tmp_path / "run"
-    for count, mesh in ((1, "fsdp=4"), (2, "fsdp=2"), (4, "data=4")):
-        logs, before = [tmp_path / f"{count}-{index}.log" for index in range(count)], trained(workdir)
-        with running(config, workdir, logs, f"--config.mesh.{mesh}", devices=4 // count) as processes:
-            if count < 4:
-                wait_until(lambda end=before + 2 * EVERY: trained(workdir) > end, processes, logs, 300)
-            else:
-                codes = [process.wait(timeout=300) for process in processes]
-                assert codes == [0] * 4, "\n".join(log.read_text()[-2000:] for log in logs)
-    assert 4 * EVERY < before < STEPS
-    whole = train(train_config(load_config(str(config))), tmp_path / "whole")
-    ours, theirs = flatten(load(workdir / "model").params), flatten(whole.model.params)
-    assert_trees_close(ours, theirs, sums=STEPS * 2 * tiny.SUMS, floor=1.0)
 
 
 @pytest.mark.processes

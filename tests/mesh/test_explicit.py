@@ -21,7 +21,6 @@ from tests.selected import further
 from tests.sites import houses
 from tests.sites.houses import HOUSES, loss
 from tests.sites.test_scans import Params
-from tests.sites.test_scores import LinenTwin
 
 TYPES = {"explicit": AxisType.Explicit, "automatic": AxisType.Auto}
 MESHES = {
@@ -95,25 +94,6 @@ def test_layers_need_no_mesh_set_and_stay_in_scans_and_maps():
     assert_close(jax.device_get(twice), layer(layer(inputs)), sums=2 * WIDTH)
     assert_close(jax.device_get(each), layer(inputs), sums=WIDTH)
     assert_close(jax.device_get(again), layer(inputs), sums=WIDTH)
-
-
-def test_a_layer_decodes_on_explicit_axes():
-    layer, inputs, mesh = module("rotary_halves"), random_inputs(batch=8), mesh_of("data")
-    expected = layer(inputs, is_causal=True)
-    with jax.set_mesh(mesh):
-        x, cache, steps = examples_on(mesh, inputs), layer.empty_cache(8, 6), []
-        for token in range(6):
-            outputs, cache = layer(x[:, token : token + 1], cache=cache)
-            steps.append(jax.device_get(outputs))
-    assert_close(np.concatenate(steps, axis=1), expected, sums=WIDTH)
-
-
-def test_dropout_on_explicit_axes_draws_what_it_draws_alone():
-    layer, inputs, mesh = module("multi_head", dropout_rate=0.5), random_inputs(batch=8), mesh_of("data")
-    expected = layer(inputs, rngs=nnx.Rngs(dropout=1))
-    with jax.set_mesh(mesh):
-        found = layer(examples_on(mesh, inputs), rngs=nnx.Rngs(dropout=1))
-    assert_close(jax.device_get(found), expected, sums=WIDTH)
 
 
 def test_heads_that_do_not_divide_are_named_or_whole_on_every_device():
@@ -217,18 +197,6 @@ def test_heads_of_any_model_are_removed_and_reconstructed_on_a_mesh(name, kind):
     with jax.set_mesh(mesh):
         spread = on_model_axis(model) if name == "says_where" else model
         found = all_of(spread, jax.device_put(batches, NamedSharding(mesh, PartitionSpec("data"))))
-    for one, other in zip(found, expected, strict=True):
-        assert_close(one, other, sums=100 * houses.SUMS)
-
-
-@pytest.mark.parametrize("kind", TYPES)
-def test_heads_of_a_tree_of_arrays_are_studied_on_a_mesh(kind):
-    batches, mesh = houses.batches(size=8), jax.make_mesh((8,), ("data",), axis_types=(TYPES[kind],))
-    params = LinenTwin().init(jax.random.key(0), batches[0]["x"])
-    model, heads = (LinenTwin().apply, params, {"attn": ("params/attn/out/kernel", 0)}), ["attn/0", "attn/2"]
-    expected = studied(model, batches, heads)
-    with jax.set_mesh(mesh):
-        found = studied(model, jax.device_put(batches, NamedSharding(mesh, PartitionSpec("data"))), heads)
     for one, other in zip(found, expected, strict=True):
         assert_close(one, other, sums=100 * houses.SUMS)
 

@@ -4,14 +4,12 @@ import functools
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from headjax.mesh.mesh import MeshConfig, batch_parts, batch_sharding, replicated
-from headjax.mesh.random_bits import kept, step_key
+from headjax.mesh.random_bits import kept
 from headjax.plan.collectives import collectives
-from tests.closeness import assert_close
 
 SHAPE = (8, 64, 32)
 RATE = 0.25
@@ -70,27 +68,3 @@ def test_a_device_draws_for_its_own_examples_alone_where_they_divide(shape, own,
     drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<([\dx]+)xui16>\)", lowered.as_text())
     assert drawn == [own]
     assert collectives(lowered.compile().as_text()) == {}
-
-
-@pytest.mark.parametrize("prng", ["threefry2x32", "rbg"])
-def test_a_forward_and_its_repetition_in_the_backward_pass_drop_the_same(prng, mesh):
-    """d/dx sum(mask * x^2) = 2 mask x, with the mask recomputed: any other would leave a wrong entry."""
-    x = jnp.linspace(1.0, 2.0, int(np.prod(SHAPE))).reshape(SHAPE)
-
-    @jax.jit
-    def masked(x):
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            mask = kept(jax.random.key(5, impl=prng), RATE, SHAPE)
-            return jnp.where(mask, x**2, 0.0)
-
-    x = jax.device_put(x, batch_sharding(mesh))
-    slope = jax.jit(jax.grad(lambda x: jax.checkpoint(masked)(x).sum()))(x)
-    assert_close(slope, jnp.where(masked(x) > 0, 2 * x, 0.0), sums=1)
-
-
-@pytest.mark.parametrize("prng", ["threefry2x32", "rbg"])
-def test_a_seed_given_to_the_program_draws_what_one_written_into_it_does(prng):
-    given = jax.jit(lambda seed: jax.random.key_data(step_key(seed, 2, prng)))
-    for seed in (0, 7, 2**31 + 3, 2**33 + 5):
-        written = jax.random.key_data(step_key(seed, 2, prng))
-        np.testing.assert_array_equal(given(np.uint32(seed % 2**32)), written)

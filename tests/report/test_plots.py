@@ -4,17 +4,20 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.report import numbers
-from headjax.report.presets import learning_curves, pruning_curves, trade_off
+from headjax.report.curves import line_plot, pruning_curves
 
 
 def legend(plot):
     return [text.get_text() for text in plot.figure.legends[0].get_texts()]
 
 
-def test_learning_curves_have_title_units_and_every_model():
+def losses(curves, title="Loss"):
+    return line_plot(curves, title=title, x_label="Training step", y_label="Loss (nats per token)")
+
+
+def test_line_plots_have_title_units_and_every_model():
     curves = {"standard": [(0, 6.0), (50, 3.0), (100, 2.0)], "fixed": [(0, 6.0), (50, 2.9), (100, 1.9)]}
-    plot = learning_curves(curves, title="Loss")
+    plot = losses(curves)
     axes = plot.figure.axes[0]
     assert (axes.get_title(loc="left"), axes.get_ylabel()) == ("Loss", "Loss (nats per token)")
     assert axes.get_xlabel() == "Training step"
@@ -23,7 +26,7 @@ def test_learning_curves_have_title_units_and_every_model():
 
 
 def test_a_value_that_is_not_finite_leaves_a_gap():
-    plot = learning_curves({"a": [(0, 3.0), (1, np.nan), (2, np.inf), (3, 2.0)]})
+    plot = losses({"a": [(0, 3.0), (1, np.nan), (2, np.inf), (3, 2.0)]})
     values = plot.figure.axes[0].get_lines()[0].get_ydata()
     np.testing.assert_array_equal(np.isnan(values), [False, True, True, False])
     plot.svg()
@@ -59,31 +62,16 @@ def test_a_logarithmic_axis_has_plain_numbers_however_narrow(high):
     assert all(text.replace(",", "").replace(".", "").isdigit() for text in shown)
 
 
-def test_trade_off_orders_points_by_cost():
-    plot = trade_off({"standard": [(2e6, 9.0), (1e6, 11.0)], "fixed": [(2e6, 8.0)]}, title="Cost")
-    axes = plot.figure.axes[0]
-    np.testing.assert_allclose(axes.get_lines()[0].get_xdata(), [1e6, 2e6])
-    assert axes.get_lines()[1].get_linestyle() == "None"
-    assert axes.get_title(loc="left") == "Cost"
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("Parameters", "Perplexity, lower is better")
-    assert axes.xaxis.get_major_formatter()(1.5e6) == "1.5 M"
-    assert "fixed (2.00 M, 8.00)" in plot.alt
-    assert trade_off({"a": [(1.0, 2.0)]}, cost_format=numbers.size, scale="log").svg()
-
-
 @pytest.mark.parametrize(
     ("plot", "field"),
     [
-        (lambda: learning_curves({}), "curves"),
-        (lambda: learning_curves({"a": []}), "curves['a']"),
-        (lambda: learning_curves({"a": [(0.0, 1.0), (np.nan, 1.0)]}), "curves['a']"),
+        (lambda: losses({}), "curves"),
+        (lambda: losses({"a": []}), "curves['a']"),
+        (lambda: losses({"a": [(0.0, 1.0), (np.nan, 1.0)]}), "curves['a']"),
         (lambda: pruning_curves({}), "curves"),
         (lambda: pruning_curves({"a": [(0.0, np.nan)]}), "curves['a']"),
         (lambda: pruning_curves({"a": [(0.0, 1.0), (40.0, 2.0)]}), "curves['a']"),
         (lambda: pruning_curves({"a": [(0.0, 0.0), (1.0, 2.0)]}, scale="log"), "curves['a']"),
-        (lambda: trade_off({}), "curves"),
-        (lambda: trade_off({"a": []}), "curves['a']"),
-        (lambda: trade_off({"a": [(1.0, np.nan)]}), "curves['a']"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line_about_its_series(plot, field):

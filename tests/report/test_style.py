@@ -1,21 +1,17 @@
 """Numbers, tables and plots look the same wherever they are drawn and leave no trace in Matplotlib's settings."""
 
 import io
-import itertools
 import math
 
 import matplotlib
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib import _pylab_helpers
 from rich.console import Console
 
 from headjax.core.errors import DataError
-from headjax.report import numbers, style
-from headjax.report.presets import learning_curves
+from headjax.report import numbers
 from headjax.report.tables import Column, Table, print_table
+from tests.report.test_plots import losses
 
 
 @pytest.mark.parametrize(
@@ -58,28 +54,6 @@ def test_what_is_absent_prints_as_a_dash(form):
     assert (form(math.inf), form(-math.inf)) == ("∞", "-∞")
 
 
-@given(st.floats(1e-3, 1e14))
-def test_a_count_reads_back_to_three_digits(value):
-    digits, _, prefix = numbers.count(value).partition(" ")
-    scale = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[prefix]
-    assert float(digits) * scale == pytest.approx(value, rel=0.0051)
-
-
-@pytest.mark.parametrize(
-    ("values", "power"),
-    [
-        ([0.5, 20.0], 0),
-        ([0.0187, 2e-4], -3),
-        ([9.99e-4], -6),
-        ([9.999e-4], -3),
-        ([4e4], 3),
-        ([0.0, math.nan], 0),
-    ],
-)
-def test_power_of_ten(values, power):
-    assert numbers.power_of_ten(values) == power
-
-
 COLUMNS = (Column("Model"), Column("Parameters", numbers.count), Column("Perplexity", numbers.fixed(2), "lower"))
 
 
@@ -115,7 +89,7 @@ def test_a_table_is_printed_as_it_is_with_numbers_at_the_right():
 
 
 def loss_plot():
-    return learning_curves({"standard": [(0, 3.0), (1, 2.0)], "fixed": [(0, 3.0), (1, 1.9)]})
+    return losses({"standard": [(0, 3.0), (1, 2.0)], "fixed": [(0, 3.0), (1, 1.9)]})
 
 
 def test_a_plot_is_an_svg_document_or_a_png_file():
@@ -133,38 +107,8 @@ def test_the_users_settings_neither_matter_nor_change():
     assert not _pylab_helpers.Gcf.figs, "no figure is left in the global state"
 
 
-def test_no_two_of_many_series_look_alike_and_few_differ_in_everything():
-    looks = [style.look(index) for index in range(30)]
-    assert len({str(each) for each in looks}) == len(looks)
-    for one, other in itertools.combinations(looks, 2):
-        assert one.color != other.color or (one.marker != other.marker and one.linestyle != other.linestyle)
-    few = looks[: len(style.PALETTE)]
-    for parts in zip(*few, strict=True):
-        assert len({str(part) for part in parts}) == len(few)
-
-
-def luminance(color):
-    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
-
-
-@pytest.mark.parametrize(
-    ("color", "least"), [(style.INK, 12), (style.MUTED, 4.5), *((color, 3) for color in style.PALETTE[:3])]
-)
-def test_text_and_lines_stand_out_from_the_paper(color, least):
-    low, high = sorted((luminance(color), luminance(style.PAPER)))
-    assert (high + 0.05) / (low + 0.05) > least
-
-
 @pytest.mark.parametrize("name", ["a $b", "$\\frac{", "_hidden", "漢字", "<b>&amp;"])
 def test_names_may_hold_any_character(name):
-    shown = learning_curves({name: [(0, 3.0), (1, 2.0)]}, title=name)
+    shown = losses({name: [(0, 3.0), (1, 2.0)]}, title=name)
     shown.svg()
     assert [text.get_text() for text in shown.figure.legends[0].get_texts()] == [name]
-
-
-def test_long_titles_are_broken_into_lines():
-    lines = style.wrap("Perplexity of the standard model as its heads are removed one after the other", 5.6).split("\n")
-    assert len(lines) == 2
-    assert style.wrap("", 5.6) == ""

@@ -7,8 +7,6 @@ import pytest
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import to_data
 from headjax.training.config import train_config
-from tests import tiny
-from tests.closeness import assert_trees_equal
 from tests.training import runs
 
 FIELDS = runs.FIELDS | {"model": runs.POST_NORM}
@@ -25,30 +23,6 @@ def test_the_architecture_of_a_run_is_its_model_as_the_initialisation_wants_it(i
     started = train_config(fields)
     assert started.trained(0) is None
     assert (started.architecture() == started.model) == (initialization is None)
-
-
-def test_initialisations_are_for_fresh_models(tmp_path):
-    tiny.model(tiny.decoder_config()).save(tmp_path / "model")
-    fields = FIELDS | {"model": None, "start": str(tmp_path / "model")}
-    with pytest.raises(ConfigError, match=r"^config\.initialization: "):
-        train_config(fields | {"initialization": {"kind": "admin"}})
-    started = train_config(fields)
-    assert started.architecture() == started.trained(0).config == tiny.decoder_config()
-    assert_trees_equal(started.trained(0).params, tiny.model(tiny.decoder_config()).params)
-
-
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"model": None}, "model"),
-        ({"start": "somewhere"}, "start"),
-        ({"task": {"kind": "regression"}}, "task"),
-        ({"deep": 3}, "deep.heads"),
-    ],
-)
-def test_a_run_has_one_model_and_what_fits_it(fields, named):
-    with pytest.raises(ConfigError, match=rf"^config\.{named}: "):
-        train_config(FIELDS | fields).architecture()
 
 
 def test_the_warm_up_ends_within_the_run():

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json
 
-import jax
 import numpy as np
 import pytest
 
 from headjax.cli import main
-from headjax.core.tensors import flatten
-from headjax.data.examples import TokenBlocks
 from headjax.models.model import load
-from headjax.training.checkpoints import Checkpoints
-from headjax.training.recording import read_metrics
-from headjax.training.step import Trainer
 from tests import tiny
 from tests.closeness import assert_trees_equal
-from tests.training.runs import MODEL, POST_NORM, after, config, constant, run, terminate, walk
+from tests.training.runs import MODEL, POST_NORM, after, constant, run, terminate, walk
 
 LAYERS = POST_NORM["num_layers"]
 RATE = 0.01
@@ -62,37 +56,6 @@ def test_an_interrupted_run_keeps_its_initialisation(measured, data, tmp_path):
     assert continued.finished
     assert_trees_equal(continued.model.params, whole.model.params)
     assert continued.model.history[0] == whole.model.history[0]
-
-
-class Exploding(TokenBlocks):
-    """Blocks with tokens that the model does not know from some example on, in the place of an overflow."""
-
-    good = 8 + 3 * 8
-    """Examples of the batch that measures and of three steps."""
-
-    def __getitem__(self, index):
-        self.read = getattr(self, "read", 0) + 1
-        tokens = self.tokens[index]
-        return {"input_ids": tokens if self.read <= self.good else tokens + MODEL["vocab_size"]}
-
-
-def test_a_run_that_diverges_stops_says_so_and_keeps_its_last_good_checkpoint(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("headjax.training.run.check_batch", lambda model, batch: batch)
-    exploding = data._replace(train=Exploding(data.train.tokens.reshape(-1), 12))
-    result = run(tmp_path, exploding, **ADMIN)
-    assert (result.finished, result.path, result.steps) == (False, None, 2)
-    good = tmp_path / "checkpoints" / "2"
-    assert result.diverged == f"the loss of step 4 is nan; the last good checkpoint is {good}"
-    assert not (tmp_path / "model").exists()
-    assert read_metrics(tmp_path / "metrics.jsonl")[-1] == {"step": 4, "train/diverged": 1.0}
-    settings = config(**ADMIN)
-    model, mesh = settings.architecture(), settings.mesh.build(jax.devices()[:1])
-    optimizer = settings.optimizer.build(model.tensors(), settings.steps)
-    with Checkpoints(tmp_path, settings.keep_checkpoints) as checkpoints:
-        assert checkpoints.latest == 2
-        state, _ = checkpoints.restore(2, Trainer(model, optimizer, mesh).abstract_state())
-    assert all(np.isfinite(array).all() for array in flatten(state.params).values())
-    assert_trees_equal(state.params, result.model.params)
 
 
 def test_the_command_says_that_a_loss_above_the_limit_is_divergence_and_exits_with_3(tmp_path, capsys):

@@ -7,18 +7,17 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.heads.pruning import prune
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.config import Output
 from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import Classification, Regression, Span
-from headjax.training.checkpoints import Checkpoints
 from headjax.training.distillation import TEACHER, Distillation, distill, distillation_objective
 from headjax.training.optimizer import AdamW, ConstantRate
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_equal, close_to
-from tests.selected import first
+from tests.training.runs import after, config, run, terminate, walk
 
 FAST = AdamW(schedule=ConstantRate(peak=3e-3))
 SETTINGS = Distillation(steps=40, optimizer=FAST, task=0.0, logits=1.0, hidden=0.1, temperature=1.0)
@@ -72,26 +71,14 @@ def test_a_pruned_model_comes_back_to_its_teacher(recovered, student, teacher, b
     assert_trees_equal(student.params, prune(teacher, REMOVED).params)  # the student that was given is still itself
 
 
-@pytest.mark.parametrize("kept", first(1, [6, 39]))
-def test_a_stopped_run_goes_on_from_its_checkpoint(recovered, student, teacher, batches, tmp_path, monkeypatch, kept):
-    """Bit for bit to the model and the losses of a run that was not stopped."""
-    monkeypatch.setattr("headjax.training.distillation.CHECKPOINT_EVERY", 3)
-    whole, _ = recovered
-
-    def stop(number, values):
-        seen.append(number)
-        if len(seen) == kept + 1:
-            raise KeyboardInterrupt
-
-    seen = []
-    with pytest.raises(KeyboardInterrupt), Checkpoints(tmp_path, 1) as checkpoints:
-        distill(student, teacher, itertools.cycle(batches), SETTINGS, checkpoints=checkpoints, progress=stop)
-    with Checkpoints(tmp_path, 1) as checkpoints:
-        found = distill(student, teacher, itertools.cycle(batches), SETTINGS, checkpoints=checkpoints, progress=stop)
-    assert len(seen) == 1 + SETTINGS.steps, "the step after the checkpoint twice, no other"
-    assert seen[kept + 1] >= kept
-    np.testing.assert_array_equal(found.losses, whole.losses)
-    assert_trees_equal(found.model.params, whole.model.params)
+def test_a_training_run_with_a_teacher_goes_on_bit_for_bit(tmp_path):
+    data, taught = walk(), {"teacher": tiny.model(config().architecture())}
+    whole = run(tmp_path / "whole", data, options=taught)
+    assert not run(tmp_path / "run", data, options=taught | after(3, terminate)).finished
+    assert_trees_equal(run(tmp_path / "run", data, options=taught).model.params, whole.model.params)
+    assert whole.model.history[-1]["action"] == "distill"
+    with pytest.raises(ConfigError, match=r"^config\.accumulate: must be 1"):
+        run(tmp_path / "parts", data, options=taught, accumulate=2)
 
 
 @pytest.mark.whole

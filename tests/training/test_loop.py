@@ -162,13 +162,6 @@ def test_a_run_is_extended(data, tmp_path):
     assert load(longer.path).history[-1]["steps"] == 7
 
 
-def test_training_goes_on_from_a_model_directory(uninterrupted, data, tmp_path):
-    whole, _ = uninterrupted
-    result = run(tmp_path, data, model=None, start=str(whole.path), steps=1, optimizer=constant(1e-8))
-    assert result.metrics["loss"] == pytest.approx(whole.metrics["loss"], abs=1e-4)
-    assert [entry["action"] for entry in result.model.history] == ["train", "train"]
-
-
 def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

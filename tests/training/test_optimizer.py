@@ -10,10 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core.kind import Kind
-from headjax.core.tensors import Constant, Ones, Zeros, flatten
-from headjax.initialization import Admin
-from headjax.nn import CollaborativeAttention, GatedAttention
+from headjax.core.tensors import Ones, flatten
 from headjax.training.optimizer import AdamW, ConstantRate, Cosine, InverseSquareRoot, LinearDecay, decayed
 from tests import tiny
 
@@ -62,21 +59,3 @@ def test_large_gradients_are_clipped_before_the_update(params):
         _, state = optimizer.update(jax.tree.map(lambda array: 3.0 * array, params), optimizer.init(params), params)
         for moment in jax.tree.leaves(state[1][0].mu):
             np.testing.assert_allclose(moment, 0.1 * seen, rtol=1e-5)
-
-
-def test_multipliers_of_shortcuts_are_not_decayed():
-    model = Admin().configure(tiny.decoder_config(residual="post_norm"))
-    layers = decayed(model.tensors())["decoder"]["layers_0_1"]
-    assert not layers["attention_residual"]["shortcut"]
-    assert not layers["feed_forward_residual"]["shortcut"]
-
-
-@pytest.mark.parametrize("start", [Ones, Zeros(), Constant(0.3)])
-def test_how_a_weight_starts_does_not_switch_its_decay(start):
-    sizes = {"num_heads": 2, "value_dim": 4, "head_dim": 4}
-    for attention, weights in (
-        (Kind(CollaborativeAttention, shared_dim=4, mixing_init=start, **sizes), ["mixing"]),
-        (Kind(GatedAttention, inner=tiny.multi_head(2, 4), kernel_init=start), ["gate"]),
-    ):
-        flags = decayed(tiny.weights(attention, 8, 8))
-        assert all(flags[name] for name in weights)

@@ -40,18 +40,6 @@ def test_what_cannot_be_written_is_named(tmp_path):
             writer.write(1, {"loss": 1.0})
 
 
-def test_a_damaged_record_takes_no_others_along(tmp_path):
-    with Metrics(tmp_path, 0, tensorboard=False) as writer:
-        for step in range(1, 6):
-            writer.write(step, {"loss": 1.0})
-    lines = writer.path.read_bytes().splitlines(keepends=True)
-    lines[1], lines[2], lines[3] = b'{"step": 2, \xff\n', b'"step"\n', b'{"Step": 4}\n'
-    writer.path.write_bytes(b"".join(lines))
-    with Metrics(tmp_path, 5, tensorboard=False):
-        assert [record["step"] for record in read_metrics(writer.path)] == [1, 5]
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
-
-
 def test_records_of_a_bucket_are_written_anew_with_each_checkpoint_and_now_and_then(bucket, monkeypatch):
     workdir = path_of(bucket)
     file = workdir / "metrics.jsonl"

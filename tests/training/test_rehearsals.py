@@ -7,7 +7,6 @@ from pathlib import Path
 import jax
 import pytest
 
-from headjax.models.model import load
 from headjax.training.config import train_config
 from headjax.training.config_file import load_config
 from headjax.training.loop import train
@@ -34,11 +33,3 @@ def test_the_second_stage_of_bert_starts_from_the_first(tmp_path):
     second = rehearse(f"concise_bert:stage=2,start={first.path}", tmp_path / "second")
     assert [entry["action"] for entry in second.model.history] == ["train", "train"]
     assert second.metrics["loss"] < first.metrics["loss"]
-
-
-def test_a_deep_translator_with_admin_trains(tmp_path):
-    result = rehearse("transformer_base:deep,initialization=admin", tmp_path, "--config.model.attention.num_heads=2")
-    assert result.finished
-    model = load(result.path)
-    assert {len(stack.layers) for stack in model.config.stacks().values()} == {4}
-    assert model.num_parameters == result.model.num_parameters

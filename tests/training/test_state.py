@@ -8,14 +8,11 @@ import numpy as np
 import optax
 import pytest
 
-from headjax.core.serialize import to_data
 from headjax.core.tensors import flatten
 from headjax.mesh.mesh import MeshConfig
-from headjax.training.run import prepare
 from headjax.training.step import Trainer
 from tests import tiny
 from tests.closeness import assert_trees_equal
-from tests.training.runs import POST_NORM, config, walk
 
 MODEL = tiny.decoder_config()
 
@@ -51,14 +48,3 @@ def test_parameters_of_a_short_type_are_trained_in_float32(dtype):
     wanted = trainer.abstract_state()  # onto which a checkpoint is restored
     assert jax.tree.map(lambda array: array.dtype, made) == jax.tree.map(lambda array: array.dtype, wanted)
     assert_trees_equal(made.params, jax.tree.map(lambda array: array.astype(jnp.float32), coarse))
-
-
-@pytest.mark.parametrize("kind", [None, "deep_norm", "admin"])
-def test_a_measured_initialisation_leaves_its_numbers_in_the_history(kind, tmp_path):
-    settings = config(model=POST_NORM, initialization=kind and {"kind": kind})
-    run, start = prepare(settings, tmp_path, walk())
-    state, found = run.first_state(start)
-    assert int(state.step) == 0
-    assert flatten(state.params).keys() == flatten(settings.architecture().tensors()).keys()
-    assert [entry["action"] for entry in found] == ["initialize"] * (kind is not None)
-    assert all(to_data(settings.initialization).items() <= entry.items() for entry in found)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 
 import jax
 import jax.numpy as jnp
@@ -162,17 +161,6 @@ def test_steps_that_differ_in_the_seed_share_a_program_and_drop_differently(batc
     assert losses[0] == losses[2] != losses[1]
     assert len({step for step, _ in runs}) == 1
     assert _program(runs[0][0])._cache_size() == 1
-
-
-def test_a_device_draws_the_bits_of_its_own_examples_alone(batch):
-    """Of attention weights and of sub-layers; or each of 512 devices would draw for all 512."""
-    mesh = MeshConfig(data=4, model=2).build()
-    rates = {"dropout": 0.2, "attention_dropout": 0.2, "feed_forward_dropout": 0.2}
-    config = tiny.decoder_config(tiny.layer(hidden=64), tied=False, **rates)
-    text = program(mesh, batch, config, prng="rbg").as_text()
-    drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<(\d+)x([\dx]+)xui16>\)", text)
-    assert {int(examples) for examples, _ in drawn} == {BATCH // 4}
-    assert len({len(shape.split("x")) for _, shape in drawn}) == 2
 
 
 def test_tokens_are_what_the_model_reads(batch):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from headjax.training.stopping import SIGNALS, stop_requests
+from headjax.training.loop import SIGNALS, stop_requests
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -35,17 +35,3 @@ def test_time_sets_the_flag_and_its_thread_ends():
         assert not stop.is_set()
     timer.join(60)
     assert threading.active_count() == before
-
-
-def test_another_thread_leaves_signals_alone():
-    handlers = []
-
-    def enter():
-        with stop_requests() as stop:
-            handlers.append((signal.getsignal(signal.SIGTERM), stop.is_set()))
-
-    before = signal.getsignal(signal.SIGTERM)
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert handlers == [(before, False)]
