@@ -1,9 +1,7 @@
-"""Experiments: shapes of models, heads that are needed by construction, n-grams, patterns and the model card."""
+"""Experiments: shapes of models, heads that are needed by construction, and methods of shrinking."""
 
 import json
-import math
 
-import jax
 import numpy as np
 import pytest
 
@@ -13,9 +11,6 @@ from headjax.shrinking.choice import QUANTITIES, Option, Table
 from results.experiments import design, shrink
 from results.experiments.ground_truth import SETTINGS, auroc, induction_model, repetitions
 from results.experiments.ground_truth import measure as measure_orders
-from results.experiments.ngrams import ngram_losses
-from results.experiments.patterns import fitted
-from results.experiments.patterns import measure as measure_patterns
 from results.grid import Cell
 
 NARROW = {"heads": "4", "num_layers": "2"}
@@ -80,50 +75,6 @@ def test_the_oracle_ranks_them_first_and_a_reversed_order_last():
     heads = [HeadId("decoder", 0, head) for head in range(4)]
     assert auroc(heads, frozenset(heads[:1])) == 0.0
     assert auroc(heads, frozenset(heads[1:2])) == pytest.approx(1 / 3)
-
-
-A, B, C = 0, 1, 2
-TEXT = np.array([A, B, A, B, A, C])
-
-
-def losses(example, order, train=(TEXT,), vocab_size=4):
-    return ngram_losses(train, [np.array(example)], vocab_size, order)
-
-
-def test_a_bigram_is_witten_bells_by_hand():
-    # Unigrams: 6 tokens of 3 kinds, so P(b) = (2 + 3 / 4) / 9. After a: b twice and c once, 2 kinds.
-    unigram = (2 + 3 * 0.25) / (6 + 3)
-    bigram = (2 + 2 * unigram) / (3 + 2)
-    np.testing.assert_allclose(losses([A, B], 2), [-math.log(unigram), -math.log(bigram)], rtol=1e-12)
-
-
-@pytest.mark.parametrize("history", [[A, B], [B, A], [3, A], [C, 3]])
-def test_probabilities_after_any_history_sum_to_one(history):
-    total = np.zeros(3)
-    before = np.array(losses(history, 3)) * (len(history) - 1)
-    for token in range(4):
-        total += np.exp(-np.array(losses([*history, token], 3)) * len(history) + before)
-    np.testing.assert_allclose(total, 1.0, rtol=1e-12)
-
-
-def test_no_n_gram_reaches_over_the_end_of_an_example():
-    # B is never followed by anything, so after it only the unigrams count.
-    unigram, bigram = losses([B, C], 2, [np.array([A, B]), np.array([C, C])], 3)
-    assert unigram == bigram
-
-
-def test_the_fit_is_the_attention_of_the_maps():
-    shapes = [(1, 6, 3), (1, 6, 3), (1, 4, 6)]
-    query, key, inputs = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate(shapes))
-    logits = (inputs[0] @ query[0]) @ (inputs[0] @ key[0]).T / np.sqrt(3)
-    np.testing.assert_allclose(fitted(query, key, inputs)[0], jax.nn.softmax(logits), atol=1e-6)
-
-
-def test_heads_as_large_as_the_length_fit_and_small_ones_do_not():
-    found = list(measure_patterns((1, 4), tokens=4, width=8, steps=1000))
-    large, small = ([row.value for row in found if row.setting == f"pattern=soft,size={size}"] for size in (4, 1))
-    assert max(large) < 1e-4
-    assert min(small) > 1e-2
 
 
 def test_methods_of_shrinking_take_their_own_options_alone():
