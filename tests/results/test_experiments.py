@@ -1,7 +1,5 @@
 """Experiments: shapes of models, heads that are needed by construction, and methods of shrinking."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -11,46 +9,17 @@ from headjax.shrinking.choice import QUANTITIES, Option, Table
 from results.experiments import design, shrink
 from results.experiments.ground_truth import SETTINGS, auroc, induction_model, repetitions
 from results.experiments.ground_truth import measure as measure_orders
-from results.grid import Cell
-
-NARROW = {"heads": "4", "num_layers": "2"}
-DEEP = {"heads": "1", "num_layers": "8"}
 
 
-@pytest.fixture
-def grid(tmp_path, monkeypatch):
-    """A grid of two models and two seeds, alike by steps; the deep one takes twice the time, 4/3 of the FLOPs."""
-    monkeypatch.setattr(design, "_flops", lambda run: 400 if "num_layers=8" in run.name else 300)
-    results = []
-    for settings, seconds in ((NARROW, 0.1), (DEEP, 0.2)):
-        for seed in (0, 1):
-            run = tmp_path / Cell(settings, seed).name
-            run.mkdir()
-            losses = 5 - 0.01 * np.arange(1, 201) + 0.1 * seed
-            records = [
-                {"step": step, "train/loss": loss, "train/step_seconds": 9.0 if step == 1 else seconds}
-                for step, loss in enumerate(losses, start=1)
-            ]
-            records.append({"step": 200, "validation/loss": 3.0})
-            (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-            results.append({"settings": settings, "seed": seed})
-    (tmp_path / "grid.json").write_text(json.dumps({"results": results}))
-    return tmp_path
-
-
-def test_losses_after_equal_steps_flops_and_time(grid):
-    found = {
-        (row.setting, row.seed, row.metric): row.value
-        for row in design.measure(design.read_runs(grid / "grid.json", grid))
-    }
-    base, deep = "heads=4,num_layers=2", "heads=1,num_layers=8"
-    assert found[base, "0", "step seconds"] == pytest.approx(0.1)  # compilation, in the first step, is no part of it
-    for metric in ("steps", "flops", "time"):
-        assert found[base, "0", f"loss at equal {metric}"] == pytest.approx(3.495)
-        assert found[base, "1", f"loss at equal {metric}"] == pytest.approx(3.595)
-    assert found[deep, "0", "loss at equal steps"] == pytest.approx(3.495)
-    assert found[deep, "0", "loss at equal flops"] == pytest.approx(3.995)  # 150 of 200 steps
-    assert found[deep, "0", "loss at equal time"] == pytest.approx(4.495)  # 100 steps
+def test_losses_after_equal_steps_flops_and_time():
+    """The deep model takes twice the time of the other, and 4/3 of the FLOPs."""
+    steps = np.arange(100, 201, 25)
+    costs = {"base": (0.1, 300.0), "deep": (0.2, 400.0)}
+    runs = [design.Run(name, "0", steps, 5 - 0.01 * steps, *cost) for name, cost in costs.items()]
+    found = {(row.setting, row.metric): row.value for row in design.measure(runs)}
+    for metric, after in (("steps", 200), ("flops", 150), ("time", 100)):
+        assert found["base", f"loss at equal {metric}"] == pytest.approx(3.0)
+        assert found["deep", f"loss at equal {metric}"] == pytest.approx(5 - 0.01 * after)
 
 
 @pytest.mark.parametrize("name", ["quiet", "certain", "saturated"])
