@@ -14,7 +14,7 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +26,9 @@ from headjax.commands.train import Run
 from headjax.core.described import MISSING, config_fields, groups_in, in_words, parse_docstring, value_in_words
 from headjax.core.fields import Checked
 from headjax.core.serialize import class_of_kind, kinds_of
-from headjax.data import metrics as formulas
 from headjax.data.forms.questions import QuestionForm, QuestionWindows
 from headjax.data.registry import TASKS
 from headjax.data.spec import TaskSpec
-from headjax.evaluation.measures import Measure
 from headjax.evaluation.task import MEASURES
 from headjax.training.config import TrainConfig
 
@@ -141,33 +139,23 @@ def _kind(cls: type) -> str:
     return str(cls._kind)  # type: ignore[attr-defined]
 
 
-def _config(cls: type) -> list[str]:
-    """Return the text and the table of a config class."""
-    rows = [(f"`{row.name}`", row.type, row.default, row.text) for row in fields_in_words(cls)]
-    fields = table(("field", "type", "default", "meaning"), rows) if rows else "No fields."
-    return [escape(parse_docstring(cls.__doc__).text), fields]
+def _config(cls: Any) -> list[str]:
+    """Return the text and the table of a config class: names, types and bounds in words, defaults as in JSON."""
 
+    def link(group: type) -> str:
+        return f"[{base_of(group).__name__}](#group-{base_of(group).__name__.lower()})"
 
-class Field(NamedTuple):
-    """A config field: its name, type and bounds in words, default as in JSON, and entry in the docstring."""
-
-    name: str
-    type: str
-    default: str
-    text: str
-
-
-def fields_in_words(cls: Any) -> list[Field]:
-    """Return the fields of a config class that a config can set; groups of fields are links."""
-    return [
-        Field(
-            name,
-            in_words(hint, lambda group: f"[{base_of(group).__name__}](#group-{base_of(group).__name__.lower()})", "`"),
+    rows = [
+        (
+            f"`{name}`",
+            in_words(hint, link, "`"),
             "required" if default is MISSING else value_in_words(default, "`"),
             escape(meaning),
         )
         for name, hint, default, meaning in config_fields(cls)
     ]
+    fields = table(("field", "type", "default", "meaning"), rows) if rows else "No fields."
+    return [escape(parse_docstring(cls.__doc__).text), fields]
 
 
 # Commands and tasks.
@@ -197,13 +185,8 @@ def _help(command: str) -> str:
 def tasks_page() -> str:
     """Return the page of every task that has a name."""
     rows = [
-        (
-            one.name,
-            escape(one.needs),
-            escape(", ".join(one.columns)),
-            ", ".join(one.metrics),
-        )
-        for one in known_tasks()
+        (name, escape(_needs(spec)), escape(", ".join(spec.form.wanted)), ", ".join(_metrics(spec)))
+        for name, spec in sorted(TASKS.items())
     ]
     notes = (
         "[Tasks, classes and examples](../tasks.md) explains how files become tasks and labels classes.",
@@ -213,47 +196,14 @@ def tasks_page() -> str:
     return "\n\n".join(("# Every task", *notes, table(header, rows))) + "\n"
 
 
-class KnownTask(NamedTuple):
-    """A task by name.
-
-    Attributes:
-        name: its name.
-        needs: the files that it is read from.
-        columns: the fields of a row.
-        metrics: names of its metrics, the headline first.
-        source: the formula of the headline, or the measure that defines it.
-    """
-
-    name: str
-    needs: str
-    columns: tuple[str, ...]
-    metrics: tuple[str, ...]
-    source: str
-
-
-def known_tasks() -> list[KnownTask]:
-    """Return every task that has a name, in the order of their names."""
-    return [_known(TASKS[name]) for name in sorted(TASKS)]
-
-
-def _known(spec: TaskSpec) -> KnownTask:
-    measure = _measure(spec)
-    headline = "" if measure is None else measure.headline
-    metrics = tuple(getattr(measure, "chosen", ())) or ((headline,) if headline else ())
-    formula = getattr(formulas, headline, None) or (None if measure is None else type(measure))
-    source = "" if formula is None else _first_line(formula)
-    return KnownTask(spec.name, _needs(spec), tuple(spec.form.wanted), metrics, source)
-
-
-def _first_line(documented: object) -> str:
-    return (documented.__doc__ or "").strip().splitlines()[0]
-
-
-def _measure(spec: TaskSpec) -> Measure | None:
-    """Return the measure of a task, without any examples."""
+def _metrics(spec: TaskSpec) -> tuple[str, ...]:
+    """Return the names of a task's metrics, the headline first; its measure is made without any examples."""
     nothing = QuestionWindows((), np.zeros(0, np.int64), 1, lambda record, length: {}, all_records=())
     measured = spec.form.measured(spec.metrics, {}, nothing if isinstance(spec.form, QuestionForm) else ())
-    return None if measured is None else MEASURES[measured.measure](**measured.arguments)
+    if measured is None:
+        return ()
+    measure = MEASURES[measured.measure](**measured.arguments)
+    return tuple(getattr(measure, "chosen", ())) or tuple(filter(None, (measure.headline,)))
 
 
 def _needs(spec: TaskSpec) -> str:

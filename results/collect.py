@@ -67,8 +67,8 @@ def _removals(found: Json, seed: str) -> Iterator[Row]:
         yield Row(seed=seed, share="0%", metric=metric, value=value)
     ordered = set()
     for trial in found["removals"]:
-        row = Row(",".join(trial["stacks"]), seed, str(trial["draw"]), trial["order"], trial["remove"], trial["repair"])
-        order = (trial["order"], trial["draw"], row.setting)
+        row = Row("", seed, str(trial["draw"]), trial["order"], trial["remove"], trial["repair"])
+        order = (trial["order"], trial["draw"])
         seconds = trial["repair_seconds"] + (0.0 if order in ordered else trial["order_seconds"])
         ordered.add(order)
         for metric, value in trial["metrics"].items():

@@ -25,13 +25,13 @@ class Form(NamedTuple):
 
     Attributes:
         unit: What stands behind it.
-        digits: Decimals; None for three significant digits.
+        digits: Decimals.
         transform: From the raw number.
         sign: "+" where plus is written, too.
     """
 
     unit: str
-    digits: int | None
+    digits: int
     transform: Callable[[float], float] = float
     sign: str = ""
 
@@ -42,7 +42,6 @@ FORMS = {
     "times": Form("times", 3, lambda value: float(np.exp(value))),
     "BLEU": Form("BLEU", 2, sign="+"),
     "nats": Form("nats", 3, sign="+"),
-    "nats from the pattern": Form("nats from the pattern", None),
     "number": Form("", 2),
 }
 """Forms by name; bounds of claims are in their units."""
@@ -56,18 +55,13 @@ class ClaimRow:
         setting: What was measured, and what is claimed of it.
         data: Experiment.
         metric, where: Which of its rows; the mean over draws, then over seeds.
-        against: Rows that are taken away, paired by seed; of several, those with the lowest mean.
+        against: Rows that are taken away, paired by seed.
         form: How the number is written.
         log: Whether the logarithms of the values are compared.
-        measure: `mean`; `share` of items within `at_least` and `within`; `best share`, of each layer's best head;
-            `correlation` over heads.
-        chosen: Experiment on training examples that chooses each layer's best head; without it they are chosen on the
-            judged examples, which decides nothing.
-        rounded: Whether the values were typed in, rounded, so that they have no interval.
+        measure: `mean`; `share` of items within `at_least` and `within`; `correlation` over heads.
         exact: Whether the items of a share have no error of measurement.
         what: What the items are.
         least, most: Bound of the claim.
-        comparable, obstacle: See `verdict`.
     """
 
     setting: str
@@ -75,19 +69,15 @@ class ClaimRow:
     metric: str
     where: Where
     form: str
-    against: Where | tuple[Where, ...] = ()
+    against: Where = field(default_factory=dict)
     log: bool = False
     measure: str = "mean"
     within: float = np.inf
     at_least: float = -np.inf
-    chosen: str = ""
-    rounded: bool = False
     exact: bool = False
     what: str = ""
     least: float = -np.inf
     most: float = np.inf
-    comparable: bool = True
-    obstacle: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +108,13 @@ class Found(NamedTuple):
         estimate: The number and its interval, in the units of the row's form.
         verdict: What follows for the claim.
         text: The number as it is printed.
+        needed: Half width of an interval that would decide, where none did: the distance to the bound.
     """
 
     estimate: Estimate
     verdict: Verdict
     text: str
+    needed: str = ""
 
 
 @cache
@@ -135,27 +127,18 @@ def document() -> Mapping[str, Any]:
 def claims() -> tuple[Claim, ...]:
     """Return all claims, in the order of the page."""
     return tuple(
-        Claim(**{**claim, "rows": tuple(ClaimRow(**_tuples(row)) for row in claim["rows"])})
-        for claim in document()["claims"]
+        Claim(**{**claim, "rows": tuple(ClaimRow(**row) for row in claim["rows"])}) for claim in document()["claims"]
     )
-
-
-def _tuples(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
 
 
 def samples(data: str, metric: str, where: Where, *, log: bool = False) -> dict[str, Sample]:
     """Return a metric by seed, the mean over draws."""
     groups: dict[str, list[Row]] = {}
-    for row in select(read(where.get("data", data)), {"metric": metric, **_columns(where)}):
+    for row in select(read(data), {"metric": metric, **where}):
         groups.setdefault(row.seed, []).append(row)
     if not groups:
         raise ValueError(f"{data}: no {metric} of {dict(where)}")
     return {seed: _mean(rows, log=log) for seed, rows in groups.items()}
-
-
-def _columns(where: Where) -> dict[str, str]:
-    return {column: value for column, value in where.items() if column != "data"}
 
 
 def _mean(rows: Sequence[Row], *, log: bool = False) -> Sample:
@@ -178,8 +161,12 @@ def measure(row: ClaimRow) -> Found:
         estimate, text = _correlation(row)
     else:
         estimate, text = _share(row)
-    bound = Bound(row.least, row.most)
-    return Found(estimate, verdict(estimate, bound, comparable=row.comparable, obstacle=row.obstacle), text)
+    judged = verdict(estimate, Bound(row.least, row.most))
+    needed = ""
+    if judged == "not decided" and row.measure != "share":
+        distance = min(abs(estimate.value - row.least), abs(estimate.value - row.most))
+        needed = f"±{written(distance, FORMS[row.form]._replace(sign=''))}"
+    return Found(estimate, judged, text, needed)
 
 
 def _compared(row: ClaimRow) -> tuple[Estimate, str]:
@@ -187,11 +174,7 @@ def _compared(row: ClaimRow) -> tuple[Estimate, str]:
     own = samples(row.data, row.metric, row.where, log=row.log)
     means = ""
     if row.against:
-        rivals = [row.against] if isinstance(row.against, Mapping) else row.against
-        other = min(
-            (samples(row.data, row.metric, rival, log=row.log) for rival in rivals),
-            key=lambda each: np.mean([sample.value for sample in each.values()]),
-        )
+        other = samples(row.data, row.metric, row.against, log=row.log)
         seeds = [seed for seed in own if seed in other]
         both = [[each[seed].value for seed in seeds] for each in (own, other)]
         if row.form != "times":
@@ -205,7 +188,6 @@ def _compared(row: ClaimRow) -> tuple[Estimate, str]:
 
 def _estimate(row: ClaimRow, found: tuple[float, float, float], paired: Sequence[Sample]) -> Estimate:
     value, *ends = (FORMS[row.form].transform(each) for each in found)
-    ends = [np.nan, np.nan] if row.rounded else ends
     over = [f"{len(paired)} seeds"] if len(paired) > 1 else []
     if np.isfinite([sample.variance for sample in paired]).all():
         over.append(experiment(row.data)["examples"])
@@ -228,36 +210,27 @@ def interval(found: Estimate, form: Form) -> str:
 
 def written(value: float, form: Form) -> str:
     """Return a number as a form has it."""
-    if form.digits is None:
-        return f"{value:.3g}" if abs(value) >= 1e-6 else "below 1e-6"
     return f"{0.0 + round(value, form.digits):{form.sign}.{form.digits}f}"  # no -0.00
 
 
 def _share(row: ClaimRow) -> tuple[Estimate, str]:
     """Return the share of items within a bound."""
-    items = _items(row, row.data)
-    if row.measure == "best share":
-        if not row.chosen and not row.obstacle:
-            raise ValueError(f"{row.setting}: best heads need examples of their own to be chosen on")
-        layers: dict[tuple[str, str], list[tuple[float, tuple[str, str, str]]]] = {}
-        for key, sample in _items(row, row.chosen or row.data).items():
-            layers.setdefault((key[1], key[2].rpartition("/")[0]), []).append((sample.value, key))
-        items = {key: items[key] for _, key in map(min, layers.values())}
-    within, surely, possibly = share([*items.values()], Bound(row.at_least, row.within), exact=row.exact)
+    items = _items(row)
+    within, surely, possibly = share(items, Bound(row.at_least, row.within), exact=row.exact)
     counts = [round(each * len(items)) for each in (within, surely, possibly)]
     sure = "" if row.exact else f"; surely {counts[1]}, possibly {counts[2]}"
     return Estimate(within, surely, possibly), f"{counts[0]} of {len(items)} {row.what}{sure}"
 
 
-def _items(row: ClaimRow, data: str) -> dict[tuple[str, str, str], Sample]:
+def _items(row: ClaimRow) -> list[Sample]:
     """Return the number of each setting, seed and head, the mean over draws, in the units of the form."""
     groups: dict[tuple[str, str, str], list[Sample]] = {}
-    for each in select(read(data), {"metric": row.metric, **row.where}):
+    for each in select(read(row.data), {"metric": row.metric, **row.where}):
         groups.setdefault((each.setting, each.seed, each.head), []).append(Sample(*each[8:11]))
-    transform, items = FORMS[row.form].transform, {}
-    for key, found in groups.items():
+    transform, items = FORMS[row.form].transform, []
+    for found in groups.values():
         value, *ends = (transform(each) for each in over_seeds_and_examples(found))
-        items[key] = Sample(value, *sorted(ends))
+        items.append(Sample(value, *sorted(ends)))
     return items
 
 
@@ -266,8 +239,6 @@ def _correlation(row: ClaimRow) -> tuple[Estimate, str]:
 
     Items are told apart by their column `head`; a setting may name a metric of its own.
     """
-    if not isinstance(row.against, Mapping):
-        raise TypeError(f"{row.setting}: a correlation is against one setting")
     pairs: dict[str, list[list[float]]] = {}
     effects = [
         {(each.seed, each.head): each.value for each in select(read(row.data), {"metric": row.metric, **where})}

@@ -17,7 +17,6 @@ VERDICTS: Mapping[Verdict, str] = {
     "held": "reproduced",
     "did not hold": "not reproduced",
     "not decided": "not decided",
-    "not comparable": "not comparable",
 }
 """What a verdict on a measurement says of the paper's finding."""
 
@@ -34,7 +33,8 @@ def results() -> str:
         row = claim.rows[finding.get("row", 0)]
         measured = measure(row)
         says = f"[{finding['says']}](docs/results.md#{anchor(claim.heading)})"
-        verdict = f"**{VERDICTS[measured.verdict]}** ({_counts(measure(each) for each in claim.rows)})"
+        counts = _counts(measure(each) for each in claim.rows)
+        verdict = f"{_verdict(measured, VERDICTS[measured.verdict])} ({counts})"
         rows.append((says, claim.source, f"{finding['here']}: {measured.text}", verdict))
     figures = [f"![{PLOTS[name]().alt}](docs/plots/{name}.png)\n\n{text}" for name, text in found["figures"].items()]
     header = ("finding", "of", "here (95 % interval)", "verdict (all measurements)")
@@ -76,7 +76,7 @@ def section(claim: Claim, found: Sequence[Found], shown: set[str]) -> list[str]:
 def _listed(group: Sequence[tuple[ClaimRow, Found]]) -> str:
     """Return a table with a line for each measurement."""
     ending = _ending(group)
-    rows = [(row.setting, each.text.removesuffix(ending), _verdict(row, each)) for row, each in group]
+    rows = [(row.setting, each.text.removesuffix(ending), _verdict(each, each.verdict)) for row, each in group]
     return table(("setting", f"measured ({ending.strip(', ')})" if ending else "measured", "verdict"), rows)
 
 
@@ -85,7 +85,7 @@ def _crossed(group: Sequence[tuple[ClaimRow, Found]]) -> str:
     ending, cells = _ending(group), {}
     for row, each in group:
         place, _, statement = row.setting.rpartition(": ")
-        cells[place, statement] = f"{each.text.removesuffix(ending)}, {_verdict(row, each)}"
+        cells[place, statement] = f"{each.text.removesuffix(ending)}, {_verdict(each, each.verdict)}"
     places, statements = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
     filled = len(cells) >= FILLED * len(places) * len(statements)
     if min(len(places), len(statements)) < 2 or len(cells) < len(group) or not filled:
@@ -104,8 +104,8 @@ def _ending(group: Sequence[tuple[ClaimRow, Found]]) -> str:
     return ""
 
 
-def _verdict(row: ClaimRow, found: Found) -> str:
-    return f"**{found.verdict}**" + (f": {row.obstacle}" if row.obstacle else "")
+def _verdict(found: Found, name: str) -> str:
+    return f"**{name}**" + (f": {found.needed}" if found.needed else "")
 
 
 def _experiments(rows: Iterable[ClaimRow]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 
 from headjax.report.curves import line_plot
@@ -40,23 +39,6 @@ def pruning() -> Plot:
         title="Three MiniLMs made smaller, not trained",
         x_label="Parameters of the layers removed",
         y_label="Accuracy",
-        x_format=percent,
-    )
-
-
-def stacks() -> Plot:
-    """Return the perplexity of three translation models without heads of one kind of attention."""
-    rows = select(read("stacks_translation"), {"metric": "loss change"})
-    names = {"encoder": "encoder", "decoder": "decoder, to itself", "cross": "decoder, to the encoder"}
-    curves = {
-        name: [(0.0, 1.0), *((x, math.exp(y)) for x, y in _points(select(rows, {"setting": stack}), _share))]
-        for stack, name in names.items()
-    }
-    return line_plot(
-        curves,
-        title="Translation: heads of one kind of attention removed by raw importance",
-        x_label="Heads of this kind removed",
-        y_label="Perplexity, relative",
         x_format=percent,
     )
 
@@ -127,7 +109,6 @@ def admin() -> Plot:
 
 PLOTS: Mapping[str, Callable[[], Plot]] = {
     "pruning": pruning,
-    "stacks": stacks,
     "caches": caches,
     "shared_keys": shared_keys,
     "admin": admin,

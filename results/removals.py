@@ -49,10 +49,10 @@ def trials(found: Opened) -> Iterator[dict[str, Any]]:
         batches = found.calibration(draw)
         for by in options.by:
             start = time.process_time()
-            order = headjax.order_heads(model, batches, OrderConfig(by=by, seed=draw, stacks=options.stacks))
+            order = headjax.order_heads(model, batches, OrderConfig(by=by, seed=draw))
             order_seconds = time.process_time() - start
             for share in options.remove:
-                removed = order[: requested_count(model.config, share, options.stacks)]
+                removed = order[: requested_count(model.config, share)]
                 off = dict.fromkeys(removed, 0.0)
                 bare = evaluate(headjax.gated(model, off))
                 _, against_none = paired_test(bare.outcomes, task.measure, RESAMPLES)
@@ -69,7 +69,6 @@ def trials(found: Opened) -> Iterator[dict[str, Any]]:
                         "order": by,
                         "remove": share,
                         "draw": draw,
-                        "stacks": options.stacks,
                         "repair": repair,
                         "removed": len(removed),
                         "metrics": evaluated.metrics,
@@ -87,7 +86,6 @@ def main(words: Sequence[str] | None = None) -> None:
     made.add_argument("--remove", type=lambda text: text.split(","), required=True)
     made.add_argument("--by", type=lambda text: text.split(","), default=["importance", "reconstruction", "random"])
     made.add_argument("--repair", type=lambda text: text.split(","), default=["none", "reconstruct"])
-    made.add_argument("--stacks", type=lambda text: tuple(text.split(",")), default=())
     made.add_argument("--draws", type=int, default=1)
     options = made.parse_args(words)
     found = opened(options)

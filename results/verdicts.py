@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy import stats
 
-Verdict = Literal["held", "did not hold", "not decided", "not comparable"]
+Verdict = Literal["held", "did not hold", "not decided"]
 
 NORMAL = float(stats.norm.ppf(0.975))
 
@@ -35,18 +35,9 @@ class Bound(NamedTuple):
     most: float = np.inf
 
 
-def verdict(found: Estimate, bound: Bound, *, comparable: bool = True, obstacle: str = "") -> Verdict:
-    """Return the verdict of a claim, by the whole interval.
-
-    Args:
-        found: What was measured.
-        bound: What the claim allows.
-        comparable: False where the measurement cannot speak of the claim at all: a theorem beside an approximate fit.
-        obstacle: Why the measurement cannot decide the claim, such as another metric than the claim's.
-    """
-    if not comparable:
-        return "not comparable"
-    if obstacle or not np.isfinite((found.low, found.high)).all():
+def verdict(found: Estimate, bound: Bound) -> Verdict:
+    """Return the verdict of a claim, by the whole interval; without one nothing is decided."""
+    if not np.isfinite((found.low, found.high)).all():
         return "not decided"
     if bound.least <= found.low and found.high <= bound.most:
         return "held"

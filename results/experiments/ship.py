@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from headjax.data import DataConfig
 from headjax.data.stream import evaluation_batches
@@ -27,15 +26,10 @@ from headjax.hub.importing import DEMO, from_huggingface
 from headjax.models.model import Model, load
 from headjax.storage.paths import path_of
 from headjax.training.workdir import CONFIG
-from results.experiments.ngrams import ngram_losses
-
-COUNTS = ("unigram", "bigram", "trigram")
-"""Counts of one, two and three tokens, which a language model has to beat."""
 
 CARD = """# A small decoder of Python source code
 
-The language model that headjax carries for its quickstart, its notebooks and its tests. It is made to be looked into,
-not to write programs.
+The language model that headjax carries for its quickstart, its notebooks and its tests.
 
 | | |
 |---|---|
@@ -46,15 +40,14 @@ not to write programs.
 | Trained with | `headjax train --config configs/small/code.py --workdir runs/code`: {steps:,} steps, seed {seed} |
 | SHA-256 of the weights | `{digest}` |
 
-Losses per token on the held-out text, as stored, in blocks of {positions} tokens of which all but the first are
-predicted. The counts have Witten-Bell smoothing, are taken on the same training text and see the same blocks.
+Losses per token on the held-out text in blocks of {positions} tokens, of which all but the first are predicted:
 
 | Model | Nats per token | Perplexity | Bits per byte |
 |---|---|---|---|
-{rows}
+| this model | {loss:.3f} | {perplexity:.1f} | {bits:.3f} |
 
-Held-out files share authors, style and idioms with the training files, and other Python versions have slightly other
-files, so other versions give slightly other numbers. Python's licence (PSF) covers the text.
+Held-out files share authors and style with the training files; other Python versions give slightly other numbers.
+Python's licence (PSF) covers the text.
 """
 
 
@@ -72,18 +65,8 @@ def card(model: Model, config: Mapping[str, Any], weights: Path) -> str:
     """Return the model card of a shipped model that a run of this config trained."""
     length = model.config.max_length  # type: ignore[attr-defined]
     data = DataConfig(task="python_code", length=length).load(model.tokenizer)
-    train, held = (
-        np.stack([source[place]["input_ids"] for place in range(len(source))])
-        for source in (data.train, data.validation)
-    )
-    counted = ngram_losses(train, held, model.tokenizer.largest_id + 1, len(COUNTS))
-    losses = {f"{name} counts": loss for name, loss in zip(COUNTS, counted, strict=True)}
-    losses["this model"] = evaluate(model, evaluation_batches(data.validation, 8))["loss"]
-    info, bytes_per_token = data.info, data.info["validation"]["bytes_per_token"]
-    rows = [
-        f"| {name} | {loss:.3f} | {math.exp(loss):.1f} | {loss / math.log(2) / bytes_per_token:.3f} |"
-        for name, loss in losses.items()
-    ]
+    loss = evaluate(model, evaluation_batches(data.validation, 8))["loss"]
+    info = data.info
     attentions = model.config.attentions()["decoder"]
     return CARD.format(
         parameters=model.num_parameters,
@@ -100,7 +83,9 @@ def card(model: Model, config: Mapping[str, Any], weights: Path) -> str:
         steps=config["steps"],
         seed=config["seed"],
         digest=hashlib.sha256(weights.read_bytes()).hexdigest(),
-        rows="\n".join(rows),
+        loss=loss,
+        perplexity=math.exp(loss),
+        bits=loss / math.log(2) / info["validation"]["bytes_per_token"],
     )
 
 

@@ -2,15 +2,12 @@
 
 import dataclasses
 import re
-from typing import Literal
 
 import headjax
 from docs import reference
 from docs.reference import escape, table
 from headjax.cli import COMMANDS
-from headjax.core import serialize
-from headjax.core.fields import Checked, Rate, Size
-from headjax.core.serialize import class_of_kind, kind, kinds_of
+from headjax.core.serialize import class_of_kind, kinds_of
 from headjax.data.registry import TASKS
 from headjax.training.config import TrainConfig
 
@@ -54,35 +51,6 @@ def test_every_config_field_is_explained():
         if not field.meaning
     ]
     assert not silent
-
-
-def test_a_new_kind_appears_with_its_bounds_and_defaults(monkeypatch):
-    monkeypatch.setattr(serialize, "_KINDS", dict(serialize._KINDS))
-
-    @kind("test_probe")
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Probe(Checked):
-        """A probe.
-
-        Attributes:
-            size: its size.
-            rate: its rate.
-            mode: its mode.
-            inner: an optional list.
-        """
-
-        size: Size
-        rate: Rate = 0.5
-        mode: Literal["a", "b"] = "a"
-        inner: tuple[int, ...] | None = None
-
-    assert class_of_kind("test_probe") is Probe
-    monkeypatch.setitem(globals(), "Size", Size)
-    page = reference.config_page().split("(kind-test_probe)=")[1]
-    assert "| `size` | integer of at least 1 | required | its size. |" in page
-    assert "| `rate` | number, at least 0 and below 1, below 1 in float32 | `0.5` | its rate. |" in page
-    assert "| `mode` | `a`, `b` | `a` | its mode. |" in page
-    assert "| `inner` | list of integer or none | none | an optional list. |" in page
 
 
 def test_every_command_is_on_its_page_with_its_help():

@@ -1,9 +1,5 @@
-"""Experiments: shapes of models, heads that are needed by construction, n-grams, patterns and the model card."""
+"""Experiments: shapes of models, heads that are needed by construction, and methods of shrinking."""
 
-import json
-import math
-
-import jax
 import numpy as np
 import pytest
 
@@ -13,49 +9,17 @@ from headjax.shrinking.choice import QUANTITIES, Option, Table
 from results.experiments import design, shrink
 from results.experiments.ground_truth import SETTINGS, auroc, induction_model, repetitions
 from results.experiments.ground_truth import measure as measure_orders
-from results.experiments.ngrams import ngram_losses
-from results.experiments.patterns import fitted
-from results.experiments.patterns import measure as measure_patterns
-from results.grid import Cell
-
-NARROW = {"heads": "4", "num_layers": "2"}
-DEEP = {"heads": "1", "num_layers": "8"}
 
 
-@pytest.fixture
-def grid(tmp_path, monkeypatch):
-    """A grid of two models and two seeds, alike by steps; the deep one takes twice the time, 4/3 of the FLOPs."""
-    monkeypatch.setattr(design, "_flops", lambda run: 400 if "num_layers=8" in run.name else 300)
-    results = []
-    for settings, seconds in ((NARROW, 0.1), (DEEP, 0.2)):
-        for seed in (0, 1):
-            run = tmp_path / Cell(settings, seed).name
-            run.mkdir()
-            losses = 5 - 0.01 * np.arange(1, 201) + 0.1 * seed
-            records = [
-                {"step": step, "train/loss": loss, "train/step_seconds": 9.0 if step == 1 else seconds}
-                for step, loss in enumerate(losses, start=1)
-            ]
-            records.append({"step": 200, "validation/loss": 3.0})
-            (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-            results.append({"settings": settings, "seed": seed})
-    (tmp_path / "grid.json").write_text(json.dumps({"results": results}))
-    return tmp_path
-
-
-def test_losses_after_equal_steps_flops_and_time(grid):
-    found = {
-        (row.setting, row.seed, row.metric): row.value
-        for row in design.measure(design.read_runs(grid / "grid.json", grid))
-    }
-    base, deep = "heads=4,num_layers=2", "heads=1,num_layers=8"
-    assert found[base, "0", "step seconds"] == pytest.approx(0.1)  # compilation, in the first step, is no part of it
-    for metric in ("steps", "flops", "time"):
-        assert found[base, "0", f"loss at equal {metric}"] == pytest.approx(3.495)
-        assert found[base, "1", f"loss at equal {metric}"] == pytest.approx(3.595)
-    assert found[deep, "0", "loss at equal steps"] == pytest.approx(3.495)
-    assert found[deep, "0", "loss at equal flops"] == pytest.approx(3.995)  # 150 of 200 steps
-    assert found[deep, "0", "loss at equal time"] == pytest.approx(4.495)  # 100 steps
+def test_losses_after_equal_steps_flops_and_time():
+    """The deep model takes twice the time of the other, and 4/3 of the FLOPs."""
+    steps = np.arange(100, 201, 25)
+    costs = {"base": (0.1, 300.0), "deep": (0.2, 400.0)}
+    runs = [design.Run(name, "0", steps, 5 - 0.01 * steps, *cost) for name, cost in costs.items()]
+    found = {(row.setting, row.metric): row.value for row in design.measure(runs)}
+    for metric, after in (("steps", 200), ("flops", 150), ("time", 100)):
+        assert found["base", f"loss at equal {metric}"] == pytest.approx(3.0)
+        assert found["deep", f"loss at equal {metric}"] == pytest.approx(5 - 0.01 * after)
 
 
 @pytest.mark.parametrize("name", ["quiet", "certain", "saturated"])
@@ -80,50 +44,6 @@ def test_the_oracle_ranks_them_first_and_a_reversed_order_last():
     heads = [HeadId("decoder", 0, head) for head in range(4)]
     assert auroc(heads, frozenset(heads[:1])) == 0.0
     assert auroc(heads, frozenset(heads[1:2])) == pytest.approx(1 / 3)
-
-
-A, B, C = 0, 1, 2
-TEXT = np.array([A, B, A, B, A, C])
-
-
-def losses(example, order, train=(TEXT,), vocab_size=4):
-    return ngram_losses(train, [np.array(example)], vocab_size, order)
-
-
-def test_a_bigram_is_witten_bells_by_hand():
-    # Unigrams: 6 tokens of 3 kinds, so P(b) = (2 + 3 / 4) / 9. After a: b twice and c once, 2 kinds.
-    unigram = (2 + 3 * 0.25) / (6 + 3)
-    bigram = (2 + 2 * unigram) / (3 + 2)
-    np.testing.assert_allclose(losses([A, B], 2), [-math.log(unigram), -math.log(bigram)], rtol=1e-12)
-
-
-@pytest.mark.parametrize("history", [[A, B], [B, A], [3, A], [C, 3]])
-def test_probabilities_after_any_history_sum_to_one(history):
-    total = np.zeros(3)
-    before = np.array(losses(history, 3)) * (len(history) - 1)
-    for token in range(4):
-        total += np.exp(-np.array(losses([*history, token], 3)) * len(history) + before)
-    np.testing.assert_allclose(total, 1.0, rtol=1e-12)
-
-
-def test_no_n_gram_reaches_over_the_end_of_an_example():
-    # B is never followed by anything, so after it only the unigrams count.
-    unigram, bigram = losses([B, C], 2, [np.array([A, B]), np.array([C, C])], 3)
-    assert unigram == bigram
-
-
-def test_the_fit_is_the_attention_of_the_maps():
-    shapes = [(1, 6, 3), (1, 6, 3), (1, 4, 6)]
-    query, key, inputs = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate(shapes))
-    logits = (inputs[0] @ query[0]) @ (inputs[0] @ key[0]).T / np.sqrt(3)
-    np.testing.assert_allclose(fitted(query, key, inputs)[0], jax.nn.softmax(logits), atol=1e-6)
-
-
-def test_heads_as_large_as_the_length_fit_and_small_ones_do_not():
-    found = list(measure_patterns((1, 4), tokens=4, width=8, steps=1000))
-    large, small = ([row.value for row in found if row.setting == f"pattern=soft,size={size}"] for size in (4, 1))
-    assert max(large) < 1e-4
-    assert min(small) > 1e-2
 
 
 def test_methods_of_shrinking_take_their_own_options_alone():

@@ -29,12 +29,6 @@ def test_a_bound_is_judged_by_the_whole_interval(low, high, expected):
     assert verdict(Estimate(-0.5, -high, -low), Bound(least=-1.0)) == expected
 
 
-def test_another_metric_or_an_exact_theorem_is_never_held():
-    found = Estimate(0.0, -0.1, 0.1)
-    assert verdict(found, Bound(most=1.0), obstacle="BLEU was not measured") == "not decided"
-    assert verdict(found, Bound(most=1.0), comparable=False) == "not comparable"
-
-
 SEEDS, EXAMPLES, TRIALS = 3, 200, 1500
 TRUE = 0.3
 
@@ -116,7 +110,8 @@ def test_losses_of_one_model_have_its_interval_over_examples(results):
     found = claimed(metric="accuracy change", form="points lost", most=3.0)
     assert found.text == "2.00 (-1.00 to 3.00) points lost, 872 sentences"
     assert found.verdict == "held"
-    assert claimed(metric="accuracy change", form="points lost", most=2.9).verdict == "not decided"
+    open_ = claimed(metric="accuracy change", form="points lost", most=2.9)
+    assert (found.needed, open_.verdict, open_.needed) == ("", "not decided", "±0.90")  # 2.0 +- 0.9 would be held
 
 
 def test_losses_of_several_models_cover_seeds_and_examples(results):
@@ -142,21 +137,10 @@ def test_runs_are_paired_by_seed_not_by_position(results):
     assert found.verdict == "held"
 
 
-def test_typed_in_values_have_no_interval_and_decide_nothing(results):
-    results(
-        *(Row(kind, seed, metric="bleu", value=value) for kind, value in (("a", 9.1), ("b", 1.2)) for seed in "012")
-    )
-    found = claimed(
-        metric="bleu", where={"setting": "a"}, against={"setting": "b"}, form="BLEU", least=0.0, rounded=True
-    )
-    assert found.text == "9.10 against 1.20: +7.90 BLEU, 3 seeds"
-    assert found.verdict == "not decided"
-
-
-def test_perplexities_are_compared_by_their_ratio_and_with_the_best_of_others(results):
-    values = {"ours": 2.0, "good": 4.0, "bad": 8.0}
+def test_perplexities_are_compared_by_their_ratio(results):
+    values = {"ours": 2.0, "other": 4.0}
     results(*(Row(order=order, seed=seed, metric="m", value=value) for order, value in values.items() for seed in "01"))
-    found = claimed(where={"order": "ours"}, against=({"order": "bad"}, {"order": "good"}), form="times", log=True)
+    found = claimed(where={"order": "ours"}, against={"order": "other"}, form="times", log=True)
     assert found.estimate[:3] == pytest.approx((0.5, 0.5, 0.5))
 
 
@@ -180,18 +164,6 @@ def test_shares_count_what_is_sure_and_what_is_possible(results):
     assert found.verdict == "not decided"
     assert claimed(measure="share", form="points lost", within=1.0, least=0.5).verdict == "held"
     assert claimed(measure="share", form="points lost", within=1.0, least=0.8).verdict == "did not hold"
-
-
-def test_the_best_head_of_each_layer_is_chosen_on_other_examples_than_the_judged(results, tmp_path):
-    judged = {"e/0/0": -0.1, "e/0/1": 0.0, "e/1/0": -0.3, "e/1/1": -0.2}
-    results(*(Row(head=head, metric="m", value=value) for head, value in judged.items()))
-    training = {"e/0/0": -0.01, "e/0/1": -0.02, "e/1/0": -0.02, "e/1/1": -0.01}
-    write("training", (Row(head=head, metric="m", value=value) for head, value in training.items()), tmp_path)
-    best = {"measure": "best share", "form": "points lost", "exact": True, "what": "layers", "within": 5.0}
-    assert claimed(**best, chosen="training").text == "0 of 2 layers"
-    assert claimed(**best, obstacle="chosen on the judged examples").text == "1 of 2 layers"
-    with pytest.raises(ValueError, match="of their own"):
-        claimed(**best)
 
 
 def test_effects_on_two_data_sets_correlate(results):
@@ -227,16 +199,14 @@ def only_row(found, seed="0", **fields):
 
 
 def test_removals_have_values_changes_and_times():
-    trial = {"order": "importance", "remove": "50%", "draw": 1, "stacks": ["cross"], "repair": "none", "agreement": 0.1}
+    trial = {"order": "importance", "remove": "50%", "draw": 1, "repair": "none", "agreement": 0.1}
     trial |= {"metrics": {"perplexity": 9.0}, "against_whole": paired(0.2), "against_none": None}
     trials = [trial | {"order_seconds": 30.0, "repair_seconds": 1.0}]
     trials.append(trials[0] | {"repair": "reconstruct", "against_none": paired(-0.1)})
     found = {"headline": "perplexity", "agreement": "kl", "baseline": {"perplexity": 8.0}, "removals": trials}
-    assert only_row(found, share="0%") == Row(seed="0", share="0%", metric="perplexity", value=8.0)._replace(
-        **{name: only_row(found, share="0%")._asdict()[name] for name in ("low", "high", "p", "seconds")}
-    )
+    assert only_row(found, share="0%", metric="perplexity").value == 8.0
     first = only_row(found, repair="none", metric="perplexity")
-    assert (first.setting, first.draw, first.share, first.value, first.seconds) == ("cross", "1", "50%", 9.0, 31.0)
+    assert (first.draw, first.share, first.value, first.seconds) == ("1", "50%", 9.0, 31.0)
     assert only_row(found, repair="reconstruct", metric="perplexity").seconds == 1.0  # the order is counted once
     change = only_row(found, repair="none", metric="loss change")
     assert (change.value, change.low, change.high, change.p) == (0.2, -0.8, 1.2, 0.5)
