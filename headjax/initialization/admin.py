@@ -118,7 +118,7 @@ def _program(config: ModelConfig, mesh: Mesh, compute: Compute, exclude_padding:
             model = Model(config, call.compute.cast(params))
             state = entered(model, next(iter(found)), batch, None, call)
             for block in blocks_of(model):
-                join = functools.partial(weigh, block.stack) if isinstance(block, LayerBlock) else Joining.joined
+                join = functools.partial(weigh, block.stack) if isinstance(block, LayerBlock) else None
                 state = block.run(state, call._replace(join=join))
         return {name: jnp.stack(records[:-1]) for name, records in found.items()}
 

@@ -106,7 +106,11 @@ class TransformerLayer(nnx.Module):
         for slot in self.config.slots:
             read = entered if self.config.residual == "parallel_norm" else x
             f = functools.partial(self.sub_layer, slot, call, number, cache, reports)
-            x = call.join(Joining(slot, getattr(self, f"{slot}_residual"), x, read, f, call.query_mask))
+            residual = getattr(self, f"{slot}_residual")
+            if call.join is None:
+                x = residual.join(x, f(residual.enter(read)))
+            else:
+                x = call.join(Joining(slot, residual, x, read, f, call.query_mask))
         return x, reports
 
     def sub_layer(

@@ -38,10 +38,6 @@ class Joining(NamedTuple):
     f: Callable[[jax.Array], jax.Array]  # to the same shape, dropout included
     mask: jax.Array | None  # [batch, length] bool, False at padding; None without padding
 
-    def joined(self) -> jax.Array:
-        """Return the stream after the sub-layer."""
-        return self.residual.join(self.x, self.f(self.residual.enter(self.read)))
-
 
 class Pass(NamedTuple):
     """Everything about one forward pass that is neither parameter nor batch, and what its stack reads of the batch."""
@@ -49,7 +45,7 @@ class Pass(NamedTuple):
     key: jax.Array | None = None  # PRNG key of dropout; None outside training
     probe: ProbeFunction | None = None
     compute: Compute = Compute()
-    join: Callable[[Joining], jax.Array] = Joining.joined  # what happens where a sub-layer joins the stream
+    join: Callable[[Joining], jax.Array] | None = None  # how a sub-layer joins the stream; None is as its residual does
     mask: Mask | None = None  # which keys each query of the self-attention may see
     positions: jax.Array | None = None  # [batch or 1, length]; None counts from 0
     bias: jax.Array | None = None  # [batch or 1, heads, query, key], position bias of the self-attention's logits

@@ -80,8 +80,9 @@ class LayerGroup:
             weights, number, columns = own
             return self.one(_with_shared(layers, weights) if self.shared else weights, x, call, number, columns)
 
-        own = nnx.state(layers, Beside) if self.shared else layers, jnp.arange(self.start, self.stop)
-        x, reports = jax.lax.scan(call.compute.rematerialised(body), x, (*own, self._own(columns)))
+        own: Any = nnx.state(layers, Beside) if self.shared else layers, jnp.arange(self.start, self.stop)
+        own = (*own, None if columns is None else self._own(columns))
+        x, reports = jax.lax.scan(call.compute.rematerialised(body), x, own)
         return x, [jax.tree.map(lambda array, i=i: array[i], reports) for i in range(self.count)] if reports else []
 
     def one_by_one(
@@ -236,8 +237,8 @@ class TransformerStack(nnx.Module):
 
     def __call__(self, x: jax.Array, call: Pass) -> tuple[jax.Array, list[dict[str, Any]]]:
         """Return the output `[batch, length, width]`, and the probe's results by layer."""
-        call, reports = self.biased(x, call), list[dict[str, Any]]()
-        columns = self.config.columns(call.bias)
+        call = call if self.config.position_bias is None else self.biased(x, call)
+        columns, reports = None if call.bias is None else self.config.columns(call.bias), list[dict[str, Any]]()
         for group in self.config.groups:
             x, of_layers = group(getattr(self, group.name), x, call, columns)
             reports.extend(of_layers)

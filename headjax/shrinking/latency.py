@@ -150,7 +150,9 @@ def _computed(part: Part, params: Params, batch: Any) -> Any:
         return model.forward(batch)
 
     def alone(joining: Joining) -> jax.Array:
-        return joining.joined() if joining.slot == part.slot else joining.x
+        residual = joining.residual
+        here = joining.slot == part.slot
+        return residual.join(joining.x, joining.f(residual.enter(joining.read))) if here else joining.x
 
     names, call = list(config.stacks()), Pass(join=alone)
     x: Any = None

@@ -107,12 +107,6 @@ def test_a_cache_that_is_full_is_an_error():
     assert int(layer(inputs[:, :1], cache=cache)[1].used) == 5
 
 
-def test_a_layer_without_heads_decodes():
-    layer, x = module("multi_head").keep_heads([]), random_inputs(length=1)
-    outputs, cache = layer(x, cache=layer.empty_cache(2, 5), mask=Mask(keys=np.ones((2, 5), bool)))
-    assert_close(layer(x, cache=cache)[0], outputs, sums=WIDTH)
-
-
 @pytest.mark.parametrize("name", DECODED)
 def test_any_number_of_axes_of_examples(name):
     layer, inputs = module(name), random_inputs(batch=6)
