@@ -23,7 +23,9 @@ from headjax.heads.site import ones
 from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import generation
+from headjax.models.decode_loop import continue_until, read_prompts
 from headjax.models.decoder import DecoderConfig
+from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.nn import Kind, MultiHeadAttention
 from headjax.nn.compute import Compute
@@ -217,19 +219,18 @@ def least_squares_flops(rows: int, heads: int, dim: int, rank: int) -> float:
 
 def prefill(shape: Shape) -> Operation:
     """Read the prompts and choose the first token of each continuation."""
-    begin, compiled, cost = _generation(shape)
-    return Operation(begin, float(shape.batch * cost.prompt), held_bytes(compiled.prompt))
+    begun = _generation(shape)
+    return Operation(begun.begin, float(shape.batch * begun.cost.prompt), held_bytes(begun.prompt))
 
 
 def decoding(shape: Shape) -> Operation:
     """One token more of every continuation, after prompts of the length; the mean of `NEW` steps."""
-    begin, compiled, cost = _generation(shape)
-    begun: list[generation.Generation] = []
+    made, begun = _generation(shape), list[generation.Generation]()
     return Operation(
         lambda: begun.pop().advance(),
-        float(cost.step.flops),
-        held_bytes(compiled.continuation),
-        lambda: begun.append(begin()),
+        float(made.cost.step.flops),
+        held_bytes(made.continuation),
+        lambda: begun.append(made.begin()),
         NEW,
     )
 
@@ -240,17 +241,29 @@ def generation_cost(config: DecoderConfig, shape: Shape) -> generate.Cost:
     return generate.Cost.of(config, asked, Compute(), shape.batch)
 
 
-def _generation(shape: Shape) -> tuple[Callable[[], generation.Generation], generation.Programs, generate.Cost]:
+class Begun(NamedTuple):
+    """A generation as the benchmarks take it apart: its start, the bytes of its two programs, and what it costs."""
+
+    begin: Callable[[], generation.Generation]
+    prompt: Any
+    continuation: Any
+    cost: generate.Cost
+
+
+def _generation(shape: Shape) -> Begun:
     """Return the start of a generation, its compiled programs, and what it costs."""
     config, batch = language_model(shape), tokens(shape)
-    model = drawn(config)
-    model = generation.for_decoding(model)
-    asked: dict[str, Any] = {"max_new_tokens": NEW + 1}
-    return (
-        lambda: generation.begin(model, batch, **asked).block_until_ready(),
-        generation.programs(model, batch, **asked),
-        generation_cost(config, shape),
-    )
+    model = generation.for_decoding(drawn(config))
+
+    def begin() -> generation.Generation:
+        run = generation.begin(model, batch, max_new_tokens=NEW + 1)
+        jax.block_until_ready(run.loop.tokens)
+        return run
+
+    run, arrays = begin(), device_batch(config, batch)
+    prompt = read_prompts.lower(run.settings, run.model, arrays, run.key).compile()
+    continuation = continue_until.lower(run.settings, run.model, run.key, run.loop, 1).compile()
+    return Begun(begin, prompt, continuation, generation_cost(config, shape))
 
 
 OPERATIONS: Mapping[str, Callable[[Shape], Operation]] = {

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from headjax.core.tensors import count
 from headjax.models.config import ModelConfig
+from headjax.nn import CompressedAttention
 from headjax.nn.compute import Compute
 
 SIZE = {"cpu": 1024}
@@ -54,7 +55,10 @@ def decoding_cost(config: ModelConfig, length: int, batch: int = 1, compute: Com
     flops, numbers = 0, count({name: entry for name, entry in tensors.items() if name != "encoder"})
     for layer in config.stacks()["decoder"].layers:
         attention = layer.attention.module(width, width)
-        flops += batch * (attention.step_flops(length) + layer.feed_forward_flops(1))
+        known = attention.flops(0, length - 1)
+        if isinstance(attention, CompressedAttention):  # whose cache holds latents alone
+            known = 2 * (length - 1) * width * layer.attention.rank
+        flops += batch * (attention.flops(1, length) - known + layer.feed_forward_flops(1))
         numbers += batch * length * attention.cache_size()
         if layer.cross_attention is not None:
             crossed = layer.cross_attention.module(width, width)

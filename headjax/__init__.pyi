@@ -34,12 +34,12 @@ from headjax.hub.exporting import to_huggingface as to_huggingface
 from headjax.hub.importing import demo_model as demo_model
 from headjax.hub.importing import from_huggingface as from_huggingface
 from headjax.mesh.mesh import MeshConfig as MeshConfig
-from headjax.models.beam import beam_search as beam_search
 from headjax.models.config import Batch as Batch
 from headjax.models.config import ModelConfig as ModelConfig
 from headjax.models.decoder import DecoderConfig as DecoderConfig
 from headjax.models.encoder import EncoderConfig as EncoderConfig
 from headjax.models.encoder_decoder import EncoderDecoderConfig as EncoderDecoderConfig
+from headjax.models.generation import beam_search as beam_search
 from headjax.models.generation import generate as generate
 from headjax.models.model import Model as Model
 from headjax.models.model import load as load

@@ -24,7 +24,7 @@ def walk(model: Model, batch: dict, watch: bool = False) -> Walk:
     for block in model.blocks():
         if watch and isinstance(block, LayerBlock):
             for slot in block.layer.config.slots:
-                found[block.stack, block.place.value, slot] = block.watched(state, slot)[1]
+                found[block.stack, block.place.value, slot] = block.sub_layers(state)[1][slot]
         state = step(block, state)
     return Walk(model.finish(state).hidden, found)
 

@@ -24,7 +24,7 @@ from headjax.core.serialize import kinds_of, to_data
 from headjax.core.tensors import count
 from headjax.models import Model, Pass
 from headjax.models.memory import check_state
-from headjax.models.summary import check_kernels, summarize
+from headjax.models.summary import summarize
 from headjax.nn import MultiHeadAttention, NoHeadsAttention
 from headjax.training.config import TrainConfig, train_config
 from headjax.training.config_file import load_config
@@ -161,7 +161,6 @@ def run_all(run: TrainConfig) -> Any:
     assert train_config(to_data(run)) == run
     config = run.architecture()
     check_state("config.model", config, 2**32)
-    check_kernels(config, run.compute, training=True)
     depth = sum(len(stack.layers) for stack in config.stacks().values())
     if count(config.tensors()) > 10**6 or depth > 8 or run.accumulate > 1:
         return None

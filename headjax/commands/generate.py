@@ -154,7 +154,7 @@ class _Request(NamedTuple):
         """Return the generation of a batch after its first tokens."""
         from headjax.models.generation import begin
 
-        started = begin(
+        return begin(
             self.model,
             batch,
             max_new_tokens=self.limit,
@@ -162,7 +162,6 @@ class _Request(NamedTuple):
             sampler=self.sampler,
             seed=self.options.seed + seed,
         )
-        return started.block_until_ready()
 
     def texts(self, batch: Batch, tokens: Any, lengths: Any, count: int) -> list[str]:
         """Return the first generated texts of a batch."""
@@ -227,7 +226,7 @@ def _beams(request: _Request, start: int, count: int) -> Written:
     """Return the best sequences of the `count` prompts from `start` on."""
     import numpy as np
 
-    from headjax.models.beam import beam_search
+    from headjax.models.generation import beam_search
 
     batch, beams, end = request.rows(start), request.options.beams, request.end or 0
     begin = time.perf_counter()

@@ -187,12 +187,10 @@ def _forward(model: Model, size: int) -> Callable[[], Any]:
     import numpy as np
 
     from headjax.hub.checking import example_batch, longest
-    from headjax.models.model import forward
-    from headjax.nn.passes import Pass
 
     example = example_batch(model, min(TOKENS, longest(model) or TOKENS))
     batch = model.device_batch({name: np.repeat(array[:1], size, axis=0) for name, array in example.items()})
-    return functools.partial(forward, model, batch, Pass())
+    return functools.partial(model, batch)
 
 
 def _significance(evaluations: Sequence[Evaluation], task: Task | None) -> dict[str, Any] | None:

@@ -72,10 +72,6 @@ class DamagedError(CheckpointError):
 class KernelError(HeadjaxError):
     """An attention implementation cannot meet a request; the message has the reason and an alternative."""
 
-    def __init__(self, message: str, reason: str | None = None) -> None:
-        super().__init__(message)
-        self.reason = message if reason is None else reason
-
 
 @contextlib.contextmanager
 def within(path: str) -> Iterator[None]:

@@ -11,8 +11,8 @@ from headjax.core.errors import DataError
 from headjax.core.progress import Update
 from headjax.data.forms.language import Translations
 from headjax.data.stream import evaluation_batches
-from headjax.models.beam import beam_search
 from headjax.models.config import Batch
+from headjax.models.generation import beam_search
 from headjax.models.model import Model
 from headjax.models.prompts import texts_of, tokenizer_of
 

@@ -223,7 +223,7 @@ def layer_sums(
     if given is None:
         after, seen = blocks[0].sub_layers(states.teacher, compute)
         given, x = {name: _Joined(seen[name].stream, seen[name].output) for name in (slot, *later)}, by_example(after.x)
-    teacher, (_, student) = given[slot], blocks[1].watched(states.student, slot, compute)
+    teacher, student = given[slot], blocks[1].sub_layers(states.student, compute)[1][slot]
     shortcut, branch = student.shortcut.astype(jnp.float32), student.branch.astype(jnp.float32)
     ratio = jnp.where(branch == 0.0, 0.0, shortcut / jnp.where(branch == 0.0, 1.0, branch))
     behind = (teacher.stream - student.stream).astype(jnp.float32)

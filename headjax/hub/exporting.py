@@ -31,7 +31,8 @@ from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.hub.sentences import without_sentences
 from headjax.hub.table import InexpressibleError
-from headjax.models.config import GenerativeConfig, ModelConfig
+from headjax.models.config import ModelConfig
+from headjax.models.decoding import GenerativeConfig
 from headjax.models.model import Model
 from headjax.storage.directories import Layout, write_directory
 from headjax.storage.paths import path_of, size_of

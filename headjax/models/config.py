@@ -18,7 +18,7 @@ from headjax.core.kind import Kind
 from headjax.core.modules import declared, declared_module
 from headjax.core.ranges import Range
 from headjax.core.tensors import Initializer, Normal, Params, Tensors, initialize
-from headjax.nn.cache import DecodingState, Prompt
+from headjax.nn.embeddings import Positions
 from headjax.nn.feed_forward import ActivationName
 from headjax.nn.layer import Layer
 from headjax.nn.norms import LayerNorm, Norm
@@ -105,11 +105,6 @@ class Output(NamedTuple):
         if self.probes is None:
             raise DataError("probes: the forward was given no probe")
         return self.probes
-
-
-def by_head_stack(stack: str, probed: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the probe's results of a stack's layers, by slot, as lists by head stack."""
-    return {head_stack_at(stack, slot): [layer[slot] for layer in probed] for slot in probed[0]}
 
 
 class Loss(NamedTuple):
@@ -212,6 +207,12 @@ class ModelConfig(Checked, abc.ABC):
         """Raise `ConfigError` naming the field that cannot be used."""
 
     @property
+    def position_table(self) -> Positions:
+        """The positions of the embeddings, in families that read tokens."""
+        own: Any = self
+        return Positions(own.positions, own.max_length, own.position_offset)
+
+    @property
     def embeddings_rate(self) -> float:
         """Rate of dropout on the embeddings."""
         return self.dropout if self.embedding_dropout is None else self.embedding_dropout
@@ -236,7 +237,6 @@ class ModelConfig(Checked, abc.ABC):
 
     @functools.cached_property
     def _stacks(self) -> dict[str, Stack]:
-        made: dict[tuple[Any, ...], Layer] = {}
         same = {field.name for field in dataclasses.fields(Layer)} & {field.name for field in dataclasses.fields(self)}
         stacks = {}
         for stack, fields in self._layer_fields.items():
@@ -244,13 +244,9 @@ class ModelConfig(Checked, abc.ABC):
             shared = {name: getattr(self, name) for name in same.difference(BY_LAYER)}
             shared |= {"depth": count, "alpha": getattr(self, fields["alpha"])}
             varying = {name: getattr(self, fields[name]) for name in BY_LAYER if name in fields}
-            layers = []
-            for values in zip(*varying.values(), strict=True):
-                if (stack, *values) not in made:
-                    made[stack, *values] = Layer(**shared | dict(zip(varying, values, strict=True)))
-                layers.append(made[stack, *values])
+            by_layer = [dict(zip(varying, values, strict=True)) for values in zip(*varying.values(), strict=True)]
             stacks[stack] = Stack(
-                layers=tuple(layers),
+                layers=tuple(Layer(**shared | own) for own in by_layer),
                 position_bias=getattr(self, fields["position_bias"]) if "position_bias" in fields else None,
                 causal=stack == "decoder" or getattr(self, "causal", False),
                 normed=not getattr(self, "pooled_norm", False),
@@ -299,12 +295,14 @@ class ModelConfig(Checked, abc.ABC):
             x, told = self.enter(model, name, batch, call), self.reading(name, batch, call, hidden)
             hidden, reports = getattr(model, name)(x, told)  # [batch, length, width]
             if call.probe is not None:
-                probes |= by_head_stack(name, reports)
+                probes |= {head_stack_at(name, slot): [layer[slot] for layer in reports] for slot in reports[0]}
         return self.finish(model, hidden, batch, call)._replace(probes=probes or None)
 
-    @abc.abstractmethod
     def loss(self, output: Output, batch: Batch) -> Loss:
-        """Return the losses of the batch's `labels`."""
+        """Return the losses of the batch's labels, by default those of the task."""
+        own: Any = self
+        found: Loss = own.task.loss(output, batch)
+        return found
 
     @abc.abstractmethod
     def flops(self, length: int) -> int:
@@ -314,9 +312,10 @@ class ModelConfig(Checked, abc.ABC):
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes and types of a training batch: every array that the forward and the loss read."""
 
-    @abc.abstractmethod
     def answers(self) -> str:
-        """Return what the model answers with, as it goes on in a line about the model."""
+        """Return what the model answers with, as it goes on in a line about the model; by default the task."""
+        own: Any = self
+        return str(own.task.answers())
 
     def ranges(self) -> Mapping[str, Range]:
         """Return the range of integers of each array of a batch, by name, see `headjax.models.inputs.check_batch`."""
@@ -333,9 +332,11 @@ class ModelConfig(Checked, abc.ABC):
             return jnp.asarray(batch["attention_mask"]).astype(bool).sum()
         return jnp.asarray(jnp.size(batch["input_ids"]))
 
-    def for_evaluation(self) -> ModelConfig:
+    def for_evaluation(self) -> Self:
         """Return the model with the loss that evaluation reports, without training's label smoothing."""
-        return self
+        task = getattr(self, "task", None)
+        changes = {"label_smoothing": 0.0} if hasattr(self, "label_smoothing") else {}
+        return dataclasses.replace(self, **changes if task is None else {"task": task.for_evaluation()})
 
     def attentions(self) -> dict[str, tuple[Kind, ...]]:
         """The formulation of every layer, by head stack."""
@@ -368,28 +369,3 @@ class ModelConfig(Checked, abc.ABC):
 
 BY_LAYER = ("attention", "cross_attention", "hidden", "window", "attention_norm")
 """Fields of a `Layer` that may differ from layer to layer."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GenerativeConfig(ModelConfig):
-    """A family that predicts the next token from those before it."""
-
-    @abc.abstractmethod
-    def prompt(self, model: Any, batch: Batch, call: Pass, new_tokens: int) -> Prompt:
-        """Return the prompt of a batch, with room in the cache for this many new tokens."""
-
-    @abc.abstractmethod
-    def decode(
-        self,
-        model: Any,
-        tokens: jax.Array,
-        present: jax.Array,
-        state: DecodingState,
-        call: Pass,
-        at: jax.Array | None = None,
-        positions: jax.Array | None = None,
-    ) -> tuple[jax.Array, DecodingState]:
-        """Return logits `[batch, new, vocabulary]` after each new token, and the state that has seen them.
-
-        The results are those of one forward over all tokens seen so far.
-        """

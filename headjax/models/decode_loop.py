@@ -1,4 +1,4 @@
-"""The loop of generation, jitted: prompts are read once, then tokens are chosen one by one."""
+"""The loop of generation, jitted: prompts are read once, then tokens are chosen one by one, or beams extended."""
 
 from __future__ import annotations
 
@@ -8,29 +8,34 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.core.errors import DataError
-from headjax.models.config import Batch, GenerativeConfig
-from headjax.models.prompts import prompt_length
+from headjax.models.config import Batch
+from headjax.models.decoding import GenerativeConfig
 from headjax.models.sampling import Sampler
-from headjax.nn.cache import DecodingState, with_units, without_units
+from headjax.nn.cache import Cache, with_units, without_units
 from headjax.nn.compute import Compute
 from headjax.nn.passes import Pass
 
+NEVER = -1e30
+"""Score of a hypothesis that does not exist."""
 
-def start(
-    config: GenerativeConfig, model: Any, batch: Batch, call: Pass, new_tokens: int
-) -> tuple[jax.Array, DecodingState]:
-    """Return logits `[batch, vocabulary]` after each prompt's last token before padding, and the state after it."""
-    prompt = config.prompt(model, batch, call, new_tokens)
-    last = prompt.tokens.shape[1] - 1 - jnp.argmax(prompt.present[:, ::-1], axis=1)
-    logits, state = config.decode(
-        model, prompt.tokens, prompt.present, prompt.state, call, at=last, positions=prompt.positions
-    )
-    return logits[:, 0], state
+
+class Beams(NamedTuple):
+    """The best hypotheses of every example, best first."""
+
+    tokens: jax.Array  # [batch, beams, new tokens], the end token included; padding after it
+    lengths: jax.Array  # [batch, beams] tokens generated, the end token included
+    scores: jax.Array  # [batch, beams] log probability / length^length_penalty, in nats
+
+    def best(self, other: Beams, count: int) -> Beams:
+        """Return the best of both, by score."""
+        both = jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), self, other)
+        scores, index = jax.lax.top_k(both.scores, count)
+        tokens = jnp.take_along_axis(both.tokens, index[:, :, None], axis=1)
+        return Beams(tokens, jnp.take_along_axis(both.lengths, index, axis=1), scores)
 
 
 class Settings(NamedTuple):
-    """Static arguments of a generation; `generate` describes them."""
+    """Static arguments of a generation; `generate` and `beam_search` describe them."""
 
     config: GenerativeConfig
     max_new_tokens: int
@@ -38,78 +43,99 @@ class Settings(NamedTuple):
     padding_token: int
     sampler: Sampler
     compute: Compute
-    cache: int | None = None
+    beams: int = 0
+    length_penalty: float = 1.0
 
-    def room(self, batch: Batch) -> int:
-        """Return the number of new tokens that the cache has room for."""
-        if self.cache is None:
-            return self.max_new_tokens
-        tokens = prompt_length(self.config, batch)
-        if tokens + self.max_new_tokens > self.cache:
-            asked = f"the prompt of {tokens} and {self.max_new_tokens} new ones need {tokens + self.max_new_tokens}"
-            raise DataError(f"cache: it has room for {self.cache} tokens, but {asked}")
-        return self.cache - tokens
+    def score(self, log_probability: jax.Array, length: jax.Array | int) -> jax.Array:
+        """Return the score of a hypothesis."""
+        return log_probability / jnp.asarray(length, jnp.float32) ** self.length_penalty
 
 
 class Loop(NamedTuple):
-    """Continuations so far.
+    """Continuations so far, one a row; the beams of an example are rows one after another, best first.
 
-    `step` counts the tokens of the longest; the newest ones, at `step` - 1, are not in the cache yet.
+    `step` counts the tokens of the longest; the newest ones, at `step` - 1, are not in the cache yet. An example is
+    finished when its continuation has ended, or when no row can beat the worst of its `best` hypotheses that ended.
     """
 
     step: jax.Array
-    state: DecodingState
+    cache: Cache
     tokens: jax.Array
     lengths: jax.Array
     log_probability: jax.Array
     finished: jax.Array
+    best: Beams | None = None
 
     def with_caches(self, layers: Any) -> Loop:
-        """Return the loop with these caches of the layer groups."""
-        return self._replace(state=self.state._replace(cache=self.state.cache._replace(layers=layers)))
+        """Return the loop with these caches of the layers."""
+        return self._replace(cache=self.cache._replace(layers=layers))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def read_prompts(settings: Settings, model: Any, batch: Batch, key: jax.Array) -> Loop:
     """Read the prompts and choose the first token of each continuation."""
-    call = Pass(compute=settings.compute)
-    logits, state = start(settings.config, model, batch, call, settings.room(batch))
-    count = logits.shape[0]
-    nothing = Loop(
-        step=jnp.zeros((), jnp.int32),
-        state=state,
-        tokens=jnp.full((count, settings.max_new_tokens), settings.padding_token, jnp.int32),
-        lengths=jnp.zeros(count, jnp.int32),
-        log_probability=jnp.zeros(count),
-        finished=jnp.zeros(count, bool),
+    call, config, new = Pass(compute=settings.compute), settings.config, settings.max_new_tokens
+    prompt = config.prompt(model, batch, call, new)
+    last = prompt.tokens.shape[1] - 1 - jnp.argmax(prompt.present[:, ::-1], axis=1)
+    logits, cache = config.decode(
+        model, prompt.tokens, prompt.present, prompt.cache, call, at=last, positions=prompt.positions
     )
-    return _chosen(settings, nothing, logits, key)
+    examples, beams = logits.shape[0], settings.beams or 1
+    loop = Loop(
+        step=jnp.zeros((), jnp.int32),
+        cache=cache.repeat(beams),
+        tokens=jnp.full((examples * beams, new), settings.padding_token, jnp.int32),
+        lengths=jnp.zeros(examples * beams, jnp.int32),
+        log_probability=jnp.zeros(examples * beams),
+        finished=jnp.zeros(examples, bool),
+    )
+    if settings.beams:
+        none = Beams(
+            jnp.full((examples, beams, new), settings.padding_token, jnp.int32),
+            jnp.zeros((examples, beams), jnp.int32),
+            jnp.full((examples, beams), NEVER),
+        )
+        # All beams start from the same prompt, so only the first may be extended.
+        alone = jnp.tile(jnp.where(jnp.arange(beams) == 0, 0.0, NEVER), examples)
+        loop = loop._replace(log_probability=alone, best=none)
+    return _chosen(settings, loop, jnp.repeat(logits[:, 0], beams, axis=0), key)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=3)
 def continue_until(settings: Settings, model: Any, key: jax.Array, loop: Loop, until: int) -> Loop:
-    """Generate until there are `until` tokens or every continuation has ended; the loop's arrays are used up."""
-    call = Pass(compute=settings.compute)
-
-    caches = loop.state.cache.layers
+    """Generate until there are `until` tokens or every example is finished; the loop's arrays are used up."""
+    call, caches = Pass(compute=settings.compute), loop.cache.layers
 
     def unfinished(loop: Loop) -> jax.Array:
         return (loop.step < until) & ~loop.finished.all()
 
     def advance(loop: Loop) -> Loop:
-        loop = loop.with_caches(with_units(loop.state.cache.layers, caches))
+        loop = loop.with_caches(with_units(loop.cache.layers, caches))
         token = jax.lax.dynamic_slice_in_dim(loop.tokens, loop.step - 1, 1, axis=1)
         present = (loop.lengths == loop.step)[:, None]  # those that have ended grow no longer
-        logits, state = settings.config.decode(model, token, present, loop.state, call)
-        loop = _chosen(settings, loop._replace(state=state), logits[:, 0], key)
-        return loop.with_caches(without_units(state.cache.layers))
+        logits, cache = settings.config.decode(model, token, present, loop.cache, call)
+        loop = _chosen(settings, loop._replace(cache=cache), logits[:, 0], key)
+        return loop.with_caches(without_units(loop.cache.layers))
 
     last = jax.lax.while_loop(unfinished, advance, loop.with_caches(without_units(caches)))
-    return last.with_caches(with_units(last.state.cache.layers, caches))
+    return last.with_caches(with_units(last.cache.layers, caches))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def best_beams(settings: Settings, loop: Loop) -> Beams:
+    """Return the best hypotheses of a beam search that is over."""
+    assert loop.best is not None
+    examples, beams, longest = loop.best.tokens.shape
+    # Those still alive at the end are as long as allowed; those alive when the search stopped early cannot win.
+    scores = jnp.where(loop.step == longest, settings.score(loop.log_probability, longest), NEVER)
+    alive = Beams(loop.tokens, loop.lengths, scores)
+    return loop.best.best(jax.tree.map(lambda array: array.reshape(examples, beams, *array.shape[1:]), alive), beams)
 
 
 def _chosen(settings: Settings, loop: Loop, logits: jax.Array, key: jax.Array) -> Loop:
-    """Return the loop with a token more of each continuation that has not ended."""
+    """Return the loop with a token more of each continuation that has not ended; logits are `[rows, vocabulary]`."""
+    if settings.beams:
+        return _extended(settings, loop, logits)
     token = settings.sampler(logits, jax.random.fold_in(key, loop.step)).astype(jnp.int32)
     logit = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
     running = ~loop.finished
@@ -121,4 +147,33 @@ def _chosen(settings: Settings, loop: Loop, logits: jax.Array, key: jax.Array) -
         lengths=loop.lengths + running,
         log_probability=loop.log_probability + jnp.where(running, logit - jax.nn.logsumexp(logits, axis=-1), 0.0),
         finished=loop.finished | ended,
+    )
+
+
+def _extended(settings: Settings, loop: Loop, logits: jax.Array) -> Loop:
+    """Return the loop with the best extensions of all beams by a token; those that end compete with the `best`."""
+    assert loop.best is not None
+    examples, beams, longest = loop.best.tokens.shape
+    vocabulary, length = logits.shape[-1], loop.step + 1
+    extended = loop.log_probability[:, None] + jax.nn.log_softmax(logits, axis=-1)
+    # Of twice as many candidates as beams, at least as many as beams do not end.
+    top, flat = jax.lax.top_k(extended.reshape(examples, -1), min(2 * beams, beams * vocabulary))
+    parent, token = flat // vocabulary, (flat % vocabulary).astype(jnp.int32)  # [examples, candidates]
+    tokens = jnp.take_along_axis(loop.tokens.reshape(examples, beams, longest), parent[:, :, None], axis=1)
+    tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token[:, :, None], loop.step, axis=2)
+
+    ended = token == settings.end_token
+    scores = jnp.where(ended & (top > NEVER / 2), settings.score(top, length), NEVER)
+    best = loop.best.best(Beams(tokens, jnp.full(top.shape, length, jnp.int32), scores), beams)
+    live, kept = jax.lax.top_k(jnp.where(ended, NEVER, top), beams)
+    rows = jnp.take_along_axis(parent, kept, axis=1) + beams * jnp.arange(examples)[:, None]
+    return Loop(
+        step=length,
+        cache=loop.cache.reorder(rows.reshape(-1)),
+        tokens=jnp.take_along_axis(tokens, kept[:, :, None], axis=1).reshape(examples * beams, longest),
+        lengths=jnp.full(examples * beams, length, jnp.int32),
+        log_probability=live.reshape(-1),
+        # Log probabilities only fall, and dividing by a longer length is the best that can happen to them.
+        finished=settings.score(live[:, 0], longest) <= best.scores[:, -1],
+        best=best,
     )

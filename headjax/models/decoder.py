@@ -14,13 +14,13 @@ from headjax.core.fields import Count, Positive, Size
 from headjax.core.kind import Kind
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind
-from headjax.models.config import Batch, GenerativeConfig, Loss, Output
-from headjax.models.decoding import decode, empty_cache
+from headjax.models.config import Batch, Loss, Output
+from headjax.models.decoding import GenerativeConfig, empty_cache
 from headjax.models.inputs import abstract_integers, batch_present, batch_tokens, embedded, last_tokens, reading
 from headjax.models.tasks import Features, TaskOutput, Vocabulary
-from headjax.models.tasks.task_output import task_answer
-from headjax.nn.cache import DecodingState, Prompt
-from headjax.nn.embeddings import PositionKind, Positions, TokenEmbeddings
+from headjax.nn.cache import Prompt
+from headjax.nn.embeddings import PositionKind, TokenEmbeddings
+from headjax.nn.feed_forward import fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.outputs import Linear, VocabularyLogits, cross_entropy
 from headjax.nn.passes import Pass
@@ -94,11 +94,6 @@ class DecoderConfig(GenerativeConfig):
         self.position_table.validate()
 
     @property
-    def position_table(self) -> Positions:
-        """The positions of the embeddings."""
-        return Positions(self.positions, self.max_length, self.position_offset)
-
-    @property
     def vocabulary(self) -> Vocabulary:
         """The tokens and the size of their embeddings."""
         return Vocabulary(self.vocab_size, self.width)
@@ -133,10 +128,11 @@ class DecoderConfig(GenerativeConfig):
 
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
         if self.task is None:
-            return Output(hidden=hidden, logits=model.output(hidden, model.embeddings.token))
+            return Output(hidden=hidden, logits=self.logits(model, hidden))
         last = last_tokens(batch, self.padding_token)  # [batch]
         pooled = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]  # [batch, width]
-        return task_answer(model.output, Features(hidden, pooled, model.embeddings.token, batch), call)
+        output: Output = model.output(Features(hidden, pooled, model.embeddings.token, batch), fold(call.key, 3))
+        return output
 
     def prompt(self, model: Any, batch: Batch, call: Pass, new_tokens: int) -> Prompt:
         tokens = batch_tokens(batch)
@@ -146,23 +142,15 @@ class DecoderConfig(GenerativeConfig):
         example = jnp.zeros((tokens.shape[0], 1, self.width), call.compute.type)
         cache = empty_cache(model.decoder, example, capacity)
         present = jnp.ones(tokens.shape, bool) if present is None else present
-        return Prompt(tokens, present, DecodingState(cache), batch.get("position_ids"))
+        return Prompt(tokens, present, cache, batch.get("position_ids"))
 
-    def decode(
-        self,
-        model: Any,
-        tokens: jax.Array,
-        present: jax.Array,
-        state: DecodingState,
-        call: Pass,
-        at: jax.Array | None = None,
-        positions: jax.Array | None = None,
-    ) -> tuple[jax.Array, DecodingState]:
-        positions = state.cache.next_positions(present) if positions is None else positions
-        x = model.embeddings(tokens, positions=positions)
-        hidden, cache = decode(model.decoder, x, call, state.cache.admit(positions, present))
-        hidden = hidden if at is None else jnp.take_along_axis(hidden, at[:, None, None], axis=1)
-        return model.output(hidden, model.embeddings.token), state._replace(cache=cache)
+    def embedded(self, model: Any, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        x: jax.Array = model.embeddings(tokens, positions=positions, key=key)
+        return x
+
+    def logits(self, model: Any, hidden: jax.Array) -> jax.Array:
+        found: jax.Array = model.output(hidden, model.embeddings.token)
+        return found
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         if self.task is not None:
@@ -190,9 +178,6 @@ class DecoderConfig(GenerativeConfig):
         tokens, labels = Range(self.vocab_size, "tokens"), Range(self.vocab_size, "tokens", ignored=IGNORED)
         own = {"labels": labels} if self.task is None else self.task.ranges(self.vocabulary)
         return {"input_ids": tokens} | own | self.position_table.ranges("position_ids")
-
-    def for_evaluation(self) -> DecoderConfig:
-        return self if self.task is None else dataclasses.replace(self, task=self.task.for_evaluation())
 
     def flops(self, length: int) -> int:
         layers, task = self.stacks()["decoder"].flops(length), self.task

@@ -38,21 +38,13 @@ LAYOUT = Layout("history.json", _NAMES)
 
 
 class Saved(NamedTuple):
-    """What a model directory holds.
-
-    Attributes:
-        config: the architecture.
-        params: nested dict of arrays.
-        history: changes made to the model, oldest first.
-        tokenizer: its tokenizer, or None.
-        files: other files that came with it, by name.
-    """
+    """What a model directory holds."""
 
     config: ModelConfig
     params: Params
-    history: tuple[Mapping[str, Any], ...] = ()
+    history: tuple[Mapping[str, Any], ...] = ()  # changes made to the model, oldest first
     tokenizer: Any = None
-    files: Mapping[str, bytes] = MappingProxyType({})
+    files: Mapping[str, bytes] = MappingProxyType({})  # others that came with it, by name
 
 
 def save(path: str | Path, model: Saved) -> None:
@@ -92,11 +84,8 @@ class ModelFolder:
         place = self.path / "tokenizer"
         tokenizer = Tokenizer.load(place) if place.is_dir() else None
         params = read_params(config.tensors(), self.path / "params", mesh)
-        return Saved(config, params, tuple(past), tokenizer, self._files())
-
-    def _files(self) -> dict[str, bytes]:
-        place = self.path / FILES
-        return {name: (place / name).read_bytes() for name in files_below(place)}
+        files = {name: (self.path / FILES / name).read_bytes() for name in files_below(self.path / FILES)}
+        return Saved(config, params, tuple(past), tokenizer, files)
 
     def _json(self, name: str) -> Any:
         """Return the value of a document that is as it was written."""

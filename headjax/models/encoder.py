@@ -15,11 +15,10 @@ from headjax.core.kind import Kind
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal
-from headjax.models.config import Batch, Loss, ModelConfig, Output
+from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.inputs import abstract_integers, batch_tokens, embedded, reading
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
-from headjax.models.tasks.task_output import task_answer
-from headjax.nn.embeddings import PositionKind, Positions, RelativeBuckets, TokenEmbeddings
+from headjax.nn.embeddings import PositionKind, RelativeBuckets, TokenEmbeddings
 from headjax.nn.feed_forward import ActivationName, fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm, Norm
@@ -130,11 +129,6 @@ class EncoderConfig(ModelConfig):
         return self.pooler is not None or self.end_token is not None
 
     @property
-    def position_table(self) -> Positions:
-        """The positions of the embeddings."""
-        return Positions(self.positions, self.max_length, self.position_offset)
-
-    @property
     def vocabulary(self) -> Vocabulary:
         """The tokens and the size of their embeddings."""
         return Vocabulary(self.vocab_size, self.embedding_size or self.width)
@@ -164,11 +158,8 @@ class EncoderConfig(ModelConfig):
     def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
         call = reading(self.position_table, batch, call)
         if self.causal:
-            mask = dataclasses.replace(call.attention.mask or Mask(), causal=True)
-            call = call._replace(attention=call.attention._replace(mask=mask))
-        if self.position_bias is None:
-            return call
-        return call._replace(attention=call.attention._replace(positions=None))  # distances count padding
+            call = call._replace(mask=dataclasses.replace(call.mask or Mask(), causal=True))
+        return call if self.position_bias is None else call._replace(positions=None)  # distances count padding
 
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
         read, pooled = hidden, None
@@ -179,17 +170,12 @@ class EncoderConfig(ModelConfig):
         if pooled is not None and pooled.ndim == 3:  # of every token
             read, pooled = pooled, pooled[:, 0]
         features = Features(read, pooled, model.embeddings.token, batch)
-        return task_answer(model.output, features, call)._replace(hidden=hidden)
+        output: Output = model.output(features, fold(call.key, 3))
+        return output._replace(hidden=hidden)
 
     def ends(self, tokens: jax.Array) -> jax.Array:
         """Return where each text of tokens `[batch, length]` ends, `[batch]`."""
         return jnp.argmax(tokens if self.end_token == LARGEST else tokens == self.end_token, axis=1)
-
-    def loss(self, output: Output, batch: Batch) -> Loss:
-        return self.task.loss(output, batch)
-
-    def answers(self) -> str:
-        return self.task.answers()
 
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         names = ["input_ids", "attention_mask", *(["token_type_ids"] if self.segments else [])]
@@ -200,9 +186,6 @@ class EncoderConfig(ModelConfig):
         if self.segments:
             found["token_type_ids"] = Range(self.segments, "segments")
         return found | self.position_table.ranges("position_ids") | self.task.ranges(self.vocabulary)
-
-    def for_evaluation(self) -> EncoderConfig:
-        return dataclasses.replace(self, task=self.task.for_evaluation())
 
     def flops(self, length: int) -> int:
         mapped = 0 if self.embedding_size is None else 2 * length * self.embedding_size * self.width

@@ -16,8 +16,8 @@ from headjax.core.kind import Kind
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import FanIn, FanOut, Initializer, Xavier
-from headjax.models.config import Batch, GenerativeConfig, Loss, Output
-from headjax.models.decoding import decode, empty_cache
+from headjax.models.config import Batch, Loss, Output
+from headjax.models.decoding import GenerativeConfig, empty_cache
 from headjax.models.inputs import (
     abstract_integers,
     batch_array,
@@ -27,8 +27,8 @@ from headjax.models.inputs import (
     embedded,
     reading,
 )
-from headjax.nn.cache import DecodingState, Prompt
-from headjax.nn.embeddings import PositionKind, Positions, RelativeBuckets, TokenEmbeddings
+from headjax.nn.cache import Prompt
+from headjax.nn.embeddings import PositionKind, RelativeBuckets, TokenEmbeddings
 from headjax.nn.feed_forward import fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import RMSNorm
@@ -149,11 +149,6 @@ class EncoderDecoderConfig(GenerativeConfig):
         """Number of the target's tokens."""
         return self.target_vocab_size or self.vocab_size
 
-    @property
-    def position_table(self) -> Positions:
-        """The positions of the embeddings, on each side."""
-        return Positions(self.positions, self.max_length, self.position_offset)
-
     def parts(self) -> dict[str, nnx.Module]:
         def embeddings(tokens: int | None) -> TokenEmbeddings:
             return TokenEmbeddings(
@@ -179,9 +174,7 @@ class EncoderDecoderConfig(GenerativeConfig):
         if stack == "encoder":
             return embedded(model.embeddings, batch, call)
         tokens, _, positions = self._target(batch)
-        key, table = fold(call.key, 2), self._token_table(model)
-        x: jax.Array = model.decoder_embeddings(tokens, positions=positions, key=key, table=table)
-        return x
+        return self.embedded(model, tokens, positions, fold(call.key, 2))
 
     def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
         source = reading(self.position_table, batch, call)
@@ -190,18 +183,17 @@ class EncoderDecoderConfig(GenerativeConfig):
         _, present, positions = self._target(batch)
         packed = batch.get("decoder_segment_ids")
         mask = Mask(causal=True, keys=present, query_segments=packed, key_segments=packed)
-        crossed = Mask(keys=source.query_mask, query_segments=packed, key_segments=batch.get("segment_ids"))
-        return call.reading(
+        return call._replace(
             mask=mask,
             positions=positions,
-            cross_attention=call.cross_attention._replace(mask=crossed, positions=positions),
             memory=memory,
+            memory_mask=Mask(keys=source.query_mask, query_segments=packed, key_segments=batch.get("segment_ids")),
             query_mask=self.counted(batch),
             key=fold(call.key, 3),
         )
 
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
-        return Output(hidden=hidden, logits=model.output(hidden, self._token_table(model)))
+        return Output(hidden=hidden, logits=self.logits(model, hidden))
 
     def _target(self, batch: Batch) -> tuple[jax.Array, jax.Array | None, jax.Array]:
         """Return the decoder's inputs, which of them are no padding, and their positions."""
@@ -211,11 +203,7 @@ class EncoderDecoderConfig(GenerativeConfig):
         return tokens, present, counted
 
     def decoder_inputs(self, batch: Batch) -> jax.Array:
-        """The batch's `decoder_input_ids`, or its labels after the start token, without the last; if packed, of each.
-
-        Raises:
-            DataError: the batch has neither.
-        """
+        """Return `decoder_input_ids`, or the labels after the start token, without the last; if packed, of each."""
         if "decoder_input_ids" in batch:
             return batch_tokens(batch, "decoder_input_ids")
         labels = batch_tokens(batch, "labels")
@@ -244,28 +232,17 @@ class EncoderDecoderConfig(GenerativeConfig):
         present = batch_present(batch, tokens, "decoder_attention_mask")
         capacity = tokens.shape[1] + new_tokens
         self.position_table.check_length(capacity)
-        cache = empty_cache(model.decoder, encoded[:, :1], capacity, encoded)
+        cache = empty_cache(model.decoder, encoded[:, :1], capacity, encoded, source.query_mask)
         present = jnp.ones(tokens.shape, bool) if present is None else present
-        return Prompt(tokens, present, DecodingState(cache, source.query_mask), batch.get("decoder_position_ids"))
+        return Prompt(tokens, present, cache, batch.get("decoder_position_ids"))
 
-    def decode(
-        self,
-        model: Any,
-        tokens: jax.Array,
-        present: jax.Array,
-        state: DecodingState,
-        call: Pass,
-        at: jax.Array | None = None,
-        positions: jax.Array | None = None,
-    ) -> tuple[jax.Array, DecodingState]:
-        table = self._token_table(model)
-        positions = state.cache.next_positions(present) if positions is None else positions
-        x = model.decoder_embeddings(tokens, positions=positions, table=table)
-        crossed = call.cross_attention._replace(mask=Mask(keys=state.source), positions=positions)
-        call = call._replace(cross_attention=crossed)
-        hidden, cache = decode(model.decoder, x, call, state.cache.admit(positions, present))
-        hidden = hidden if at is None else jnp.take_along_axis(hidden, at[:, None, None], axis=1)
-        return model.output(hidden, table), state._replace(cache=cache)
+    def embedded(self, model: Any, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        x: jax.Array = model.decoder_embeddings(tokens, positions=positions, key=key, table=self._token_table(model))
+        return x
+
+    def logits(self, model: Any, hidden: jax.Array) -> jax.Array:
+        found: jax.Array = model.output(hidden, self._token_table(model))
+        return found
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         labels = batch_array(batch, "labels")
@@ -293,9 +270,6 @@ class EncoderDecoderConfig(GenerativeConfig):
             "labels": target._replace(ignored=IGNORED),
             **positions.ranges("decoder_position_ids"),
         }
-
-    def for_evaluation(self) -> EncoderDecoderConfig:
-        return dataclasses.replace(self, label_smoothing=0.0)
 
     def flops(self, length: int) -> int:
         layers = sum(stack.flops(length) for stack in self.stacks().values())

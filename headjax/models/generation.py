@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -16,8 +15,9 @@ from headjax.core.limits import check_memory
 from headjax.core.serialize import kind_of
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.mesh.memory import memory_of
-from headjax.models.config import Batch, GenerativeConfig, ModelConfig
-from headjax.models.decode_loop import Loop, Settings, continue_until, read_prompts
+from headjax.models.config import Batch, ModelConfig
+from headjax.models.decode_loop import Beams, Loop, Settings, best_beams, continue_until, read_prompts
+from headjax.models.decoding import GenerativeConfig
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.models.prompts import (
@@ -35,17 +35,11 @@ from headjax.nn.passes import Pass
 
 
 class Generated(NamedTuple):
-    """Generated tokens.
+    """Generated tokens."""
 
-    Attributes:
-        tokens: `[batch, new tokens]`, the end token included; padding after it.
-        lengths: `[batch]` tokens generated, the end token included.
-        log_probability: `[batch]` sum of the tokens' log probabilities under the model, in nats.
-    """
-
-    tokens: jax.Array
-    lengths: jax.Array
-    log_probability: jax.Array
+    tokens: jax.Array  # [batch, new tokens], the end token included; padding after it
+    lengths: jax.Array  # [batch] tokens generated, the end token included
+    log_probability: jax.Array  # [batch] sum of the tokens' log probabilities under the model, in nats
 
 
 class Choices(TypedDict, total=False):
@@ -56,7 +50,6 @@ class Choices(TypedDict, total=False):
     padding_token: int
     sampler: Sampler
     seed: int
-    cache: int | None
     compute: Compute
 
 
@@ -82,7 +75,6 @@ def generate(
     padding_token: int = 0,
     sampler: Sampler = Greedy(),
     seed: int = 0,
-    cache: int | None = None,
     compute: Compute = Compute(),
 ) -> Generated | str | list[str]:
     """Continue every prompt, or translate every source, until its end token or `max_new_tokens`.
@@ -102,8 +94,6 @@ def generate(
         padding_token: token after an end token in the result.
         sampler: how tokens are chosen.
         seed: of the sampler.
-        cache: number of tokens that the cache has room for, so that requests of several lengths share one compilation;
-            None is as many as prompt and continuation need.
         compute: how to compute.
 
     Returns:
@@ -111,28 +101,65 @@ def generate(
         the list of these.
 
     Raises:
-        DataError: the model does not generate, has not enough positions, or has no tokenizer to read texts with; or the
-            cache is too small.
+        DataError: the model does not generate, has not enough positions, or has no tokenizer to read texts with.
     """
     texts = None if isinstance(batch, Mapping) else [batch] if isinstance(batch, str) else list(batch)
     if texts is not None and end_token is None:
         end_token = end_of_text(tokenizer_of(model))
     inputs: Batch = batch if isinstance(batch, Mapping) else prompt_batch(model, texts or ())
-    found = begin(
-        model,
-        inputs,
-        max_new_tokens=max_new_tokens,
-        end_token=end_token,
-        padding_token=padding_token,
-        sampler=sampler,
-        seed=seed,
-        cache=cache,
-        compute=compute,
-    ).advance()
+    choices: dict[str, Any] = {"max_new_tokens": max_new_tokens, "end_token": end_token, "sampler": sampler}
+    found = begin(model, inputs, **choices, padding_token=padding_token, seed=seed, compute=compute).advance()
     if texts is None:
         return found
     continued = texts_of(model, inputs, np.asarray(found.tokens), np.asarray(found.lengths), end_token)
     return continued[0] if isinstance(batch, str) else continued
+
+
+@on_automatic_axes
+def beam_search(
+    model: Model,
+    batch: Batch,
+    *,
+    beams: int,
+    max_new_tokens: int,
+    end_token: int,
+    padding_token: int = 0,
+    length_penalty: float = 1.0,
+    compute: Compute = Compute(),
+) -> Beams:
+    """The likeliest continuations or translations that `beams` hypotheses at a time can find.
+
+    Every step extends each live hypothesis by every token. Those that end compete for a place among the finished, the
+    best others live on. The search stops when no live hypothesis can beat the worst finished one any more, or at
+    `max_new_tokens`, where live hypotheses count as finished.
+
+        >>> model = headjax.demo_model()
+        >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:"])
+        >>> beams = headjax.beam_search(model, batch, beams=2, max_new_tokens=4, end_token=0)
+        >>> beams.tokens.shape
+        (1, 2, 4)
+
+    Args:
+        model: a decoder or an encoder-decoder.
+        batch: arrays by Hugging Face's names; `attention_mask` marks padding.
+        beams: how many hypotheses live at a time, and are returned.
+        max_new_tokens: longest hypothesis.
+        end_token: ends a hypothesis.
+        padding_token: token after an end token in the result.
+        length_penalty: exponent of the length that scores are divided by; 0 prefers short ones, as probabilities do.
+        compute: how to compute.
+
+    Raises:
+        DataError: the model does not generate, or has not enough positions.
+    """
+    if not isinstance(beams, int) or beams < 1:
+        raise DataError(f"beams: must be an integer of at least 1, got {beams!r}")
+    if length_penalty < 0:
+        raise DataError(f"length_penalty: must not be negative, got {length_penalty}")
+    choices: dict[str, Any] = {"max_new_tokens": max_new_tokens, "end_token": end_token, "compute": compute}
+    run = begin(model, batch, **choices, padding_token=padding_token, beams=beams, length_penalty=length_penalty)
+    run.advance()
+    return best_beams(run.settings, run.loop)
 
 
 def check_generative(config: ModelConfig, max_new_tokens: int) -> GenerativeConfig:
@@ -148,43 +175,25 @@ def check_generative(config: ModelConfig, max_new_tokens: int) -> GenerativeConf
 
 
 class Generation:
-    """A generation under way: the prompts have been read, and `advance` continues them.
-
-    Attributes:
-        limit: greatest number of tokens of a continuation.
-        step: number of tokens that have been generated, those of the longest continuation.
-        finished: whether every continuation has ended.
-    """
+    """A generation under way: the prompts have been read, and `advance` continues them."""
 
     def __init__(self, settings: Settings, model: Model, key: jax.Array, loop: Loop) -> None:
-        self._settings, self._model, self._key, self._loop = settings, model, key, loop
-        self.limit = settings.max_new_tokens
-        self.step, self.finished = 1, self.limit == 1
+        self.settings, self.model, self.key, self.loop = settings, model, key, loop
+        # Tokens of the longest continuation, and whether every one has ended.
+        self.step, self.finished = 1, settings.max_new_tokens == 1
 
     def advance(self, tokens: int | None = None) -> Generated:
-        """Generate up to `tokens` more (all that are left if None) and return all tokens so far.
-
-        Arrays of an earlier result stay as they are.
-        """
+        """Generate up to `tokens` more (all that are left if None) and return all tokens so far."""
+        limit = self.settings.max_new_tokens
+        if not self.finished:
+            until = limit if tokens is None else min(self.step + tokens, limit)
+            self.loop = continue_until(self.settings, self.model, self.key, self.loop, until)
+            self.step, self.finished = until, until == limit
+        found = Generated(self.loop.tokens, self.loop.lengths, self.loop.log_probability)
         if self.finished:
-            return self._found()
-        until = self.limit if tokens is None else min(self.step + tokens, self.limit)
-        self._loop = continue_until(self._settings, self._model, self._key, self._loop, until)
-        if tokens is not None:  # only then does anyone ask before the end
-            self.step = int(self._loop.step)
-            self.finished = self.step >= self.limit or bool(self._loop.finished.all())
-            # The next call takes these arrays' memory.
-            return Generated(*(jnp.array(array) for array in self._found()))
-        self.step, self.finished = self.limit, True
-        return self._found()
-
-    def _found(self) -> Generated:
-        return Generated(self._loop.tokens, self._loop.lengths, self._loop.log_probability)
-
-    def block_until_ready(self) -> Generation:
-        """Wait until all arrays are computed."""
-        jax.block_until_ready(self._loop.tokens)
-        return self
+            return found
+        self.step, self.finished = int(self.loop.step), bool(self.loop.finished.all())
+        return jax.tree.map(jax.numpy.array, found)  # the next call takes these arrays' memory
 
 
 def begin(
@@ -196,34 +205,28 @@ def begin(
     padding_token: int = 0,
     sampler: Sampler = Greedy(),
     seed: int = 0,
-    cache: int | None = None,
     compute: Compute = Compute(),
+    beams: int = 0,
+    length_penalty: float = 1.0,
 ) -> Generation:
-    """Read the prompts of a batch and choose the first token of each continuation; the arguments are `generate`'s."""
+    """Read the prompts and choose each first token; the arguments are those of `generate` and `beam_search`."""
     config = check_generative(model.config, max_new_tokens)
     check_positions(config, batch, max_new_tokens)
     arrays = device_batch(config, batch)
-    settings = Settings(config, max_new_tokens, end_token, padding_token, sampler, compute, cache)
+    settings = Settings(config, max_new_tokens, end_token, padding_token, sampler, compute, beams, length_penalty)
     model, key = for_decoding(model, compute), jax.random.key(seed)
     return Generation(settings, model, key, read_prompts(settings, model, arrays, key))
 
 
-UNROLLED = 64
-"""Greatest number of layers that are computed one by one; deeper stacks are scanned, which compiles faster."""
-
-
 def for_decoding(model: Model, compute: Compute = Compute()) -> Model:
-    """Return a model as generation reads it: in the type to compute in, each layer's arrays by themselves.
-
-    What is so already is not copied; a program that generates often converts a model once. On CPUs layers by themselves
-    save a copy: a scan, and a slice of stacked arrays, copy a layer's weights before they are used.
-    """
+    """Return a model in the type to compute in, each layer's arrays by themselves; what is so already is not copied."""
     if any(array.dtype != compute.type for array in jax.tree.leaves(nnx.state(model, nnx.Param))):
         model = _cast(model, compute)
     model = jax.tree.map(lambda array: array, model)
+    # A scan, and a slice of stacked arrays, would copy a layer's weights before they are used.
     for name, stack in model.config.stacks().items():
         module = getattr(model, name)
-        for group in stack.groups if len(stack.layers) <= UNROLLED else ():
+        for group in stack.groups:
             layers = getattr(module, group.name)
             if not isinstance(layers, nnx.List):
                 setattr(module, group.name, nnx.List(group.unstacked(layers)))
@@ -236,53 +239,23 @@ def _cast(model: Model, compute: Compute) -> Model:
     return cast
 
 
-def cache_bytes(model: Model, batch: Batch, new_tokens: int, compute: Compute = Compute()) -> int:
+def cache_bytes(model: Model, batch: Batch, new_tokens: int) -> int:
     """Return the bytes of the keys and values in the cache of a batch and as many new tokens, of all layers."""
 
     def layers(model: Model, batch: Batch) -> Any:
         config: Any = model.config
-        return config.prompt(compute.cast(model), batch, Pass(compute=compute), new_tokens).state.cache.layers
+        return config.prompt(model, batch, Pass(), new_tokens).cache.layers
 
     arrays = jax.tree.leaves(jax.eval_shape(layers, model, dict(batch)))
     return sum(array.size * array.dtype.itemsize for array in arrays)
 
 
-class Programs(NamedTuple):
-    """Compiled programs of one generation (`jax.stages.Compiled`), which report their memory.
-
-    Attributes:
-        prompt: reads the prompts and chooses each first token.
-        continuation: adds tokens until there are as many as it is told.
-    """
-
-    prompt: Any
-    continuation: Any
-
-
-def programs(model: Model, batch: Batch, *, max_new_tokens: int = NEW_TOKENS, compute: Compute = Compute()) -> Programs:
-    """Compile the programs of `generate` for a batch of these shapes, greedily and without an end token."""
-    config = check_generative(model.config, max_new_tokens)
-    settings = Settings(config, max_new_tokens, None, 0, Greedy(), compute)
-    model, key = for_decoding(model, compute), jax.random.key(0)
-    prompt = read_prompts.lower(settings, model, device_batch(config, batch), key)
-    loop = jax.tree.map(lambda made: jax.ShapeDtypeStruct(made.shape, made.dtype), prompt.out_info)
-    continuation = continue_until.lower(settings, model, key, loop, 1)
-    return Programs(prompt.compile(), continuation.compile())
-
-
-def check_room(field: str, model: Model, batch: Batch, texts: int, new_tokens: int) -> int:
-    """Check that texts that are generated at a time can fit into memory; return the bytes of their caches."""
+def check_room(field: str, model: Model, batch: Batch, texts: int, new_tokens: int) -> None:
+    """Check that the caches of as many texts as long as that of the batch can fit into memory at a time."""
     there, length = memory_of(), prompt_length(model.config, batch) + new_tokens
     asked = f"{texts:,} x {length:,} tokens"
-    # Larger ones have no shape that JAX could tell the bytes of.
-    check_memory(field, texts * length * _TOKEN, there, asked)
+    check_memory(field, texts * length * 4, there, asked)  # larger ones have no shape that JAX could tell the bytes of
     try:
-        needed = texts * cache_bytes(model, batch, new_tokens)
+        check_memory(field, texts * cache_bytes(model, batch, new_tokens), there, f"the caches of {asked}")
     except DataError as error:  # more than the model has positions
         raise DataError(f"{field}: {error}") from None
-    check_memory(field, needed, there, f"the caches of {asked}")
-    return needed
-
-
-_TOKEN = 4
-"""Bytes of a token, an int32."""

@@ -17,17 +17,15 @@ from headjax.nn.passes import Pass
 
 
 def check_batch(config: ModelConfig, batch: Batch) -> Batch:
-    """Check on the host that the batch's integers are tokens, classes and positions of the model; return the batch.
-
-    Every batch passes here on its way to a device. Arrays that are there already are not fetched back.
-    """
+    """Check on the host that the batch's integers are tokens, classes and positions of the model; return the batch."""
     check_ranges(config.ranges(), batch)
     return batch
 
 
 def device_batch(config: ModelConfig, batch: Batch) -> dict[str, jax.Array]:
-    """Return the batch's arrays as JAX arrays, see `check_batch`."""
-    return {name: jnp.asarray(array) for name, array in check_batch(config, batch).items()}
+    """Return the batch's arrays as JAX arrays, checked likewise."""
+    check_ranges(config.ranges(), batch)
+    return {name: jnp.asarray(array) for name, array in batch.items()}
 
 
 def abstract_integers(shape: tuple[int, ...], *names: str) -> dict[str, jax.ShapeDtypeStruct]:
@@ -89,12 +87,8 @@ def batch_positions(
         positions.check_length(tokens.shape[1])
         if not causal or present is None:
             return positions.count(tokens)
-    return _counted(jnp.ones(tokens.shape, bool) if present is None else present, segments)
-
-
-def _counted(present: jax.Array, segments: Any) -> jax.Array:
-    """Count tokens `[batch, length]` from 0 in every segment; padding has the position of the token before it."""
-    count = jnp.cumsum(present, axis=1)
+    present = jnp.ones(tokens.shape, bool) if present is None else present
+    count = jnp.cumsum(present, axis=1)  # padding has the position of the token before it
     if segments is not None:
         segments = jnp.asarray(segments)
         begins = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)))
@@ -114,13 +108,10 @@ def embedded(
 
 
 def reading(positions: Positions, batch: Batch, call: Pass, *, causal: bool = False) -> Pass:
-    """Return the pass of the stack that reads `input_ids [batch, length]`.
-
-    Examples packed by `segment_ids` are kept apart. `query_mask` is None where there is no `attention_mask`.
-    """
+    """Return the pass of the stack that reads `input_ids [batch, length]`, packed by `segment_ids` or not."""
     tokens = batch_tokens(batch)
     present = batch_present(batch, tokens)
     packed = batch.get("segment_ids")
     counted = batch_positions(batch, positions, tokens, present, causal=causal)
     mask = Mask(causal=causal, keys=present, query_segments=packed, key_segments=packed)
-    return call.reading(mask=mask, positions=counted, query_mask=present, key=fold(call.key, 1))
+    return call._replace(mask=mask, positions=counted, query_mask=present, key=fold(call.key, 1))

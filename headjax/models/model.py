@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from flax import nnx
@@ -25,14 +25,6 @@ from headjax.models.inputs import device_batch
 from headjax.models.walk import LayerBlock, NextStack, State, blocks_of, entered
 from headjax.nn.compute import Compute
 from headjax.nn.passes import Pass, Probe, ProbeFunction
-
-
-class _Beside(NamedTuple):
-    """What a model has beside its parts."""
-
-    history: tuple[Mapping[str, Any], ...]
-    tokenizer: Any
-    files: Mapping[str, bytes]
 
 
 class Model(nnx.Module):
@@ -84,7 +76,7 @@ class Model(nnx.Module):
                 raise HeadjaxError("rngs: a model needs `params`, or `rngs` to draw them, such as nnx.Rngs(0)")
             params = config.initialize(rngs.params())
         self.config, self.deterministic = config, False
-        self.beside = Aside(_Beside(tuple(history), tokenizer, dict(files or {})))
+        self.beside = Aside({"history": tuple(history), "tokenizer": tokenizer, "files": dict(files or {})})
         for name, part in declared_module(type(config).parts, config).items():
             if name in params:
                 setattr(self, name, bind(own_copy(part), params[name]))
@@ -101,24 +93,21 @@ class Model(nnx.Module):
         return arrays(self)
 
     @property
-    def _beside(self) -> _Beside:
-        found: _Beside = self.beside.value
-        return found
-
-    @property
     def history(self) -> tuple[Mapping[str, Any], ...]:
         """Changes made to the model, oldest first."""
-        return self._beside.history
+        found: tuple[Mapping[str, Any], ...] = self.beside.value["history"]
+        return found
 
     @property
     def tokenizer(self) -> Any:
         """The model's tokenizer, or None."""
-        return self._beside.tokenizer
+        return self.beside.value["tokenizer"]
 
     @property
     def files(self) -> Mapping[str, bytes]:
         """Files that came with the model, which an export gives back: its model card, how it reads images and chats."""
-        return self._beside.files
+        found: Mapping[str, bytes] = self.beside.value["files"]
+        return found
 
     def __call__(
         self,
@@ -134,9 +123,16 @@ class Model(nnx.Module):
 
         On a mesh with explicit axes (`jax.make_mesh`) the results lie by example as the batch does.
         """
+        if attention and probe is not None:
+            raise DataError("attention: ask for attention probabilities or for a probe, not for both")
         still = self.deterministic if deterministic is None else deterministic
         key = None if rngs is None or still else rngs.dropout()
-        return forward(self, batch, Pass(key, probe, compute), attention=attention)
+        arrays = device_batch(self.config, batch)
+        # Within a trace nothing is compiled apart, so that whoever traces a gated copy sees all of its calls.
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self, arrays)))
+        run = _forward.__wrapped__ if traced else _forward  # type: ignore[attr-defined]
+        output: Output = run(self, arrays, key, probabilities if attention else probe, compute)
+        return output._replace(attention=output.probes, probes=None) if attention else output
 
     def forward(self, batch: Batch, call: Pass = Pass()) -> Output:
         """Compute the forward pass as a pass is told, in the caller's own program."""
@@ -289,19 +285,6 @@ def _check_weights(found: Mapping[str, Any], wanted: Mapping[str, Any], path: st
             )
 
 
-def forward(model: Model, batch: Batch, call: Pass, *, attention: bool = False) -> Output:
-    """Compute the forward pass, jitted once for models of the same parts and shapes, probe and compute."""
-    if attention and call.probe is not None:
-        raise DataError("attention: ask for attention probabilities or for a probe, not for both")
-    probe = probabilities if attention else call.probe
-    arrays = device_batch(model.config, batch)
-    # Within a trace nothing is compiled apart, so that whoever traces a gated copy sees all of its calls.
-    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((model, arrays)))
-    run = _forward.__wrapped__ if traced else _forward  # type: ignore[attr-defined]
-    output: Output = run(model, arrays, call.key, probe, call.compute)
-    return output._replace(attention=output.probes, probes=None) if attention else output
-
-
 def probabilities(probe: Probe) -> jax.Array | None:
     """Return a layer's attention probabilities `[batch, heads, query, key]`."""
     return probe.attended.probabilities
@@ -310,7 +293,7 @@ def probabilities(probe: Probe) -> jax.Array | None:
 @functools.partial(jax.jit, static_argnames=("probe", "compute"))
 def _forward(model: Model, batch: Any, key: Any, probe: ProbeFunction | None, compute: Compute) -> Output:
     def computed(model: Model, batch: Any, key: Any) -> Output:
-        return model.config.forward(compute.cast(model), batch, Pass(key, probe, compute))
+        return model.forward(batch, Pass(key, probe, compute))
 
     examples = next(iter(batch.values()), jax.numpy.zeros(()))  # an empty batch is refused by what reads it
     return spread_by_example(computed, examples, model, batch, key)

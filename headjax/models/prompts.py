@@ -23,7 +23,7 @@ SPELLED = re.compile(r"<\|[^|<>\s]+\|>")
 
 
 def prompt_batch(
-    model: Model, texts: Sequence[str], *, rows: int = 0, max_length: int = 0, special: bool = False
+    model: Model, texts: Sequence[str], *, max_length: int = 0, special: bool = False
 ) -> dict[str, np.ndarray]:
     """Return texts as a batch to generate from, padded to the longest.
 
@@ -48,7 +48,6 @@ def prompt_batch(
         raise DataError(f"prompts[{empty}]: no token, and the tokenizer has no end-of-text token to begin with")
     if max_length:
         encoded = [ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]] for ids in encoded]
-    encoded += [encoded[-1]] * (rows - len(encoded))
     shape = (len(encoded), max(map(len, encoded)))
     batch = {"input_ids": np.zeros(shape, np.int32), "attention_mask": np.zeros(shape, np.int32)}
     for row, ids in enumerate(encoded):

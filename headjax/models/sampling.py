@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +11,12 @@ import jax.numpy as jnp
 from headjax.core.errors import require
 from headjax.core.fields import Checked, Count
 
-
-class Sampler(Checked, abc.ABC):
-    """Chooses a token from logits."""
-
-    @abc.abstractmethod
-    def __call__(self, logits: jax.Array, key: jax.Array) -> jax.Array:
-        """`[batch, vocabulary]` to `[batch]` tokens."""
+Sampler = Callable[[jax.Array, jax.Array], jax.Array]
+"""Chooses tokens `[batch]` from logits `[batch, vocabulary]` with a PRNG key."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Greedy(Sampler):
+class Greedy(Checked):
     """The most likely token.
 
     >>> headjax.generate(headjax.demo_model(), "for name in", sampler=headjax.Greedy(), max_new_tokens=4)
@@ -33,7 +28,7 @@ class Greedy(Sampler):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sample(Sampler):
+class Sample(Checked):
     """A token drawn from softmax(logits / temperature), cut to the likely ones and scaled up again.
 
         >>> sampler = headjax.Sample(temperature=0.8, top_k=50)

@@ -1,4 +1,4 @@
-"""Parameters, FLOPs and cache of a model, and the kernels that can compute it, from its config alone."""
+"""Parameters, FLOPs and cache of a model, from its config alone."""
 
 from __future__ import annotations
 
@@ -6,64 +6,38 @@ import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
-
 from headjax.core import tensors as declared
-from headjax.core.errors import ConfigError, KernelError
 from headjax.core.kind import Kind
 from headjax.core.modules import declared as declared_weights
 from headjax.core.serialize import kind_of, to_data
 from headjax.models.config import ModelConfig
-from headjax.nn import Call, Dropout
-from headjax.nn.attend import choosing_only
 from headjax.nn.compute import Compute
-from headjax.nn.kernels import KERNELS, target
 
 
 class LayerSummary(NamedTuple):
-    """One attention layer.
+    """One attention layer."""
 
-    Attributes:
-        stack: head stack: `encoder`, `decoder` or `cross`.
-        layer: layer within the stack, from 0.
-        kind: name of the formulation.
-        heads: original numbers of its heads.
-        sizes: the formulation's other integers (`head_dim`, `shared_dim`, ...), by name.
-        parameters: parameters of the attention.
-        flops: floating-point operations of the attention in one forward of one example.
-        cache_bytes_per_token: bytes a decoding cache holds for each token attended to; 0 in encoders.
-        tied_layers: the layers that use the same parameters, this one included.
-    """
-
-    stack: str
-    layer: int
-    kind: str
-    heads: tuple[int, ...]
-    sizes: dict[str, int]
+    stack: str  # head stack: `encoder`, `decoder` or `cross`
+    layer: int  # within the stack, from 0
+    kind: str  # name of the formulation
+    heads: tuple[int, ...]  # original numbers
+    sizes: dict[str, int]  # the formulation's other integers (`head_dim`, `shared_dim`, ...), by name
     parameters: int
-    flops: int
-    cache_bytes_per_token: int
-    tied_layers: tuple[int, ...]
+    flops: int  # floating-point operations of the attention in one forward of one example
+    cache_bytes_per_token: int  # that a decoding cache holds for each token attended to; 0 in encoders
+    tied_layers: tuple[int, ...]  # the layers that use the same parameters, this one included
 
 
 class ModelSummary(NamedTuple):
-    """A model.
-
-    Attributes:
-        parameters: number of parameters.
-        heads: number of attention heads, all stacks and depths together.
-        flops: floating-point operations of one forward of one example, two a multiply-add.
-        cache_bytes_per_token: bytes that generating one token adds to the decoding cache; 0 for models that do not
-            generate. Cross-attention caches each source token besides, see `layers`.
-        length: tokens (or patches and tokens) of the example that `flops` are for.
-        layers: every attention layer, stack by stack.
-    """
+    """A model."""
 
     parameters: int
-    heads: int
-    flops: int
+    heads: int  # all stacks and depths together
+    flops: int  # floating-point operations of one forward of one example, two a multiply-add
+    # Bytes that generating one token adds to the decoding cache; 0 for models that do not generate. Cross-attention
+    # caches each source token besides, see `layers`.
     cache_bytes_per_token: int
-    length: int
+    length: int  # tokens (or patches and tokens) of the example that `flops` are for
     layers: tuple[LayerSummary, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -130,35 +104,3 @@ def _sizes(data: Mapping[str, Any]) -> dict[str, int]:
         elif isinstance(entry, int) and not isinstance(entry, bool) and name != "num_heads":
             sizes[name] = entry
     return sizes
-
-
-ATTENTION_SLOTS = ("attention", "cross_attention")
-
-
-def check_kernels(model: ModelConfig, compute: Compute, *, training: bool) -> None:
-    """Refuse a kernel asked for by name that some layer cannot use on any machine and at any length."""
-    if compute.attention == "auto":
-        return
-    for stack, layers in ((name, stack.layers) for name, stack in model.stacks().items()):
-        for index, layer in enumerate(layers):
-            for slot in ATTENTION_SLOTS:
-                attention = getattr(layer, slot)
-                if attention is None:
-                    continue
-                refused = _refusal(attention, compute, layer.attention_dropout if training else 0.0)
-                if refused is not None:
-                    at = f"{stack}.layers[{index}].{slot} ({kind_of(attention)})"
-                    raise ConfigError(f"compute.attention: {compute.attention} cannot compute {at}: {refused}")
-
-
-def _refusal(attention: Kind, compute: Compute, dropout: float) -> str | None:
-    """Return why a kernel cannot compute a layer of 128 tokens; None when it can."""
-    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, compute.type), attention.module(1, 1))
-    x = jax.ShapeDtypeStruct((1, 128, 1), compute.type)
-    call = Call(dropout=Dropout(dropout, jax.random.key(0)), implementation=compute.attention)
-    try:
-        with target(KERNELS[compute.attention].platforms[0]), choosing_only():
-            jax.eval_shape(lambda module, x: module.attend(x, module.key_values(x, None), call).context, shapes, x)
-    except KernelError as error:
-        return error.reason
-    return None

@@ -18,10 +18,9 @@ from headjax.core.kind import Kind
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal, Zeros, weight
-from headjax.models.config import Batch, Loss, ModelConfig, Output
+from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import DistilledClassification, Features, NoTask, TaskOutput, Vocabulary
-from headjax.models.tasks.task_output import task_answer
 from headjax.nn.feed_forward import ActivationName, fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm, Norm
@@ -144,20 +143,15 @@ class VisionConfig(ModelConfig):
         return x
 
     def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
-        return call.reading(query_mask=self.counted(batch), key=fold(call.key, 1))
+        return call._replace(query_mask=self.counted(batch), key=fold(call.key, 1))
 
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
         pooled = hidden[:, 0] if self.pooler is None else model.pooler(hidden, fold(call.key, 2))  # [batch, width]
         pooled = model.pooled_norm(pooled) if self.pooled_norm else pooled
         if self.patch_mean:
             pooled = jnp.concatenate([pooled, hidden[:, 1 + self.distillation_token :].mean(axis=1)], axis=1)
-        return task_answer(model.output, Features(hidden, pooled, None, batch), call)
-
-    def loss(self, output: Output, batch: Batch) -> Loss:
-        return self.task.loss(output, batch)
-
-    def answers(self) -> str:
-        return self.task.answers()
+        output: Output = model.output(Features(hidden, pooled, None, batch), fold(call.key, 3))
+        return output
 
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         shape = (batch_size, self.channels, self.image_size, self.image_size)
@@ -181,9 +175,6 @@ class VisionConfig(ModelConfig):
     def ranges(self) -> dict[str, Range]:
         return self.task.ranges(NO_TOKENS)
 
-    def for_evaluation(self) -> VisionConfig:
-        return dataclasses.replace(self, task=self.task.for_evaluation())
-
     def attention_lengths(self, head_stack: str, length: int) -> tuple[int, int]:
         return self.length, self.length
 
@@ -196,26 +187,13 @@ class VisionConfig(ModelConfig):
 
 
 class PatchEmbeddings(nnx.Module):
-    """dropout(norm([class token, distillation token, patch_1 W + b, patch_2 W + b, ...] + positions)).
-
-    The image is cut into squares, row by row (Dosovitskiy et al. 2021, equation 1).
-
-    Args:
-        width: size of the residual stream.
-        length: number of vectors, those of tokens included.
-        patch_size: height and width of a patch, in pixels.
-        channels: values per pixel.
-        distillation_token: whether there is a distillation token.
-        bias: whether there is a b.
-        norm: normalisation of the sum, or None.
-        dropout: rate on the result.
-    """
+    """dropout(norm([class token, distillation token, patch_1 W + b, ...] + positions)), patches row by row."""
 
     def __init__(
         self,
         width: int,
-        length: int,
-        patch_size: int,
+        length: int,  # number of vectors, those of tokens included
+        patch_size: int,  # pixels
         channels: int,
         *,
         distillation_token: bool = False,

@@ -30,66 +30,59 @@ FEED_FORWARD = "feed_forward"
 
 
 class State(NamedTuple):
-    """What one block leaves to the next.
+    """What one block leaves to the next."""
 
-    Attributes:
-        x: `[batch, length, width]`, the residual stream.
-        memory: `[batch, key, width]`, output of the stack before, for cross-attention; None without.
-        bias: `[1 or batch, heads, query, key]`, position bias of the stack's logits; None without.
-        batch: the arrays of the batch.
-    """
-
-    x: jax.Array
-    memory: jax.Array | None
-    bias: jax.Array | None
+    x: jax.Array  # [batch, length, width], the residual stream
+    memory: jax.Array | None  # [batch, key, width], output of the stack before, for cross-attention
+    bias: jax.Array | None  # [1 or batch, heads, query, key], position bias of the stack's logits
     batch: Batch
 
 
 class SubLayerSeen(NamedTuple):
     """A sub-layer as it joins the residual stream: the stream becomes shortcut * stream + branch * output.
 
-    Attributes:
-        stream: `[batch, length, width]`, the residual stream before the sub-layer.
-        output: `[batch, length, width]`, output of the sub-layer, bias included.
-        features: `[batch, length, features]`, of which the output is a linear map: the heads' contexts side by side, or
-            the inner activations of the feed-forward.
-        mask: `[batch, length]` bool, False at padding; None without padding.
-        shortcut, branch: `[width]`, factors of the sum.
+    The output is a linear map of the features: the heads' contexts side by side, or the inner activations of the
+    feed-forward.
     """
 
-    stream: jax.Array
-    output: jax.Array
-    features: jax.Array
-    mask: jax.Array | None
-    shortcut: jax.Array
-    branch: jax.Array
+    stream: jax.Array  # [batch, length, width], before the sub-layer
+    output: jax.Array  # [batch, length, width], bias included
+    features: jax.Array  # [batch, length, features]
+    mask: jax.Array | None  # [batch, length] bool, False at padding; None without padding
+    shortcut: jax.Array  # [width]
+    branch: jax.Array  # [width]
 
 
-class LayerBlock(nnx.Module):
-    """One layer of a stack. Layers of equal structure share programs, whatever their numbers.
+class Block(nnx.Module):
+    """A part of the way through a model."""
 
-    Attributes:
-        layer: the layer's own weights.
-        number: of the layer in its stack, an array.
-        columns: places of the layer's heads in the position bias, an array; None where the config tells them.
-    """
+    def __call__(self, state: State, compute: Compute = Compute()) -> State:
+        """Return the state after the block."""
+        return self.run(state, Pass(compute=compute))
+
+    def run(self, state: State, call: Pass) -> State:
+        """Return the state after the block, computed as a pass is told."""
+        raise NotImplementedError
+
+    def named_sites(self, sites: tuple[Any, ...]) -> list[Any]:
+        """Return the sites that are the block's own, with heads named by head stack, layer and original number."""
+        return []
+
+
+class LayerBlock(Block):
+    """One layer of a stack. Layers of equal structure share programs, whatever their numbers."""
 
     def __init__(
         self, config: ModelConfig, stack: str, layer: TransformerLayer, number: int, columns: jax.Array | None = None
     ) -> None:
         self.config, self.stack, self.layer = config, stack, layer
+        # Columns are the places of the layer's heads in the position bias; None where the config tells them.
         self.number, self.columns = nnx.data(jnp.int32(number)), nnx.data(columns)
         self.place = nnx.static(Aside(number))
 
-    def __call__(self, state: State, compute: Compute = Compute()) -> State:
-        """Return the state after the layer."""
-        return self.run(state, Pass(compute=compute))
-
     def run(self, state: State, call: Pass) -> State:
-        """Return the state after the layer."""
         stack = self.config.stacks()[self.stack]
-        call = self.config.reading(self.stack, state.batch, call, state.memory)
-        call = call._replace(attention=call.attention._replace(bias=state.bias))
+        call = self.config.reading(self.stack, state.batch, call, state.memory)._replace(bias=state.bias)
         own = self.columns
         if own is None:
             columns = stack.columns(state.bias)
@@ -98,11 +91,6 @@ class LayerBlock(nnx.Module):
         run = call.compute.rematerialised(lambda layer, x: LayerGroup.one(layer, x, call, self.number, own))
         x, _ = run(layer, state.x)
         return state._replace(x=x)
-
-    def watched(self, state: State, slot: str, compute: Compute = Compute()) -> tuple[State, SubLayerSeen]:
-        """Return the state after the layer, and the sub-layer in a slot."""
-        after, seen = self.sub_layers(state, compute)
-        return after, seen[slot]
 
     def sub_layers(
         self,
@@ -122,7 +110,7 @@ class LayerBlock(nnx.Module):
 
         def join(joining: Joining) -> jax.Array:
             slot, residual, x = joining.slot, joining.residual, joining.x
-            inputs = joining.inputs
+            inputs = residual.enter(joining.read)
             output = joining.f(inputs)
             if added is not None and slot in added:
                 output = output + added[slot]
@@ -142,7 +130,6 @@ class LayerBlock(nnx.Module):
         )
 
     def named_sites(self, sites: tuple[Any, ...]) -> list[Any]:
-        """Return the layer's sites with heads named by head stack, layer and original number."""
         layer = self.config.stacks()[self.stack].layers[self.place.value]
         named = []
         for site in sites:
@@ -156,31 +143,22 @@ class LayerBlock(nnx.Module):
         return named
 
 
-class NextStack(nnx.Module):
+class NextStack(Block):
     """The way from the last layer of a stack to the first layer of the next one."""
 
     def __init__(self, model: Any, stack: str, following: str) -> None:
         self.model, self.stack, self.following = model, stack, following
 
-    def __call__(self, state: State, compute: Compute = Compute()) -> State:
-        """Return the state that enters the next stack."""
-        return self.run(state, Pass(compute=compute))
-
     def run(self, state: State, call: Pass) -> State:
-        """Return the state that enters the next stack."""
         model = call.compute.cast(self.model)
         return entered(model, self.following, state.batch, getattr(model, self.stack).end(state.x), call)
-
-    def named_sites(self, sites: tuple[Any, ...]) -> list[Any]:
-        """Return none: the sites of the model within are those of other blocks."""
-        return []
 
 
 def entered(model: Any, stack: str, batch: Batch, memory: jax.Array | None, call: Pass) -> State:
     """Return the state that enters the first layer of a stack of a model in the type to compute in."""
     x = model.config.enter(model, stack, batch, call)
     told = getattr(model, stack).biased(x, model.config.reading(stack, batch, call, memory))
-    return State(x, memory, told.attention.bias, batch)
+    return State(x, memory, told.bias, batch)
 
 
 def blocks_of(model: Any, *, backwards: bool = False) -> Iterator[LayerBlock | NextStack]:
@@ -233,11 +211,11 @@ def embed(model: Any, batch: Any, compute: Compute = Compute()) -> Any:
 
 
 def shows_sub_layers(model: Any) -> bool:
-    """Return whether a model offers the walk with blocks that show their sub-layers, as `LayerBlock.watched` does."""
+    """Return whether a model offers the walk with blocks that show their `sub_layers`, as `LayerBlock` does."""
     offered: list[bool] = []
 
     def look() -> None:  # in a trace, which copies no layer out of its stack
-        offered.extend(hasattr(block, "watched") for block in model.blocks())
+        offered.extend(hasattr(block, "sub_layers") for block in model.blocks())
 
     if callable(getattr(model, "blocks", None)):
         jax.eval_shape(look)

@@ -19,15 +19,10 @@ LENGTHS |= {"key_positions": "key"}
 
 
 class AttentionCache(NamedTuple):
-    """Keys and values (or the arrays they are computed from) of the tokens that a layer has seen.
+    """Keys and values (or the arrays they are computed from) of the tokens that a layer has seen."""
 
-    Attributes:
-        entries: `[batch, capacity, ...]` each.
-        used: number of tokens in the cache, a scalar.
-    """
-
-    entries: KeyValues
-    used: jax.Array
+    entries: KeyValues  # [batch, capacity, ...] each
+    used: jax.Array  # number of tokens in the cache, a scalar
 
 
 class ModuleCall(NamedTuple):
@@ -35,47 +30,12 @@ class ModuleCall(NamedTuple):
 
     inputs: jax.Array  # [batch, query, width]
     attended_to: jax.Array | None  # [batch, key, memory_width]; None is the inputs
-    mask: Mask | None  # conditions, the cache's and `is_causal` among them
+    mask: Mask | None
     allowed: jax.Array | None  # a mask that is an array
     bias: jax.Array | None
     positions: jax.Array | None
     cache: AttentionCache | None
     dropout: jax.Array | None  # PRNG key; None where nothing is dropped
-
-    @property
-    def batch(self) -> tuple[int, ...]:
-        """Sizes of the axes of examples."""
-        return self.inputs.shape[:-2]
-
-    @property
-    def keys(self) -> int:
-        """Number of keys: the capacity of the cache, where there is one."""
-        if self.cache is not None:
-            return next(iter(self.cache.entries.values())).shape[len(self.batch)]
-        return (self.inputs if self.attended_to is None else self.attended_to).shape[-2]
-
-
-def conditions(mask: Mask | None, is_causal: bool, cache: AttentionCache | None) -> Mask | None:
-    """Return the mask with what a cache and `is_causal` add to it: queries count from the tokens in the cache."""
-    if cache is not None:
-        mask = Mask(causal=True) if mask is None else mask
-        mask = mask if mask.query_offset is not None else dataclasses.replace(mask, query_offset=cache.used)
-    return dataclasses.replace(mask or Mask(), causal=True) if is_causal else mask
-
-
-def check_call(call: ModuleCall, width: int, memory_width: int, heads: int) -> ModuleCall:
-    """Raise `ArgumentError` for inputs of other sizes and a full cache; a call of no heads attends to nothing."""
-    shape, batch = call.inputs.shape, call.batch
-    if len(shape) < 2 or shape[-1] != width:
-        raise ArgumentError(f"inputs: shape {list(shape)}; expected [..., query, {width}]")
-    other = None if call.attended_to is None else call.attended_to.shape
-    if other is not None and (other[:-2] != batch or other[-1] != memory_width):
-        raise ArgumentError(f"attended_to: shape {list(other)}; expected {[*batch, 'key', memory_width]}")
-    if heads == 0:
-        return call._replace(mask=None, allowed=None, bias=None, positions=None)
-    if call.cache is not None:
-        require_room(call.cache.used, shape[-2], call.keys)
-    return call
 
 
 def require_room(used: jax.Array | int, new: int, capacity: int) -> None:
@@ -85,36 +45,49 @@ def require_room(used: jax.Array | int, new: int, capacity: int) -> None:
         raise ArgumentError(f"cache: holds {known} tokens of at most {capacity}, and {new} more do not fit")
 
 
+def check_sizes(call: ModuleCall, width: int, memory_width: int) -> None:
+    """Raise `ArgumentError` for inputs of other sizes."""
+    shape, other = call.inputs.shape, None if call.attended_to is None else call.attended_to.shape
+    if len(shape) < 2 or shape[-1] != width:
+        raise ArgumentError(f"inputs: shape {list(shape)}; expected [..., query, {width}]")
+    if other is not None and (other[:-2] != shape[:-2] or other[-1] != memory_width):
+        raise ArgumentError(f"attended_to: shape {list(other)}; expected {[*shape[:-2], 'key', memory_width]}")
+
+
 def one_batch_axis(call: ModuleCall, heads: int) -> ModuleCall:
     """Return the call with arrays `[batch or 1, ...]`, its masks as conditions and a bias, and with positions.
 
-    Raises `ArgumentError` for an array that does not broadcast to its meaning.
+    Raises `ArgumentError` for an array that does not broadcast to its meaning, and for a full cache.
     """
-    batch, cache, mask, queries = call.batch, call.cache, call.mask, call.inputs.shape[-2]
-    positions = _flat("positions", call.positions, batch, queries)
+    batch, queries, cache = call.inputs.shape[:-2], call.inputs.shape[-2], call.cache
+    if not heads:  # which attend to nothing
+        call = call._replace(mask=None, allowed=None, bias=None, positions=None)
+    memory = call.inputs if call.attended_to is None else call.attended_to
+    keys, positions, mask = memory.shape[-2], _flat("positions", call.positions, batch, queries), call.mask
     if cache is not None:
         cache = cache._replace(entries={name: _merged(array, batch) for name, array in cache.entries.items()})
-        if positions is None:
-            positions = cache.used + jnp.arange(queries)[None]
-    call = call._replace(positions=positions)
-    if heads:
-        keys = call.keys
-        bias, allowed = (_flat(name, getattr(call, name), batch, heads, queries, keys) for name in ("bias", "allowed"))
-        if allowed is not None:
-            hidden = float(np.finfo(np.float32).min)
-            bias = jnp.where(allowed.astype(bool), 0.0 if bias is None else bias, hidden)
-        if mask is not None:
-            sizes = {"query": queries, "key": keys}
-            fields: dict[str, Any] = {
-                name: _flat(f"mask.{name}", getattr(mask, name), batch, sizes[of]) for name, of in LENGTHS.items()
-            }
-            mask = dataclasses.replace(mask, **fields)
-            if cache is not None and not mask.causal:  # no query sees places that no token has filled
-                filled = jnp.arange(keys)[None] < cache.used + queries
-                mask = dataclasses.replace(mask, keys=filled if mask.keys is None else mask.keys.astype(bool) & filled)
-        call = call._replace(mask=mask, allowed=None, bias=bias)
-    memory = None if call.attended_to is None else _merged(call.attended_to, batch)
-    return call._replace(inputs=_merged(call.inputs, batch), attended_to=memory, cache=cache)
+        positions = cache.used + jnp.arange(queries)[None] if positions is None else positions
+    if cache is not None and heads:  # queries count from the tokens in it, and see no place that no token has filled
+        keys = next(iter(cache.entries.values())).shape[1]
+        require_room(cache.used, queries, keys)
+        mask = Mask(causal=True) if mask is None else mask
+        mask = mask if mask.query_offset is not None else dataclasses.replace(mask, query_offset=cache.used)
+    bias, allowed = (_flat(name, getattr(call, name), batch, heads, queries, keys) for name in ("bias", "allowed"))
+    if allowed is not None:
+        hidden = float(np.finfo(np.float32).min)
+        bias = jnp.where(allowed.astype(bool), 0.0 if bias is None else bias, hidden)
+    if mask is not None:
+        sizes = {"query": queries, "key": keys}
+        fields: dict[str, Any] = {
+            name: _flat(f"mask.{name}", getattr(mask, name), batch, sizes[of]) for name, of in LENGTHS.items()
+        }
+        mask = dataclasses.replace(mask, **fields)
+        if cache is not None and not mask.causal:
+            filled = jnp.arange(keys)[None] < cache.used + queries
+            mask = dataclasses.replace(mask, keys=filled if mask.keys is None else mask.keys.astype(bool) & filled)
+    read = None if call.attended_to is None else _merged(memory, batch)
+    call = call._replace(inputs=_merged(call.inputs, batch), attended_to=read, mask=mask, allowed=None, bias=bias)
+    return call._replace(positions=positions, cache=cache)
 
 
 def _merged(array: jax.Array, batch: tuple[int, ...]) -> jax.Array:

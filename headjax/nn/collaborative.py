@@ -13,7 +13,7 @@ from flax import nnx
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Listed, Size
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Normal, Ones, weight
+from headjax.core.tensors import Initializer, Normal, weight
 from headjax.nn.attend import Call, default_scale
 from headjax.nn.module import AttentionModule, Ids, formulation
 from headjax.nn.operands import Attended, KeyValues
@@ -39,10 +39,6 @@ class Concatenate(Initializer):
         return jnp.broadcast_to(blocks, tensor.shape)
 
 
-MIXINGS: dict[str, Initializer] = {"concatenate": Concatenate(), "ones": Ones, "normal": Normal(0.2)}
-"""The initialisations that Cordonnier et al. (2020) name, `normal` being the default of their code."""
-
-
 @formulation("collaborative")
 class CollaborativeAttention(AttentionModule):
     """Collaborative multi-head attention (Cordonnier et al. 2020, equation 6).
@@ -65,7 +61,7 @@ class CollaborativeAttention(AttentionModule):
         value_dim: size of each value.
         head_dim: the head size that sets the logits' scale, 1 / sqrt(head_dim); a conversion keeps the original's,
             whatever the shared size.
-        mixing_init: initialiser of the mixing matrix M [heads, shared_dim]; the paper's three are in `MIXINGS`.
+        mixing_init: initialiser of the mixing matrix M [heads, shared_dim]: `Concatenate()`, `Ones` or `Normal(0.2)`.
         projection_bias: whether the shared query and key have biases b_Q and b_K.
         content_bias: whether every head has a content bias u_h [memory_width].
         value_bias, output_bias: whether values and output have biases.

@@ -92,6 +92,3 @@ class CompressedAttention(WrappingAttention):
         heads, size = self.num_heads, self.inner.values
         rebuilding = key_length * (rank * len(set(self.groups)) + heads) * size
         return counted - 2 * (rebuilding - heads * rank * (size + key_length))
-
-    def step_flops(self, length: int) -> int:
-        return self.flops(1, length) - 2 * (length - 1) * self.memory_width * self.kind.rank

@@ -51,11 +51,8 @@ class Compute(Checked):
 
     def cast(self, model: Any) -> Any:
         """Return a model, or parameters, with numbers in the compute type."""
-
-        def cast(x: Any) -> Any:
-            return x if isinstance(x, Beside) else jax.tree.map(lambda array: array.astype(self.dtype), x)
-
-        return jax.tree.map(cast, model, is_leaf=lambda x: isinstance(x, Beside))
+        beside = lambda x: isinstance(x, Beside)  # noqa: E731
+        return jax.tree.map(lambda x: x if beside(x) else x.astype(self.dtype), model, is_leaf=beside)
 
     @property
     def type(self) -> jnp.dtype:

@@ -98,31 +98,20 @@ class TokenEmbeddings(nnx.Module):
     """dropout(norm(scale * E[token] + position + S[segment])), and P x + b of that where `size` is given.
 
     A part that the model lacks is None.
-
-    Args:
-        vocab_size: number of tokens; None where another module holds E.
-        width: size of the residual stream.
-        positions: how positions enter.
-        segments: number of segment embeddings (BERT has 2), 0 for none.
-        size: size of all these vectors, mapped to the width last (ALBERT); None is the width, without a map.
-        scaled: whether scale is the root of E's width (Vaswani et al. 2017, section 3.4) and not 1.
-        norm: normalisation of the sum, or None.
-        dropout: rate on the result.
-        initializer: of E; None is the model's.
     """
 
     def __init__(
         self,
-        vocab_size: int | None,
+        vocab_size: int | None,  # None where another module holds E
         width: int,
         positions: Positions,
         *,
-        segments: int = 0,
-        size: int | None = None,
-        scaled: bool = False,
-        norm: Norm | None = None,
-        dropout: float = 0.0,
-        initializer: Initializer | None = None,
+        segments: int = 0,  # number of segment embeddings (BERT has 2)
+        size: int | None = None,  # of all these vectors, mapped to the width last (ALBERT); None is the width, unmapped
+        scaled: bool = False,  # whether scale is the root of E's width (Vaswani et al. 2017, section 3.4) and not 1
+        norm: Norm | None = None,  # of the sum
+        dropout: float = 0.0,  # on the result
+        initializer: Initializer | None = None,  # of E; None is the model's
     ) -> None:
         mapped, size = size is not None, size or width
         self.positions, self.scaled, self.dropout = positions, scaled, dropout
@@ -159,11 +148,9 @@ class TokenEmbeddings(nnx.Module):
 
 
 def few_rows(table: jax.Array, rows: jax.Array) -> jax.Array:
-    """Return rows of a small table `[rows, width]` for numbers `[batch, length]`, exactly.
-
-    The gradient is a product. That of a look-up adds all tokens up in two or three rows, for which a GPU's additions
-    wait for each other: 69 of the 91 ms of a train step of BERT-base.
-    """
+    """Return rows of a small table `[rows, width]` for `[batch, length]` numbers; the gradient is a product."""
+    # A look-up's gradient adds all tokens up in two or three rows, for which a GPU's additions wait for each other: 69
+    # of the 91 ms of a train step of BERT-base.
     chosen = jax.nn.one_hot(rows, table.shape[0], dtype=table.dtype)  # [batch, length, rows]
     return by_example(jnp.einsum("blr,rw->blw", chosen, table, precision="highest"))
 
@@ -197,14 +184,10 @@ class RelativeBuckets(Checked):
 
 
 class RelativePositionBias(nnx.Module):
-    """The bias of `RelativeBuckets`, added to the logits of a stack's self-attention.
-
-    Attributes:
-        bidirectional: whether keys after the query have their own half of the buckets; otherwise they have distance 0,
-            for causal attention, which never sees them.
-    """
+    """The bias of `RelativeBuckets`, added to the logits of a stack's self-attention."""
 
     def __init__(self, config: RelativeBuckets, bidirectional: bool) -> None:
+        # Keys after the query have their own half of the buckets, or distance 0 for causal attention, which sees none.
         self.config, self.bidirectional = config, bidirectional
         self.table = weight((config.buckets, config.num_heads), (None, None))
 

@@ -31,11 +31,6 @@ class FeedForward(nnx.Module):
     """phi(x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, equation 2).
 
     Gated it is (phi(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2 (Shazeer 2020): SwiGLU with `silu`, GEGLU with `gelu`.
-
-    Attributes:
-        up, down: W_1 `[width, hidden]` and W_2 `[hidden, width]`.
-        gate: W_g `[width, hidden]`, or None.
-        activation: name of phi.
     """
 
     def __init__(
@@ -43,9 +38,9 @@ class FeedForward(nnx.Module):
     ) -> None:
         axes = ("embed", "feed_forward")
         self.activation = activation
-        self.gate = weight((width, hidden), axes) if gated else None
-        self.up = weight((width, hidden), axes)
-        self.down = weight((hidden, width), axes[::-1])
+        self.gate = weight((width, hidden), axes) if gated else None  # W_g
+        self.up = weight((width, hidden), axes)  # W_1
+        self.down = weight((hidden, width), axes[::-1])  # W_2
         self.gate_bias = bias_weight(gated and bias, (hidden,), ("feed_forward",))
         self.up_bias = bias_weight(bias, (hidden,), ("feed_forward",))
         self.down_bias = bias_weight(bias, (width,), ("embed",))
@@ -66,6 +61,6 @@ class FeedForward(nnx.Module):
         return phi(up) if self.gate is None else phi(into_heads(inputs, self.gate, self.gate_bias)) * up
 
 
-def fold(key: jax.Array | None, index: int) -> jax.Array | None:
+def fold(key: jax.Array | None, index: jax.Array | int) -> jax.Array | None:
     """An independent key for each index, or None without a key."""
     return None if key is None else jax.random.fold_in(key, index)

@@ -62,6 +62,3 @@ class GatedAttention(WrappingAttention):
 
     def flops(self, query_length: int, key_length: int) -> int:
         return self.inner.flops(query_length, key_length) + 2 * query_length * self.width * self.num_heads
-
-    def step_flops(self, length: int) -> int:
-        return self.inner.step_flops(length) + 2 * self.width * self.num_heads

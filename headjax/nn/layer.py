@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -11,11 +12,11 @@ from flax import nnx
 from headjax.core.errors import DataError
 from headjax.core.kind import Kind
 from headjax.nn.attend import Call
-from headjax.nn.cache import LayerCache, append, is_empty, stored
+from headjax.nn.cache import LayerCache, append, stored
 from headjax.nn.feed_forward import ActivationName, FeedForward, fold
 from headjax.nn.norms import LayerNorm, Norm
-from headjax.nn.operands import Dropout, KeyValues
-from headjax.nn.passes import Joining, Pass, Probe, SubLayer
+from headjax.nn.operands import Dropout, Mask
+from headjax.nn.passes import Joining, Pass, Probe
 from headjax.nn.residuals import Residual, ResidualKind
 
 CACHE = "cache"
@@ -24,46 +25,30 @@ CACHE = "cache"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layer:
-    """The sizes and options of one layer, as its family's config gives them.
+    """The sizes and options of one layer, as its family's config gives them."""
 
-    Attributes:
-        width: size of the residual stream.
-        attention: self-attention formulation.
-        cross_attention: attention to an encoder's output, or None.
-        hidden: units of the feed-forward.
-        activation, gated, feed_forward_bias: see `FeedForward`.
-        residual, norm, alpha: see `Residual`.
-        dropout: rate on each sub-layer's output.
-        attention_dropout: rate on attention probabilities.
-        feed_forward_dropout: rate on the inner feed-forward activations.
-        stochastic_depth: rate at which an example skips a sub-layer of the stack's last layer in training; rates grow
-            evenly from 0 at the first layer (Huang et al. 2016; DeiT).
-        attention_softcap: cap of the self-attention's logits, see `Call`; None is none.
-        window: self-attention sees only keys at a distance below this, before and after (sliding window); None is any.
-        attention_norm: whether `norm` stands before self-attention too, where it does before sub-layers.
-        depth: number of layers of the stack.
-    """
-
-    width: int
+    width: int  # of the residual stream
     attention: Kind
-    hidden: int
-    cross_attention: Kind | None = None
-    activation: ActivationName = "gelu"
+    hidden: int  # units of the feed-forward
+    cross_attention: Kind | None = None  # attention to an encoder's output
+    activation: ActivationName = "gelu"  # see `FeedForward`, as `gated` and `feed_forward_bias`
     gated: bool = False
     feed_forward_bias: bool = True
-    residual: ResidualKind = "post_norm"
+    residual: ResidualKind = "post_norm"  # see `Residual`, as `norm` and `alpha`
     norm: Norm = LayerNorm()
     alpha: float = 1.0
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    feed_forward_dropout: float = 0.0
+    dropout: float = 0.0  # on each sub-layer's output
+    attention_dropout: float = 0.0  # on attention probabilities
+    feed_forward_dropout: float = 0.0  # on the inner feed-forward activations
+    # Rate at which an example skips a sub-layer of the stack's last layer in training; rates grow evenly from 0 at the
+    # first layer (Huang et al. 2016; DeiT).
     stochastic_depth: float = 0.0
-    attention_softcap: float | None = None
-    window: int | None = None
-    attention_norm: bool = True
-    depth: int = 1
+    attention_softcap: float | None = None  # of the self-attention's logits, see `Call`
+    window: int | None = None  # self-attention sees only keys at a distance below this, before and after
+    attention_norm: bool = True  # whether `norm` stands before self-attention too, where it does before sub-layers
+    depth: int = 1  # number of layers of the stack
 
-    @property
+    @functools.cached_property
     def slots(self) -> tuple[str, ...]:
         """Names of the sub-layers in the order of computation."""
         crossed = () if self.cross_attention is None else ("cross_attention",)
@@ -95,13 +80,7 @@ class Layer:
 
 
 class TransformerLayer(nnx.Module):
-    """The module of a `Layer`.
-
-    Attributes:
-        config: the layer.
-        attention, cross_attention, feed_forward: the sub-layers; `cross_attention` in decoders that read an encoder.
-        attention_residual, cross_attention_residual, feed_forward_residual: their residual connections.
-    """
+    """The module of a `Layer`: its sub-layers, and the residual connection of each, `attention_residual` and so on."""
 
     def __init__(self, config: Layer) -> None:
         self.config, width = config, config.width
@@ -120,95 +99,76 @@ class TransformerLayer(nnx.Module):
     def __call__(
         self, x: jax.Array, call: Pass, number: jax.Array | int = 0, cache: LayerCache | None = None
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """Return the layer's output `[batch, length, width]`, and by slot the probe's results.
+        """Return the layer's output `[batch, length, width]` and its reports; `number` is that in its stack."""
+        call = call._replace(key=fold(call.key, number))
+        reports: dict[str, Any] = {}
+        entered = x
+        for slot in self.config.slots:
+            read = entered if self.config.residual == "parallel_norm" else x
+            f = functools.partial(self.sub_layer, slot, call, number, cache, reports)
+            residual = getattr(self, f"{slot}_residual")
+            if call.join is None:
+                x = residual.join(x, f(residual.enter(read)))
+            else:
+                x = call.join(Joining(slot, residual, x, read, f, call.query_mask))
+        return x, reports
 
-        `number` is that of the layer in its stack; dropout is drawn by it. `cache` holds the tokens before.
-        """
-        key = None if call.key is None else jax.random.fold_in(call.key, number)
-        run = _LayerRun(self, call._replace(key=key), number, cache)
-        run.entered = x if self.config.residual == "parallel_norm" else None
-        x = run.join("attention", x, run.self_attention)
-        if self.config.cross_attention is not None:
-            x = run.join("cross_attention", x, run.cross_attention)
-        return run.join("feed_forward", x, run.feed_forward), run.reports
-
-
-class _LayerRun:
-    """One call of a layer: shared inputs and reports of its sub-layers.
-
-    Each sub-layer takes its inputs `[batch, length, width]` and returns outputs of the same shape, after dropout.
-    """
-
-    def __init__(self, layer: TransformerLayer, call: Pass, number: jax.Array | int, cache: LayerCache | None) -> None:
-        self.reports: dict[str, Any] = {}
-        self.entered: jax.Array | None = None  # the stream that every sub-layer reads, of a parallel layer
-        self._layer, self._config, self._call, self._number, self._cache = layer, layer.config, call, number, cache
-
-    def join(self, slot: str, x: jax.Array, f: SubLayer) -> jax.Array:
-        """Return the stream after the sub-layer in a slot."""
-        residual = getattr(self._layer, f"{slot}_residual")
-        read = x if self.entered is None else self.entered
-        if self._call.join is None:
-            return residual.join(x, f(residual.enter(read)))
-        return self._call.join(Joining(slot, residual, x, f, self._call.query_mask, read))
-
-    def self_attention(self, inputs: jax.Array) -> jax.Array:
-        attention, call, window = self._layer.attention, self._call, self._config.window
-        key_values = attention.key_values(inputs, call.attention.positions)
-        if self._cache is not None:
-            before = self._cache.attention
-            held = {name: append(before[name], array, call.used) for name, array in key_values.items()}
-            self.reports[CACHE] = held
-            if not is_empty(call.used):
-                key_values = {name: stored(array) for name, array in held.items()}
-        options = call.attention if window is None else call.attention.within(window)
-        options = options._replace(softcap=self._config.attention_softcap)
-        return self._attended("attention", inputs, inputs, key_values, options, dropout=0)
-
-    def cross_attention(self, inputs: jax.Array) -> jax.Array:
-        call, cache = self._call, self._cache
-        if cache is not None and cache.cross_attention is not None:
-            key_values = cache.cross_attention
-        elif call.memory is not None:
-            key_values = self._layer.cross_attention.key_values(call.memory, None)
-        else:
-            raise DataError("memory: cross-attention needs an encoder's output to attend to")
-        return self._attended("cross_attention", inputs, call.memory, key_values, call.cross_attention, dropout=2)
-
-    def feed_forward(self, inputs: jax.Array) -> jax.Array:
-        inner = Dropout(self._config.feed_forward_dropout, fold(self._call.key, 4))
-        return self._dropped(self._layer.feed_forward(inputs, inner), 5)
-
-    def _attended(
+    def sub_layer(
         self,
         slot: str,
+        call: Pass,
+        number: jax.Array | int,
+        cache: LayerCache | None,
+        reports: dict[str, Any],
         inputs: jax.Array,
-        memory: jax.Array | None,
-        key_values: KeyValues,
-        options: Call,
-        *,
-        dropout: int,
     ) -> jax.Array:
-        """Return the outputs of an attention; `memory` is the source of its keys and values, `dropout` a number."""
-        call, attention = self._call, getattr(self._layer, slot)
-        options = options._replace(
-            dropout=Dropout(self._config.attention_dropout, fold(call.key, dropout)),
+        """Return the outputs of a sub-layer `[batch, length, width]`, after dropout."""
+        config, key = self.config, call.key
+        if slot == "feed_forward":
+            outputs, place = self.feed_forward(inputs, Dropout(config.feed_forward_dropout, fold(key, 4))), 5
+        else:
+            outputs, place = self._attended(slot, call, cache, reports, inputs), 1 if slot == "attention" else 3
+        outputs = Dropout(config.dropout, fold(key, place))(outputs)
+        if key is None or config.stochastic_depth == 0.0 or config.depth == 1:
+            return outputs
+        rate = config.stochastic_depth * number / (config.depth - 1)
+        return Dropout(rate, jax.random.fold_in(key, place + 6)).of_examples(outputs)
+
+    def _attended(
+        self, slot: str, call: Pass, cache: LayerCache | None, reports: dict[str, Any], inputs: jax.Array
+    ) -> jax.Array:
+        """Return the outputs of an attention; report the probe's results, and the keys and values for the cache."""
+        attention, config, crossed = getattr(self, slot), self.config, slot == "cross_attention"
+        read, mask = (call.memory, call.memory_mask) if crossed else (inputs, call.mask)
+        if not crossed:
+            key_values = attention.key_values(inputs, call.positions)
+            if cache is not None:
+                held = cache.attention
+                held = {name: append(held[name], array, call.used) for name, array in key_values.items()}
+                reports[CACHE] = held
+                if not isinstance(call.used, int):  # a cache that is known to be empty holds none before
+                    key_values = {name: stored(array) for name, array in held.items()}
+            if config.window is not None:
+                mask = dataclasses.replace(mask or Mask(), window=config.window)
+        elif cache is not None and cache.cross_attention is not None:
+            key_values = cache.cross_attention
+        elif read is not None:
+            key_values = attention.key_values(read, None)
+        else:
+            raise DataError("memory: cross-attention needs an encoder's output to attend to")
+        options = Call(
+            mask=mask,
+            bias=None if crossed else call.bias,
+            dropout=Dropout(config.attention_dropout, fold(call.key, 2 if crossed else 0)),
+            positions=call.positions,
             probabilities=call.probe is not None,
-            queries=call.query_mask,
             implementation=call.compute.attention,
+            queries=call.query_mask,
+            softcap=None if crossed else config.attention_softcap,
         )
         attended = attention.attend(inputs, key_values, options)
         if call.probe is not None:
-            read = memory if self._cache is None else None
-            seen = Probe(slot, attention, inputs, attended, options.mask, call.query_mask, read)
-            self.reports[slot] = call.probe(seen)
-        return self._dropped(attention.combine(attended.context), dropout + 1)
-
-    def _dropped(self, outputs: jax.Array, number: int) -> jax.Array:
-        """Return a sub-layer's outputs after dropout, as they join the stream."""
-        layer, key = self._config, self._call.key
-        outputs = Dropout(layer.dropout, fold(key, number))(outputs)
-        if key is None or layer.stochastic_depth == 0.0 or layer.depth == 1:
-            return outputs
-        rate = layer.stochastic_depth * self._number / (layer.depth - 1)
-        return Dropout(rate, jax.random.fold_in(key, number + 6)).of_examples(outputs)
+            read = read if cache is None else None
+            reports[slot] = call.probe(Probe(slot, attention, inputs, attended, mask, call.query_mask, read))
+        outputs: jax.Array = attention.combine(attended.context)
+        return outputs

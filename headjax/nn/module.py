@@ -22,7 +22,7 @@ from headjax.core.modules import arrays, bind, declared
 from headjax.core.tensors import RULES, Initializer, Normal, Params
 from headjax.mesh.explicit import spread_by_compiler, take
 from headjax.nn.attend import Call
-from headjax.nn.calling import AttentionCache, ModuleCall, check_call, conditions, one_batch_axis
+from headjax.nn.calling import AttentionCache, ModuleCall, check_sizes, one_batch_axis
 from headjax.nn.operands import Attended, Dropout, KeyValues, Mask
 from headjax.nn.projections import HeadOutput
 
@@ -33,20 +33,13 @@ M = TypeVar("M", bound="AttentionModule")
 
 
 class Setting(NamedTuple):
-    """How an attention module is drawn, computed and spread over a mesh.
+    """How an attention module is drawn, computed and spread over a mesh."""
 
-    Attributes:
-        initializer: draws the weights that have no initializer of their own.
-        dropout_rate: rate on the probabilities.
-        dtype: type to compute in; None is that of the arrays.
-        implementation: name of the attention kernel.
-        rules: mesh axis of every logical axis, in place of `headjax.mesh.rules.RULES`.
-    """
-
-    initializer: Initializer = Normal(0.02)
-    dropout_rate: float = 0.0
-    dtype: Any = None
-    implementation: str = "auto"
+    initializer: Initializer = Normal(0.02)  # draws the weights that have no initializer of their own
+    dropout_rate: float = 0.0  # on the probabilities
+    dtype: Any = None  # type to compute in; None is that of the arrays
+    implementation: str = "auto"  # name of the attention kernel
+    # Mesh axis of every logical axis, in place of `headjax.mesh.rules.RULES`.
     rules: Mapping[str, str | None] | tuple[tuple[str, str | None], ...] = ()
 
 
@@ -184,10 +177,7 @@ class AttentionModule(nnx.Module, abc.ABC):
 
     @abc.abstractmethod
     def flops(self, query_length: int, key_length: int) -> int:
-        """Count the floating-point operations of one forward of one sequence.
-
-        A multiply-add counts as two; softmax and biases count nothing.
-        """
+        """Count the floating-point operations of one forward of one sequence, two a multiply-add."""
 
     def combine(self, context: jax.Array) -> jax.Array:
         """Return sum_h context_h W_O^h + b_O: `[batch, query, heads, value_dim]` to `[batch, query, width]`."""
@@ -198,10 +188,6 @@ class AttentionModule(nnx.Module, abc.ABC):
         """Return W_O^h of every head, `[heads, value_dim, width]`, of which `combine` is the linear map, b_O aside."""
         kernel = self.output.kernel
         return jnp.zeros((0, 1, self.width)) if kernel is None else kernel[...]
-
-    def step_flops(self, length: int) -> int:
-        """Count the FLOPs of one query where a cache holds the `key_values` of `length` tokens, the last one new."""
-        return self.flops(1, length) - self.flops(0, length - 1)
 
     def cache_size(self) -> int:
         """Return the number of scalars that a decoding cache holds per token: the size of `key_values`."""
@@ -226,10 +212,13 @@ class AttentionModule(nnx.Module, abc.ABC):
         as the inputs do, and the compiler spreads what lies between.
         """
         drops = self.setting.dropout_rate > 0.0 and not (self.deterministic if deterministic is None else deterministic)
+        conditions = mask if isinstance(mask, Mask) else None
+        if is_causal:
+            conditions = dataclasses.replace(conditions or Mask(), causal=True)
         call = ModuleCall(
             inputs=inputs,
             attended_to=attended_to,
-            mask=conditions(mask if isinstance(mask, Mask) else None, is_causal, cache),
+            mask=conditions,
             allowed=None if mask is None or isinstance(mask, Mask) else jnp.asarray(mask),
             bias=bias,
             positions=positions,
@@ -237,13 +226,13 @@ class AttentionModule(nnx.Module, abc.ABC):
             dropout=rngs.dropout() if rngs is not None and drops else None,
         )
         call = jax.tree.map(jnp.asarray, call)
-        call = check_call(call, self.width, self.memory_width, self.num_heads)
+        check_sizes(call, self.width, self.memory_width)
         like = call.inputs if cache is None else (call.inputs, call.cache)
         return spread_by_compiler(type(self)._computed, like, self, call)
 
     def _computed(self, call: ModuleCall) -> Any:
         """Return the results of `__call__`."""
-        module, setting, batch = self, self.setting, call.batch
+        module, setting, batch = self, self.setting, call.inputs.shape[:-2]
         call = one_batch_axis(call, self.num_heads)
         inputs, cache = call.inputs, call.cache
         if setting.dtype is not None:
@@ -254,14 +243,9 @@ class AttentionModule(nnx.Module, abc.ABC):
             held = cache.entries
             append = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=cache.used, axis=1)
             key_values = {name: append(held[name], new.astype(held[name].dtype)) for name, new in key_values.items()}
-        context = Call(
-            mask=call.mask,
-            bias=call.bias,
-            positions=call.positions,
-            dropout=Dropout(setting.dropout_rate, call.dropout),
-            implementation=setting.implementation,
-        )
-        outputs = module.combine(module.attend(inputs, key_values, context).context)
+        dropout = Dropout(setting.dropout_rate, call.dropout)
+        options = Call(call.mask, call.bias, dropout, call.positions, implementation=setting.implementation)
+        outputs = module.combine(module.attend(inputs, key_values, options).context)
         outputs = outputs.reshape(*batch, *outputs.shape[1:])  # [batch, query, width]
         if cache is None:
             return outputs

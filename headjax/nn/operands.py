@@ -69,14 +69,10 @@ class Mask:
 class Dropout(NamedTuple):
     """Dropout, which zeroes entries with probability `rate` and scales the rest by 1 / (1 - rate).
 
-    Dropout is the identity without a key.
-
-    Attributes:
-        rate: probability of zeroing; `of_examples` also takes a traced one.
-        key: PRNG key, or None outside training.
+    Dropout is the identity without a key, as outside training.
     """
 
-    rate: float | jax.Array = 0.0
+    rate: float | jax.Array = 0.0  # `of_examples` also takes a traced one
     key: jax.Array | None = None
 
     @property
@@ -118,12 +114,7 @@ class Operands(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """Result of attention.
+    """Result of attention."""
 
-    Attributes:
-        context: `[batch, query, heads, value_dim]`, the weighted sums of values.
-        probabilities: `[batch, heads, query, key]` before dropout, or None where the kernel never holds them.
-    """
-
-    context: jax.Array
-    probabilities: jax.Array | None
+    context: jax.Array  # [batch, query, heads, value_dim], the weighted sums of values
+    probabilities: jax.Array | None  # [batch, heads, query, key] before dropout, where the kernel holds them

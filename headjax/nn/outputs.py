@@ -18,26 +18,17 @@ from headjax.nn.projections import Weight, bias_weight, into_heads
 
 
 class VocabularyLogits(nnx.Module):
-    """scale * h E^T (+ b), E the token embeddings (Press and Wolf 2017), or h W (+ b) with weights of its own.
-
-    Args:
-        width: size of the residual stream.
-        vocab_size: number of tokens.
-        tied: whether the weights are E.
-        bias: whether there is one bias per token.
-        scaled: whether scale is 1 / sqrt(width) (T5) and not 1.
-        softcap: c of the logits c * tanh(logits / c) that come of these (Gemma); None leaves them.
-    """
+    """scale * h E^T (+ b), E the token embeddings (Press and Wolf 2017), or h W (+ b) with weights of its own."""
 
     def __init__(
         self,
         width: int,
         vocab_size: int,
         *,
-        tied: bool = True,
+        tied: bool = True,  # whether the weights are E
         bias: bool = False,
-        scaled: bool = False,
-        softcap: float | None = None,
+        scaled: bool = False,  # whether scale is 1 / sqrt(width) (T5) and not 1
+        softcap: float | None = None,  # c of the logits c * tanh(logits / c) that come of these (Gemma)
     ) -> None:
         self.scaled, self.softcap = scaled, softcap
         self.kernel = None if tied else weight((width, vocab_size), ("embed", "vocabulary"))
@@ -85,12 +76,6 @@ class Pooler(Linear):
 
     BERT pools with tanh in every model; the first layer of RoBERTa's classification output is the same map with a
     dropout before it, and that of DistilBERT's has ReLU for phi. ModernBERT's outputs begin with the map and a norm.
-
-    Attributes:
-        activation: phi.
-        dropout: rate on h.
-        reads: what h is.
-        norm: the normalisation, or None.
     """
 
     def __init__(
@@ -109,16 +94,11 @@ class Pooler(Linear):
 
     def __call__(self, hidden: jax.Array, key: jax.Array | None, counted: jax.Array | None = None) -> jax.Array:
         """`[batch, length, width]` to `[batch, width]`, or of each token; the mean is of those that are `counted`."""
-        x = Dropout(self.dropout, key)(_read(hidden, self.reads, counted))
+        x = hidden[:, 0] if self.reads == "first" else hidden
+        if self.reads == "mean":
+            weights = jnp.ones(hidden.shape[:2]) if counted is None else counted
+            weights = jnp.broadcast_to(weights, hidden.shape[:2]).astype(hidden.dtype)
+            x = jnp.einsum("bl,blw->bw", weights, hidden) / jnp.maximum(weights.sum(axis=1, keepdims=True), 1)
+        x = Dropout(self.dropout, key)(x)
         x = ACTIVATIONS[self.activation](into_heads(x, self.kernel, self.bias))
         return x if self.norm is None else self.norm(x)
-
-
-def _read(hidden: jax.Array, reads: PoolerInputs, counted: jax.Array | None) -> jax.Array:
-    """Return what a pooler reads of hidden states `[batch, length, width]`; the mean is of those that are counted."""
-    if reads != "mean":
-        return hidden if reads == "tokens" else hidden[:, 0]
-    if counted is None:
-        return hidden.mean(axis=1)
-    weights = counted.astype(hidden.dtype)  # [batch, length]
-    return jnp.einsum("bl,blw->bw", weights, hidden) / jnp.maximum(weights.sum(axis=1, keepdims=True), 1)

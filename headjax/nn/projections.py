@@ -30,9 +30,7 @@ def into_heads(inputs: jax.Array, weight: Weight, bias: Weight | None = None) ->
 class HeadOutput(nnx.Module):
     """sum_h context_h W_O^h + b_O: the one place where heads are gated, read, refitted and cut.
 
-    Attributes:
-        kernel: W_O `[heads, value_dim, width]`; None without heads, of which the sum is zero.
-        bias: b_O `[width]`, or None.
+    The kernel W_O is `[heads, value_dim, width]`; None without heads, of which the sum is zero.
     """
 
     def __init__(self, heads: int, value_dim: int, width: int, *, bias: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import jax
@@ -37,22 +38,16 @@ class Residual(nnx.Module):
 
     In a parallel layer every sub-layer, f and g with norms of their own, reads the stream that enters the layer.
     Omega and lambda start as ones; `headjax.initialization` sets omega.
-
-    Attributes:
-        kind: which of them.
-        norm: LN; None reads x as it is.
-        after: LN', or None.
-        shortcut: omega `[width]` or alpha, which multiplies x.
-        branch: lambda `[width]`, or None.
     """
 
     def __init__(self, kind: ResidualKind, norm: Norm | None, width: int, alpha: float = 1.0) -> None:
         self.kind = kind
         self.norm: Any = None if norm is None else norm.module(width)
-        self.after = norm.module(width) if norm is not None and kind == "sandwich_norm" else None
+        self.after = norm.module(width) if norm is not None and kind == "sandwich_norm" else None  # LN'
         scaled = kind == "scaled_post_norm"
-        self.shortcut: nnx.Param[Any] | float = weight((width,), ("embed",), Ones, decay=False) if scaled else alpha
-        self.branch = weight((width,), ("embed",), Ones, decay=False) if kind == "scaled_pre_norm" else None
+        vector = functools.partial(weight, (width,), ("embed",), Ones, decay=False)
+        self.shortcut: nnx.Param[Any] | float = vector() if scaled else alpha  # omega or alpha, multiplies x
+        self.branch = vector() if kind == "scaled_pre_norm" else None  # lambda
 
     def enter(self, x: jax.Array) -> jax.Array:
         """Return f's input from the stream `[batch, length, width]`."""

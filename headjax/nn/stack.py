@@ -6,7 +6,7 @@ import bisect
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -30,22 +30,19 @@ Layers = TransformerLayer | nnx.List
 
 @dataclasses.dataclass(frozen=True)
 class LayerGroup:
-    """Layers `start` to `stop` (not included), all of the same structure.
-
-    Their parameters lie under `name`, stacked along a leading axis; once only where all layers share them.
-    """
+    """Layers `start` to `stop` (not included), of equal structure: parameters stacked, or once where all share them."""
 
     start: int
     stop: int
     layer: Layer
     shared: bool = False
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """Key of the group's parameters."""
         return f"layers_{self.start}_{self.stop - 1}"
 
-    @property
+    @functools.cached_property
     def count(self) -> int:
         """Number of layers."""
         return self.stop - self.start
@@ -57,15 +54,12 @@ class LayerGroup:
 
     def unstack(self, params: Params) -> list[Params]:
         """Return the parameters of each layer."""
-        if self.shared:
-            return [params] * self.count
-        on_device = jax.tree.map(jnp.asarray, params)
-        return [_layer(on_device, i) for i in range(self.count)]
+        return list(self.unstacked(jax.tree.map(jnp.asarray, params)))
 
-    def unstacked(self, layers: TransformerLayer, *, backwards: bool = False) -> Iterator[TransformerLayer]:
-        """Yield each layer as a module with its own arrays, which are copied when it is its turn."""
-        places = range(self.count)
-        return (layers if self.shared else _layer(layers, i) for i in (reversed(places) if backwards else places))
+    def unstacked(self, layers: Any, *, backwards: bool = False) -> Iterator[Any]:
+        """Yield each layer's own part of stacked modules or parameters, copied when it is its turn."""
+        places = range(self.count)[:: -1 if backwards else 1]
+        return (layers if self.shared else _layer(layers, i) for i in places)
 
     def restack(self, layers: Sequence[Params]) -> Params:
         """Invert `unstack`."""
@@ -79,41 +73,37 @@ class LayerGroup:
         self, layers: Layers, x: jax.Array, call: Pass, columns: Any
     ) -> tuple[jax.Array, list[dict[str, Any]]]:
         """Return the last layer's output and the reports of all layers; `columns` are those of the stack."""
-        if call.compute.scan and self.count > 1 and isinstance(layers, TransformerLayer):
-            x, reports = self.scan(layers, x, call, columns)
-            return x, [_slice(reports, i) for i in range(self.count)]
-        return self.one_by_one(layers, x, call, columns)
+        if not call.compute.scan or self.count == 1 or isinstance(layers, nnx.List):
+            return self.one_by_one(layers, x, call, columns)
 
-    def scan(
-        self, layers: TransformerLayer, x: jax.Array, call: Pass, columns: Any, caches: LayerCache | None = None
-    ) -> tuple[jax.Array, dict[str, Any]]:
-        """Return the last layer's output and the reports of all layers, stacked; so are the caches of a decoder."""
-        weights = nnx.state(layers, Beside) if self.shared else layers
-        own = weights, jnp.arange(self.start, self.stop), self._own(columns), caches
-        return jax.lax.scan(self._body(layers, call), x, own)
+        def body(x: jax.Array, own: Any) -> tuple[jax.Array, dict[str, Any]]:
+            weights, number, columns = own
+            return self.one(_with_shared(layers, weights) if self.shared else weights, x, call, number, columns)
+
+        own: Any = nnx.state(layers, Beside) if self.shared else layers, jnp.arange(self.start, self.stop)
+        own = (*own, None if columns is None else self._own(columns))
+        x, reports = jax.lax.scan(call.compute.rematerialised(body), x, own)
+        return x, [jax.tree.map(lambda array, i=i: array[i], reports) for i in range(self.count)] if reports else []
 
     def one_by_one(
         self, layers: Layers, x: jax.Array, call: Pass, columns: Any, caches: Sequence[LayerCache] | None = None
     ) -> tuple[jax.Array, list[dict[str, Any]]]:
-        """Return the last layer's output and the report of each layer, unrolled; caches are a list."""
-        body, columns, reports = self._body(layers, call), self._own(columns), []
-        apart = isinstance(layers, nnx.List)
-        weights: Any = layers if apart else _split(nnx.state(layers, Beside) if self.shared else layers, self.count)
-        for i, own in enumerate(weights):
-            cache = None if caches is None else caches[i]
-            x, report = body(x, (own, jnp.int32(self.start + i), _slice(columns, i), cache))
+        """Return the last layer's output and the report of each layer, unrolled."""
+        columns, reports = self._own(columns), []
+        run = call.compute.rematerialised(functools.partial(self.one, call=call))
+        for i, layer in enumerate(self.each(layers)):
+            own = None if columns is None else columns[i]
+            x, report = run(layer, x, number=jnp.int32(self.start + i), columns=own, cache=caches and caches[i])
             reports.append(report)
         return x, reports
 
-    def _body(self, layers: Layers, call: Pass) -> Callable[..., tuple[jax.Array, dict[str, Any]]]:
-        """Return the function from x and what is a layer's own to its output and its report."""
-
-        def body(x: jax.Array, own: Any) -> tuple[jax.Array, dict[str, Any]]:
-            weights, number, columns, cache = own
-            layer = _with_shared(layers, weights) if self.shared else weights
-            return self.one(layer, x, call, number, columns, cache)
-
-        return call.compute.rematerialised(body)
+    def each(self, layers: Layers) -> list[TransformerLayer]:
+        """Return the module of each layer, in the program that computes them."""
+        if isinstance(layers, nnx.List):
+            return list(layers)
+        if not self.shared:
+            return _split(layers, self.count)
+        return [_with_shared(layers, own) for own in _split(nnx.state(layers, Beside), self.count)]
 
     @staticmethod
     def one(
@@ -125,9 +115,8 @@ class LayerGroup:
         cache: LayerCache | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
         """Return the output and the report of a layer; `columns [heads]` are its heads' places in the position bias."""
-        if columns is not None and call.attention.bias is not None:
-            bias = jnp.take(call.attention.bias, columns, axis=1)
-            call = call._replace(attention=call.attention._replace(bias=bias))
+        if columns is not None and call.bias is not None:
+            call = call._replace(bias=jnp.take(call.bias, columns, axis=1))
         x, report = layer(by_example(x), call, number, cache)
         return by_example(x), report
 
@@ -160,27 +149,18 @@ def _split(tree: Any, count: int) -> list[Any]:
     return [jax.tree.unflatten(kind, own) for own in zip(*slices, strict=True)] if arrays else [tree] * count
 
 
-def _slice(tree: Any, index: int) -> Any:
-    return jax.tree.map(lambda array: array[index], tree)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stack:
     """Layers one after another, as their family's config gives them.
 
-    Attributes:
-        layers: the layers, any formulation each.
-        position_bias: bias of the self-attention's logits, shared by all layers; or None.
-        causal: whether tokens see those before them alone.
-        normed: whether layers that leave the stream as it is are followed by a norm.
-        shared: whether all layers are one layer, with one set of parameters (ALBERT, Lan et al. 2020, section 3.1).
-            Probes and gates distinguish the depths; a change of parameters changes every depth.
+    If they are shared, all layers are one layer, with one set of parameters (ALBERT, Lan et al. 2020, section 3.1).
+    Probes and gates distinguish the depths; a change of parameters changes every depth.
     """
 
     layers: tuple[Layer, ...]
-    position_bias: RelativeBuckets | None = None
+    position_bias: RelativeBuckets | None = None  # bias of the self-attention's logits, for all layers
     causal: bool = False
-    normed: bool = True
+    normed: bool = True  # whether layers that leave the stream as it is are followed by a norm
     shared: bool = False
 
     @property
@@ -197,7 +177,7 @@ class Stack:
     def groups(self) -> tuple[LayerGroup, ...]:
         """The longest groups of consecutive layers with equal structure."""
         groups, start = [], 0
-        for layer, equal in itertools.groupby(_structures(self.layers)):
+        for layer, equal in itertools.groupby(self.layers, key=functools.cache(Layer.structure)):
             stop = start + len(list(equal))
             groups.append(LayerGroup(start, stop, layer, self.shared))
             start = stop
@@ -216,12 +196,11 @@ class Stack:
         return tuple(getattr(layer, slot) for layer in self.layers)
 
     def columns(self, bias: jax.Array | None) -> jax.Array | None:
-        """Return where each layer's heads are in a bias `[1 or batch, heads, query, key]`, `[layers, max_heads]`.
-
-        These are the heads' original numbers; None where every layer has all heads in order.
-        """
+        """Return where each layer's heads are in a bias of all heads, `[layers, max_heads]`; None where in order."""
+        if bias is None:
+            return None
         ids = [attention.ids for attention in self.attentions("attention")]
-        if bias is None or all(layer == tuple(range(bias.shape[1])) for layer in ids):
+        if all(layer == tuple(range(bias.shape[1])) for layer in ids):
             return None
         longest = max(map(len, ids))
         return jnp.asarray([[*layer, *(0,) * (longest - len(layer))] for layer in ids], jnp.int32)
@@ -245,37 +224,21 @@ class Stack:
         return stacked | {name: entry for name, entry in params.items() if not name.startswith("layers_")}
 
 
-def _structures(layers: Iterable[Layer]) -> Iterator[Layer]:
-    """Yield the structure of each layer, made once where the same layer is there again and again."""
-    last = made = None
-    for layer in layers:
-        if last is None or made is None or layer is not last:
-            last, made = layer, layer.structure()
-        yield made
-
-
 class TransformerStack(nnx.Module):
-    """The module of a `Stack`. The layers of a group are one module, `layers_0_5`, of stacked weights.
-
-    Attributes:
-        config: the stack.
-        final_norm: normalisation of the output, where the stack has one.
-        position_bias: bias of the self-attention's logits, where the stack has one.
-    """
+    """The module of a `Stack`. The layers of a group are one module, `layers_0_5`, of stacked weights."""
 
     def __init__(self, config: Stack) -> None:
         self.config = config
         for group in config.groups:
             setattr(self, group.name, group.module())
-        if config.final_norm is not None:
-            self.final_norm = config.final_norm.module(config.layers[0].width)
+        self.final_norm = None if config.final_norm is None else config.final_norm.module(config.layers[0].width)
         if config.position_bias is not None:
             self.position_bias = RelativePositionBias(config.position_bias, not config.causal)
 
     def __call__(self, x: jax.Array, call: Pass) -> tuple[jax.Array, list[dict[str, Any]]]:
         """Return the output `[batch, length, width]`, and the probe's results by layer."""
-        call, reports = self.biased(x, call), list[dict[str, Any]]()
-        columns = self.config.columns(call.attention.bias)
+        call = call if self.config.position_bias is None else self.biased(x, call)
+        columns, reports = None if call.bias is None else self.config.columns(call.bias), list[dict[str, Any]]()
         for group in self.config.groups:
             x, of_layers = group(getattr(self, group.name), x, call, columns)
             reports.extend(of_layers)
@@ -285,12 +248,11 @@ class TransformerStack(nnx.Module):
         """Return the pass with the position bias of its tokens; `keys` are positions of keys that are not theirs."""
         if self.config.position_bias is None:
             return call
-        positions = call.attention.positions
+        positions = call.positions
         if positions is None:  # counted so that lengths may be symbols, as in an ONNX graph
             positions = jnp.cumsum(jnp.ones((1, x.shape[1]), jnp.int32), axis=1) - 1
-        bias = self.position_bias(positions, positions if keys is None else keys)
-        return call._replace(attention=call.attention._replace(bias=bias))
+        return call._replace(bias=self.position_bias(positions, positions if keys is None else keys))
 
     def end(self, x: jax.Array) -> jax.Array:
         """Return the last layer's output, normalised if the stack has a final norm."""
-        return x if self.config.final_norm is None else self.final_norm(x)
+        return x if self.final_norm is None else self.final_norm(x)

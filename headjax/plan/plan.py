@@ -21,7 +21,6 @@ from headjax.mesh.random_bits import Prng
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
 from headjax.models.memory import STATE
-from headjax.models.summary import check_kernels
 from headjax.nn.kernels import target
 from headjax.plan.collectives import Collective, collectives
 from headjax.plan.tpu import GIB, Slice
@@ -83,7 +82,6 @@ def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
     model = config.architecture()
     _check_sizes(config, model, where)
     shardings(model.tensors(), mesh, sharding=config.sharding)
-    check_kernels(model, config.compute, training=True)
     return model, mesh
 
 

@@ -24,7 +24,7 @@ from headjax.core.tensors import Params, initialize
 from headjax.core.timing import Timing, seconds_in_turns, time_in_turns
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import device_batch
-from headjax.models.model import Model, forward
+from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD
 from headjax.nn.passes import Joining, Pass
 from headjax.shrinking.places import Place
@@ -150,7 +150,9 @@ def _computed(part: Part, params: Params, batch: Any) -> Any:
         return model.forward(batch)
 
     def alone(joining: Joining) -> jax.Array:
-        return joining.joined() if joining.slot == part.slot else joining.x
+        residual = joining.residual
+        here = joining.slot == part.slot
+        return residual.join(joining.x, joining.f(residual.enter(joining.read))) if here else joining.x
 
     names, call = list(config.stacks()), Pass(join=alone)
     x: Any = None
@@ -163,8 +165,5 @@ def _computed(part: Part, params: Params, batch: Any) -> Any:
 
 def time_forward(models: Mapping[str, Model], batch: Batch, *, repeats: int = 9) -> dict[str, Timing]:
     """Return the seconds of one forward pass of each model on the same batch without labels; the models take turns."""
-    calls = {
-        name: functools.partial(forward, model, device_batch(model.config, batch), Pass())
-        for name, model in models.items()
-    }
+    calls = {name: functools.partial(model, model.device_batch(batch)) for name, model in models.items()}
     return time_in_turns(calls, repeats=repeats, warmup=2)

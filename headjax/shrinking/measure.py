@@ -257,7 +257,7 @@ def _stacked(changes: Sequence[Change]) -> Change:
 @functools.partial(jax.jit, static_argnames=("slot", "compute"))
 def _seen(block: LayerBlock, slot: str, compute: Compute, state: State) -> SubLayerSeen:
     """Return a sub-layer, without what follows it."""
-    return block.watched(state, slot, compute)[1]
+    return block.sub_layers(state, compute)[1][slot]
 
 
 @jax.jit

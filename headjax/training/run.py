@@ -31,7 +31,6 @@ from headjax.models import memory
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import check_batch
 from headjax.models.model import Model
-from headjax.models.summary import check_kernels
 from headjax.models.tasks.classification import class_names, with_class_names
 from headjax.training.config import TrainConfig
 from headjax.training.distillation import Distillation, answers_of, check_outputs, distillation_objective
@@ -146,7 +145,6 @@ def prepare(
     files, tokenizer = ({}, None) if start is None else (start.files, start.tokenizer)
     there = memory_of(mesh)
     memory.check_state("config.model", model, there)
-    check_kernels(model, config.compute, training=True)
     check_workdir(workdir, config)  # before data is loaded; again once no other run can write to it
     if data is None:
         data = prompted(config.data.for_classes(class_names(model)).for_files(files), model).load(tokenizer)

@@ -54,6 +54,9 @@ class Unchanged(Normalisation):
 class NoNorm(Norm):
     """No normalisation: x + f(x), so that what a head writes stays where it is written."""
 
+    def unit(self, x: jax.Array) -> jax.Array:
+        return x
+
     def module(self, width: int, axis: str | None = "embed") -> Unchanged:
         return Unchanged(self)
 

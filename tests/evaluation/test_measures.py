@@ -17,10 +17,10 @@ from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import Task, evaluate, evaluate_task, measure_of, measure_task
 from headjax.evaluation.translation import corpus_bleu, translate
 from headjax.hub import from_huggingface, to_huggingface
-from headjax.models.beam import beam_search
 from headjax.models.config import Output
 from headjax.models.encoder import EncoderConfig
 from headjax.models.encoder_decoder import EncoderDecoderConfig
+from headjax.models.generation import beam_search
 from headjax.models.tasks import Pretraining, Span
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.closeness import close_to

@@ -471,7 +471,7 @@ def test_with_and_without_a_cache_behind_left_padding(case):
     assert_close(np.asarray(model(inputs).logits)[seen], whole[seen], sums=tiny.SUMS)
 
     decode = jax.jit(lambda *state: config.decode(model, *state, Pass()))
-    state = config.prompt(model, {"input_ids": ids[:, :6], "attention_mask": mask[:, :6]}, Pass(), 8).state
+    state = config.prompt(model, {"input_ids": ids[:, :6], "attention_mask": mask[:, :6]}, Pass(), 8).cache
     past = None
     for start, stop in ((0, 6), *((place, place + 1) for place in range(6, 14))):
         logits, state = decode(jnp.asarray(ids[:, start:stop]), jnp.asarray(seen[:, start:stop]), state)

@@ -6,11 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core import tensors
 from headjax.core.errors import ConfigError, DataError
-from headjax.models.beam import beam_search
 from headjax.models.decode_loop import continue_until
-from headjax.models.generation import begin, cache_bytes, check_room, for_decoding, generate, programs
+from headjax.models.generation import beam_search, begin, cache_bytes, check_room, for_decoding, generate
 from headjax.models.sampling import Greedy, Sample
 from headjax.nn.rotary import RotaryHalves
 from headjax.tokenizers.learned import byte_tokenizer
@@ -123,26 +121,12 @@ def test_no_token_copies_the_cache_or_the_weights(batch, kv_heads):
     attention = tiny.grouped(4, kv_heads, 4)
     model = tiny.model(tiny.decoder_config(*[tiny.layer(attention)] * 2))
     run = begin(model, {"input_ids": np.ones((batch, 3), np.int32)}, max_new_tokens=9)
-    arguments = (run._settings, run._model, run._key, run._loop, 9)
-    compiled = continue_until.lower(*arguments).compile().as_text()
-    cache = run._loop.state.cache.layers["layers_0_1"][0].attention["key"]
+    compiled = continue_until.lower(run.settings, run.model, run.key, run.loop, 9).compile().as_text()
+    cache = run.loop.cache.layers[0].attention["key"]
     carried = ",".join(str(size) for size in cache.shape if size > 1)
     assert re.search(rf"f32\[{carried}\]\S* dynamic-update-slice\(", compiled)
     for shape in (carried, ",".join(map(str, cache.shape))):
         assert not re.findall(rf"f32\[{shape}\]\S* (copy|transpose)\(", compiled)
-
-
-def test_a_scanned_stack_and_a_larger_cache_generate_the_same(decoder, free, monkeypatch):
-    np.testing.assert_array_equal(generate(decoder, PROMPTS, max_new_tokens=NEW, cache=12).tokens, free.tokens)
-    monkeypatch.setattr("headjax.models.generation.UNROLLED", 0)
-    np.testing.assert_array_equal(generate(decoder, PROMPTS, max_new_tokens=NEW).tokens, free.tokens)
-
-
-def test_sampling_repeats_with_its_seed(decoder):
-    sampler = Sample(temperature=2.0, top_k=20)
-    first, again, other = (generate(decoder, PROMPTS, max_new_tokens=NEW, sampler=sampler, seed=s) for s in (0, 0, 1))
-    np.testing.assert_array_equal(first.tokens, again.tokens)
-    assert not np.array_equal(first.tokens, other.tokens)
 
 
 LOGITS = jnp.log(jnp.asarray([[0.1, 0.5, 0.15, 0.25], [0.4, 0.2, 0.3, 0.1]]))
@@ -201,26 +185,16 @@ def test_caches_that_cannot_fit_into_memory_are_refused(decoder, monkeypatch):
     assert cache_bytes(decoder, PROMPTS, 4) == 2 * 2 * 2 * 9 * 4 * 4 * 4
 
     def room(field, texts, new_tokens):
-        return check_room(field, model, row, texts, new_tokens)
+        check_room(field, model, row, texts, new_tokens)
 
     monkeypatch.setenv("HEADJAX_MEMORY", "1M")
-    assert room("--cache", 2, 7) == 2 * cache_bytes(model, row, 7)
+    room("--cache", 2, 7)
     with pytest.raises(ConfigError, match=r"^--cache: "):
         room("--cache", 2, 10**12)
     with pytest.raises(ConfigError, match=r"^--beams: "):
         room("--beams", 10_000, 7)
     with pytest.raises(DataError, match=r"^--cache: "):
         room("--cache", 1, 1000)
-
-
-def test_compiled_programs_tell_the_memory_of_weights_and_cache(decoder):
-    short, long = (programs(decoder, PROMPTS, max_new_tokens=tokens) for tokens in (2, NEW))
-    weights = 4 * tensors.count(decoder.config.tensors())
-    cache = cache_bytes(decoder, PROMPTS, NEW)
-    assert long.prompt.memory_analysis().argument_size_in_bytes >= weights
-    assert long.continuation.memory_analysis().argument_size_in_bytes >= weights + cache
-    held = [made.continuation.memory_analysis().argument_size_in_bytes for made in (short, long)]
-    assert held[1] > held[0]
 
 
 VOCABULARY, LONGEST, END = 4, 3, 1

@@ -146,12 +146,6 @@ IN_MODELS = {
         {"labels": np.array([-100, -100])},
     ),
     "regression": (Regression(), (2, 1), {"labels": np.array([0.5, 2.0])}, {"labels": np.array([np.nan, np.nan])}),
-    "token_classification": (
-        TokenClassification(classes=3),
-        (2, 10, 3),
-        {"labels": PADDED["input_ids"] % 3},
-        {"labels": SILENT},
-    ),
     "span": (
         Span(),
         (2, 10, 2),

@@ -1,24 +1,16 @@
 """Sizes that cannot fit into memory are refused with a lower bound that everything that fits passes."""
 
-import jax
 import numpy as np
 import pytest
 
 from headjax.core import limits
 from headjax.core.errors import ConfigError, HeadjaxError
-from headjax.core.limits import host_memory
 from headjax.hub import from_huggingface, to_huggingface
-from headjax.mesh.memory import memory_of
-from headjax.mesh.mesh import MeshConfig
 from headjax.models.memory import check_batch, check_state
 from headjax.models.model import load
 from tests import tiny
 
 EXAMPLE = {"input_ids": np.zeros(10, np.int32), "labels": np.zeros(10, np.int32)}
-
-
-def test_memory_of_simulated_devices_is_that_of_their_host():
-    assert memory_of() == memory_of(MeshConfig(data=2).build(jax.devices()[:2])) == host_memory()
 
 
 def test_the_state_of_a_model():
@@ -63,10 +55,3 @@ def test_a_variable_without_a_size_is_an_error(monkeypatch, text):
     monkeypatch.setenv(limits.MEMORY, text)
     with pytest.raises(HeadjaxError, match=r"^HEADJAX_MEMORY: "):
         limits.host_memory()
-
-
-def test_arrays_that_cannot_fit_are_named():
-    limits.check_memory("config.batch_size", 2**30, 2**30, "8 examples")
-    limits.check_memory("config.batch_size", 2**60, None, "8 examples")
-    with pytest.raises(ConfigError, match=r"^config.batch_size: "):
-        limits.check_memory("config.batch_size", 2**31, 2**30, "8 examples")

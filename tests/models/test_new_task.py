@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.models import EncoderDecoderConfig, VisionConfig
+from headjax.models import EncoderDecoderConfig
 from headjax.models.generation import generate
 from headjax.models.model import Model
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification, MaskedLanguageModel, NoTask
 from tests import tiny
 from tests.models.test_encoder import config
-from tests.tiny import VOCABULARY, decoder_config, model, multi_head, tokens
+from tests.tiny import VOCABULARY, decoder_config, model, tokens
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +34,6 @@ def test_only_the_output_is_new(encoder, tmp_path):
     masked = with_task(changed, MaskedLanguageModel())
     np.testing.assert_array_equal(masked.params["pooler"]["kernel"], changed.params["pooler"]["kernel"])
     assert masked(tokens()).logits.shape == (2, 10, VOCABULARY)
-
-
-def test_an_image_model_pools_its_class_token():
-    """The map to classes reads it as it is: the only thing that is new."""
-    attention = multi_head(num_heads=2)
-    images = model(VisionConfig(width=8, num_layers=1, attention=attention, hidden=8, image_size=4, patch_size=2))
-    changed = with_task(images, Classification(classes=3))
-    assert set(changed.params) == {"patches", "encoder", "output"}
 
 
 def test_a_language_model_becomes_a_classifier():

@@ -12,16 +12,14 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax import HeadId, HeadjaxError
+from headjax import HeadId
 from headjax.core.errors import ParameterError
 from headjax.core.modules import arrays
-from headjax.core.tensors import flatten
 from headjax.heads import ablation
-from headjax.heads.scoring import GRADIENT_SCORES
 from tests import tiny
 from tests.closeness import assert_close, assert_numbers_close, close_to
 from tests.sites import houses
-from tests.sites.houses import HOUSES, SUMS
+from tests.sites.houses import SUMS
 
 BATCH = tiny.tokens(3, 8)
 GROUP = "layers_0_1"
@@ -76,39 +74,6 @@ def test_an_assigned_attention_of_another_class_is_the_attention_that_runs(tmp_p
     assert {site.kv_heads for site in headjax.attention_sites(model)} == {2}
     with pytest.raises(ParameterError, match="attention: is a GroupedAttention, where the config describes"):
         model.save(tmp_path / "model")
-
-
-def test_a_low_rank_matrix_around_w_o_is_scored_with_it():
-    """In every layer a scanned `nnx.LoRA`, whose product is added to W_O."""
-    model, generator = decoder(), np.random.default_rng(0)
-
-    @nnx.split_rngs(splits=2)
-    @nnx.vmap(in_axes=(0, 0), out_axes=0)
-    def around(rngs: nnx.Rngs, output: nnx.Module) -> nnx.LoRA:
-        return nnx.LoRA(4 * 4, 2, tiny.WIDTH, base_module=output, rngs=rngs)
-
-    lora = around(nnx.Rngs(1), attention_of(model).output)
-    lora.lora_b[...] = jnp.asarray(0.5 * generator.standard_normal(lora.lora_b.shape), jnp.float32)
-    attention_of(model).output = lora
-    params = decoder().params
-    output = params["decoder"][GROUP]["attention"]["output"]
-    output["kernel"] = output["kernel"] + (lora.lora_a[...] @ lora.lora_b[...]).reshape(output["kernel"].shape)
-    same_everywhere(model, decoder().replace(params=params))
-
-
-def test_a_filter_says_which_parts_have_gradients():
-    model = decoder()
-
-    def loss(model: headjax.Model, batch: Any) -> jax.Array:
-        return model.loss(batch).total.mean()
-
-    whole = flatten(arrays(nnx.grad(loss, graph=False)(model, BATCH)))
-    attention = nnx.All(nnx.Param, nnx.PathContains("attention"))
-    part = nnx.grad(loss, argnums=nnx.DiffState(0, attention))(model, BATCH)
-    found = flatten(nnx.to_pure_dict(part))
-    assert found.keys() == {path for path in whole if "/attention/" in path}
-    for path, slope in found.items():
-        assert_close(slope, whole[path], sums=2 * tiny.SUMS, scale=float(np.abs(whole[path]).max()))
 
 
 def squared(model: headjax.Model, batch: Any) -> jax.Array:
@@ -222,23 +187,3 @@ def spied(taken: list[str], name: str) -> Any:
         return original(*given)
 
     return noted
-
-
-def test_a_users_module_brings_its_loss():
-    model, batches = Walked(houses.EinsumAttention), houses.batches()
-    found = headjax.score_heads(model, batches)
-    expected = headjax.score_heads(HOUSES["einsum"](), batches, loss=houses.loss)
-    for name, values in expected.values.items():
-        assert_numbers_close(found.score(name), values, sums=4 * SUMS, name=name)
-    with pytest.raises(HeadjaxError, match=r"^loss: needed, as the model has no method"):
-        headjax.score_heads(HOUSES["einsum"](), batches)
-
-
-def test_statistics_of_a_model_whose_layers_do_not_all_show_them_are_refused_by_name():
-    model, batches = HOUSES["own"](), houses.batches()
-    found = headjax.score_heads(model, batches, loss=houses.loss, statistics=("entropy",))
-    assert set(found.values) - set(GRADIENT_SCORES) == {"entropy"}
-    model.layers[1].attn = houses.EinsumAttention(nnx.Rngs(0))
-    with pytest.raises(HeadjaxError, match=r"^statistics: entropy .* layers\.1\.attn does not show"):
-        headjax.score_heads(model, batches, loss=houses.loss, statistics=("entropy",))
-    assert "entropy" not in headjax.score_heads(model, batches, loss=houses.loss).values

@@ -24,9 +24,9 @@ def translator():
 
 
 def test_prompts_are_padded_on_the_left_and_an_empty_one_begins_a_document(decoder):
-    batch = prompt_batch(decoder, ["abc", "d", ""], rows=4)
-    np.testing.assert_array_equal(batch["input_ids"], [[97, 98, 99], [0, 0, 100], [0, 0, END], [0, 0, END]])
-    np.testing.assert_array_equal(batch["attention_mask"], [[1, 1, 1], [0, 0, 1], [0, 0, 1], [0, 0, 1]])
+    batch = prompt_batch(decoder, ["abc", "d", ""])
+    np.testing.assert_array_equal(batch["input_ids"], [[97, 98, 99], [0, 0, 100], [0, 0, END]])
+    np.testing.assert_array_equal(batch["attention_mask"], [[1, 1, 1], [0, 0, 1], [0, 0, 1]])
 
 
 def test_special_tokens_are_text_unless_they_are_asked_for(decoder):

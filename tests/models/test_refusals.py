@@ -5,8 +5,7 @@ import pytest
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.models import Compute
-from headjax.models.beam import beam_search
-from headjax.models.generation import generate, programs
+from headjax.models.generation import beam_search, generate
 from headjax.models.sampling import Sample
 from headjax.models.tasks import Classification, Span
 from headjax.nn.embeddings import RelativeBuckets
@@ -88,12 +87,11 @@ SEARCH = {"beams": 1, "max_new_tokens": 2, "end_token": 1}
     ("call", "batch", "choices", "message"),
     [
         (generate, PROMPTS, {"max_new_tokens": 0}, "max_new_tokens: "),
-        (programs, PROMPTS, {"max_new_tokens": 0}, "max_new_tokens: "),
+        (beam_search, PROMPTS, SEARCH | {"max_new_tokens": 0}, "max_new_tokens: "),
         (beam_search, PROMPTS, SEARCH | {"beams": 0}, "beams: "),
         (beam_search, PROMPTS, SEARCH | {"length_penalty": -1.0}, "length_penalty: "),
         (generate, PROMPTS, {"max_new_tokens": 3}, "position_ids: "),
         (generate, {"input_ids": PROMPTS["input_ids"]}, {"max_new_tokens": 10}, "input_ids: "),
-        (generate, {"input_ids": PROMPTS["input_ids"]}, {"max_new_tokens": 5, "cache": 7}, "cache: "),
         (generate, "ab", {"max_new_tokens": 2}, "model: "),
     ],
 )

@@ -3,18 +3,14 @@
 import jax
 import pytest
 
-from benchmarks.speed import DecodingCost, Rates, decoding_cost, peak_rates
-from headjax.conversion import convert
 from headjax.core import tensors
-from headjax.core.errors import ConfigError
-from headjax.core.tensors import abstract, count
+from headjax.core.tensors import abstract
 from headjax.heads.pruning import prune
 from headjax.models import Compute, DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, Pass, VisionConfig
-from headjax.models.summary import check_kernels, summarize
+from headjax.models.summary import summarize
 from headjax.models.tasks import Classification, MaskedLanguageModel, Pretraining
 from headjax.nn import Kind, NoHeadsAttention
 from tests import tiny
-from tests.hub.directories import LLAMA, model_of
 from tests.models.test_encoder import config
 
 MIXED = tiny.decoder_config(tiny.layer(), tiny.layer(tiny.collaborative()), tiny.layer(Kind(NoHeadsAttention)))
@@ -42,31 +38,6 @@ def test_encoders_have_no_cache_and_shared_layers_say_so():
     assert summary.cache_bytes_per_token == 0
     assert [layer.tied_layers for layer in summary.layers] == [(0, 1, 2)] * 3
     assert summary.heads == 12
-
-
-@pytest.mark.parametrize(
-    "layer, attention, dtype, message",
-    [
-        (tiny.multi_head(1, 768), "cudnn", "bfloat16", r"\(multi_head\): .*at most 128"),
-        (tiny.multi_head(), "collaborative_pallas", "float32", r"\(multi_head\): needs one query"),
-    ],
-    ids=["cudnn", "collaborative_pallas"],
-)
-def test_the_layer_that_does_not_fit_is_named(layer, attention, dtype, message):
-    # The first layer can use every kernel that runs here, the second cannot.
-    first = tiny.collaborative() if attention == "collaborative_pallas" else tiny.multi_head()
-    config = tiny.decoder_config(tiny.layer(first), tiny.layer(layer))
-    named = rf"^compute.attention: {attention} cannot compute decoder.layers\[1\].attention {message}"
-    with pytest.raises(ConfigError, match=named):
-        check_kernels(config, Compute(attention=attention, dtype=dtype), training=False)
-    check_kernels(config, Compute(), training=True)
-
-
-def test_dropout_counts_in_training_only():
-    config = tiny.decoder_config(tiny.layer(), attention_dropout=0.1)
-    check_kernels(config, Compute(attention="xla"), training=False)
-    with pytest.raises(ConfigError, match=r"xla cannot compute decoder.layers\[0\].attention .*dropout"):
-        check_kernels(config, Compute(attention="xla"), training=True)
 
 
 LENGTH, BATCH = 128, 2
@@ -99,23 +70,3 @@ def test_operations_are_those_that_xla_counts(name):
         abstract(config.tensors()), batch
     )
     assert config.flops(LENGTH) == pytest.approx(lowered.cost_analysis()["flops"] / BATCH, rel=0.02)
-
-
-def test_a_step_takes_the_longer_of_its_operations_and_its_bytes() -> None:
-    rates = Rates(flops=100.0, bytes=10.0)
-    assert DecodingCost(1000, 50).seconds(rates) == 10.0
-    assert DecodingCost(100, 50).seconds(rates) == 5.0
-    model = model_of(LLAMA)
-    one, two = (decoding_cost(model.config, 8, batch) for batch in (1, 2))
-    assert two.flops == 2 * one.flops
-    assert 2 * one.bytes - two.bytes == 4 * count(model.config.tensors())
-    # A latent whose keys turn does more in a long cache, although it reads less.
-    long = [decoding_cost(each.config, 1 << 20) for each in (model, convert(model, "latent:rank=3").model)]
-    assert long[1].flops > long[0].flops
-
-
-def test_rates_are_measured() -> None:
-    rates = peak_rates()
-    assert 1e8 < rates.flops < 1e16
-    assert 1e8 < rates.bytes < 1e14
-    assert peak_rates() is rates

@@ -7,12 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from headjax.core.errors import KernelError
 from headjax.nn import Dropout, Mask, attend
-from headjax.nn.kernels.choose import target
 from tests.closeness import assert_close
 
 BATCH, QUERIES, KEYS, HEADS, DIM, VALUES = 2, 5, 7, 4, 6, 3
@@ -75,33 +72,6 @@ def test_agrees_with_numpy_for_shared_and_own_keys_and_values(key_heads, value_h
     assert_close(attended.probabilities, probabilities, sums=SUMS)
 
 
-@settings(max_examples=20)
-@given(data=st.data(), causal=st.booleans(), padded=st.booleans(), packed=st.booleans())
-def test_agrees_with_numpy_under_every_mask(data, causal, padded, packed):
-    query, key, value = inputs()
-    key, value = key[:, :QUERIES], value[:, :QUERIES]
-    booleans = st.lists(st.booleans(), min_size=QUERIES, max_size=QUERIES)
-    numbers = st.lists(st.integers(0, 1), min_size=QUERIES, max_size=QUERIES)
-    present = np.array([data.draw(booleans) for _ in range(BATCH)]) if padded else None
-    segments = np.array([data.draw(numbers) for _ in range(BATCH)]) if packed else None
-    allowed = np.ones((BATCH, QUERIES, QUERIES), bool)
-    if causal:
-        allowed &= np.tril(np.ones((QUERIES, QUERIES), bool))[None]
-    if present is not None:
-        allowed &= present[:, None]
-    if segments is not None:
-        allowed &= segments[:, :, None] == segments[:, None]
-    mask = Mask(causal=causal, keys=present, query_segments=segments, key_segments=segments)
-    attended = attended_by(query, key, value, mask)
-    # A query that may see nothing attends to all evenly.
-    blind = ~allowed.any(axis=-1)
-    context, probabilities = reference(query, key, value, SCALE, (allowed | blind[:, :, None])[:, None])
-    probabilities = np.where(blind[:, None, :, None], 1 / QUERIES, probabilities)
-    context = np.where(blind[:, :, None, None], value.mean(axis=1)[:, None], context)
-    assert_close(attended.probabilities, probabilities, sums=SUMS)
-    assert_close(attended.context, context, sums=SUMS)
-
-
 def test_large_logits_neither_overflow_nor_lose_the_winner():
     query, key, value = inputs()
     attended = attended_by(1e4 * query, 1e4 * key, value)
@@ -144,18 +114,6 @@ def test_requests_that_cannot_be_met_say_why():
         attend(query, key[:, :, :3], value, scale=SCALE)
 
 
-@pytest.mark.parametrize("key_heads, value_heads", [(4, 4), (2, 2), (1, 4)])
-@pytest.mark.parametrize("platform", ["cpu", "tpu"])
-def test_the_layout_that_a_platform_gets_changes_nothing(platform, key_heads, value_heads):
-    """CPUs multiply matrices by head, TPUs and GPUs arrays as they come."""
-    query, key, value = inputs(key_heads, value_heads)
-    with target(platform):
-        found = jax.jit(functools.partial(attend, scale=SCALE, implementation="einsum"))(query, key, value)
-    context, probabilities = reference(query, key, np.repeat(value, HEADS // value_heads, axis=2), SCALE)
-    assert_close(found.context, context, sums=SUMS)
-    assert_close(found.probabilities, probabilities, sums=SUMS)
-
-
 SEGMENTS = {"query_segments": np.array([[1, 1, 2], [1, 1, 1]]), "key_segments": np.array([[1, 2, 2, 2], [1, 1, 2, 1]])}
 PRESENT = np.array([[1, 1, 1, 1], [1, 0, 1, 0]])
 MASKS = {
@@ -194,10 +152,3 @@ def test_a_window_measures_distances_between_positions_where_they_are_given():
     mask = Mask(causal=True, window=2, query_positions=positions, key_positions=positions)
     rows = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 1, 1]]
     assert np.asarray(jax.jit(lambda mask: mask.array(4, 4))(mask))[0, 0].astype(int).tolist() == rows
-
-
-def test_a_mask_is_a_tree_whose_causality_is_static_and_nothing_masked_is_no_array():
-    mask = Mask(causal=True, keys=PRESENT)
-    assert len(jax.tree.leaves(mask)) == 1
-    assert jax.tree.structure(mask) != jax.tree.structure(Mask(keys=PRESENT))
-    assert Mask().array(3, 4) is None

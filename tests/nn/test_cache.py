@@ -11,7 +11,6 @@ from headjax.models.generation import for_decoding
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder_decoder import BATCH, CONFIGS
-from tests.nn.formulations import FORMULATIONS
 
 TOKENS = tiny.tokens()["input_ids"]
 
@@ -22,7 +21,7 @@ def piecewise(model, batch, pieces, call=Pass()):
 
     def begin(batch):
         prompt, piece = config.prompt(model, batch, call, 0), slice(0, pieces[0])
-        return prompt, config.decode(model, prompt.tokens[:, piece], prompt.present[:, piece], prompt.state, call)
+        return prompt, config.decode(model, prompt.tokens[:, piece], prompt.present[:, piece], prompt.cache, call)
 
     prompt, (out, state) = jax.jit(begin)(batch)
     logits, start = [out], pieces[0]
@@ -33,19 +32,6 @@ def piecewise(model, batch, pieces, call=Pass()):
         logits.append(out)
         start += length
     return np.concatenate(logits, axis=1)
-
-
-def test_padding_on_either_side_of_a_prompt():
-    """Every example's logits are those it has alone."""
-    layers = tiny.layer(FORMULATIONS["rotary_halves"]), tiny.layer(tiny.collaborative())
-    model = tiny.model(tiny.decoder_config(*layers))
-    alone = model({"input_ids": TOKENS[:1, :6]}).logits[0]
-    places = ((4, 0), (0, 4), (2, 2))
-    rows = [np.concatenate([TOKENS[1, :before], TOKENS[0, :6], TOKENS[1, :after]]) for before, after in places]
-    mask = [[0] * before + [1] * 6 + [0] * after for before, after in places]
-    logits = piecewise(model, {"input_ids": np.array(rows), "attention_mask": np.array(mask)}, (5, 5))
-    for row, (before, _) in zip(logits, places, strict=True):
-        assert_close(row[before : before + 6], alone, sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize("name", list(CONFIGS))
@@ -61,12 +47,12 @@ def test_encoder_decoders(name):
 def test_a_cache_in_bfloat16_is_half_the_size_and_as_long_as_the_positions():
     model = tiny.model(tiny.decoder_config(tiny.layer()))
     call = Pass(compute=Compute(dtype="bfloat16"))
-    cache = model.config.prompt(call.compute.cast(model), {"input_ids": TOKENS}, call, 2).state.cache
-    memory = cache.layers["layers_0_0"].attention
-    # [layers, batch, heads, tokens, size], as attention reads them on CPUs
+    cache = model.config.prompt(call.compute.cast(model), {"input_ids": TOKENS}, call, 2).cache
+    memory = cache.layers[0].attention
+    # [batch, heads, tokens, size], as attention reads them
     assert {name: (array.shape, str(array.dtype)) for name, array in memory.items()} == {
-        "key": ((1, 2, 4, 12, 4), "bfloat16"),
-        "value": ((1, 2, 4, 12, 4), "bfloat16"),
+        "key": ((2, 4, 12, 4), "bfloat16"),
+        "value": ((2, 4, 12, 4), "bfloat16"),
     }
     decoded = piecewise(model, {"input_ids": TOKENS}, (5, 5), call)
     np.testing.assert_allclose(decoded, model({"input_ids": TOKENS}).logits, atol=0.3)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,7 +18,6 @@ from headjax.nn import (
     MultiHeadAttention,
     RotaryHalves,
 )
-from headjax.nn.collaborative import MIXINGS
 from tests import tiny
 from tests.closeness import assert_close
 from tests.nn.formulations import (
@@ -230,12 +228,3 @@ def test_concatenated_blocks_start_as_multi_head_attention():
     assert_close(attended_by(collaborative, params, X, call).context, expected, sums=SUMS)
     # Eight dimensions divide among four heads, but not among the three that are left.
     assert collaborative.module(WIDTH, WIDTH).left([0, 1, 3]).structure().num_heads == 3
-
-
-def test_the_papers_mixings_have_names():
-    declared = tiny.weights(tiny.collaborative(16, shared_dim=256), WIDTH, WIDTH)["mixing"]
-    drawn = {name: init(jax.random.key(0), declared, jnp.float32) for name, init in MIXINGS.items()}
-    assert drawn["concatenate"].sum(axis=1).tolist() == [16.0] * 16
-    assert drawn["concatenate"].max() == 1.0
-    assert bool((drawn["ones"] == 1.0).all())
-    assert float(drawn["normal"].std()) == pytest.approx(0.2, rel=0.05)

@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from headjax.core.modules import bind, declared, fresh
 from headjax.core.tensors import Normal, initialize
-from headjax.models import Compute, Pass
+from headjax.models import Pass
 from headjax.nn.layer import Layer, TransformerLayer
 from tests import tiny
 from tests.closeness import assert_close
@@ -62,12 +61,3 @@ def test_rates_grow_from_nothing_at_the_first_layer(params):
     middle = output(SKIPPING, params, 1, jax.random.key(2)).reshape(EXAMPLES, -1)
     assert abs((np.abs(middle).max(axis=1) == 0).mean() - (RATE / 2) ** 2) < 0.04
     assert_close(output(SKIPPING, params, 2), whole, sums=tiny.SUMS, message="outside training")
-
-
-def test_a_scan_skips_what_single_layers_skip():
-    model = tiny.model(tiny.decoder_config(*[tiny.layer()] * 3, stochastic_depth=0.5))
-    once, scanned = (
-        model(tiny.tokens(4), rngs=nnx.Rngs(0), compute=Compute(scan=scan)).hidden for scan in (False, True)
-    )
-    assert_close(once, scanned, sums=tiny.SUMS)
-    assert np.abs(once - model(tiny.tokens(4)).hidden).max() > 0.01

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headjax.core.kind import Kind
-from headjax.nn import Call, Mask, MultiHeadAttention
+from headjax.nn import MultiHeadAttention
 from headjax.nn.rotary import LinearScaling, Llama3Scaling, RotaryHalves, RotaryInterleaved, YarnScaling
 from tests.closeness import assert_close
-from tests.nn.formulations import FORMULATIONS, SUMS, attended_by, random_inputs, random_params
 
 PAIRINGS = [RotaryHalves, RotaryInterleaved]
 TURN = {pairing: jax.jit(pairing(base=100.0)) for pairing in PAIRINGS}
@@ -49,21 +48,6 @@ def test_logits_depend_only_on_differences_of_positions(pairing, shift, seed):
     turned, still = (np.diagonal(each, axis1=2, axis2=3) for each in (logits(shift), unturned))
     assert_close(turned, still, sums=6, scale=scale)
     assert np.abs(logits(0) - unturned).max() > 0.1
-
-
-@pytest.mark.parametrize("name", ["rotary_halves", "latent_rotary"])
-def test_shifted_positions_leave_the_layer_unchanged_and_stretched_ones_do_not(name):
-    attention = FORMULATIONS[name]
-    params, x = random_params(attention), random_inputs()
-
-    def context(positions):
-        call = Call(mask=Mask(causal=True), positions=positions)
-        return np.asarray(attended_by(attention, params, x, call, positions=positions).context)
-
-    counted = np.arange(6)[None, :]
-    assert_close(context(counted), context(None), sums=SUMS)
-    assert_close(context(counted + 40), context(counted), sums=SUMS)
-    assert np.abs(context(3 * counted) - context(counted)).max() > 1e-2
 
 
 def test_scalings():

@@ -8,7 +8,7 @@ from headjax.models.tasks.classification import (
     TokenClassification,
 )
 from headjax.models.tasks.similarity import Dense, SentenceSimilarity
-from headjax.models.tasks.task_output import Features, Logits, NoTask, TaskOutput, Vocabulary
+from headjax.models.tasks.task_output import Features, NoTask, TaskOutput, Vocabulary
 from headjax.models.tasks.text import MaskedLanguageModel, Pretraining, Span
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "Dense",
     "DistilledClassification",
     "Features",
-    "Logits",
     "MaskedLanguageModel",
     "MultiLabel",
     "NoTask",

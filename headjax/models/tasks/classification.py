@@ -17,8 +17,8 @@ from headjax.core.fields import Rate, Size
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.models.config import Batch, Loss, ModelConfig, Output
-from headjax.models.inputs import abstract_integers, batch_array
-from headjax.models.tasks.task_output import Features, LinearLogits, Logits, TaskOutput, Vocabulary
+from headjax.models.inputs import batch_array
+from headjax.models.tasks.task_output import Features, LinearLogits, TaskOutput, Vocabulary
 from headjax.nn.outputs import Linear, cross_entropy
 
 
@@ -37,6 +37,9 @@ class Classifier(TaskOutput):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(len(self.names) in (0, self.classes), "names", f"{len(self.names)} names for {self.classes} classes")
+
+    def module(self, width: int, vocabulary: Vocabulary) -> Any:
+        return LinearLogits(width, self.classes, self)
 
     def answers(self) -> str:
         return f"{super().answers()} of {self.classes} classes"
@@ -62,20 +65,8 @@ class Classification(Classifier):
     dropout: Rate = 0.1
     label_smoothing: Rate = 0.0
 
-    def module(self, width: int, vocabulary: Vocabulary) -> LinearLogits:
-        return LinearLogits(width, self.classes, self)
-
     def loss(self, output: Output, batch: Batch) -> Loss:
         return Loss(*class_losses(output.require_logits(), batch, self.label_smoothing))
-
-    def for_evaluation(self) -> Classification:
-        return dataclasses.replace(self, label_smoothing=0.0)
-
-    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
-        return 2 * width * self.classes
-
-    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        return abstract_integers((batch_size,), "labels")
 
 
 @kind("regression")
@@ -107,9 +98,6 @@ class Regression(TaskOutput):
         squares = jnp.square(output.require_logits() - jnp.where(counted, labels, 0.0))
         return Loss(jnp.where(counted, squares, 0.0).sum(axis=1), counted.astype(jnp.float32).sum(axis=1))
 
-    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
-        return 2 * width * self.outputs
-
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return {"labels": jax.ShapeDtypeStruct((batch_size, self.outputs), jnp.float32)}
 
@@ -127,18 +115,9 @@ class TokenClassification(Classifier):
 
     dropout: Rate = 0.1
 
-    def module(self, width: int, vocabulary: Vocabulary) -> LinearLogits:
-        return LinearLogits(width, self.classes, self)
-
     def loss(self, output: Output, batch: Batch) -> Loss:
         losses, counted = cross_entropy(output.require_logits(), integer_labels(batch, 2))
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
-
-    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
-        return 2 * length * width * self.classes
-
-    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        return abstract_integers((batch_size, length), "labels")
 
 
 @kind("multi_label")
@@ -156,9 +135,6 @@ class MultiLabel(Classifier):
 
     dropout: Rate = 0.1
 
-    def module(self, width: int, vocabulary: Vocabulary) -> LinearLogits:
-        return LinearLogits(width, self.classes, self)
-
     def loss(self, output: Output, batch: Batch) -> Loss:
         labels, logits = batch_array(batch, "labels").astype(jnp.float32), output.require_logits()
         if labels.shape != logits.shape:
@@ -169,9 +145,6 @@ class MultiLabel(Classifier):
 
     def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
         return {}
-
-    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
-        return 2 * width * self.classes
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return {"labels": jax.ShapeDtypeStruct((batch_size, self.classes), jnp.float32)}
@@ -210,6 +183,8 @@ class DistilledClassification(Classifier):
         label_smoothing: share of the label's target spread evenly over the classes.
     """
 
+    labels = ("labels", "teacher_labels")
+
     label_smoothing: Rate = 0.0
 
     def module(self, width: int, vocabulary: Vocabulary) -> DistilledLogits:
@@ -221,18 +196,9 @@ class DistilledClassification(Classifier):
         distilled, _ = class_losses(output.require_logits("distillation_logits"), taught, 0.0)
         return Loss((learned + counted * distilled) / 2.0, counted)
 
-    def for_evaluation(self) -> DistilledClassification:
-        return dataclasses.replace(self, label_smoothing=0.0)
-
     def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
         labels = super().ranges(vocabulary)
         return labels | {"teacher_labels": labels["labels"]}
-
-    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
-        return 4 * width * self.classes
-
-    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        return abstract_integers((batch_size,), "labels", "teacher_labels")
 
 
 class DistilledLogits(nnx.Module):
@@ -243,10 +209,11 @@ class DistilledLogits(nnx.Module):
         setattr(self, "class", Linear(width, config.classes))  # a keyword, so that no attribute can be written so
         self.distillation = Linear(width, config.classes)
 
-    def __call__(self, features: Features, key: jax.Array | None) -> Logits:
+    def __call__(self, features: Features, key: jax.Array | None) -> Output:
         first = getattr(self, "class").logits(features.hidden[:, 0])  # [batch, classes]
         second = self.distillation.logits(features.hidden[:, 1])  # [batch, classes]
-        return Logits((first + second) / 2.0, {"cls_logits": first, "distillation_logits": second})
+        both = {"cls_logits": first, "distillation_logits": second}
+        return features.output((first + second) / 2.0, extra_logits=both)
 
 
 def class_names(config: ModelConfig) -> tuple[str, ...]:
@@ -262,10 +229,7 @@ def names_or_numbers(config: ModelConfig) -> tuple[str, ...]:
 
 
 def with_class_names(config: Any, names: Sequence[str]) -> Any:
-    """Return the config of a classifier without class names with these names; any other config as it is.
-
-    Names that only repeat the numbers, or that are not as many as the classes, are not taken.
-    """
+    """Return the config of a classifier without class names with these, if they fit and say more than the numbers."""
     task: TaskOutput | None = getattr(config, "task", None)
     if not isinstance(task, Classifier) or task.names or len(names) != task.classes or tell_nothing(names):
         return config

@@ -14,12 +14,11 @@ from flax import nnx
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Checked, Size, unknown_name
 from headjax.core.serialize import kind
-from headjax.core.tensors import weight
 from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers, batch_array, counted_at
-from headjax.models.tasks.task_output import Features, Logits, TaskOutput, Vocabulary
+from headjax.models.tasks.task_output import Features, TaskOutput, Vocabulary
 from headjax.nn.feed_forward import ACTIVATIONS, ActivationName
-from headjax.nn.projections import bias_weight, into_heads
+from headjax.nn.outputs import Linear
 
 EPSILON = 1e-12
 """Smallest length by which a vector is divided."""
@@ -132,32 +131,19 @@ class SentenceVectors(nnx.Module):
     def __init__(self, config: SentenceSimilarity, width: int) -> None:
         self.config = config
         for number, (dense, size) in enumerate(zip(config.dense, config.sizes(width), strict=False)):
-            setattr(self, f"dense_{number}", DenseMap(dense, size))
+            setattr(self, f"dense_{number}", Linear(size, dense.size, dense, bias=dense.bias))
 
-    def __call__(self, features: Features, key: jax.Array | None) -> Logits:
+    def __call__(self, features: Features, key: jax.Array | None) -> Output:
         hidden = features.hidden.astype(jnp.float32)
         members = sentences(features.batch, hidden)  # [batch, sentences, length]
         pooled = [pool(mode, hidden, members, features.batch.get("pooling_mask")) for mode in self.config.pooling]
         vectors = jnp.concatenate(pooled, axis=-1)
-        for number in range(len(self.config.dense)):
-            vectors = getattr(self, f"dense_{number}")(vectors)
+        for number, dense in enumerate(self.config.dense):
+            vectors = getattr(self, f"dense_{number}").logits(vectors)
+            vectors = vectors if dense.activation is None else ACTIVATIONS[dense.activation](vectors)
         vectors = unit(vectors) if self.config.normalize else vectors  # [batch, sentences, size]
         alike = similarity(self.config.similarity, vectors[:, 0], vectors[:, 1]) if vectors.shape[1] == 2 else None
-        return Logits(alike, embeddings=vectors)
-
-
-class DenseMap(nnx.Module):
-    """The module of `Dense`."""
-
-    def __init__(self, config: Dense, width: int) -> None:
-        self.config = config
-        self.kernel = weight((width, config.size), ("embed", None))
-        self.bias = bias_weight(config.bias, (config.size,), (None,))
-
-    def __call__(self, vectors: jax.Array) -> jax.Array:
-        """`[..., width]` to float32 `[..., size]`."""
-        inner, phi = into_heads(vectors, self.kernel, self.bias).astype(jnp.float32), self.config.activation
-        return inner if phi is None else ACTIVATIONS[phi](inner)
+        return features.output(alike, embeddings=vectors)
 
 
 def sentences(batch: Batch, hidden: jax.Array) -> jax.Array:

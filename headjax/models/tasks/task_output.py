@@ -13,39 +13,27 @@ from headjax.core.errors import ConfigError, DataError
 from headjax.core.modules import Spec
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind, kind_of
+from headjax.core.tensors import flatten
 from headjax.models.config import Batch, Loss, Output
-from headjax.nn.feed_forward import fold
+from headjax.models.inputs import abstract_integers
 from headjax.nn.operands import Dropout
 from headjax.nn.outputs import Linear
-from headjax.nn.passes import Pass
 from headjax.nn.projections import Weight
 
 
 class Vocabulary(NamedTuple):
-    """The tokens that a model's inputs are made of, by which some outputs are sized.
+    """The tokens that a model's inputs are made of, by which some outputs are sized."""
 
-    Attributes:
-        tokens: their number; 0 in models that read none.
-        size: size of their embeddings.
-    """
-
-    tokens: int
-    size: int
+    tokens: int  # their number; 0 in models that read none
+    size: int  # of their embeddings
 
 
 class Features(NamedTuple):
-    """Inputs of a task output.
+    """Inputs of a task output."""
 
-    Attributes:
-        hidden: `[batch, length, width]`, output of the stack.
-        pooled: `[batch, width]`, or None where the model does not pool.
-        embedding: `[vocabulary, size]`, the token embeddings; None in models that read no tokens.
-        batch: what the model reads.
-    """
-
-    hidden: jax.Array
-    pooled: jax.Array | None
-    embedding: Weight | None
+    hidden: jax.Array  # [batch, length, width], output of the stack
+    pooled: jax.Array | None  # [batch, width], where the model pools
+    embedding: Weight | None  # [vocabulary, size], the token embeddings, in models that read tokens
     batch: Batch
 
     def require_pooled(self) -> jax.Array:
@@ -60,13 +48,9 @@ class Features(NamedTuple):
             raise ConfigError("output: it reads token embeddings, and the model has none")
         return self.embedding
 
-
-class Logits(NamedTuple):
-    """A task's results in float32: logits, others by Hugging Face's names, and sentence vectors."""
-
-    logits: jax.Array | None
-    extra: dict[str, jax.Array] | None = None
-    embeddings: jax.Array | None = None
+    def output(self, logits: jax.Array | None, **more: Any) -> Output:
+        """Return the model's output with these results of the task."""
+        return Output(hidden=self.hidden, logits=logits, pooled=self.pooled, **more)
 
 
 class TaskOutput(Spec, abc.ABC):
@@ -78,21 +62,26 @@ class TaskOutput(Spec, abc.ABC):
     needs_tokens: ClassVar[bool] = False
     """Whether its labels or logits are about single tokens of a text."""
 
+    labels: ClassVar[tuple[str, ...]] = ("labels",)
+    """Names of the integers that a loss reads, one an example or one a token."""
+
     @abc.abstractmethod
     def module(self, width: int, vocabulary: Vocabulary) -> Any:
-        """Return the module: (`Features`, the key that draws dropout, None outside training) to `Logits`."""
+        """Return the module: (`Features`, the key that draws dropout, None outside training) to `Output`."""
 
     @abc.abstractmethod
     def loss(self, output: Output, batch: Batch) -> Loss:
         """Return the losses of the batch's labels."""
 
-    @abc.abstractmethod
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         """Count the floating-point operations for one example of this length."""
+        matrices = [one.size for one in flatten(self.tensors(width, vocabulary)).values() if len(one.shape) == 2]
+        return 2 * sum(matrices) * (length if self.needs_tokens else 1)
 
-    @abc.abstractmethod
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return shapes and types of the arrays of a training batch that the loss reads."""
+        shape = (batch_size, length) if self.needs_tokens else (batch_size,)
+        return abstract_integers(shape, *self.labels)
 
     def answers(self) -> str:
         """Return the task as it goes on in a line about a model."""
@@ -104,7 +93,8 @@ class TaskOutput(Spec, abc.ABC):
 
     def for_evaluation(self) -> TaskOutput:
         """Return the output with the loss that evaluation reports, without training's label smoothing."""
-        return self
+        own: Any = self
+        return dataclasses.replace(own, label_smoothing=0.0) if hasattr(self, "label_smoothing") else self
 
 
 @kind("no_task")
@@ -112,25 +102,21 @@ class TaskOutput(Spec, abc.ABC):
 class NoTask(TaskOutput):
     """Hidden states are the output; there is nothing to train on."""
 
+    labels = ()
+
     def module(self, width: int, vocabulary: Vocabulary) -> NoLogits:
         return NoLogits(self)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         raise DataError("labels: the model has no task output, so there is no loss")
 
-    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
-        return 0
-
-    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        return {}
-
 
 class LinearLogits(Linear):
     """dropout(x) W + b, x the pooled vector or the hidden states: the module of several outputs."""
 
-    def __call__(self, features: Features, key: jax.Array | None) -> Logits:
+    def __call__(self, features: Features, key: jax.Array | None) -> Output:
         x = features.require_pooled() if self.config.needs_pooler else features.hidden  # [batch, ..., width]
-        return Logits(self.logits(Dropout(self.config.dropout, key)(x)))
+        return features.output(self.logits(Dropout(self.config.dropout, key)(x)))
 
 
 class NoLogits(nnx.Module):
@@ -139,17 +125,5 @@ class NoLogits(nnx.Module):
     def __init__(self, config: TaskOutput) -> None:
         self.config = config
 
-    def __call__(self, features: Features, key: jax.Array | None) -> Logits:
-        return Logits(None)
-
-
-def task_answer(task: Any, features: Features, call: Pass) -> Output:
-    """Return the output of an encoder with a task."""
-    logits = task(features, fold(call.key, 3))
-    return Output(
-        hidden=features.hidden,
-        logits=logits.logits,
-        pooled=features.pooled,
-        extra_logits=logits.extra,
-        embeddings=logits.embeddings,
-    )
+    def __call__(self, features: Features, key: jax.Array | None) -> Output:
+        return features.output(None)

@@ -16,10 +16,9 @@ from headjax.core.serialize import kind
 from headjax.core.tensors import weight
 from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers, batch_array
-from headjax.models.tasks.task_output import Features, Logits, TaskOutput, Vocabulary
+from headjax.models.tasks.task_output import Features, LinearLogits, TaskOutput, Vocabulary
 from headjax.nn.feed_forward import ACTIVATIONS, ActivationName
 from headjax.nn.norms import LayerNorm, Norm
-from headjax.nn.operands import Dropout
 from headjax.nn.outputs import Linear, cross_entropy
 from headjax.nn.projections import bias_weight, into_heads
 
@@ -56,10 +55,7 @@ class MaskedLanguageModel(TaskOutput):
         return {"labels": Range(vocabulary.tokens, "tokens", ignored=IGNORED)}
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
-        return 2 * length * vocabulary.size * (width + vocabulary.tokens)
-
-    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        return abstract_integers((batch_size, length), "labels")
+        return super().flops(width, vocabulary, length) + 2 * length * vocabulary.size * vocabulary.tokens
 
 
 class MaskedTokenLogits(nnx.Module):
@@ -72,10 +68,10 @@ class MaskedTokenLogits(nnx.Module):
         self.norm = config.norm.module(vocabulary.size)
         self.bias = bias_weight(config.bias, (vocabulary.tokens,), ("vocabulary",))
 
-    def __call__(self, features: Features, key: jax.Array | None) -> Logits:
+    def __call__(self, features: Features, key: jax.Array | None) -> Output:
         phi, table = ACTIVATIONS[self.config.activation], features.require_embedding()
         inner = phi(into_heads(features.hidden, self.transform, self.transform_bias))  # [batch, length, size]
-        return Logits(into_heads(self.norm(inner), table.T, self.bias).astype(jnp.float32))
+        return features.output(into_heads(self.norm(inner), table.T, self.bias).astype(jnp.float32))
 
 
 @kind("pretraining")
@@ -129,9 +125,9 @@ class PretrainingLogits(nnx.Module):
         self.masked = config.masked.module(width, vocabulary)
         self.next_sentence = Linear(width, 2)
 
-    def __call__(self, features: Features, key: jax.Array | None) -> Logits:
+    def __call__(self, features: Features, key: jax.Array | None) -> Output:
         follows = self.next_sentence.logits(features.require_pooled())  # [batch, 2]
-        return self.masked(features, key)._replace(extra={"seq_relationship_logits": follows})
+        return self.masked(features, key)._replace(extra_logits={"seq_relationship_logits": follows})
 
 
 @kind("span")
@@ -161,16 +157,14 @@ class Span(TaskOutput):
         losses, counted = cross_entropy(jnp.swapaxes(logits, 1, 2), jnp.where(inside, positions, IGNORED))
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
 
-    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
-        return 2 * length * width * 2
-
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return abstract_integers((batch_size,), "start_positions", "end_positions")
 
 
-class SpanLogits(Linear):
+class SpanLogits(LinearLogits):
     """The module of `Span`."""
 
-    def __call__(self, features: Features, key: jax.Array | None) -> Logits:
-        logits = self.logits(Dropout(self.config.dropout, key)(features.hidden))  # [batch, length, 2]
-        return Logits(logits, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
+    def __call__(self, features: Features, key: jax.Array | None) -> Output:
+        output = super().__call__(features, key)
+        logits = output.require_logits()  # [batch, length, 2]
+        return output._replace(extra_logits={"start_logits": logits[..., 0], "end_logits": logits[..., 1]})

@@ -62,10 +62,7 @@ _target: contextvars.ContextVar[Machine | None] = contextvars.ContextVar("target
 
 @contextlib.contextmanager
 def target(platform: str, devices: int = 1, generation: int | None = None) -> Iterator[None]:
-    """Choose kernels for this `Machine` instead of the present machine while the context lasts.
-
-    This serves compilation ahead of time. Functions that were traced before keep the kernels they were traced with.
-    """
+    """Choose kernels for this `Machine` while the context lasts; programs traced before keep theirs."""
     token = _target.set(Machine(platform, devices, generation))
     try:
         yield
@@ -97,7 +94,7 @@ def choose(implementation: str, operands: Operands, machine: Machine, probabilit
         raise KernelError(f"attention implementation: {unknown_name('name', implementation, [*KERNELS, AUTO])}")
     refused = refusal(implementation, operands, machine)
     if refused is not None:
-        raise KernelError(f"attention implementation: {implementation} {refused}", reason=refused)
+        raise KernelError(f"attention implementation: {implementation} {refused}")
     return implementation
 
 

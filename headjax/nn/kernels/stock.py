@@ -29,10 +29,7 @@ def round_up(size: int, multiple: int) -> int:
 
 
 def equal_kv_heads(key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Repeat the fewer heads, of keys or of values, so that both have equally many.
-
-    Each repeated head serves consecutive heads of the other array.
-    """
+    """Repeat the fewer heads, of keys or of values; each repeated one serves consecutive heads of the other array."""
     kv_heads = (key.shape[2], value.shape[2])
     if kv_heads[0] < kv_heads[1]:
         key = jnp.repeat(key, kv_heads[1] // kv_heads[0], axis=2)
@@ -42,10 +39,7 @@ def equal_kv_heads(key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Arr
 
 
 def segment_ids(mask: Mask, batch: int, queries: int, keys: int) -> tuple[jax.Array, jax.Array]:
-    """Return integers `[batch, query]` and `[batch, key]`, equal exactly where padding and packing allow attention.
-
-    Padding keys get -1, which no query has.
-    """
+    """Return `[batch, query]` and `[batch, key]` numbers, equal exactly where padding and packing allow attention."""
     if mask.query_segments is None or mask.key_segments is None:
         of_queries, of_keys = jnp.zeros((batch, queries), jnp.int32), jnp.zeros((batch, keys), jnp.int32)
     else:
@@ -56,12 +50,7 @@ def segment_ids(mask: Mask, batch: int, queries: int, keys: int) -> tuple[jax.Ar
 
 
 def spread(compute: Callable[..., Attended], mesh: Any) -> Callable[..., Attended]:
-    """Return the kernel as a function of whole arrays, of which every device of the mesh computes its part.
-
-    This is for kernels that XLA cannot partition; batch and heads are independent. Examples are spread over the mesh's
-    batch axes, heads over the axis that shards heads, each where the numbers divide. Otherwise every device computes
-    all of them.
-    """
+    """Return a kernel that XLA cannot partition as a function of whole arrays, spread by examples and heads."""
     head_axis, axes = RULES["heads"], axes_of(mesh, BATCH_AXES)
 
     def spec(array: jax.Array, heads: int | None, batch: bool) -> PartitionSpec:
@@ -98,10 +87,7 @@ _DIM_MULTIPLE = {"xla": 1, "cudnn": 8}
 
 
 def _dot_product_attention(operands: Operands, implementation: Literal["xla", "cudnn"]) -> Attended:
-    """Compute attention by `jax.nn.dot_product_attention`.
-
-    Zeros appended to queries, keys and values give them one size and change no dot product; they are cut off after.
-    """
+    """Compute attention by `jax.nn.dot_product_attention`, with zeros appended to one size and cut off after."""
     query, mask, bias = operands.query, operands.mask, operands.bias
     key, value = equal_kv_heads(operands.key, operands.value)
     size = round_up(max(query.shape[-1], value.shape[-1]), _DIM_MULTIPLE[implementation])
@@ -137,10 +123,7 @@ cudnn_attention = functools.partial(_dot_product_attention, implementation="cudn
 def splash_attention(operands: Operands, interpret: bool = False) -> Attended:
     """Compute attention by Pallas splash attention: flash attention for TPUs that skips masked blocks.
 
-    Padding is another segment, to which no query belongs.
-
     A query that may see no key gets an average of some values; the reference gives the average of all.
-    With `interpret` the kernel runs step by step instead of being compiled for a TPU.
     """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks

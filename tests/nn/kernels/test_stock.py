@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import KernelError
-from headjax.mesh.mesh import MeshConfig, current_mesh
+from headjax.mesh.mesh import MeshConfig
 from headjax.nn import Mask, attend
-from headjax.nn.kernels.choose import tpu_generation
 from headjax.nn.kernels.stock import cudnn_attention, splash_attention
 from headjax.nn.operands import Operands
 from tests.closeness import assert_close
@@ -183,25 +182,3 @@ def test_results_and_gradients_are_those_of_one_device(heads):
         assert_close(several, one, sums=2 * SUMS)
     spread = actual[1].sharding.shard_shape(actual[1].shape)
     assert spread == (SPREAD_BATCH // 2, SPREAD_LENGTH, 2 if heads == 4 else heads, VALUES)
-
-
-def test_there_is_no_mesh_to_spread_over_where_devices_are_on_their_own():
-    assert current_mesh() is None
-    with jax.set_mesh(MeshConfig(data=1, model=2).build(jax.devices()[:2])):
-        assert current_mesh() is not None
-
-        @jax.shard_map(in_specs=jax.P("model"), out_specs=jax.P("model"))
-        def alone(x):
-            assert current_mesh() is None
-            return x
-
-        alone(jnp.arange(2.0))
-    with jax.set_mesh(MeshConfig(data=1).build(jax.devices()[:1])):
-        assert current_mesh() is None
-
-
-@pytest.mark.parametrize(
-    "kind, generation", [("TPU v3", 3), ("TPU v5 lite", 5), ("TPU v6e", 6), ("TPU7x", 7), ("cpu", None), ("H100", None)]
-)
-def test_generations_are_read_off_device_names(kind, generation):
-    assert tpu_generation(kind) == generation
