@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import re
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -28,8 +26,6 @@ from tests.closeness import assert_close
 from tests.heads.test_every_model import albert, t5
 from tests.models.test_encoder import PADDED, config
 from tests.selected import first
-
-DOCS = Path(__file__).parents[1] / "docs"
 
 
 def decoder() -> tuple[headjax.Model, dict[str, Any]]:
@@ -106,17 +102,6 @@ def test_a_model_is_split_merged_copied_and_pickled_and_its_state_is_its_params(
     assert all(state[path] is array for path, array in flatten(model.params).items()), "no array is copied"
 
 
-def test_what_makes_models_makes_modules(tmp_path):
-    model, _ = decoder()
-    model.save(tmp_path / "model")
-    pruned = headjax.prune(model, [headjax.HeadId("decoder", 0, 1)])
-    made = [headjax.load(tmp_path / "model"), pruned, headjax.convert(model, "collaborative:shared_dim=8").model]
-    assert all(isinstance(each, nnx.Module) and isinstance(each, headjax.Model) for each in made)
-    assert pruned.decoder.layers_0_0.attention.query.shape == (1, tiny.WIDTH, 3, 4)
-    assert pruned.decoder.layers_1_1.attention.query.shape == (1, tiny.WIDTH, 4, 4)
-    assert type(made[-1].decoder.layers_0_1.attention) is headjax.CollaborativeAttention
-
-
 def test_an_optimizer_of_flax_trains_a_model_as_optax_trains_its_arrays():
     model, batch = decoder()
     rule = optax.adamw(1e-2, eps=1e-3)
@@ -181,12 +166,3 @@ def test_the_tree_of_modules_is_shown(capsys):
     page = treescope.render_to_text(model)
     for name in ("layers_0_1", "MultiHeadAttention", "FeedForward", "query"):
         assert name in page
-
-
-def test_the_picture_of_the_architecture_has_the_names_of_the_modules():
-    module = tiny.model(tiny.decoder_config(*(tiny.layer(),) * 6))
-    named = re.findall(r">(\w+): (\w+)<", (DOCS / "architecture.svg").read_text())
-    places = [module, module.decoder, module.decoder.layers_0_5]
-    found = {name: type(part).__name__ for place in places for name, part in vars(place).items()}
-    assert len(named) == 9
-    assert {name: found.get(name) for name, _ in named} == dict(named)

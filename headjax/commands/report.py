@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headjax.commands.ablate import effects_to_json
 from headjax.commands.examples import ExamplesOptions, open_model_and_examples
 from headjax.commands.made import milliseconds
 from headjax.commands.options import option
@@ -85,14 +86,7 @@ def run(options: Options, progress: Progress) -> Found:
         best_heads=study.best,
         ordered_by=study.ordered_by,
         scores=study.scores,
-        effects={
-            mode: {
-                "effect": own.effects(),
-                "p_value": {head: comparison.p_value for head, comparison in own.comparisons.items()},
-                "test": own.test,
-            }
-            for mode, own in study.effects.items()
-        },
+        effects={mode: effects_to_json(own) for mode, own in study.effects.items()},
         ablated_examples=study.few.count(),
         curves=study.curves,
         roles=study.roles,

@@ -1,9 +1,9 @@
 """Adapter for lm-evaluation-harness: `lm_eval --model headjax --model_args path=MODEL`.
 
 Requires the extra `eval`. Versions of lm-eval with plugins find the adapter by its entry point; for those without,
-`python -m headjax.lm_eval` takes the place of `lm_eval`. The numbers are those of lm-eval's backend `hf` on the same
-weights: the tokenizer adds its own special tokens, a long context is cut on the left, and the rolling log-likelihood of
-a text begins with the `bos_token` (`eos_token` without one) and predicts every token once.
+`python -m headjax.evaluation.harness` takes the place of `lm_eval`. The numbers are those of lm-eval's backend `hf` on
+the same weights: the tokenizer adds its own special tokens, a long context is cut on the left, and the rolling
+log-likelihood of a text begins with the `bos_token` (`eos_token` without one) and predicts every token once.
 """
 
 from __future__ import annotations
@@ -232,3 +232,9 @@ def _scores(
     chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(logits, axis=-1)
     right = jnp.argmax(logits, axis=-1) == targets
     return jnp.where(wanted, chosen, 0.0).sum(axis=1), (right | ~wanted).all(axis=1)
+
+
+if __name__ == "__main__":  # `lm_eval`, with this model registered
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()

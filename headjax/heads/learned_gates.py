@@ -19,9 +19,9 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
+from headjax.core.ahead import Losses
 from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Checked, NotNegative, Positive, Size
-from headjax.core.losses import Losses
 from headjax.core.progress import Update
 from headjax.core.short import brief
 from headjax.core.tensors import Params

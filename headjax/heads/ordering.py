@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
@@ -99,18 +98,6 @@ def say_fewer(went: int, count: int, left: Steps, none: str) -> None:
     """Warn where fewer heads go than a share of all asks for."""
     if went < count:
         warnings.warn(f"share: {fewer(went, count, left, none)}", stacklevel=6)
-
-
-def steps_within_minimum(config: ModelConfig, steps: Steps, minimum: int) -> Steps:
-    """Return the removals without those that would leave a layer fewer than `minimum` heads."""
-    left = Counter((head.stack, head.layer) for head in all_heads(config))
-    kept = []
-    for step in steps:
-        gone = Counter((head.stack, head.layer) for head in step)
-        if all(left[place] - count >= minimum for place, count in gone.items()):
-            left.subtract(gone)
-            kept.append(step)
-    return tuple(kept)
 
 
 def explicit_heads(config: ModelConfig, request: str) -> Order | None:

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from headjax.core.errors import CheckpointError, DataError
-from headjax.storage.files import check_links, read_document
+from headjax.storage.files import read_document
 from headjax.storage.paths import is_bucket
 
 SINGLE = "model.safetensors"
@@ -48,7 +48,6 @@ class SafetensorsFiles:
 
     def __init__(self, directory: Path) -> None:
         """Read the headers."""
-        check_links(directory, (SINGLE, INDEX))
         self.directory = directory
         self.entries: dict[str, StoredTensor] = {}
         self._copies: dict[Path, Path] = {}
@@ -167,7 +166,6 @@ def _inside(directory: Path, name: str, index: Path) -> Path:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or path.suffix != ".safetensors":
         raise CheckpointError(f"{index}: {name!r} is not a safetensors file inside the directory")
-    check_links(directory, (name,))
     return directory / path
 
 

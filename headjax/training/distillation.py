@@ -14,9 +14,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from headjax.core import history
+from headjax.core.ahead import Losses
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Steps
-from headjax.core.losses import Losses
 from headjax.core.programs import make_room
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
@@ -115,7 +115,7 @@ def distill(
         checkpoints: where the state is kept every `CHECKPOINT_EVERY` steps; those of the same run that are there are
             gone on from, and the batches up to there are passed over. None keeps nothing.
         progress: called with the number of steps that are known to be done and the latest loss that the host knows, see
-            `headjax.core.losses`.
+            `headjax.core.ahead`.
 
     Raises:
         CheckpointError: the checkpoints are of another run.

@@ -5,7 +5,7 @@ import pytest
 from headjax.core.errors import HeadjaxError
 from headjax.heads.groups import by_groups, key_value_groups, part, removals, uniform_steps
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.ordering import ends, flat, random_order, steps_within_minimum
+from headjax.heads.ordering import ends, flat, random_order
 from headjax.heads.pruning import prune
 from headjax.nn import GroupedAttention, Kind
 from headjax.nn.compressed import CompressedAttention
@@ -73,7 +73,6 @@ def test_layers_that_share_their_parameters_lose_a_head_together():
     assert steps == in_encoder(["1/3", "0/3"], ["0/1", "1/1"], ["1/0", "0/0"], ["0/2", "1/2"])
     assert whole == in_encoder(["1/3", "0/3", "0/2", "1/2"], ["0/1", "1/0", "1/1", "0/0"])
     assert removals(CONFIG, ORDER) == tuple((head,) for head in ORDER)
-    assert len(steps_within_minimum(config, steps, 1)) == 3
 
 
 def test_one_head_of_every_group_of_every_layer():
@@ -99,7 +98,6 @@ def test_heads_with_their_own_keys_go_one_by_one_and_one_stays():
     assert steps == uniform_steps(config, order, whole_groups=True)
     assert ends(steps) == (0, 2, 4, 6)
     assert flat(steps)[:2] == heads("0/3", "1/3")
-    assert ends(steps_within_minimum(config, steps, 3)) == (0, 2)
 
 
 def test_a_uniform_encoder_computes_as_one_scan():

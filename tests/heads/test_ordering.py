@@ -56,12 +56,6 @@ def test_random_orders_are_seeded_permutations():
     assert ordering.random_order(HEADS, 3) == ordering.random_order(HEADS, 3)
 
 
-def test_every_layer_keeps_its_minimum():
-    order = removals(CONFIG, ordering.by_score(VALUES))
-    assert names(ordering.flat(ordering.steps_within_minimum(CONFIG, order, 1))) == ["0/1", "1/0", "0/2"]
-    assert ordering.steps_within_minimum(CONFIG, order, 3) == ()
-
-
 def test_selection_by_count_percentage_and_name():
     counts = {"2": 2, "40%": 2, "59.9%": 2, "100%": 5, "0": 0}
     assert {request: requested_count(CONFIG, request) for request in counts} == counts
