@@ -54,6 +54,7 @@ RESULTS = (".json", ".html")
 
 def check_outputs(options: CommandOptions) -> None:
     """Check everything that a command will write."""
+    read = {getattr(options, field.name) for field in dataclasses.fields(options) if declared(field).reads}
     written: dict[Path, str] = {}
     for field in dataclasses.fields(options):
         kind, value = declared(field).writes, getattr(options, field.name)
@@ -64,8 +65,8 @@ def check_outputs(options: CommandOptions) -> None:
         if place in written:
             raise HeadjaxError(f"{name_of(field)}: {value} is {written[place]} of the command, too")
         written[place] = name_of(field)
-        danger = None if options.overwrite or is_stream(place) else _danger(place, kind)
-        if danger is not None:
+        danger = "the command reads it" if value in read else _danger(place, kind)
+        if danger is not None and not (options.overwrite or is_stream(place)):
             raise HeadjaxError(f"{value}: {danger}; --overwrite replaces it")
         if kind == "new":
             check_own(place)
