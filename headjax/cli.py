@@ -194,7 +194,8 @@ def _run(words: list[str]) -> int:
         from headjax.training.config_file import import_modules
 
         import_modules(options.modules)
-    with _clean_stdout(options.json == "-") as stdout:
+    stdout = sys.stdout  # kept for the JSON alone, if it goes there
+    with contextlib.redirect_stdout(sys.stderr) if options.json == "-" else contextlib.nullcontext():
         shown = Terminal(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115  (closed by whoever calls)
         start = time.perf_counter()
         result: Result = command.run(options, shown_on(Terminal(sys.stderr)))
@@ -203,7 +204,12 @@ def _run(words: list[str]) -> int:
         if message := result.message():
             shown.tell(message)
         if options.json is not None:
-            write_json({**result.to_json(), "command_seconds": time.perf_counter() - start}, options.json, stdout)
+            data = {**result.to_json(), "command_seconds": time.perf_counter() - start}
+            text = json_text(data, indent=2) + "\n"
+            if options.json == "-":
+                print(text, end="", file=stdout, flush=True)
+            else:
+                write_file(options.json, text.encode())
     return result.exit_code
 
 
@@ -243,27 +249,3 @@ def _short_warnings() -> Iterator[None]:
         yield
     finally:
         warnings.showwarning = before
-
-
-@contextlib.contextmanager
-def _clean_stdout(clean: bool) -> Iterator[Any]:
-    """Keep stdout for the JSON alone: everything else that is printed meanwhile goes to stderr."""
-    stdout = sys.stdout
-    with contextlib.redirect_stdout(sys.stderr) if clean else contextlib.nullcontext():
-        yield stdout
-
-
-def write_json(data: Mapping[str, Any], path: str, stdout: Any = None) -> None:
-    """Write JSON to a file, which appears only once it is complete, or to stdout for `-`.
-
-    Numbers that are not finite become null: JSON has no others.
-    """
-    text = json_text(data, indent=2) + "\n"
-    if path == "-":
-        print(text, end="", file=stdout, flush=True)
-        return
-    write_file(path, text.encode())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -29,11 +29,6 @@ __all__ = [
 
 def score_map(model: Any, values: Values, *, title: str, unit: str) -> Plot:
     """Draw one value a head as a colour, layers from top to bottom, one panel a head stack."""
-    return head_map(_by_stack(values), title=title, unit=unit)
-
-
-def _by_stack(values: Values) -> dict[str, np.ndarray]:
-    """Return values as `[layers, heads]` by head stack, as far as their heads are numbered."""
     sizes: dict[str, tuple[int, int]] = {}
     for head in values:
         layers, heads = sizes.get(head.stack, (0, 0))
@@ -41,4 +36,4 @@ def _by_stack(values: Values) -> dict[str, np.ndarray]:
     arrays = {stack: np.full(size, np.nan) for stack, size in sizes.items()}
     for head, value in values.items():
         arrays[head.stack][head.layer, head.head] = value
-    return arrays
+    return head_map(arrays, title=title, unit=unit)

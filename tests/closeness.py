@@ -5,14 +5,9 @@ so results differ in their last bits. The bound follows from the number of terms
 
     |actual - expected| <= HEADROOM * eps * sqrt(sums) * max|expected|
 
-* `eps`, the machine epsilon: a rounding moves a value by at most eps / 2, by eps / sqrt(12) in the root mean square.
-* `sqrt(sums)`: roundings are as often up as down, so their sum walks at random. A product and an addition per term, on
-  both sides of the comparison, make 4 roundings a term: a deviation of 0.58 eps sqrt(sums).
-* The largest value: a sum's roundings are as large as its partial sums, also where the sum itself comes out small.
-* `HEADROOM`: the largest of 100,000 entries lies 4.5 deviations out, which makes 2.6; functions such as `exp`, `tanh`
-  and `rsqrt` err by more than half a unit in the last place, which rounds it up to 4.
-
-A wrong formula changes results by far more: 4 eps sqrt(300) of float32 is 8e-6 of the largest value.
+A rounding moves a value by eps / sqrt(12) in the root mean square, and roundings walk at random; four of them a term
+make 0.58 eps sqrt(sums). The largest of 100,000 entries lies 4.5 deviations out, which makes 2.6; functions such as
+`exp` err by more than half a unit in the last place, which rounds it up to 4. A wrong formula changes results by more.
 """
 
 import math

@@ -50,15 +50,6 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("headjax")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Keeps a worker and what it starts on HEADJAX_TEST_CORES cores of its own: XLA takes a thread for each of them."""
-    worker, cores = os.environ.get("PYTEST_XDIST_WORKER"), os.environ.get("HEADJAX_TEST_CORES")
-    if worker and cores:
-        first, count, available = int(worker.removeprefix("gw")), int(cores), sorted(os.sched_getaffinity(0))
-        places = range(first * count, (first + 1) * count)
-        os.sched_setaffinity(0, {available[place % len(available)] for place in places})
-
-
 DATA = Path(os.environ.get("HEADJAX_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 

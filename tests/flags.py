@@ -13,7 +13,7 @@ WANTED = (
 
 
 def xla_flags() -> str:
-    """The flags that are given (tests/slow/portable.py), and those that the tests want in addition."""
+    """The flags that are given, and those that the tests want in addition."""
     given = os.environ.get("XLA_FLAGS", "").split()
     names = {flag.split("=")[0] for flag in given}
     return " ".join([*given, *(flag for flag in WANTED if flag.split("=")[0] not in names and known(flag))])

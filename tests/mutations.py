@@ -78,14 +78,8 @@ OBJECTS: list[Any] = [
     *(np.array([1, 2]), np.array("multi_head"), np.float32(1), np.int64(3), np.str_("relu"), np.dtype("f")),
     *(jnp.ones(2), ValueError("x"), nested(50, True), nested(5000, True), nested(5000, False), [], {}, (), [[]]),
     *({None: 1}, {1: 2, "a": 3}, {"kind": None}, {"kind": []}, {"a.b": 1}, {"kind": np.array(["gated"])}),
-    *(
-        {"repeat": 10**9, "item": {}},
-        [{"repeat": 2, "item": 1}],
-        Kind(MultiHeadAttention, num_heads=2, head_dim=4),
-        Kind(
-            NoHeadsAttention,
-        ),
-    ),
+    *({"repeat": 10**9, "item": {}}, [{"repeat": 2, "item": 1}], Kind(NoHeadsAttention)),
+    Kind(MultiHeadAttention, num_heads=2, head_dim=4),
     ConfigDict({"kind": "multi_head", "num_heads": config_dict.required_placeholder(int), "head_dim": 2}),
     ConfigDict({"kind": config_dict.placeholder(str)}),
 ]

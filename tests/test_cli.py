@@ -142,11 +142,10 @@ def test_a_defect_keeps_its_traceback(inspect):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("module", ["headjax.cli", "headjax"])
-def test_a_reader_that_has_seen_enough_or_a_closed_stdout_is_no_failure(module):
+def test_a_reader_that_has_seen_enough_or_a_closed_stdout_is_no_failure():
     read, write = os.pipe()
     os.close(read)
-    words = [sys.executable, "-m", module, "--help"]
+    words = [sys.executable, "-m", "headjax", "--help"]
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
     os.close(write)
@@ -157,7 +156,7 @@ def test_a_reader_that_has_seen_enough_or_a_closed_stdout_is_no_failure(module):
 
 @pytest.mark.whole
 def test_a_platform_that_jax_lacks_is_one_line(tmp_path):
-    words = [*["-m", "headjax.cli", "train", "--config", "configs/quickstart.py", "--workdir"], str(tmp_path)]
+    words = [*["-m", "headjax", "train", "--config", "configs/quickstart.py", "--workdir"], str(tmp_path)]
     env = {**os.environ, "JAX_PLATFORMS": "cuda"}
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, env=env)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -196,6 +195,8 @@ REFUSED = (
     "generate headjax/hub/demo --file nowhere.txt",
     "train --config nowhere.py --workdir {new}",
     "prune headjax/hub/demo docs --remove 40%",
+    "prune headjax/hub/demo {new} --remove 40% --by importanc --task LICENSE",
+    "convert headjax/hub/demo {new} --to colaborative",
 )
 """What is refused by its names and files alone."""
 

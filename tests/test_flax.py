@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import re
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -28,8 +26,6 @@ from tests.closeness import assert_close
 from tests.heads.test_every_model import albert, t5
 from tests.models.test_encoder import PADDED, config
 from tests.selected import first
-
-DOCS = Path(__file__).parents[1] / "docs"
 
 
 def decoder() -> tuple[headjax.Model, dict[str, Any]]:
@@ -170,12 +166,3 @@ def test_the_tree_of_modules_is_shown(capsys):
     page = treescope.render_to_text(model)
     for name in ("layers_0_1", "MultiHeadAttention", "FeedForward", "query"):
         assert name in page
-
-
-def test_the_picture_of_the_architecture_has_the_names_of_the_modules():
-    module = tiny.model(tiny.decoder_config(*(tiny.layer(),) * 6))
-    named = re.findall(r">(\w+): (\w+)<", (DOCS / "architecture.svg").read_text())
-    places = [module, module.decoder, module.decoder.layers_0_5]
-    found = {name: type(part).__name__ for place in places for name, part in vars(place).items()}
-    assert len(named) == 9
-    assert {name: found.get(name) for name, _ in named} == dict(named)

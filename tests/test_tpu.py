@@ -72,12 +72,16 @@ def test_create_translates_names_and_picks_the_image(call):
     assert "--spot" not in words
 
 
-def test_launch_keeps_the_arguments_as_they_are(call):
-    (words,) = commands(call("launch.sh", "--dry-run", *TRAIN)[0])
-    assert "--worker=all" in words
+@pytest.mark.parametrize(
+    ("script", "worker", "begins"),
+    [("launch.sh", "all", ["train", "--distributed", "auto"]), ("prepare.sh", "0", ["prepare"])],
+)
+def test_arguments_stay_as_they_are(script, worker, begins, call):
+    (words,) = commands(call(script, "--dry-run", *ARGUMENTS[script])[0])
+    assert f"--worker={worker}" in words
     (command,) = (word.removeprefix("--command=") for word in words if word.startswith("--command="))
-    train = re.search(r"nohup (.*?) >> headjax\.log", command)[1]
-    assert shlex.split(train) == ["venv/bin/headjax", "train", "--distributed", "auto", *TRAIN[1:]]
+    run = re.search(r"nohup (.*?) >> headjax\.log", command)
+    assert shlex.split(run[1] if run else command) == ["venv/bin/headjax", *begins, *ARGUMENTS[script][1:]]
 
 
 @pytest.fixture

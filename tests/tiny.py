@@ -137,12 +137,7 @@ def tokens(batch: int = 2, length: int = 10, seed: int = 0) -> dict[str, np.ndar
 
 
 def fetches(monkeypatch: Any, steps: Callable[[], int]) -> set[int]:
-    """The numbers of steps done at which the host took a floating-point scalar from the device; filled as it happens.
-
-    Args:
-        monkeypatch: pytest's.
-        steps: how many steps are done.
-    """
+    """The numbers of `steps()` at which the host took a floating-point scalar from the device; filled as it happens."""
     found: set[int] = set()
     array = type(jnp.zeros(()))
     value = array._value

@@ -64,7 +64,7 @@ def run(options: Options, progress: Progress) -> Found:
     untimed = dataclasses.replace(options, max_time=None)
     for mode in modes[1:]:  # on as many examples as the first had time for
         measured[mode], _ = _effects(model, task, mode, untimed, limit, progress)
-    by_mode = {mode: _to_json(effects) for mode, effects in measured.items()}
+    by_mode = {mode: effects_to_json(effects) for mode, effects in measured.items()}
     described = describe(task, limit)
     return Found(
         **by_mode[modes[0]],
@@ -93,7 +93,8 @@ def _effects(
     return effects, batches.count * options.batch_size if batches.ended else limit
 
 
-def _to_json(effects: HeadEffects) -> dict[str, Any]:
+def effects_to_json(effects: HeadEffects) -> dict[str, Any]:
+    """Return the effects in a mode as JSON data."""
     return {
         "metric": effects.metric,
         "baseline": effects.baseline,

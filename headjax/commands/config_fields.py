@@ -17,7 +17,7 @@ from headjax.core.described import (
     parse_docstring,
     value_in_words,
 )
-from headjax.core.serialize import class_of, class_of_kind, is_group, kinds_of, to_data
+from headjax.core.serialize import class_of_kind, kinds_of, to_data
 from headjax.report.tables import Table
 
 WIDTH = 100
@@ -35,15 +35,13 @@ class Row(NamedTuple):
     default: Any
     meaning: str
     same_as: str | None = None  # path of a group with the same fields, which are listed there
-    value: Any = None
 
     def lines(self) -> Iterator[str]:
         """Yield the field as lines of text: path, type and default; meaning; kinds."""
         of = f" ({', '.join(self.of)})" if self.of else ""
         default = "required" if self.required else f"default {_shown(self.default)}"
-        value = "" if self.value in (None, self.default) else f"; here {_shown(self.value)}"
         same = f"; fields as of {self.same_as}" if self.same_as else ""
-        yield from _wrapped(f"{self.path}{of}: {self.type}; {default}{value}{same}", "", "        ")
+        yield from _wrapped(f"{self.path}{of}: {self.type}; {default}{same}", "", "        ")
         yield from _wrapped(self.meaning, "    ", "    ")
         for name in (self.choices or ()) if self.type == "group" and not self.same_as else ():
             text = parse_docstring(class_of_kind(name).__doc__).text.partition("\n\n")[0]
@@ -63,10 +61,10 @@ def _shown(data: Any) -> str:
     return value_in_words(tuple(data) if isinstance(data, list) else data)
 
 
-def rows_of(cls: type, path: str = "config", value: Any = None, listed: dict[type, str] | None = None) -> list[Row]:
-    """Return the fields of a group and of the groups among them: of every kind, each listed once, or of a value."""
+def rows_of(cls: type, path: str = "config", listed: dict[type, str] | None = None) -> list[Row]:
+    """Return the fields of a group, of every kind, and of the groups among them, each listed once."""
     listed = {} if listed is None else listed
-    classes = [class_of(value)] if value is not None else [class_of_kind(name) for name in kinds_of(cls)] or [cls]
+    classes = [class_of_kind(name) for name in kinds_of(cls)] or [cls]
     merged: dict[str, tuple[ConfigField, list[str]]] = {}
     for each in classes:
         for field in config_fields(each):
@@ -74,29 +72,22 @@ def rows_of(cls: type, path: str = "config", value: Any = None, listed: dict[typ
             merged.setdefault(key, (field, []))[1].append(getattr(each, "_kind", ""))
     rows, groups = [], []
     for field, kinds in merged.values():
-        own, where = getattr(value, field.name, None), f"{path}.{field.name}"
-        group = next(iter(groups_in(field.hint)), None)
-        same = listed.setdefault(group, where) if group is not None and value is None else where
-        rows.append(_row(field, () if len(kinds) == len(classes) else tuple(kinds), where, own, same))
-        if group is not None and same == where and (value is None or is_group(own)):
-            groups.append((group, f"{where}[]" if get_origin(field.hint) is tuple else where, own))
+        where, group = f"{path}.{field.name}", next(iter(groups_in(field.hint)), None)
+        same = where if group is None else listed.setdefault(group, where)
+        row = Row(
+            where,
+            () if len(kinds) == len(classes) else tuple(kinds),
+            in_words(field.hint, lambda _: "group").removesuffix(" or none"),
+            _choices(field.hint) if group is None else tuple(kinds_of(group)) or None,
+            field.default is MISSING,
+            None if field.default is MISSING else to_data(field.default),
+            " ".join(field.meaning.split()),
+            same if same != where else None,
+        )
+        rows.append(row)
+        if group is not None and same == where:
+            groups.append((group, f"{where}[]" if get_origin(field.hint) is tuple else where))
     return rows + [row for below in dict.fromkeys(groups) for row in rows_of(*below, listed)]
-
-
-def _row(field: ConfigField, of: tuple[str, ...], path: str, value: Any, same: str) -> Row:
-    """Return a field; `same` is where the fields of its group are listed."""
-    group = next(iter(groups_in(field.hint)), None)
-    return Row(
-        path,
-        of,
-        in_words(field.hint, lambda _: "group").removesuffix(" or none"),
-        _choices(field.hint) if group is None else tuple(kinds_of(group)) or None,
-        field.default is MISSING,
-        None if field.default is MISSING else to_data(field.default),
-        " ".join(field.meaning.split()),
-        same if same != path else None,
-        to_data(value),
-    )
 
 
 def _choices(hint: Any) -> tuple[Any, ...] | None:

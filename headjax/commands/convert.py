@@ -14,14 +14,25 @@ from headjax.commands.examples import (
     WritingOptions,
     open_model_and_examples_if_any,
 )
-from headjax.commands.made import Changed, evaluate_each, made, planned_exports
+from headjax.commands.made import Changed, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.results import found, table_of
 from headjax.core.errors import HeadjaxError
-from headjax.core.fields import Count
+from headjax.core.fields import Count, unknown_name
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
+
+TARGETS = ("collaborative", "deep", "fixed", "gated", "grouped", "latent")
+"""Formulations by name, for which nothing has to be imported."""
+
+
+def _target(text: str) -> str:
+    """Return a target whose name is known."""
+    name = text.partition(":")[0]
+    if name not in TARGETS:
+        raise ValueError(unknown_name("formulation", name, TARGETS))
+    return text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,6 +43,7 @@ class Options(ExamplesOptions, WritingOptions):
     to: str = option(
         help="collaborative:shared_dim=384, grouped:kv_heads=4, latent:rank=256, fixed:head_dim=128 or deep",
         metavar="TARGET",
+        read=_target,
     )
     format: DirectoryKind | None = option(None, DIRECTORY)  # `--to` of the other commands
     task: str = option("", TASK, "TASK", reads="task")
@@ -97,13 +109,12 @@ def run(options: Options, progress: Progress) -> Found:
         )
         bar(1, {})
     converted = conversion.model
-    evaluations = evaluate_each((model, converted), task, options, progress)
     history = reversed(converted.history)
     tried: Mapping[str, Any] = next((entry for entry in history if entry["action"] == "convert"), {})
     return Found(
         error_per_layer=conversion.errors,
         divergence=tried.get("divergence", {}),
         exports=exports,
-        **made(model, converted, options, progress, task=task, evaluations=evaluations),
+        **made(model, converted, options, progress, task=task),
         **more,
     )

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from headjax.evaluation.paired import Compared
     from headjax.evaluation.task import Task
     from headjax.evaluation.translation import Bleu
-    from headjax.heads.significance import Comparison
     from headjax.models.model import Model
 
 BEAMS = 4
@@ -54,7 +53,7 @@ class Found(Result):
         "of wikitext2: `text`, `split`, `context`, `stride`, `begins_with`, `tokens`, `words`, `bytes`", default=ABSENT
     )
     bleu_signature: str = found("of translations", default=ABSENT)
-    other: Pair = found(
+    other: Mapping[str, Any] = found(
         "with OTHER: its `metrics`; `parameters` and `seconds_per_batch` of both, `speed_up`; `agreement` and its "
         "`measure`; the paired `test` and its `significance` (`difference`, `p_value`, `low`, `high`)",
         default=ABSENT,
@@ -67,37 +66,21 @@ class Found(Result):
         rows: list[Sequence[Any]] = list(self.printed.items())
         if self.other is not ABSENT:
             columns = [Column(self.task), Column("MODEL", numbers.number), Column("OTHER", numbers.number)]
-            rows = [(name, value, self.other.metrics[name]) for name, value in self.printed.items()]
-            rows += [
-                (name.replace("_", " "), *getattr(self.other, name)) for name in ("parameters", "seconds_per_batch")
-            ]
+            rows = [(name, value, self.other["metrics"][name]) for name, value in self.printed.items()]
+            rows += [(name.replace("_", " "), *self.other[name]) for name in ("parameters", "seconds_per_batch")]
         return [Table(columns, rows, notes=self.notes)]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Pair:
-    """A second model beside the first: pairs have a value for each."""
-
-    metrics: Mapping[str, float]
-    parameters: tuple[int, int]
-    seconds_per_batch: tuple[float, float]
-    speed_up: float
-    agreement: float | None
-    measure: str
-    test: str
-    significance: Comparison | None
-
-    def notes(self, examples: int) -> list[str]:
-        """Return agreement and significance in words."""
-        agreement = "none" if self.agreement is None else numbers.significant(self.agreement)
-        notes = [f"{examples:,} examples. Agreement: {agreement} ({self.measure})."]
-        if self.significance is not None:
-            test = self.significance
-            notes.append(
-                f"{self.test[0].upper()}{self.test[1:]}: OTHER minus MODEL {test.difference:+.4g}, 95 % interval "
-                f"{test.low:+.4g} to {test.high:+.4g}, p = {test.p_value:.3g}."
-            )
-        return notes
+def _words(other: Mapping[str, Any], examples: int) -> list[str]:
+    """Return agreement and significance in words."""
+    agreement = "none" if other["agreement"] is None else numbers.significant(other["agreement"])
+    notes = [f"{examples:,} examples. Agreement: {agreement} ({other['measure']})."]
+    if (test := other["significance"]) is not None:
+        notes.append(
+            f"{other['test'][0].upper()}{other['test'][1:]}: OTHER minus MODEL {test.difference:+.4g}, 95 % interval "
+            f"{test.low:+.4g} to {test.high:+.4g}, p = {test.p_value:.3g}."
+        )
+    return notes
 
 
 def run(options: Options, progress: Progress) -> Found:
@@ -119,7 +102,7 @@ def run(options: Options, progress: Progress) -> Found:
         compared = compare((model, other[0]), (task, other[1]), progress=progress, **chosen)
         measured = compared.first
         more["other"] = _pair((model, other[0]), (task, other[1]), compared, options, progress)
-        notes += more["other"].notes(measured.examples)
+        notes += _words(more["other"], measured.examples)
     else:
         batches = task.count_batches(options.batch_size, limit=options.limit, buckets=options.buckets)
         with progress("evaluating", batches, "batch") as bar:
@@ -162,7 +145,7 @@ def _other(options: Options) -> tuple[Model, Task]:
 
 def _pair(
     models: tuple[Model, Model], tasks: tuple[Task, Task], compared: Compared, options: Options, progress: Progress
-) -> Pair:
+) -> dict[str, Any]:
     """Return the comparison of two models, with the median seconds of a forward pass over the first batch, in turns."""
     from headjax.core.timing import time_in_turns
 
@@ -177,16 +160,13 @@ def _pair(
 
     timed = time_in_turns({"first": call(0), "other": call(1)}, repeats=REPEATS, progress=progress)
     first, second = timed["first"].median, timed["other"].median
-    return Pair(
-        metrics=compared.second.metrics,
-        parameters=(models[0].num_parameters, models[1].num_parameters),
-        seconds_per_batch=(first, second),
-        speed_up=first / second,
-        agreement=compared.agreement,
-        measure=compared.measure,
-        test=compared.test,
-        significance=compared.significance,
-    )
+    return {
+        "metrics": compared.second.metrics,
+        "parameters": [model.num_parameters for model in models],
+        "seconds_per_batch": [first, second],
+        "speed_up": first / second,
+        **{name: getattr(compared, name) for name in ("agreement", "measure", "test", "significance")},
+    }
 
 
 def _bleu(model: Model, task: Task, pairs: Translations, options: Options, progress: Progress) -> Bleu:

@@ -36,11 +36,8 @@ CALIBRATE, FEWEST = 512, 32
 SECONDS = 240.0
 """Time that the passes over the examples that choose may take by default."""
 
-PASSES = 8.0
-"""Forward passes that a command's work on an example takes: reconstruction and its order."""
-
-REACHED = 0.5
-"""Share of the rate of a matrix product that a pass reaches."""
+WORK = 16.0
+"""Forward passes at the rate of a matrix product that work on an example takes: 8 of reconstruction, at half of it."""
 
 SLOWEST = 5e9
 """Floating-point operations a second that every machine does."""
@@ -254,7 +251,7 @@ def _affordable(model: Model, task: Task, options: ExamplesOptions) -> tuple[int
     batches = task.sample(FEWEST, options.batch_size, buckets=options.buckets or LENGTHS)
     shapes = [next(iter(batch.values())).shape for batch in batches]
     flops = sum(shape[0] * model.config.flops(shape[1]) for shape in shapes) / sum(shape[0] for shape in shapes)
-    work = PASSES * flops / REACHED
+    work = WORK * flops
     if most * work < SECONDS * SLOWEST:  # takes no time to find out
         return CALIBRATE, ()
     rate = matrix_rate()

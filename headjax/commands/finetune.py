@@ -58,10 +58,6 @@ class Options(WritingOptions, OwnFiles):
     max_time: Positive | None = option(None, MAX_TIME, "MINUTES")
 
 
-def _shown_best(best: Mapping[str, Any]) -> str:
-    return f"{best['metric']} {numbers.significant(best['value'])} after step {best['step']:,}"
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found(Run, Made):
     """A model that was fine-tuned."""
@@ -75,9 +71,7 @@ class Found(Run, Made):
         lambda some: f"{some['train']:,} to train on, {some['validation']:,} to evaluate on",
     )
     validation: str = found("where the validation examples come from", "validation")
-    best: Mapping[str, Any] | None = found("`step`, `metric` and `value` of the best evaluation", "best", _shown_best)
     learning_curve: Sequence[Mapping[str, float]] = found("evaluations: `step`, `epoch`, `train_loss`, metrics")
-    learning_rate: float = found("the peak")
 
     def tables(self) -> Sequence[Table]:
         names = list(dict.fromkeys(name for point in self.learning_curve for name in point))
@@ -92,7 +86,7 @@ class Found(Run, Made):
 def run(options: Options, progress: Progress) -> Found:
     """Trains a model on your own files and writes it as a model directory; an interrupted run continues."""
     from headjax.commands.own_data import infer_task
-    from headjax.evaluation.task import Evaluation, measure_of
+    from headjax.evaluation.task import Evaluation
     from headjax.hub.either import read_model
     from headjax.models.tasks.classification import names_or_numbers
     from headjax.training.recording import read_metrics
@@ -110,8 +104,7 @@ def run(options: Options, progress: Progress) -> Found:
     if result.finished or result.diverged is not None:
         remove_directory(workdir)
         remove_directory(_copy(workdir))
-    measure = measure_of(data)
-    trained: Found = Found.of(
+    trained = Found.of(
         result,
         options.out,
         names_or_numbers(result.model.config),
@@ -119,9 +112,7 @@ def run(options: Options, progress: Progress) -> Found:
         task=inferred.task,
         examples={"train": len(data.train), "validation": len(data.validation)},
         validation=inferred.division,
-        best=None if measure is None else best_point(curve, measure.headline, measure.higher_is_better),
         learning_curve=curve,
-        learning_rate=options.learning_rate,
     )
     if result.path is None:
         return trained
@@ -222,14 +213,3 @@ def learning_curve(records: Sequence[Mapping[str, Any]], epochs_per_step: float)
             points.append({**point, **mean, **metrics})
             losses = []
     return points
-
-
-def best_point(curve: Sequence[Mapping[str, float]], headline: str, higher_is_better: bool) -> dict[str, Any] | None:
-    """Return the step, name and value of the best headline metric of a learning curve; None where it has none."""
-    from headjax.training.workdir import rank
-
-    measured = [point for point in curve if headline in point]
-    if not measured:
-        return None
-    best = max(measured, key=lambda point: rank(point, headline, higher_is_better))
-    return {"step": best["step"], "metric": headline, "value": best[headline]}

@@ -9,7 +9,7 @@ from typing import Any
 
 from headjax.commands.examples import MODEL, ConfigOptions
 from headjax.commands.options import argument, option
-from headjax.commands.results import ABSENT, Result, found
+from headjax.commands.results import ABSENT, Result, found, table_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
@@ -106,46 +106,31 @@ def _rank_table(ranks: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table
 
 
 def _layers(layers: Sequence[LayerSummary]) -> Table:
-    columns = (
-        Column("Layers"),
-        Column("Formulation"),
-        Column("Heads"),
-        Column("Sizes"),
-        Column("Parameters", numbers.count),
-        Column("FLOPs", numbers.flops),
-        Column("Cache per token", numbers.size),
-    )
+    columns = {
+        "place": Column("Layers"),
+        "kind": Column("Formulation"),
+        "heads": Column("Heads"),
+        "sizes": Column("Sizes"),
+        "parameters": Column("Parameters", numbers.count),
+        "flops": Column("FLOPs", numbers.flops),
+        "cache_bytes_per_token": Column("Cache per token", numbers.size),
+    }
     groups = [list(group) for _, group in itertools.groupby(layers, key=_alike)]
     rows = [
-        (
-            f"{group[0].stack}/{number_list([layer.layer for layer in group])}",
-            group[0].kind,
-            _heads(group),
-            ", ".join(f"{name} {size}" for name, size in sorted(group[0].sizes.items())),
-            group[0].parameters,
-            group[0].flops,
-            group[0].cache_bytes_per_token,
-        )
+        {
+            **group[0]._asdict(),
+            "place": f"{group[0].stack}/{number_list([layer.layer for layer in group])}",
+            "heads": number_list(group[0].heads),
+            "sizes": ", ".join(f"{name} {size}" for name, size in sorted(group[0].sizes.items())),
+        }
         for group in groups
     ]
-    notes = ("Figures per attention layer; heads keep their original indices.",)
-    return Table(columns, rows, notes=notes)
+    return table_of(columns, rows, notes=("Figures per attention layer; heads keep their original indices.",))
 
 
-def _alike(layer: LayerSummary) -> tuple[Any, ...]:
-    return (
-        layer.stack,
-        layer.kind,
-        len(layer.heads) == 1 or layer.heads,
-        tuple(sorted(layer.sizes.items())),
-        len(layer.tied_layers) > 1 and layer.tied_layers,
-    )
-
-
-def _heads(layers: Sequence[LayerSummary]) -> str:
-    """The heads of layers that are alike; where each has but one, all of them."""
-    heads = sorted({head for layer in layers for head in layer.heads})
-    return number_list(heads) if heads == sorted(layers[0].heads) else f"one each of {number_list(heads)}"
+def _alike(layer: LayerSummary) -> LayerSummary:
+    """Return what layers that share a row have in common."""
+    return layer._replace(layer=0, tied_layers=layer.tied_layers if len(layer.tied_layers) > 1 else ())
 
 
 def number_list(indices: Sequence[int]) -> str:

@@ -98,17 +98,18 @@ def made(
     progress: Progress,
     *,
     task: Task | None = None,
-    evaluations: Sequence[Evaluation] = (),
+    evaluations: Sequence[Evaluation] | None = None,
     written: str | None = None,
 ) -> dict[str, Any]:
-    """Write the model unless it is `written`, time both, and return the fields of `Made`."""
+    """Evaluate both models unless it was done, write the new one, time both, and return the fields of `Made`."""
     from headjax.core.tensors import count
     from headjax.core.timing import processor
     from headjax.hub.either import bytes_of_weights, loading
     from headjax.models.summary import summarize
 
-    written = options.write(after, progress) if written is None else written
     models = (before, after)
+    evaluations = evaluate_each(models, task, options, progress) if evaluations is None else evaluations
+    written = options.write(after, progress) if written is None else written
     own = {
         "parameters": [count(model.config.tensors()) for model in models],
         "bytes": [bytes_of_weights(path) for path in (options.model, options.out)],

@@ -1,12 +1,4 @@
-"""Options of commands: a command's options are one frozen dataclass, and argparse is made from its fields.
-
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Options(ModelOptions, FineTuningOptions):
-        out: str = argument("OUT", "folder of the new model", writes="new")
-        layers: tuple[Count, ...] = option((), "convert these layers only, such as 0,3,4", "LAYERS")
-
-A field's type says how its text is read and which values it can have (`headjax.core.fields`); its default is shown in
-the help. Errors name the option as it was typed.
+"""Options of commands: one frozen dataclass each, of whose fields, their types and bounds argparse is made.
 
 What an option reads and writes is declared with it; `headjax.commands.places` looks at both before any work is done.
 """
@@ -91,12 +83,15 @@ def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.Ar
         group = parser if declared(field).positional else groups[owner.__dict__.get("title", "")]
         _add(group, field, hints[field.name], required=field.default is dataclasses.MISSING and not alone)
     # Words without names may stand anywhere between the options, also those that can be left out.
-    found = vars(parser.parse_intermixed_args(list(words)))
-    missing = [name_of(field) for field in fields if field.default is dataclasses.MISSING and field.name not in found]
+    typed = vars(parser.parse_intermixed_args(list(words)))
+    missing = [name_of(field) for field in fields if field.default is dataclasses.MISSING and field.name not in typed]
     if missing and not alone:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
-    empty = {field.name: "" for field in fields if field.default is dataclasses.MISSING}
-    return cls(**{**empty, **found}, **given)
+    values: dict[str, Any] = {field.name: "" for field in fields if field.default is dataclasses.MISSING}
+    values |= {
+        field.name: _read(field, hints[field.name], typed[field.name]) for field in fields if field.name in typed
+    }
+    return cls(**values, **given)
 
 
 def declared(field: dataclasses.Field[Any]) -> Declared:
@@ -119,9 +114,10 @@ def _add(parser: argparse._ActionsContainer, field: dataclasses.Field[Any], hint
         return
     choices = typing.get_args(_plain(hint)) if typing.get_origin(_plain(hint)) is Literal else ()
     common |= {"metavar": f"{{{','.join(choices)}}}" if choices else own.metavar}
-    common |= {"action": _Fill, "reader": functools.partial(_read, hint, own)}
     if own.words == "many":
         common["nargs"] = "+"
+    elif own.words == "repeated":
+        common["action"] = "append"
     elif own.positional and not required:
         common["nargs"] = "?"
     if own.positional:
@@ -138,28 +134,14 @@ def _help(field: dataclasses.Field[Any]) -> str:
     return (own.help + (f" (default {shown})" if shown else "")).replace("%", "%%")
 
 
-class _Fill(argparse.Action):
-    """Fill a field with the value of a typed word."""
-
-    def __init__(self, *, reader: Callable[[str, Any, Any], Any], **settings: Any) -> None:
-        super().__init__(**settings)
-        self.reader = reader
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
-        before = getattr(namespace, self.dest, None)
-        if option_string is None and before is not None:
-            raise HeadjaxError(f"{self.metavar}: given twice, {before!r} and {values!r}")
-        setattr(namespace, self.dest, self.reader(option_string or str(self.metavar), values, before))
-
-
-def _read(hint: Any, declared: Declared, name: str, words: Any, before: Any) -> Any:
-    """Return the value of typed words, compared with the field's type and bounds; `name` is the option as typed."""
-    read = declared.read or _reader(_item(hint) if declared.words != "one" else hint)
+def _read(field: dataclasses.Field[Any], hint: Any, typed: Any) -> Any:
+    """Return the value of what was typed, compared with the field's type and bounds."""
+    own, name = declared(field), name_of(field)
+    if hint is bool:
+        return typed
+    read = own.read or _reader(hint if own.words == "one" else _item(hint))
     try:
-        if declared.words == "many":
-            value: Any = tuple(read(word) for word in words)
-        else:
-            value = (*(before or ()), read(words)) if declared.words == "repeated" else read(words)
+        value = read(typed) if own.words == "one" else tuple(map(read, typed))
     except ValueError as error:
         raise HeadjaxError(f"{name}: {error}") from None
     check_value(hint, name, value)
@@ -189,13 +171,7 @@ def _reader(hint: Any) -> Callable[[str], Any]:
 
 
 def _parts(item: Any, text: str) -> tuple[Any, ...]:
-    read = _reader(item)
-    try:
-        return tuple(read(part) for part in text.split(","))
-    except ValueError:
-        if read is _text:
-            raise
-        raise ValueError(f"expected numbers such as 16,32,64, got {text!r}") from None
+    return tuple(map(_reader(item), text.split(",")))
 
 
 def _text(text: str) -> str:

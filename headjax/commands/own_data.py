@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from typing import Any, NamedTuple, get_args
 
 from headjax.commands.own_files import LabelTask, OwnFiles, OwnTask
-from headjax.core.class_names import find_class, tell_nothing
+from headjax.core.class_names import ClassIndex, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data.config import DataConfig, Opened
 from headjax.data.forms import Form, ImageForm, LabelledForm, MultiLabelForm, QuestionForm, SimilarityForm, TagForm
-from headjax.data.recognise import first_file, named_task, read_labels, recognise, table_columns
+from headjax.data.recognise import first_file, named_task, recognise, table_columns
 from headjax.data.registry import TASKS
 from headjax.data.tables import header, is_table
 from headjax.evaluation.specs import Request, fitted, table_form
@@ -45,13 +44,6 @@ FAMILIES: dict[type, tuple[OwnTask, ...]] = {
     DecoderConfig: ("text", *LABELLED),
 }
 """Tasks by kind of model."""
-
-DIVISIONS = {
-    "text": "pieces of the text, by their hash",
-    "translation": "pairs, by the hash of the source",
-    "questions": "questions, by the hash of their paragraph",
-}
-"""What is held out of the training file, by form; of others rows by the hash of their first text."""
 
 
 class InferredTask(NamedTuple):
@@ -87,7 +79,7 @@ def infer_task(model: Model, files: OwnFiles) -> InferredTask:
     names = (
         names_or_numbers(model.config) if output is None else getattr(output, "names", ()) or opened.form.label_names
     )
-    return InferredTask(name, data.for_classes(names) if names else data, output, _division(files, name, opened))
+    return InferredTask(name, data.for_classes(names) if names else data, output, _division(files, opened))
 
 
 def _named(model: Model, files: OwnFiles, possible: tuple[OwnTask, ...]) -> tuple[str, dict[str, str], str]:
@@ -114,7 +106,6 @@ def _named(model: Model, files: OwnFiles, possible: tuple[OwnTask, ...]) -> tupl
     if name in LABELLED and files.task is None:
         columns = columns or table_columns(first_file(path))
         name = table_form(str(first_file(path)), columns, model, trains=True)
-        _ask(name, columns, model, path)
     if name not in possible:
         raise DataError(f"{path}: holds {name}; this model can be fine-tuned for {', '.join(possible)}")
     return name, columns, f"{name}:{path}"
@@ -130,26 +121,12 @@ def _columns(files: OwnFiles) -> dict[str, str]:
     return {"text": text, **({"second": second[0]} if second else {}), "label": label}
 
 
-def _ask(name: str, columns: dict[str, str], model: Model, path: str) -> None:
-    """Warn of whole numbers with a decimal point, which may be classes."""
-    output = getattr(model.config, "task", None)
-    if name not in ("regression", "similarity") or columns["label"] == "score" or isinstance(output, Regression):
-        return
-    labels = read_labels(first_file(path), columns["label"])
-    if labels.whole:
-        classes = "pairs" if "second" in columns else "classification"
-        told = f"{path}: the labels are whole numbers with a decimal point, up to {labels.largest:.1f}, taken as {name}"
-        asked = f"--task {classes} makes them classes, --task regression numbers"
-        warnings.warn(f"{told}: {asked}", UserWarning, stacklevel=2)
-
-
-def _division(files: OwnFiles, name: str, opened: Opened) -> str:
+def _division(files: OwnFiles, opened: Opened) -> str:
     """Return the origin of the validation examples."""
     if files.validation:
         return files.validation
-    held = DIVISIONS.get(name, "rows, by the hash of their first text")
-    share = opened.spec.held_out
-    return f"about {share:.0%} of {files.train}: {held}" if opened.spec.own else f"those of {files.train}"
+    share = f"about {opened.spec.held_out:.0%} of {files.train}, by the hash of their text"
+    return share if opened.spec.own else f"those of {files.train}"
 
 
 def _output(model: Model, opened: Opened, path: str) -> TaskOutput | None:
@@ -192,4 +169,5 @@ def _has_names(model: Model, labels: tuple[str, ...]) -> bool:
     names: Any = class_names(model.config)
     if not names:
         return tell_nothing(labels) and len(labels) == getattr(model.config, "task").classes  # noqa: B009
-    return all(find_class(label, names) is not None for label in labels)
+    index = ClassIndex(names)
+    return all(index.find(label) is not None for label in labels)

@@ -7,20 +7,12 @@ from typing import Literal
 
 from headjax.commands.options import CommandOptions, option
 from headjax.core.fields import Size
-from headjax.storage.paths import path_of
 
 LabelTask = Literal["classification", "pairs", "multi_label", "regression", "similarity"]
 """Tasks whose files are tables with a label; `pairs` is a classification of pairs of texts."""
 
 OwnTask = Literal[LabelTask, "retrieval", "tokens", "questions", "translation", "text"]
 """Tasks that a model can be fine-tuned for on one's own files."""
-
-
-def _task_name(text: str) -> str:
-    """Return the task's name as typed."""
-    if path_of(text).is_file():
-        raise ValueError(f"names what to train for, but {text} is a file; --validation evaluates on it")
-    return text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,9 +23,7 @@ class OwnFiles(CommandOptions):
     validation: str = option(
         "", "file to evaluate on (default: some of the training file is held out)", "FILE", reads="task"
     )
-    task: OwnTask | None = option(
-        None, "what to train for (default: by the file's columns and the model)", "NAME", read=_task_name
-    )
+    task: OwnTask | None = option(None, "what to train for (default: by the file's columns and the model)")
     columns: tuple[str, ...] = option(
         (), "columns of a table: TEXT,LABEL or TEXT,SECOND,LABEL or SOURCE,TARGET (default: by name)", "NAMES"
     )

@@ -1,14 +1,12 @@
 """Inputs and outputs of a command, looked at before any work is done and before JAX is imported.
 
-Folders that exist, the command's inputs, and model directories are replaced with `--overwrite` alone. Results
-(`.json`, `.html`) that exist are replaced, other files are not.
+Folders, model directories and files that exist are replaced with `--overwrite` alone, but for results (`.json`,
+`.html`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from headjax.commands.options import CommandOptions, Read, declared, name_of
@@ -56,7 +54,7 @@ RESULTS = (".json", ".html")
 
 def check_outputs(options: CommandOptions) -> None:
     """Check everything that a command will write."""
-    read = {file for field in dataclasses.fields(options) for file in _paths_read(options, field)}
+    read = {getattr(options, field.name) for field in dataclasses.fields(options) if declared(field).reads}
     written: dict[Path, str] = {}
     for field in dataclasses.fields(options):
         kind, value = declared(field).writes, getattr(options, field.name)
@@ -67,21 +65,11 @@ def check_outputs(options: CommandOptions) -> None:
         if place in written:
             raise HeadjaxError(f"{name_of(field)}: {value} is {written[place]} of the command, too")
         written[place] = name_of(field)
-        danger = None if options.overwrite or is_stream(place) else _danger(place, kind, read)
-        if danger is not None:
+        danger = "the command reads it" if value in read else _danger(place, kind)
+        if danger is not None and not (options.overwrite or is_stream(place)):
             raise HeadjaxError(f"{value}: {danger}; --overwrite replaces it")
         if kind == "new":
             check_own(place)
-
-
-def _paths_read(options: CommandOptions, field: dataclasses.Field[object]) -> Iterator[str]:
-    """Yield the real paths that a field may name: of `FILE`, `FILE:ARGS` and `squad:FILE`."""
-    if not declared(field).reads:
-        return
-    value = getattr(options, field.name) or ()
-    for text in (value,) if isinstance(value, str) else value:
-        before, _, after = text.partition(":")
-        yield from (os.path.realpath(os.path.expanduser(word)) for word in (text, before, after) if word)
 
 
 def _check_writable(value: str, place: Path, kind: str) -> None:
@@ -95,12 +83,10 @@ def _check_writable(value: str, place: Path, kind: str) -> None:
         check_folder(value)
 
 
-def _danger(place: Path, kind: str, read: set[str]) -> str | None:
+def _danger(place: Path, kind: str) -> str | None:
     """Return the files that writing to a place would replace; None where nothing would."""
     if kind == "new" and place.exists() and not (place.is_dir() and not any(place.iterdir())):
         return "exists already"
-    if not is_bucket(place) and os.path.realpath(place) in read:
-        return "the command reads it"
     above = None if is_bucket(place) else next(filter(_is_model, (place, *place.absolute().parents)), None)
     if above is not None:
         return f"in the model directory {above}" if above != place else "a model directory"

@@ -75,17 +75,9 @@ def run(options: Options, progress: Progress) -> Found:
         with progress("predicting", -(-len(some.texts) // options.batch_size), "batch") as bar:
             choices: dict[str, Any] = {"length": length, "batch_size": options.batch_size, "beams": options.beams}
             made = predict(model, some, **choices, prompt=options.prompt, progress=bar)
-    made = [_rounded(row) for row in made]
     if options.out:
         write_file(path_of(options.out), WRITERS[path_of(options.out).suffix](made).encode())
     return Found(predictions=made, examples=len(made), model=options.model, out=options.out)
-
-
-def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a prediction whose probabilities have four digits."""
-    chances = {name: round(one, 4) for name, one in row.get("probabilities", {}).items()}
-    more = {"probability": round(row["probability"], 4)} if "probability" in row else {}
-    return {**row, **more, **({"probabilities": chances} if chances else {})}
 
 
 def _table(found: Sequence[Mapping[str, Any]]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headjax.tokenizers.tokenizer import Tokenizer
 
 LEARNED_FROM = 1_000_000
-"""Rows that a vocabulary is learned from at most, and a thousand times as many characters."""
+"""Rows that a vocabulary is learned from at most."""
 
 
 def _host(text: str) -> tuple[int, int]:
@@ -184,13 +184,4 @@ def _tokenizer(opened: Opened, options: Options, out: Path) -> Tokenizer:
         raise HeadjaxError("--tokenizer: there is no training text to learn a vocabulary from")
     some = itertools.islice(rows["train"].rows(), LEARNED_FROM)
     texts = (text for row in some for text in opened.form.texts(row))
-    return train_bpe(_first(texts, 1000 * LEARNED_FROM), options.vocab_size or spec.vocab_size)
-
-
-def _first(texts: Iterable[str], characters: int) -> Iterator[str]:
-    """Yield texts until they have a number of characters together."""
-    for text in texts:
-        if characters <= 0:
-            return
-        characters -= len(text)
-        yield text
+    return train_bpe(texts, options.vocab_size or spec.vocab_size)

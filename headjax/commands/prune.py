@@ -6,7 +6,7 @@ import dataclasses
 import random
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from headjax.commands.examples import (
     TASK,
@@ -15,11 +15,10 @@ from headjax.commands.examples import (
     WritingOptions,
     open_model_and_examples_if_any,
 )
-from headjax.commands.made import Changed, evaluate_each, made, planned_exports
+from headjax.commands.made import Changed, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.results import ABSENT, found, table_of
 from headjax.core.errors import HeadjaxError, require
-from headjax.core.fields import Count
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -29,6 +28,12 @@ if TYPE_CHECKING:
     from headjax.models.config import ModelConfig
     from headjax.models.model import Model
 
+OrderName = Literal[
+    "importance_layer", "importance", "importance_token", "fisher", "hies", "ablation", "reconstruction", "subset",
+    "hard_concrete", "random",
+]  # fmt: skip
+"""Orders by name, for which nothing has to be imported."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ExamplesOptions, WritingOptions):
@@ -36,11 +41,8 @@ class Options(ExamplesOptions, WritingOptions):
 
     out: str = argument("OUT", "folder of the pruned model", writes="new")
     remove: str = option(help="40%, a number of heads, or heads: encoder/3/7,...", metavar="WHAT")
-    by: str = option(
-        "importance_layer",
-        "order of removal: importance_layer, importance, fisher, ablation, reconstruction (no labels; best with "
-        "--reconstruct), subset, hard_concrete, random",
-        "ORDER",
+    by: OrderName = option(
+        "importance_layer", "order of removal; reconstruction reads no labels, and is best with --reconstruct"
     )
     task: str = option("", TASK, "TASK", reads="task")
     reconstruct: bool = option(
@@ -48,7 +50,6 @@ class Options(ExamplesOptions, WritingOptions):
     )
     uniform: bool = option(False, "leave every layer as many heads in as many groups")
     stacks: tuple[str, ...] = option((), "remove heads of these stacks only: encoder,decoder,cross", "STACKS")
-    minimum: Count = option(0, "heads that every layer keeps")
     seed: int = option(0, "seed of the calibration examples and of random orders")
 
     @property
@@ -107,22 +108,17 @@ def run(options: Options, progress: Progress) -> Found:
         more |= repair
     else:
         pruned = prune(model, removed)
-    evaluations = evaluate_each((model, pruned), task, options, progress)
     more |= {"kept": all_heads(pruned.config), "removed": removed, "exports": exports}
-    return Found(**made(model, pruned, options, progress, task=task, evaluations=evaluations), **more)
+    return Found(**made(model, pruned, options, progress, task=task), **more)
 
 
 def _check(options: Options) -> None:
     """Refuse options that exclude each other, and options that need a task without a task."""
-    from headjax.core.fields import unknown_name
     from headjax.heads.ordering import amount_of
-    from headjax.heads.orders import ORDERS
 
-    if options.by not in ORDERS:
-        raise HeadjaxError(f"--by: {unknown_name('order', options.by, ORDERS)}")
     if not options.named:
         amount_of(options.remove)
-    for name in ("uniform", "stacks", "minimum") if options.named else ():
+    for name in ("uniform", "stacks") if options.named else ():
         if getattr(options, name):
             raise HeadjaxError(f"--{name}: an order chooses the heads, but --remove names them")
     needed = "reconstruct layers on" if options.reconstruct else f"order heads by {options.by}"
@@ -167,13 +163,11 @@ def _chosen(
 
 def _ways(config: ModelConfig, order: Order, options: Options) -> list[Steps]:
     """Return the removals that an order makes: heads, of a percentage whole groups; or one of these of every layer."""
-    from headjax.heads.ordering import amount_of, group_removals, removals, steps_within_minimum, uniform_steps
+    from headjax.heads.ordering import amount_of, group_removals, removals, uniform_steps
 
     if options.uniform:
-        ways = [uniform_steps(config, order, whole_groups=whole) for whole in (False, True)]
-    else:
-        ways = [group_removals(config, order) if amount_of(options.remove).relative else removals(config, order)]
-    return [steps_within_minimum(config, steps, options.minimum) for steps in ways]
+        return [uniform_steps(config, order, whole_groups=whole) for whole in (False, True)]
+    return [group_removals(config, order) if amount_of(options.remove).relative else removals(config, order)]
 
 
 def _fitting(ways: Sequence[Steps], count: int, options: Options) -> tuple[Order, Sequence[str]]:
@@ -182,7 +176,7 @@ def _fitting(ways: Sequence[Steps], count: int, options: Options) -> tuple[Order
 
     if amount_of(options.remove).relative:
         heads, left = max((fitting(steps, count) for steps in ways), key=lambda found: len(found[0]))
-        why = fewer(len(heads), count, left, "--stacks, --minimum and --uniform allow no others")
+        why = fewer(len(heads), count, left, "--stacks and --uniform allow no others")
         return heads, [f"--remove {options.remove}: {why}."] if len(heads) < count else []
     steps = next((steps for steps in ways if count in ends(steps)), None)
     if steps is None:

@@ -1,13 +1,5 @@
 """Results of commands: one frozen dataclass each, of which the JSON, the table for people and the reference are made.
 
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Found(Result):
-        title = "Imported"
-
-        family: str = found("model type", "family")
-        tensors: int = found("", "tensors", numbers.count)
-        model: str = found("folder of the model", said="model")
-
 A field is a key of the JSON. One with a label is a row of the table, one that is said stands in the last line.
 """
 
@@ -21,15 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
-
-class _Absent:
-    """A value that was not asked for; its key is absent."""
-
-    def __bool__(self) -> bool:
-        return False
-
-
-ABSENT: Any = _Absent()
+ABSENT: Any = type("Absent", (), {"__bool__": lambda self: False})()
+"""A value that was not asked for; its key is absent."""
 
 
 class Field(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from headjax.commands.config_fields import ConfigFields, rows_of
 from headjax.commands.examples import ConfigOptions
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 MAX_TIME = "time limit, after which a checkpoint ends the run; the same command continues it"
 """Help of `--max-time` where it ends a run."""
 
-SHOWN = 8
-"""Classes that are printed."""
-
 
 def _steps_to_trace(text: str) -> range:
     """Read a range such as `10:15`, of which both ends belong to it."""
@@ -42,16 +39,10 @@ class Options(ConfigOptions):
     workdir: str = option(help="folder of checkpoints, metrics and the model", metavar="D", writes="folder")
     max_time: Positive | None = option(None, MAX_TIME, "MINUTES")
     distributed: str | None = option(None, "one of several processes: auto (Cloud TPU, GKE), or HOST:PORT,N,I", "WHO")
-    help_config: bool = option(False, "list every field of a config, with FILE's values if there is one", alone=True)
+    help_config: bool = option(False, "list every field of a config", alone=True)
     profile_steps: range = option(
         range(0), "write a trace of these steps, for xprof", "FIRST:LAST", read=_steps_to_trace, shown="none"
     )
-
-
-def shown_classes(classes: Sequence[str]) -> str:
-    """Return class numbers and names; a class that is called by its number stands once."""
-    named = (name if name == str(number) else f"{number} {name}" for number, name in enumerate(classes[:SHOWN]))
-    return ", ".join(named)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,13 +58,13 @@ class Run(Result):
     kept_step: int = found("step whose weights the model has")
     tokens_per_second: float = found()
     parameters: int = found("", "parameters", numbers.count)
-    classes: Sequence[str] = found("class names of a classifier", "classes", shown_classes)
+    classes: Sequence[str] = found("class names of a classifier", "classes", lambda names: ", ".join(names[:8]))
     model: str | None = found("its folder; null where the run has not finished", said="model")
     wanted: int
     reason: str | None
 
     @classmethod
-    def of(cls, result: TrainResult, model: object, classes: Sequence[str], wanted: int, **more: Any) -> Any:
+    def of(cls, result: TrainResult, model: object, classes: Sequence[str], wanted: int, **more: Any) -> Self:
         """Return the result of a run whose model lies in a folder."""
         return cls(
             steps=result.steps,
@@ -110,28 +101,18 @@ class Run(Result):
         return DIVERGED if self.diverged else 0 if self.finished else INTERRUPTED
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(Run):
-    """A run from a config."""
-
-    extended_from: int | None = found("steps that the run had before its config asked for more")
-
-    def message(self) -> str:
-        extended = f"extended from {self.extended_from} to {self.wanted} steps; " if self.extended_from else ""
-        return extended + super().message()
-
-
-def run(options: Options, progress: Progress) -> Found | ConfigFields:
+def run(options: Options, progress: Progress) -> Run | ConfigFields:
     """Trains, evaluates, checkpoints and resumes by itself."""
+    from headjax.training.config import TrainConfig, train_config
+
     if options.help_config:
-        return _config_fields(options)
+        return ConfigFields(fields=rows_of(TrainConfig))
     if options.distributed is not None:
         from headjax.mesh.distributed import initialize
 
         initialize(options.distributed)
 
     from headjax.models.tasks.classification import class_names
-    from headjax.training.config import train_config
     from headjax.training.config_file import load_config
     from headjax.training.loop import train
 
@@ -139,13 +120,4 @@ def run(options: Options, progress: Progress) -> Found | ConfigFields:
     seconds = None if options.max_time is None else 60.0 * options.max_time
     result = train(config, options.workdir, progress=progress, profiled=options.profile_steps, max_seconds=seconds)
     names = class_names(result.model.config)
-    return Found.of(result, result.path, names, config.steps, extended_from=result.extended_from)
-
-
-def _config_fields(options: Options) -> ConfigFields:
-    """Return the fields of a run's config, with the values of the options' file."""
-    from headjax.training.config import TrainConfig, train_config
-    from headjax.training.config_file import load_config
-
-    value = train_config(load_config(options.config, options.overrides)) if options.config else None
-    return ConfigFields(fields=rows_of(TrainConfig, value=value))
+    return Run.of(result, result.path, names, config.steps)

@@ -22,8 +22,8 @@ from headjax.conversion.target import (
     layers_at,
     multi_head_of,
 )
-from headjax.core.blas import one_blas_thread
 from headjax.core.errors import ConfigError
+from headjax.core.programs import one_blas_thread
 from headjax.models.model import Model
 
 

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from headjax.conversion.products import Products, gram, join, project, qr_of_both, squared_norm
-from headjax.core.blas import one_blas_thread
 from headjax.core.fields import Checked, NotNegative, Size
+from headjax.core.programs import one_blas_thread
 
 
 class CP(NamedTuple):

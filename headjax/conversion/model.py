@@ -27,11 +27,11 @@ from headjax.conversion.target import (
     layers_at,
 )
 from headjax.core import history
-from headjax.core.blas import one_blas_thread
 from headjax.core.configuration import read_literal
 from headjax.core.described import groups_in
 from headjax.core.errors import ConfigError
 from headjax.core.fields import check_value, unknown_name
+from headjax.core.programs import one_blas_thread
 from headjax.heads.agreement import agreements
 from headjax.heads.reconstruction import by_walk
 from headjax.heads.surgery import LayerModule, config_after, map_attention

@@ -75,11 +75,6 @@ def _numbers(names: Sequence[str]) -> dict[str, int | None]:
     return found
 
 
-def find_class(label: str, names: Sequence[str]) -> int | None:
-    """Return `ClassIndex(names).find(label)`."""
-    return ClassIndex(names).find(label)
-
-
 def reorder(wanted: Sequence[str], names: Sequence[str]) -> tuple[int, ...] | None:
     """For each wanted name its place among `names`; None unless both hold the same names, each once."""
     index = ClassIndex(names)

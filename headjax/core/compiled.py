@@ -34,8 +34,6 @@ def keep_programs() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # no permission, a file in its place, or no home
         return
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        return
     os.environ[PLACE] = str(folder)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)

@@ -8,7 +8,7 @@ import warnings
 from typing import Any
 
 from headjax.core.errors import ConfigError
-from headjax.core.fields import unknown_name
+from headjax.core.fields import check_value, unknown_name
 
 
 def parse_arguments(argument: str, of: str = "config", /, **defaults: Any) -> types.SimpleNamespace:
@@ -18,18 +18,12 @@ def parse_arguments(argument: str, of: str = "config", /, **defaults: Any) -> ty
         name, equals, text = part.partition("=")
         if name not in defaults:
             raise ConfigError(f"{of} argument: {unknown_name('argument', name, defaults)}")
-        default = defaults[name]
-        if isinstance(default, bool):
-            if text.lower() not in ("", "true", "false", "1", "0"):
-                raise ConfigError(f"{of} argument {name}: expected true or false, got {text!r}")
-            values[name] = text.lower() in ("", "true", "1")
-        else:
-            if not equals:
-                raise ConfigError(f"{of} argument {name}: expected {name}=VALUE")
-            try:
-                values[name] = type(default)(text)
-            except ValueError:
-                raise ConfigError(f"{of} argument {name}: expected {type(default).__name__}, got {text!r}") from None
+        kind = type(defaults[name])
+        value = text if kind is str else read_literal(text) if equals else True
+        if kind is str and not equals:
+            raise ConfigError(f"{of} argument {name}: expected {name}=VALUE")
+        check_value(kind, f"{of} argument {name}", value)
+        values[name] = kind(value)
     return types.SimpleNamespace(**values)
 
 

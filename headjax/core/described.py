@@ -4,49 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import itertools
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from headjax.core.fields import Bound, options_of
 from headjax.core.serialize import has_kind, is_group, kind_of, kinds_of
 
-SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises")
-"""Titles of the parts of a docstring that follow its text."""
+_SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):\n", re.MULTILINE)
 
 
 class Docstring(NamedTuple):
-    """A docstring in parts: the text before the sections, and of each section its entries by name.
-
-    `Returns` and `Yields` have one entry without a name.
-    """
+    """The text of a docstring before its sections, and what they say of arguments and attributes, by name."""
 
     text: str
-    sections: Mapping[str, Mapping[str, str]]
+    meanings: Mapping[str, str]
 
 
 def parse_docstring(docstring: str | None) -> Docstring:
     """Return the parts of a docstring in Google's style."""
-    lines = inspect.cleandoc(docstring or "").splitlines()
-    starts = [number for number, line in enumerate(lines) if line.removesuffix(":") in SECTIONS and line.endswith(":")]
-    text = "\n".join(lines[: starts[0]] if starts else lines).strip()
-    sections = {}
-    for start, end in itertools.pairwise([*starts, len(lines)]):
-        title = lines[start].removesuffix(":")
-        body = inspect.cleandoc("\n" + "\n".join(lines[start + 1 : end]))
-        sections[title] = {"": body} if title in ("Returns", "Yields") else dict(_entries(body))
-    return Docstring(text, sections)
-
-
-def _entries(body: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and texts of a section; `first, second: text` are two entries."""
-    for entry in re.split(r"\n(?=\S)", body):
-        names, _, text = entry.partition(": ")
-        for name in names.split(", "):
-            yield name.strip("` "), inspect.cleandoc(text)
+    text, *parts = _SECTION.split(inspect.cleandoc(docstring or "") + "\n")
+    meanings: dict[str, str] = {}
+    for title, body in zip(parts[::2], parts[1::2], strict=True):
+        for entry in re.split(r"\n(?=\S)", inspect.cleandoc("\n" + body)) if title in ("Args", "Attributes") else ():
+            names, _, meaning = entry.partition(": ")
+            meanings |= {name.strip("` "): inspect.cleandoc(meaning) for name in names.split(", ")}
+    return Docstring(text.strip(), meanings)
 
 
 class ConfigField(NamedTuple):
@@ -65,8 +50,7 @@ def config_fields(cls: Any) -> list[ConfigField]:
     """Return the fields of a config class, or the options of a class of modules, that a config can set."""
     meanings: dict[str, str] = {}
     for each in reversed(cls.__mro__):
-        sections = parse_docstring(each.__dict__.get("__doc__")).sections
-        meanings |= sections.get("Attributes" if dataclasses.is_dataclass(cls) else "Args", {})
+        meanings |= parse_docstring(each.__dict__.get("__doc__")).meanings
     given = {} if inspect.isabstract(cls) and not dataclasses.is_dataclass(cls) else options_of(cls)
     return [ConfigField(name, *option, meanings.get(name, "")) for name, option in given.items()]
 

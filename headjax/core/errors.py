@@ -19,30 +19,16 @@ CLOSED = 141
 """Exit code of a command whose output nobody reads any more (`| head`), as after the signal SIGPIPE."""
 
 
-LONGEST = 1500
-"""Most characters of a message. A quotation, of a field of a file perhaps, may be as long as the file."""
-
-
 class HeadjaxError(ValueError):
     """Something the user asked for cannot be done. The command line prints it and exits with `exit_code`.
 
-    The middle of a message longer than `LONGEST` is cut.
-
-        >>> headjax.prune(headjax.demo_model(), ["decoder/0/8"])
-        Traceback (most recent call last):
-            ...
-        headjax.core.errors.HeadjaxError: head decoder/0/8: layer 0 of decoder has heads 0, 1, 2, 3, 4, 5, 6, 7
+    >>> headjax.prune(headjax.demo_model(), ["decoder/0/8"])
+    Traceback (most recent call last):
+        ...
+    headjax.core.errors.HeadjaxError: head decoder/0/8: layer 0 of decoder has heads 0, 1, 2, 3, 4, 5, 6, 7
     """
 
     exit_code: ClassVar[int] = FAILED
-
-    def __init__(self, message: object = "") -> None:
-        text = str(message)
-        left_out = len(text) - LONGEST
-        if left_out > 0:
-            end = LONGEST // 4
-            text = f"{text[: LONGEST - end]} [{left_out:,} characters] {text[-end:]}"
-        super().__init__(text)
 
 
 class ConfigError(HeadjaxError):

@@ -1,12 +1,6 @@
 """Fields of configs: types with bounds, declared once with the field and compared whenever a config is built.
 
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Pooling(Checked):
-        size: Size
-        dropout: Rate = 0.0
-
-Static type checkers see `int` and `float`. A class with a `__post_init__` of its own begins it with
-`super().__post_init__()`, and adds checks that no single field can make.
+Static type checkers see `int` and `float`.
 """
 
 from __future__ import annotations
@@ -39,30 +33,15 @@ LISTED_MAX = 10_000
 """Most layers of a stack, heads of a layer, rounds and repeats, which are listed one by one."""
 
 Size = Annotated[int, Bound("must be an integer of at least 1", lambda value: value >= 1)]
-"""An integer of at least 1."""
-
 Count = Annotated[int, Bound("must not be negative", lambda value: value >= 0)]
-"""An integer of at least 0."""
-
 Listed = Annotated[Size, Bound(f"must be at most {LISTED_MAX:,}", lambda value: value <= LISTED_MAX)]
-"""A size of at most `LISTED_MAX`."""
 
 STEPS_END = 2**31
 """Number of training steps from which on optimizers, which count in int32, are lost."""
 
-_COUNTED = Bound("must be below 2**31", lambda value: value < STEPS_END)
-
-Steps = Annotated[Size, _COUNTED]
-"""A number of training steps, at least 1."""
-
-StepsOrNone = Annotated[Count, _COUNTED]
-"""A number of training steps; 0 is no training."""
-
+Steps = Annotated[Size, Bound("must be below 2**31", lambda value: value < STEPS_END)]
 Positive = Annotated[float, Bound("must be positive", lambda value: value > 0)]
-"""A finite number above 0."""
-
 NotNegative = Annotated[float, Bound("must not be negative", lambda value: value >= 0)]
-"""A finite number of at least 0."""
 
 Rate = Annotated[
     float,
@@ -71,12 +50,8 @@ Rate = Annotated[
 ]
 """A probability below 1: of dropout, label smoothing, a decay of moments. Numbers within 2**-25 of 1 are 1 in float32,
 and one less the rate, by which results are divided, is 0."""
-
 Share = Annotated[float, Bound("must be from 0 to 1", lambda value: 0 <= value <= 1)]
-"""A number from 0 to 1, both included."""
-
 Fraction = Annotated[float, Bound("must be within (0, 1)", lambda value: 0 < value < 1)]
-"""A number strictly between 0 and 1."""
 
 
 class Checked:
@@ -86,7 +61,9 @@ class Checked:
     """
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        cls: Any = type(self)
+        for name, option in options_of(cls).items():
+            check_value(option.type, name, getattr(self, name))
 
 
 class Amount(NamedTuple):
@@ -111,13 +88,6 @@ def read_amount(text: str, such_as: str, allowed: Callable[[Amount], bool] | Non
     if not 0.0 <= number < math.inf or not (allowed is None or allowed(amount)):
         raise ValueError(f"expected a number such as {such_as}, got {text!r}")
     return amount
-
-
-def check_fields(owner: Any) -> None:
-    """Compare every field of a dataclass instance with its declared type and bounds."""
-    cls: Any = type(owner)
-    for name, option in options_of(cls).items():
-        check_value(option.type, name, getattr(owner, name))
 
 
 class Option(NamedTuple):

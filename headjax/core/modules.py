@@ -19,11 +19,7 @@ from headjax.core.tensors import Params, Tensors, stack_weight
 
 
 class Beside(nnx.Param):
-    """Number beside the parameters of a layer, such as a gate.
-
-    It keeps its type whatever the model computes in, and differs from depth to depth where layers share parameters.
-    A parameter, so that it stays in models that scan over the parameters of their layers alone.
-    """
+    """Number beside the parameters of a layer, such as a gate; of its own at each depth where layers share weights."""
 
 
 class Aside:

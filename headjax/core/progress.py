@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 from rich.console import Console
 from rich.text import Text
 
+from headjax.report.numbers import duration
+
 Update = Callable[[int, Mapping[str, float]], None]
 """Called with the number of units done and the latest measurements to show beside the bar."""
 
@@ -19,13 +21,6 @@ Progress = Callable[[str, int, str], AbstractContextManager[Update]]
 
 FIRST, INTERVAL = 5.0, 10.0
 """Seconds before the first line of progress, and between lines, where no terminal shows bars."""
-
-
-LONG = 60.0
-"""Seconds from which on the time of a whole stage is told, once its first units say how long it will take."""
-
-LEAST = 2.0
-"""Seconds of units that an estimate rests on."""
 
 
 @contextlib.contextmanager
@@ -37,34 +32,6 @@ def silent(title: str, total: int, unit: str) -> Iterator[Update]:
 def shown_on(console: Console) -> Progress:
     """Return bars where the console is a terminal; elsewhere (a pipe, a log) a plain line every few seconds."""
     return _bars(console) if console.is_terminal else Lines(lambda line: console.print(Text(line), soft_wrap=True))
-
-
-class Estimate:
-    """Tells once how long a stage takes, if that is long, as soon as a few units of it are done.
-
-    The first unit, and what comes before it, may hold compilations: that time counts once, the later units' for all.
-    """
-
-    def __init__(self, stage: tuple[str, int, str], tell: Callable[[str], None], clock: Callable[[], float]) -> None:
-        """Tell of a stage (its title, total and unit) that begins now."""
-        self._stage, self._tell, self._clock = stage, tell, clock
-        self._begun, self._known, self._told = clock(), list[tuple[int, float]](), False
-
-    def __call__(self, done: int) -> None:
-        """Take the number of units done."""
-        title, total, unit = self._stage
-        if not total or self._told:
-            return
-        now = self._clock()
-        self._known = [*self._known, (done, now)][:2]  # a run that continues begins with a number of its own
-        first, since = self._known[-1]
-        if done <= first or now - since < LEAST:
-            return
-        self._told = True
-        whole = now - self._begun + (total - done) * (now - since) / (done - first)
-        if whole >= LONG:
-            minutes = f"{whole / 60:.0f} min" if whole < 5400 else f"{whole / 3600:.1f} h"
-            self._tell(f"{title}: {unit} {done:,} of {total:,}, about {minutes} in all")
 
 
 def _bars(console: Console) -> Progress:
@@ -84,10 +51,8 @@ def _bars(console: Console) -> Progress:
         )
         with progress.Progress(*columns, console=console, transient=True) as shown:
             task = shown.add_task(title, total=total or None, values="")
-            estimate = Estimate((title, total, unit), lambda line: console.print(Text(line)), time.monotonic)
 
             def update(done: int, values: Mapping[str, float]) -> None:
-                estimate(done)
                 shown.update(task, completed=done, values=measurements(values, "  "))
 
             yield update
@@ -113,16 +78,20 @@ class Lines:
     def __call__(self, title: str, total: int, unit: str) -> Iterator[Update]:
         """Show one stage, see `Progress`."""
         begun, said = self._clock(), title
-        estimate = Estimate((title, total, unit), self._write, self._clock)
+        pace: list[tuple[int, float]] = []  # after the first units, which may hold compilations, and now
 
         def update(done: int, values: Mapping[str, float]) -> None:
             nonlocal said
-            estimate(done)
+            pace[1:] = [(done, self._clock())]
             of = f" of {total:,}" if total else ""
             said = ", ".join(filter(None, (f"{title}: {unit} {done:,}{of}", measurements(values, ", "))))
 
         def line() -> str:
-            return f"{said}, after {self._clock() - begun:.0f} s"
+            told = f"{said}, after {self._clock() - begun:.0f} s"
+            if len(pace) < 2 or not pace[0][0] < pace[1][0] < total:
+                return told
+            (first, since), (done, now) = pace
+            return f"{told}, about {duration((total - done) * (now - since) / (done - first))} left"
 
         outermost = not self._stages
         with self._watched() if outermost else contextlib.nullcontext():

@@ -11,14 +11,7 @@ from headjax.core.errors import DataError
 
 
 class Range(NamedTuple):
-    """The integers `low <= i < high`.
-
-    Attributes:
-        high: first integer above the range.
-        what: plural noun for messages: "tokens", "classes".
-        low: first integer of the range.
-        ignored: an integer outside that is allowed too, such as the label that carries no loss.
-    """
+    """The integers `low <= i < high`, by a plural noun; `ignored` is allowed too, as the label without a loss."""
 
     high: int
     what: str

@@ -1,9 +1,7 @@
 """Frozen dataclasses to JSON and back; unknown, missing and wrongly typed fields are errors that name their path.
 
-A field typed as an abstract base class holds one of its registered kinds, distinguished in JSON by the key `kind`; one
-typed as `Kind` holds the class and the options of a registered module, which are written in the same way. A
-tuple of dataclasses is written run by run (`{"repeat": 12, "item": {...}}`), so that a stack of equal layers reads as
-one.
+Where a field can hold several registered classes, the key `kind` tells them apart. A tuple of groups is written run by
+run (`{"repeat": 12, "item": {...}}`), so that a stack of equal layers reads as one.
 """
 
 from __future__ import annotations

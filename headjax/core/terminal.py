@@ -22,11 +22,8 @@ def printable(text: object, kept: str = "\n\t") -> str:
     text = str(text)
     if text.isprintable():
         return text
-    return "".join(each if each in kept or not _is_control(each) else ascii(each)[1:-1] for each in text)
-
-
-def _is_control(character: str) -> bool:
-    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character not in JOINERS
+    hidden = {each for each in text if unicodedata.category(each) in ("Cc", "Cf", "Cs", "Zl", "Zp")} - {*kept, *JOINERS}
+    return "".join(ascii(each)[1:-1] if each in hidden else each for each in text)
 
 
 class Terminal(Console):

@@ -54,11 +54,7 @@ def seconds_in_turns(
     before: Mapping[str, Callable[[], Any]] | None = None,
     progress: Progress = silent,
 ) -> dict[str, list[float]]:
-    """Time every candidate `repeats` times, one after another in turns, so that all see the same machine.
-
-    A turn is `settle` calls that do not count and one that does, because training takes step after step. Memory that
-    the candidate before has given back to the system is slow to get again where a virtual machine's host has taken it.
-    """
+    """Time every candidate `repeats` times in turns, each of `settle` calls that do not count and one that does."""
     needed = before or {}
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from headjax.core.class_names import class_numbers, find_class, is_missing, reorder, sorted_names, tell_nothing
+from headjax.core.class_names import ClassIndex, class_numbers, is_missing, reorder, sorted_names, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError, require, within
 from headjax.core.fields import Checked, Count, Share, Size, unknown_name
 from headjax.data.examples import Mapped, Padded
@@ -183,7 +183,7 @@ class DataConfig(Checked):
         if "f1" not in spec.metrics or not self.classes or data.measured is None:
             return data
         # GLUE's F1 is that of its class 1, whatever number the model has for it.
-        positive = find_class(spec.form.label_names[1], self.classes)
+        positive = ClassIndex(self.classes).find(spec.form.label_names[1])
         arguments = {**data.measured.arguments, "positive": positive}
         return data._replace(measured=data.measured._replace(arguments=arguments))
 

@@ -30,9 +30,9 @@ from headjax.data.store import (
     record_sizes,
     write_shard,
 )
+from headjax.storage.directories import hold
 from headjax.storage.failures import writing
 from headjax.storage.files import write_file
-from headjax.storage.lock import hold
 from headjax.storage.paths import path_of
 from headjax.tokenizers.tokenizer import Tokenizer
 

@@ -21,9 +21,9 @@ import optax
 from flax import nnx
 from jax.flatten_util import ravel_pytree
 
+from headjax.core.ahead import Losses
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked, NotNegative, Positive, Size
-from headjax.core.losses import Losses
 from headjax.core.progress import Update
 from headjax.core.short import brief
 from headjax.heads.head_id import HeadId

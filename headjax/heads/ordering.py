@@ -90,18 +90,6 @@ def say_fewer(went: int, count: int, left: Steps, none: str) -> None:
         warnings.warn(f"share: {fewer(went, count, left, none)}", stacklevel=5)
 
 
-def steps_within_minimum(config: ModelConfig, steps: Steps, minimum: int) -> Steps:
-    """Return the removals without those that would leave a layer fewer than `minimum` heads."""
-    left = Counter((head.stack, head.layer) for head in all_heads(config))
-    kept = []
-    for step in steps:
-        gone = Counter((head.stack, head.layer) for head in step)
-        if all(left[place] - count >= minimum for place, count in gone.items()):
-            left.subtract(gone)
-            kept.append(step)
-    return tuple(kept)
-
-
 def explicit_heads(config: ModelConfig, request: str) -> Order:
     """Return the heads that a request names one by one, separated by commas."""
     heads = tuple(HeadId.parse(text.strip()) for text in request.split(","))

@@ -12,8 +12,8 @@ import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec
 
-from headjax.core.blas import one_blas_thread
 from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads.discovery import find_sites

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headjax.core.blas import one_blas_thread
+from headjax.core.programs import one_blas_thread
 
 DAMPING = 1e-4
 """Share of the mean square of a feature that is added to the second moments, so that they have an inverse."""

@@ -12,7 +12,6 @@ from typing import Any
 
 from headjax.hub.sentences import PIPELINE, pipeline_files, write_maps
 from headjax.models.model import Model
-from headjax.storage.files import check_links
 from headjax.tokenizers.files import CONFIG_FILE, FILES, MODEL_FILE, read_tokenizer, write_tokenizer
 from headjax.tokenizers.tokenizer import TARGET_FILE
 
@@ -32,7 +31,6 @@ CARRIED = TOKENIZER | PIPELINE | _CHAT | _PREPROCESSING | _TEXTS
 
 def read_companions(folder: Path) -> dict[str, bytes]:
     """Return the files that a model carries, by name."""
-    check_links(folder, sorted(CARRIED))
     found: dict[str, bytes] = {}
     for name in sorted(CARRIED):
         place = folder / name

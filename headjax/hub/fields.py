@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from headjax.core.errors import CheckpointError, ConfigError
 from headjax.core.fields import INTEGER_MAX, shown
 from headjax.nn.feed_forward import ActivationName
-from headjax.storage.files import check_links
 from headjax.tokenizers.files import read_object
 
 T = TypeVar("T")
@@ -47,7 +46,6 @@ class Fields:
     @classmethod
     def load(cls, directory: Path, tensors: Collection[str] = ()) -> Fields:
         """Read the `config.json` of a directory."""
-        check_links(directory, ("config.json",))
         file = directory / "config.json"
         if not file.exists():
             raise CheckpointError(f"{file}: missing")

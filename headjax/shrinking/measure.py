@@ -20,9 +20,9 @@ import numpy as np
 from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Solver
 from headjax.conversion.model import convert_layer, describe
-from headjax.core.blas import one_blas_thread
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import Kind, own_copy
+from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Update
 from headjax.core.serialize import from_data, to_data
 from headjax.heads.layer_sums import spread

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,11 +12,6 @@ from headjax.storage.files import write_file
 from headjax.storage.paths import files_below
 
 RECORD = "checksums.json"
-
-AT_ONCE = 2**20
-"""Bytes that are read at once."""
-
-THREADS = 4
 
 
 class Entry(NamedTuple):
@@ -30,9 +24,7 @@ class Entry(NamedTuple):
 def write_checksums(folder: Path) -> None:
     """Record every file below a folder that is complete."""
     names = [name for name in files_below(folder) if name != RECORD]
-    with ThreadPoolExecutor(THREADS) as pool:
-        entries = pool.map(lambda name: entry_of(folder / name)._asdict(), names)
-        record = dict(zip(names, entries, strict=True))
+    record = {name: entry_of(folder / name)._asdict() for name in names}
     write_file(folder / RECORD, (json.dumps(record, indent=1) + "\n").encode())
 
 
@@ -40,7 +32,7 @@ def entry_of(file: Path) -> Entry:
     """Return size and checksum of a file."""
     size = crc = 0
     with file.open("rb") as opened:
-        while data := opened.read(AT_ONCE):
+        while data := opened.read(2**20):
             size, crc = size + len(data), zlib.crc32(data, crc)
     return Entry(size, f"{crc:08x}")
 
@@ -58,9 +50,8 @@ def read_checksums(folder: Path) -> dict[str, Entry]:
 
 def check(folder: Path) -> None:
     """Compare a folder with its record; without a record nothing is known and nothing is compared."""
-    with ThreadPoolExecutor(THREADS) as pool:
-        record = read_checksums(folder)
-        list(pool.map(lambda name: _compare(folder / name, record[name]), record))
+    for name, entry in read_checksums(folder).items():
+        _compare(folder / name, entry)
 
 
 def read_document(folder: Path, name: str) -> str:
@@ -81,7 +72,7 @@ def _compare(file: Path, entry: Entry) -> None:
         raise DamagedError(f"{file}: missing") from None
     except OSError as error:
         raise DamagedError(f"{file}: cannot be read ({error})") from None
-    if found.bytes != entry.bytes:
-        raise DamagedError(f"{file}: has {found.bytes} bytes instead of {entry.bytes}; truncated?")
     if found != entry:
-        raise DamagedError(f"{file}: damaged, its bytes differ from their checksum in {RECORD}")
+        size = f"{found.bytes} bytes instead of {entry.bytes}"
+        why = size if found.bytes != entry.bytes else f"its bytes differ from their checksum in {RECORD}"
+        raise DamagedError(f"{file}: damaged, {why}")

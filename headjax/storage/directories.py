@@ -1,24 +1,24 @@
 """Directories, written whole or not at all: filled beside their place, brought to disk, and moved there by one rename.
 
-A directory that was there changes places with the new one in one step where the system offers that (Linux). Elsewhere
-it is renamed aside first; a process that is killed between the two renames leaves it as `.NAME.PROCESS@HOST.old`.
-A bucket renames nothing: there the files are copied, the marker, without which nobody reads the directory, last.
+A directory that was there changes places with the new one in one step (Linux), or is first renamed to
+`.NAME.PROCESS@HOST.old`. A bucket renames nothing: files are copied, the marker, without which nobody reads them, last.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from headjax.core.errors import CheckpointError
+from filelock import FileLock, Timeout
+
+from headjax.core.errors import CheckpointError, HeadjaxError
 from headjax.storage.checksums import RECORD, read_checksums
 from headjax.storage.failures import writing
 from headjax.storage.files import beside, remove_leftovers, sync_folder
@@ -75,15 +75,9 @@ def replace_directory(new: Path, path: Path, layout: Layout) -> None:
 
 def _exchange(one: Path, other: Path) -> bool:
     """Let two directories change places in one step; return False where that fails or the system does not offer it."""
-    rename = _renameat2()
-    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux, which Python's library lacks
     return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
-
-
-@functools.cache
-def _renameat2() -> Callable[..., int] | None:
-    """Return Linux's renaming with flags, which Python's library lacks; None on other systems."""
-    return getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
 
 
 def _publish(source: Path, path: Path, layout: Layout) -> None:
@@ -141,3 +135,22 @@ def _sync(folder: Path) -> None:
             with open(Path(root) / name, "rb") as file, contextlib.suppress(OSError):  # not every mount syncs
                 os.fsync(file.fileno())
         sync_folder(Path(root))
+
+
+@contextlib.contextmanager
+def hold(folder: Path, name: str = ".lock") -> Iterator[None]:
+    """Hold the lock of a folder, which is made where it does not exist. A bucket has no locks, and is not held."""
+    if is_bucket(folder):
+        yield
+        return
+    lock = FileLock(folder / name, timeout=0)
+    with writing(folder / name):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise HeadjaxError(f"{folder}: in use by another process; end it or choose another folder") from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -13,11 +13,11 @@ import shutil
 import socket
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from headjax.core.errors import CheckpointError, DataError, HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError
 from headjax.storage.paths import is_bucket, path_of
 
 
@@ -25,7 +25,7 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
     """Write a file beside its place, move it there when complete and on disk, and return its path.
 
     Links are followed, and permissions of a file that is replaced are kept. A device or a pipe is written to as it
-    stands. Folders on the way are made, below one that exists.
+    stands. Folders on the way are made.
     """
     place = path_of(path)
     try:
@@ -39,19 +39,11 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
             if target.is_dir():
                 raise IsADirectoryError(None, "a folder, where a file is to be written")
             if not place.is_symlink():  # a link into a folder that is not there leads nowhere
-                _make_parent(target)
+                target.parent.mkdir(parents=True, exist_ok=True)
             _replace_file(target, data)
     except OSError as error:
         raise HeadjaxError(f"{path}: cannot be written ({error.strerror})") from None
     return place
-
-
-def _make_parent(target: Path) -> None:
-    """Make the folders above a file, unless none of them but the root exists: such a path is a mistake in typing."""
-    above = next(folder for folder in target.parents if folder.exists())
-    if above == Path(target.anchor) != target.parent:
-        raise FileNotFoundError(None, f"no folder {target.parent}, nor any above it")
-    target.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _replace_file(target: Path, data: bytes) -> None:
@@ -135,24 +127,18 @@ def read_text(file: Path) -> str:
 
 def read_lines(file: Path) -> Iterator[str]:
     r"""Yield a file's lines of its text, see `read_text`, each with its `\n` (the last one may have none)."""
-    offset = 0
     blank: list[str] | None = []  # lines before the first with text
     with reading(file), opened(file) as stream:
         for number, data in enumerate(stream, start=1):
-            wrong, zero = "", data.find(b"\0")
             try:
                 line = data.decode("utf-8")
             except UnicodeDecodeError as error:
-                at = f"line {number}, byte offset {offset + error.start}"
-                wrong = f"{at}: not UTF-8 ({error.reason}); save the file as UTF-8"
-                zero = (data + stream.read(2**12)).find(b"\0")  # a binary file's zero bytes may come later
-            if zero >= 0:
-                wrong = f"binary, not text: zero byte at offset {offset + zero}"
-            if wrong:
-                raise DataError(f"{file}: {wrong}")
+                wrong = f"{file}: line {number}: not UTF-8 ({error.reason}); save the file as UTF-8"
+                raise DataError(wrong) from None
+            if "\0" in line:
+                raise DataError(f"{file}: line {number}: binary, not text")
             line = line.removeprefix("\ufeff") if number == 1 else line
             line = f"{line[:-2]}\n" if line.endswith("\r\n") else line
-            offset += len(data)
             if blank is None:
                 yield line
             elif line.strip():
@@ -221,24 +207,6 @@ def opened(file: Path) -> io.BufferedIOBase:
     if file.suffix != ".gz":
         return file.open("rb")
     return gzip.open(file if isinstance(file, Path) else io.BytesIO(file.read_bytes()))
-
-
-def check_links(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
-    """Check that files of a folder from elsewhere are in it, wherever links lead.
-
-    The folder itself may be a link. A snapshot of Hugging Face's cache, `models--NAME/snapshots/REVISION`, links to
-    files in `models--NAME/blobs`, which counts as inside.
-    """
-    if is_bucket(path_of(folder)):  # which has no links
-        return
-    root = Path(os.path.realpath(folder))
-    cache = next((above.parent for above in root.parents if above.name == "snapshots"), None)
-    homes = [root, *([] if cache is None else [cache / "blobs"])]
-    for name in names:
-        file = Path(folder) / name
-        target = Path(os.path.realpath(file))
-        if not any(target.is_relative_to(home) for home in homes):
-            raise CheckpointError(f"{file}: leads out of the folder, to {target}; copy the files (cp -rL) to read them")
 
 
 @contextlib.contextmanager

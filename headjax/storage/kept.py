@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,30 +24,26 @@ def key_of_study(described: Any, arrays: Any) -> str:
 
 
 class Kept:
-    """Measurements by name, as JSON data, and the seconds that each took."""
+    """Measurements by name, as JSON data."""
 
     def __init__(self, path: str | Path | None = None, key: str = "") -> None:
         """Read the measurements of an earlier study."""
         self._path, self._key = None if path is None else path_of(path), key
         self.found: dict[str, Any] = {}
-        self.seconds: dict[str, float] = {}
         if self._path is not None and self._path.is_file():
             try:
                 data = json.loads(self._path.read_text())
                 if data["key"] == key:
-                    self.found, self.seconds = dict(data["found"]), dict(data["seconds"])
+                    self.found = dict(data["found"])
             except (ValueError, TypeError, KeyError):
                 pass
 
     def __call__(self, name: str, measure: Callable[[], Any]) -> Any:
         """Return the measurement of a name; measure it, and write the file, if nothing was."""
         if name not in self.found:
-            started = time.perf_counter()
             self.found[name] = json.loads(json.dumps(measure()))
-            self.seconds[name] = time.perf_counter() - started
             if self._path is not None:
-                data = {"key": self._key, "found": self.found, "seconds": self.seconds}
-                write_file(self._path, json.dumps(data).encode())
+                write_file(self._path, json.dumps({"key": self._key, "found": self.found}).encode())
         return self.found[name]
 
     def remove(self) -> None:

@@ -10,26 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from headjax.core.errors import HeadjaxError, in_line
+from headjax.core.errors import HeadjaxError
 
 SCHEME = "gs://"
 """Beginning of the address of a bucket of Google Cloud Storage."""
 
 
-NAME_MAX = 255
-"""Most bytes of a name of a file or folder, on every file system that is in use."""
-
-
 def path_of(path: str | os.PathLike[str]) -> Path:
     """Return a path as an object with the methods of `pathlib.Path`."""
     text = os.fspath(path)
-    try:
-        if any(len(os.fsencode(name)) > NAME_MAX for name in text.split("/")):
-            raise HeadjaxError(f"{in_line(text)}: the name is too long")
-    except UnicodeEncodeError:
-        raise HeadjaxError(f"{in_line(text)}: invalid path: an unpaired surrogate") from None
-    if "\0" in text:
-        raise HeadjaxError(f"{in_line(text)}: invalid path: NUL")
     if "://" not in text:
         return Path(text)
     if not text.startswith(SCHEME) or not text.removeprefix(SCHEME).split("/")[0]:
@@ -89,18 +78,9 @@ def size_of(file: Path) -> int:
 def check_folder(path: str | os.PathLike[str]) -> None:
     """Check, before any work is done for it, that a path is a folder or can become one."""
     place = path_of(path)
-    check_name(path)
     if isinstance(place, Path) and place.is_symlink() and not place.exists():
         raise HeadjaxError(f"{path}: a link that leads to nothing")
     _check_above(path, place)
-
-
-def check_name(path: str | os.PathLike[str]) -> None:
-    """Check that arrays written below a path can be read again: Orbax finds none below a name with a backslash."""
-    if "\\" in os.fspath(path):
-        raise HeadjaxError(
-            f"{in_line(os.fspath(path))}: a folder of arrays has no backslash in its path; choose another"
-        )
 
 
 def check_file(path: str | os.PathLike[str]) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from headjax.core import history
+from headjax.core.ahead import Losses
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Steps
-from headjax.core.losses import Losses
 from headjax.core.programs import make_room
 from headjax.core.progress import Update
 from headjax.core.tensors import Params, abstract
@@ -108,7 +108,7 @@ def distill(
         mesh: devices to spread the batches over; None is the first device alone.
         compute: how to compute.
         progress: called with the number of steps that are known to be done and the latest loss that the host knows, see
-            `headjax.core.losses`.
+            `headjax.core.ahead`.
 
     Raises:
         DataError: the batches end early.

@@ -19,7 +19,7 @@ from headjax.core.tensors import Params
 from headjax.data.task import TaskData
 from headjax.mesh.distributed import Vote, is_first, on_first, wait_for_all
 from headjax.models.model import Model
-from headjax.storage.lock import hold
+from headjax.storage.directories import hold
 from headjax.storage.paths import check_folder, path_of
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.config import TrainConfig
@@ -41,7 +41,6 @@ class TrainResult(NamedTuple):
     tokens_per_second: float
     finished: bool
     diverged: str | None = None
-    extended_from: int | None = None
     kept_step: int = 0
 
 
@@ -99,10 +98,9 @@ def train(
         run, start = prepare(config, workdir, data, teacher)
     with contextlib.ExitStack() as held:
         on_first(lambda: held.enter_context(hold(workdir)))
-        held_steps = claim_workdir(workdir, config)
+        claim_workdir(workdir, config)
         left = None if max_seconds is None else max_seconds - (time.monotonic() - started)
-        result = _train(run, start, workdir, shown, profiled, left)
-    return result._replace(extended_from=held_steps if held_steps < config.steps else None)
+        return _train(run, start, workdir, shown, profiled, left)
 
 
 def _train(

@@ -10,7 +10,6 @@ from headjax.cli import main
 from headjax.core.serialize import class_of_kind, kinds_of
 from headjax.training.config import TrainConfig
 from headjax.training.optimizer import AdamW, Optimizer, Schedule
-from tests import tiny
 
 
 def listed(capsys, *words):
@@ -65,25 +64,3 @@ def test_no_field_is_without_a_meaning_and_no_line_is_wide(every):
 def foreign(row):
     """Whether only kinds that other tests registered have a field."""
     return row["of"] and not any(class_of_kind(name).__module__.startswith("headjax.") for name in row["of"])
-
-
-def test_with_a_file_it_lists_the_fields_of_its_kinds_with_their_values(capsys, tmp_path):
-    file = tmp_path / "run.py"
-    file.write_text(tiny.config_file())
-    rows, lines = listed(capsys, "--config", str(file), "--config.steps=7")
-    found = {row["path"]: row for row in rows}
-    assert len(found) == len(rows)
-    assert found["config.steps"]["value"] == 7
-    assert "config.steps: integer of at least 1, below 2**31; required; here 7" in lines
-    assert found["config.optimizer"]["value"]["kind"] == "adamw"
-    assert not any(row["of"] or row["same_as"] for row in rows)
-    assert [path.name for path in tmp_path.iterdir()] == ["run.py"]
-
-
-def test_what_is_wrong_with_a_file_is_an_error(capsys, tmp_path):
-    file = tmp_path / "run.py"
-    file.write_text(tiny.config_file())
-    assert main(["train", "--help-config", "--config", str(file), "--config.stepz=7"]) == 2
-    assert "config.stepz: unknown field" in capsys.readouterr().err
-    assert main(["train"]) == 2
-    assert "the following arguments are required: --config, --workdir" in capsys.readouterr().err

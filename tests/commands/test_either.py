@@ -62,19 +62,6 @@ def test_what_is_made_ends_in_its_sizes_its_times_and_the_line_that_loads_it(ber
     assert eval(found["load"], {"headjax": headjax}).num_parameters == found["parameters"]
 
 
-def test_their_layouts_come_first(tmp_path, capsys):
-    to_huggingface(model_of(LLAMA), tmp_path / "llama", family="llama")
-    _, told = call(
-        capsys,
-        "prune",
-        tmp_path / "llama",
-        tmp_path / "out",
-        "--remove",
-        "decoder/0/0,decoder/0/2,decoder/1/1,decoder/1/2",
-    )
-    assert "layout native" in told
-
-
 def test_the_plan_names_the_exports_before_the_work(bert, tmp_path, capsys):
     def plan(*words):
         found, told = call(capsys, *words)

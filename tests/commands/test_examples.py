@@ -36,8 +36,6 @@ def test_scores_are_those_of_the_training_examples(run, folder):
     data = run(f"score model --task text.txt {LIMIT} --calibration validation").data
     held_out = load_task(str(folder / "text.txt"), model)
     assert data["scores"]["importance"] == importance(folder, held_out.batches(4, limit=8))
-    data = run(f"score model --task text.txt {LIMIT} --calibration all:other.txt --calibrate 5").data
-    assert data["selection"] == {"task": "other.txt", "split": "all", "examples": 5}
 
 
 @pytest.mark.parametrize(
@@ -75,28 +73,13 @@ def test_calibration_examples_come_from_a_file_and_all_of_the_task_measures(run,
     assert data["evaluation"] == evaluation
 
 
-@pytest.mark.parametrize(
-    ("words", "selection"),
-    [
-        ("--calibrate 4", {"task": "text.txt", "form": "text", "split": "train", "examples": 4}),
-        ("--calibrate 8 --calibration all:one.txt", {"task": "one.txt", "split": "all", "examples": 8}),
-        ("", None),
-    ],
-)
-def test_conversions_are_calibrated_where_a_number_is_given(run, words, selection):
-    data, told = run(f"convert model OUT/out --to collaborative:shared_dim=8 --task text.txt {LIMIT} {words}")
-    assert data["selection"] == selection
-    assert ("Selection: " in told) == (selection is not None)
-
-
-def test_a_table_with_one_split_calibrates(run, tmp_path):
-    """`convert --task my.tsv --calibrate 8` once found no examples to train on."""
-    rows = [f"{one} {other}\t{('bad', 'good')[i % 2]}" for i, one in enumerate(WORDS[5:9]) for other in WORDS[9:13]]
-    path = write_lines(tmp_path / "my.tsv", "sentence\tlabel", *rows)
-    data = run(f"convert classifier OUT/out --to collaborative:shared_dim=4 --task {path} --calibrate 8").data
-    half = {"task": str(path), "form": "classification", "examples": 8, "rule": RULE}
-    assert data["selection"] == half | {"split": "selection half"}
-    assert data["evaluation"] == half | {"split": "evaluation half"}
+def test_conversions_are_calibrated_where_a_number_is_given(run):
+    words = f"convert model OUT/out --to collaborative:shared_dim=8 --task text.txt {LIMIT}"
+    data, told = run(words)
+    assert data["selection"] is None
+    assert "Selection" not in told
+    data = run(f"{words} --overwrite --calibrate 8 --calibration all:one.txt").data
+    assert data["selection"] == {"task": "one.txt", "split": "all", "examples": 8}
 
 
 def test_named_heads_need_no_selection(run, folder):

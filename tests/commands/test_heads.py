@@ -2,16 +2,12 @@
 
 import re
 
-import numpy as np
 import pytest
 
-from headjax.cli import main
-from headjax.commands.examples import Examples
-from headjax.heads import pruning
 from headjax.heads.head_id import HeadId
 from headjax.models.model import load
 from tests import tiny
-from tests.closeness import assert_numbers_close, assert_trees_equal, close_to
+from tests.closeness import assert_numbers_close, close_to
 
 PERPLEXITY_SUMS = 16 * tiny.SUMS
 """A rounding of the loss, near 4, is four times as large a share of the perplexity."""
@@ -51,16 +47,6 @@ def test_time_that_is_over_leaves_the_examples_of_the_first_batch(run):
     assert timed["modes"] == whole["modes"]
 
 
-def test_without_a_task_the_model_goes_from_file_to_file(run, folder, tmp_path):
-    """With the same arrays, bit by bit, as from memory."""
-    data = run("prune model OUT/unmeasured --remove 1 --by random").data
-    assert (data["metrics"], data["metrics_before"], data["evaluation"]) == ({}, {}, None)
-    expected = pruning.prune(load(folder / "model"), data["removed"])
-    found = load(tmp_path / "unmeasured")
-    assert found.config == expected.config
-    assert_trees_equal(found.params, expected.params)
-
-
 def test_output_projections_are_refitted_and_the_result_says_how(run, tmp_path):
     data, told = run(f"prune model OUT/refitted {TASK} --by reconstruction --reconstruct --calibrate 12 --remove 2")
     assert len(data["removed"]) == 2
@@ -72,19 +58,6 @@ def test_output_projections_are_refitted_and_the_result_says_how(run, tmp_path):
     assert load(tmp_path / "refitted").num_parameters == data["parameters"] < data["parameters_before"]
     masked = run(f"prune model OUT/masked {TASK} --remove {','.join(data['removed'])}").data["metrics"]["perplexity"]
     assert abs(masked / data["metrics"]["perplexity"] - 1.0) > 1e-4
-
-
-def test_calibration_examples_of_padding_alone_are_one_line(folder, tmp_path, capsys, monkeypatch):
-    sampled = Examples.calibrating
-
-    def padding(examples, seed):
-        return [batch | {"attention_mask": np.zeros_like(batch["input_ids"])} for batch in sampled(examples, seed)]
-
-    monkeypatch.setattr(Examples, "calibrating", padding)
-    words = ["prune", str(folder / "model"), str(tmp_path / "never"), "--remove", "decoder/0/1", "--reconstruct"]
-    assert main([*words, "--task", str(folder / "text.txt"), "--batch-size", "8", "--calibrate", "8"]) == 2
-    assert not (tmp_path / "never").exists()
-    assert capsys.readouterr().err.splitlines()[-1].startswith("headjax: error: calibration: ")
 
 
 @pytest.mark.parametrize("by", ["importance", "random"])
@@ -121,11 +94,6 @@ def test_a_percentage_takes_whole_groups_and_says_why_no_more(run, tmp_path):
     data, told = run("prune grouped OUT/none --by random --remove 20%")
     assert data["removed"] == []
     assert "--remove 20%: 0 heads go, not 1: the least that could still go is 2 heads, since KV groups" in told
-
-
-def test_every_layer_keeps_a_minimum(run):
-    kept = run("prune model OUT/out --by random --remove 50% --minimum 1").data["kept"]
-    assert sorted(head.split("/")[1] for head in kept) == ["0", "1"]
 
 
 def test_a_model_beside_itself_and_beside_itself_with_fewer_heads(run):

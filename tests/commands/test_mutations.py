@@ -126,7 +126,7 @@ REQUESTS = [
     evaluate classifier --task labels.tsv --buckets 16,32
     generate model --prompt ab --max-new-tokens 3 --top-k 2 --seed 1
     generate model --file short.txt --temperature 0.5 --top-p 0.9 --batch-size 2
-    generate translator --prompt a --beams 2 --max-new-tokens 3
+    generate translator --prompt a --max-new-tokens 3
     predict classifier --text good --out out.tsv
     predict classifier --task labels.tsv --limit 3 --length 16
     predict translator --text abc --beams 2 --out out.jsonl
@@ -136,7 +136,7 @@ REQUESTS = [
     score model --task short.txt --calibrate 4
     ablate model --task short.txt --mode each
     prune model out --remove decoder/0/0
-    prune model out --remove 1 --by random --seed 3 --minimum 1
+    prune model out --remove 1 --by random --seed 3
     prune model out --remove 50% --task short.txt --reconstruct --calibrate 4
     convert model out --to grouped:kv_heads=1
     convert model out --to collaborative:shared_dim=8 --layers 0

@@ -7,9 +7,8 @@ import sys
 import pytest
 
 from headjax.cli import main
-from headjax.core.errors import ConfigError, DataError
+from headjax.core.errors import ConfigError
 from headjax.data import DataConfig
-from headjax.tokenizers.files import open_tokenizer
 from tests import tiny
 from tests.closeness import close_to
 from tests.data.vocabulary import write_lines, write_vocabulary
@@ -86,13 +85,6 @@ assert not {{"tensorflow", "tensorflow_datasets", "seqio", "torch"}} & set(sys.m
     assert main([*words, "--beams", "-1"]) == 2
 
 
-def test_a_bucket_that_does_not_exist_is_one_line_before_anything_is_read(bucket, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["prepare", "multi30k", "--source", "nowhere", "--out", "gs://nobody-s-bucket/data"]) == 2
-    assert capsys.readouterr().err.startswith("headjax: error: gs://nobody-s-bucket/data: ")
-    assert not list(tmp_path.iterdir())
-
-
 def test_forms_change_by_name(tmp_path):
     task = f"bert_pretraining:{write_lines(tmp_path / 'text.txt', *map(str, range(999)))}"
     form = DataConfig(task=task, form={"max_predictions": 10, "rate": 0.2}).open().form
@@ -117,13 +109,3 @@ def test_tables_of_ones_own_are_prepared_and_read(task, tmp_path):
     memory = DataConfig(task=f"{task}{table}", length=16).load(stored.tokenizer)
     assert stored.info["labels"] == memory.info["labels"]
     assert [len(stored.train), len(stored.validation)] == [len(memory.train), len(memory.validation)]
-
-
-def test_tokenizers(prepared, tmp_path):
-    given = write_vocabulary(tmp_path)
-    assert open_tokenizer(str(given)) == open_tokenizer(str(tmp_path))
-    assert open_tokenizer(prepared["folder"]).fingerprint == prepared["tokenizer"]
-    assert DataConfig(task=prepared["folder"]).load(open_tokenizer(prepared["folder"]))
-    (tmp_path / "none").mkdir()
-    with pytest.raises(DataError, match="none: "):
-        open_tokenizer(str(tmp_path / "none"))

@@ -8,21 +8,7 @@ import pytest
 
 import headjax
 from headjax.cli import main
-from headjax.commands.shrink import budget_of
-from headjax.core.fields import Amount
 from headjax.heads.units import count_units
-
-
-@pytest.mark.parametrize(
-    ("text", "budget"),
-    [
-        ("parameters=60%", ("parameters", Amount(0.6, True))),
-        ("flops=1.5e9", ("flops", Amount(1.5e9, False))),
-        ("drop=0", ("drop", Amount(0.0, False))),
-    ],
-)
-def test_a_budget_has_a_name_and_an_amount(text, budget):
-    assert budget_of(text) == budget
 
 
 @pytest.fixture(scope="module")

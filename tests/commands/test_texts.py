@@ -5,8 +5,6 @@ import json
 import pytest
 
 import headjax
-from headjax.commands.predict import WRITERS
-from headjax.core.terminal import printable
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.models.test_encoder_decoder import translation
@@ -46,15 +44,6 @@ def test_draws_repeat_with_their_seed(run):
     assert first == again != other
 
 
-def test_streaming_prints_the_same_texts(run):
-    words = "generate model --prompt Paragraph --prompt no --max-new-tokens 5"
-    expected = run(f"{words} --batch-size 1").data["text"]
-    told = run(f"{words} --stream").told
-    for prompt, text in zip(("Paragraph", "no"), expected, strict=True):
-        assert " ".join((prompt + printable(text)).split()) in told
-    assert "tokens per second" in told
-
-
 def test_an_encoder_decoder_generates_and_translates(run, tmp_path):
     model = tiny.model(translation(vocab_size=257, num_layers=1)).replace(tokenizer=byte_tokenizer())
     model.save(tmp_path / "model")
@@ -76,10 +65,3 @@ def test_a_table_is_labelled_and_written(run, folder, tmp_path):
     assert "probability" in run(f"{words} --out OUT/out.jsonl").told
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == found
     assert len(run("predict classifier --text good --text fun").data["predictions"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("suffix", "text"), [(".jsonl", '{"value": null, "text": "é"}\n'), (".tsv", "value\ttext\nnull\té\n")]
-)
-def test_a_number_that_is_not_finite_is_written_as_null(suffix, text):
-    assert WRITERS[suffix]([{"value": float("nan"), "text": "é"}]) == text

@@ -1,7 +1,6 @@
 """Compiled programs of the command line are kept in the user's cache folder, unless JAX's variable says otherwise."""
 
 import os
-import subprocess
 import sys
 import warnings
 
@@ -50,31 +49,3 @@ def test_a_place_that_cannot_be_used_and_an_imported_jax_are_no_error(before_jax
     keep_programs()
     assert PLACE not in os.environ
     assert capsys.readouterr() == ("", "")
-
-
-PROGRAM = """
-import sys, warnings
-from headjax.core.compiled import keep_programs
-keep_programs()
-import jax
-double = jax.jit(lambda x: 2 * x)
-print(double(jax.numpy.ones(3)).sum())
-"""
-
-
-@pytest.mark.whole
-def test_processes_share_the_folder_and_a_broken_program_is_compiled_again(before_jax):
-    environment = os.environ | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-
-    def run_three():
-        words, piped = [sys.executable, "-c", PROGRAM], subprocess.PIPE
-        started = [subprocess.Popen(words, stdout=piped, stderr=piped, text=True, env=environment) for _ in range(3)]
-        return [process.communicate() for process in started]
-
-    first = run_three()
-    assert [out for out, _ in first] == ["6.0\n"] * 3
-    kept = list(before_jax.glob("*-cache"))
-    assert kept
-    for file in kept:
-        file.write_bytes(file.read_bytes()[:40])
-    assert run_three() == [("6.0\n", "")] * 3

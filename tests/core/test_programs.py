@@ -9,9 +9,9 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from headjax.core import programs, timing
-from headjax.core.blas import one_blas_thread
+from headjax.core.ahead import FETCH_EVERY, Losses
 from headjax.core.errors import HeadjaxError
-from headjax.core.losses import FETCH_EVERY, Losses
+from headjax.core.programs import one_blas_thread
 
 
 @pytest.fixture
@@ -33,15 +33,6 @@ def test_programs_are_forgotten_where_half_of_the_maps_are_taken(doubled, tmp_pa
         assert doubled._cache_size() == 1
     programs.ALLOWED.write_text(f"{taken}\n")
     assert programs.make_room()
-    assert doubled._cache_size() == 0
-    assert doubled(jnp.ones(3)).tolist() == [2, 2, 2]
-
-
-@pytest.mark.parametrize("library", ["own", "other"])
-def test_forgotten_programs_are_compiled_again(doubled, library, monkeypatch):
-    if library == "other":
-        monkeypatch.setattr(programs, "_trimming", lambda: None)
-    programs.forget()
     assert doubled._cache_size() == 0
     assert doubled(jnp.ones(3)).tolist() == [2, 2, 2]
 
@@ -106,10 +97,3 @@ def test_a_turn_is_a_call_that_settles_and_one_that_counts(timed):
     assert "".join(called) == "ab" + "aabb" * 2
     assert (timings["a"].median, timings["b"].median) == (2.0, 15.0)
     assert (timings["a"].low, timings["b"].high) == (1.5, 17.5)
-
-
-def test_preparations_come_before_every_call_and_are_not_timed(timed):
-    call, called = timed
-    calls, before = {"a": call("a", 2.0), "b": call("b", 3.0)}, {"a": call("p", 100.0)}
-    assert timing.seconds_in_turns(calls, repeats=2, settle=0, before=before) == {"a": [2.0, 2.0], "b": [3.0, 3.0]}
-    assert "".join(called) == "pab" + "pab" * 2

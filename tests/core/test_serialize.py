@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from headjax.core.errors import ConfigError
 from headjax.core.fields import Checked, options_of, unknown_name
 from headjax.core.serialize import dumps, from_data, kind_of, kinds_of, to_data
-from headjax.core.tensors import Constant, FanIn, Initializer, Normal, TruncatedNormal, Xavier, Zeros
+from headjax.core.tensors import FanIn, Initializer, Xavier, Zeros
 from headjax.models import DecoderConfig, ModelConfig
-from headjax.nn import Kind, MultiHeadAttention, NoHeadsAttention
+from headjax.nn import Kind, MultiHeadAttention
 from headjax.nn.norms import LayerNorm, RMSNorm
 from tests import tiny
+from tests.nn.formulations import FORMULATIONS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,90 +35,17 @@ class Plain(Checked):
     initializer: Initializer = Zeros()
 
 
-sizes = st.integers(1, 64)
-numbers = st.integers(-(2**63) + 1, 2**63 - 1)
-rates = st.floats(0.0, 0.99)
-initializers = st.one_of(
-    st.just(Zeros()),
-    st.builds(Constant, st.floats(-2, 2)),
-    st.builds(Normal, rates),
-    st.builds(TruncatedNormal, rates),
-    st.builds(Xavier, rates),
-    st.builds(FanIn, rates),
-)
-norms = st.builds(LayerNorm, rates) | st.builds(RMSNorm, rates)
+CONFIGS = {
+    **{name: tiny.decoder_config(tiny.layer(kind)) for name, kind in FORMULATIONS.items()},
+    "runs": tiny.decoder_config(tiny.layer(), tiny.layer(), tiny.layer(tiny.collaborative(), hidden=7)),
+    "parts": tiny.decoder_config(norm=RMSNorm(0.1), initializer=Xavier(0.5), softcap=2.0, positions="sinusoidal"),
+    "kinds": tiny.decoder_config(tiny.layer(tiny.collaborative(mixing_init=FanIn(2.0))), norm=LayerNorm(0.2)),
+}
 
 
-@st.composite
-def multi_heads(draw):
-    heads = draw(st.integers(1, 6))
-    ids = draw(st.none() | st.permutations(range(heads)).map(tuple))
-    return Kind(
-        MultiHeadAttention,
-        num_heads=heads,
-        head_ids=ids,
-        head_dim=draw(sizes),
-        value_dim=draw(st.none() | sizes),
-        scale=draw(st.none() | st.floats(1e-6, 10.0)),
-        projection_bias=draw(st.booleans()),
-    )
-
-
-attentions = st.one_of(
-    multi_heads(),
-    st.just(Kind(NoHeadsAttention, output_bias=False)),
-    st.builds(tiny.collaborative, st.integers(1, 6), mixing_init=initializers, content_bias=st.booleans()),
-)
-
-
-@st.composite
-def decoders(draw):
-    runs = draw(st.lists(st.tuples(attentions, sizes, st.integers(1, 4)), min_size=1, max_size=3))
-    layers = [(attention, hidden) for attention, hidden, count in runs for _ in range(count)]
-    attention, hidden = zip(*layers, strict=True)
-    return draw(
-        st.builds(
-            DecoderConfig,
-            width=sizes,
-            num_layers=st.just(len(layers)),
-            attention=st.just(attention),
-            hidden=st.just(hidden),
-            activation=st.sampled_from(["relu", "silu"]),
-            gated=st.booleans(),
-            residual=st.sampled_from(["pre_norm", "post_norm", "sandwich_norm"]),
-            norm=norms,
-            dropout=rates,
-            initializer=initializers,
-            vocab_size=sizes,
-            positions=st.sampled_from(["learned", "sinusoidal", "none"]),
-            max_length=sizes,
-            softcap=st.none() | st.floats(0.5, 50.0),
-            tied=st.booleans(),
-        )
-    )
-
-
-@given(decoders())
-def test_every_config_survives_json(config):
-    assert from_data(ModelConfig, json.loads(dumps(config))) == config
-
-
-@given(
-    st.builds(
-        Plain,
-        numbers,
-        rate=st.floats(-1e30, 1e30),
-        flag=st.booleans(),
-        name=st.text(),
-        maybe=st.none() | numbers,
-        choice=st.sampled_from(["a", "b"]),
-        pair=st.tuples(numbers, rates),
-        numbers=st.lists(numbers).map(tuple),
-        initializer=initializers,
-    )
-)
-def test_every_field_type_survives_json(value):
-    assert from_data(Plain, json.loads(dumps(value))) == value
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_survives_json(name):
+    assert from_data(ModelConfig, json.loads(dumps(CONFIGS[name]))) == CONFIGS[name]
 
 
 def test_equal_neighbours_are_written_once():

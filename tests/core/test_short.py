@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from headjax.heads.ablation import Ablation
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import LearnedGates
 from headjax.heads.reconstruct import Reconstruction
@@ -25,7 +24,6 @@ REPAIRS = tuple(LayerRepair(f"decoder/{layer}", 12000, 5, 0.1, 0.5, True) for la
     "result",
     [
         Scores(dict.fromkeys(DESCRIPTIONS, VALUES), 1.0, 1000, 0.1),
-        Ablation("each", HEADS, {"loss": ARRAY}, {"loss": ARRAY}, {"loss": ARRAY}),
         LearnedGates({"decoder": ARRAY}, HEADS, VALUES, ARRAY),
         Reconstruction(MODEL, HEADS, {}, REPAIRS, 5, 1000),
         Shrunk(MODEL, HEADS, CHOICE, (Point("parameters", 0.5, 0.1, {}),) * 40, TABLE),

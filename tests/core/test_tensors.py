@@ -7,8 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headjax.core.errors import ParameterError
 from headjax.core.tensors import (
@@ -29,7 +27,6 @@ from headjax.core.tensors import (
     flatten,
     head_axis,
     initialize,
-    nested,
     stack_weight,
     weight,
 )
@@ -46,21 +43,6 @@ TENSORS = {
     "scale": weight((), (), Constant(2.0), inputs=()),
 }
 DRAWN = initialize(TENSORS, jax.random.key(0), Normal(1.0))
-
-names = st.text("abc", min_size=1, max_size=3)
-trees = st.recursive(st.integers(), lambda inner: st.dictionaries(names, inner, min_size=1, max_size=3), max_leaves=8)
-
-
-@given(st.dictionaries(names, trees, max_size=3))
-def test_flattened_paths_lead_to_their_leaves(tree):
-    flat = flatten(tree)
-    assert flatten(nested(flat)) == flat
-    for path, leaf in flat.items():
-        found = tree
-        for name in path.split("/"):
-            found = found[name]
-        assert found == leaf
-    assert len(flat) == len(jax.tree.leaves(tree))
 
 
 def test_fans_are_what_one_output_sums_and_one_input_feeds():

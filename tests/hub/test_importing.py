@@ -101,38 +101,20 @@ def text(content):
     return lambda file: file.write_text(content)
 
 
-def link(file):
-    """A link out of the directory."""
-    file.symlink_to("../elsewhere")
-
-
-LEADS_OUT = "leads out of the folder"
 BROKEN = [
     *(("config.json", DataError, text(content), "") for content in ("[]", "{", "[" * 100_000)),
     ("config.json", CheckpointError, lambda file: None, "missing"),
     ("config.json", DataError, os.mkfifo, ""),  # nobody writes to it, so that reading would wait for ever
     ("model.safetensors", CheckpointError, text("{}"), ""),
-    *((name, CheckpointError, link, LEADS_OUT) for name in ("config.json", "model.safetensors", "tokenizer.json")),
 ]
 
 
 @pytest.mark.parametrize(("name", "kind", "make", "said"), BROKEN, ids=range(len(BROKEN)))
-def test_a_broken_file_writes_nothing(folder, tmp_path, name, kind, make, said):
+def test_a_broken_file_writes_nothing(folder, name, kind, make, said):
     file = folder / name
-    (tmp_path / "elsewhere").write_bytes(file.read_bytes() if file.exists() else b"{}")
-    file.unlink(missing_ok=True)
+    file.unlink()
     make(file)
     assert f"{name}: {said}" in refused_import(folder, kind)
-
-
-def test_a_snapshot_of_hugging_faces_cache_is_read(folder, made, tmp_path):
-    """Its files are links to `blobs`, by their hashes."""
-    snapshot = tmp_path / "models--somebody--bert" / "snapshots" / "4f1c"
-    snapshot.mkdir(parents=True)
-    folder.rename(snapshot.parent.parent / "blobs")
-    for file in (snapshot.parent.parent / "blobs").iterdir():
-        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
-    assert_trees_equal(from_huggingface(snapshot).params, made[0].params)
 
 
 def test_older_files(folder, made):

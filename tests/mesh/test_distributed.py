@@ -63,7 +63,7 @@ def start(config, workdir, logs, *arguments, devices):
     `workdir` may be a list of folders, one for each process.
     """
     options = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-m", "headjax.cli", "train", "--config", str(config), "--workdir"]
+    command = [sys.executable, "-m", "headjax", "train", "--config", str(config), "--workdir"]
     folders = workdir if isinstance(workdir, list) else [workdir] * len(logs)
     place, started = f"127.0.0.1:{free_port()},{len(logs)}", []
     for index, log in enumerate(logs):

@@ -85,7 +85,7 @@ def planned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plan")
     (folder / "config.py").write_text(CONFIG)
     arguments = ["--config", str(folder / "config.py"), "--topology", "v5e-8", "--json", "-"]
-    command = [sys.executable, "-m", "headjax.cli", "plan", *arguments]
+    command = [sys.executable, "-m", "headjax", "plan", *arguments]
     environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -38,7 +38,7 @@ FAULTS = {"full": (errno.ENOSPC, False), "read-only": (errno.EROFS, True)}
 
 
 Found = tuple[int, int, list[str]]
-"""What `attack` finds of one fault."""
+"""Operations that a fault can hit, those at which it was let in, and the broken promises."""
 
 
 def missing() -> str | None:
@@ -59,11 +59,7 @@ def run_attack(names: Sequence[str], tries: int, folder: Path) -> dict[str, dict
 
 
 def attack(name: str, tries: int, inputs: Path, folder: Path) -> dict[str, Found]:
-    """Let each fault into a command at some of its file operations, drawn by its name; at all of them for 0 tries.
-
-    Returns:
-        by fault the number of operations that it can hit, of those at which it was let in, and the broken promises.
-    """
+    """Let each fault into a command at some of its file operations, or at all of them for 0 tries."""
     out, saved, writer = folder / "out", folder / "before", WRITERS[name]
     saved.mkdir(parents=True)
     if writer.before:

@@ -1,13 +1,11 @@
 """A folder's files are as they were written, or the first that is not is named."""
 
-import json
-
 import numpy as np
 import pytest
 
-from headjax.core.errors import CheckpointError, DamagedError
+from headjax.core.errors import DamagedError
 from headjax.models.model import load
-from headjax.storage.checksums import RECORD, check, read_document, write_checksums
+from headjax.storage.checksums import RECORD, check, write_checksums
 from tests import tiny
 
 NAMES = ["a.json", "sub/b.bin", "empty"]
@@ -60,17 +58,6 @@ def test_a_damaged_record_is_named(folder, content):
     (folder / RECORD).write_text(content)
     with pytest.raises(DamagedError, match=f"^{folder / RECORD}: damaged"):
         check(folder)
-
-
-def test_a_document_is_compared_when_it_is_read(folder):
-    (folder / "c.json").write_text(json.dumps({"a": 1}))
-    assert read_document(folder, "c.json") == '{"a": 1}'
-    write_checksums(folder)
-    flip(folder / "c.json")
-    with pytest.raises(DamagedError, match=r"c\.json: "):
-        read_document(folder, "c.json")
-    with pytest.raises(CheckpointError, match=r"d\.json: cannot be read"):
-        read_document(folder, "d.json")
 
 
 def test_every_flipped_byte_of_a_model_directory_is_found(tmp_path):

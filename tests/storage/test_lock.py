@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from headjax.core.errors import HeadjaxError
-from headjax.storage.lock import hold
+from headjax.storage.directories import hold
 from headjax.storage.paths import path_of
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from headjax.storage.lock import hold
+from headjax.storage.directories import hold
 with hold(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -49,10 +49,10 @@ def test_what_cannot_become_a_folder_or_a_file_is_known_before_the_work(tmp_path
         check_file(tmp_path / name)
     check_file("/dev/null")
     for check, name in (
-        *((check_folder, name) for name in ("file", "file/x", "dangling", "dangling/x", "x" * 300)),
-        *((check_file, name) for name in ("link", "file/x", "x" * 300)),
+        *((check_folder, name) for name in ("file", "file/x", "dangling", "dangling/x")),
+        *((check_file, name) for name in ("link", "file/x")),
     ):
-        with pytest.raises(HeadjaxError, match=f"{name}: |too long"):
+        with pytest.raises(HeadjaxError, match=f"{name}: "):
             check(tmp_path / name)
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
     for check in (check_folder, check_file):
