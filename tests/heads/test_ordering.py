@@ -50,12 +50,6 @@ def test_oracle_order_removes_first_what_costs_least():
     assert names(ordering.by_ablation(ablation(), "accuracy")) == ["0/0", "0/2", "1/0", "0/1", "1/1"]
 
 
-def test_every_layer_keeps_its_minimum():
-    order = ordering.removals(CONFIG, ordering.by_score(VALUES))
-    assert names(ordering.flat(ordering.steps_within_minimum(CONFIG, order, 1))) == ["0/1", "1/0", "0/2"]
-    assert ordering.steps_within_minimum(CONFIG, order, 3) == ()
-
-
 def test_selection_by_count_percentage_and_name():
     counts = {"2": 2, "40%": 2, "59.9%": 2, "100%": 5, "0": 0}
     assert {request: ordering.requested_count(CONFIG, request) for request in counts} == counts
