@@ -110,8 +110,8 @@ def _remove(layer: nnx.Module, site: AttentionSite, plan: _Plan) -> None:
         new = taken[0] if site.layers is None else jnp.stack(taken)
         variable.set_value(new)
         front = 0 if site.layers is None else 1
-        resize_projection(holder, old.shape[front:], new.shape[front:])
-    resize_layer(layer, site, plan.numbers)
+        _resize_projection(holder, old.shape[front:], new.shape[front:])
+    _resize_layer(layer, site, plan.numbers)
     kept_heads = zip(site.head_ids(), plan.query.ravel(), strict=True)
     setattr(layer, HEAD_IDS, tuple(head.head for head, stays in kept_heads if stays))
     for name, value in _float_properties(layer).items():
@@ -167,7 +167,7 @@ def _resize_rest(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) ->
     )
     for _, module in nnx.iter_modules(model, graph=True):
         if id(module) not in within:
-            resize_module(module, old, new)
+            _resize_module(module, old, new)
 
 
 def part(sites: Sites, order: Iterable[HeadId | str], share: float) -> Order:
@@ -245,11 +245,11 @@ class Numbers(NamedTuple):
         yield from ((name, sizes["heads * head_dim"]) for name in PRODUCTS)
 
 
-def resize_layer(layer: nnx.Module, site: AttentionSite, after: Numbers) -> None:
+def _resize_layer(layer: nnx.Module, site: AttentionSite, after: Numbers) -> None:
     """Set the static numbers of heads of a layer, of the modules within it and of their configs."""
     before = Numbers.of(site)
     for _, module in nnx.iter_modules(layer, graph=True):
-        resize_module(module, before, after)
+        _resize_module(module, before, after)
     for path, size in site.sizes:
         if size not in after.named():
             raise HeadjaxError(f"{site.path}: sizes: {path}: expected one of {', '.join(after.named())}, got {size!r}")
@@ -257,7 +257,7 @@ def resize_layer(layer: nnx.Module, site: AttentionSite, after: Numbers) -> None
         setattr(at_path(layer, holder), name, after.named()[size])
 
 
-def resize_module(module: nnx.Module, before: Numbers, after: Numbers) -> None:
+def _resize_module(module: nnx.Module, before: Numbers, after: Numbers) -> None:
     """Set the numbers of heads among a module's own attributes, where they are those from before."""
     new = dict(after.usual())
     for name, old in before.usual():
@@ -280,7 +280,7 @@ def _resized_config(config: Any, before: Numbers, after: Numbers) -> Any:
     return changed
 
 
-def resize_projection(module: nnx.Module, old: tuple[int, ...], new: tuple[int, ...]) -> None:
+def _resize_projection(module: nnx.Module, old: tuple[int, ...], new: tuple[int, ...]) -> None:
     """Set the static shapes of a module one of whose parameters has another shape now."""
     if isinstance(module, nnx.LoRA):  # a parameter is a factor of what the module says the shape of
         module.in_features += new[0] - old[0]

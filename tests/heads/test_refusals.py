@@ -96,7 +96,6 @@ REFUSED = {
         (lambda: prune(MODEL, ["decoder/1/1"]), "layer 1 of decoder has heads 0, 3"),
         (lambda: prune(MODEL, ["decoder/3/0"]), "head decoder/3/0: decoder has 3 layers"),
         (lambda: prune(MODEL, ["decoder/0/0", "encoder/0/0"]), "the model has no head stack 'encoder'"),
-        (lambda: prune(MODEL, ["decoder/0/01"]), "expected stack/layer/head"),
         (lambda: prune(MODEL, ["middle/0/1"]), "unknown head stack 'middle'"),
         (lambda: reconstruct(TWO, [BATCH], EIGHT), "all heads are removed"),
         (lambda: reconstruct(TWO, [BATCH], ONE, units=1.0), "units: must be at least 0 and below 1"),

@@ -227,14 +227,3 @@ def test_code_that_takes_the_size_of_a_head_from_the_width_is_scored_and_not_pru
         HeadjaxError, match=r"layers\.1\.attn: the code of .*NanoGpt does not run with 3 of its 4 heads"
     ):
         headjax.prune(model, ["layers.1.attn/0"])
-
-
-def test_a_layer_whose_heads_depend_on_each_other_is_not_pruned():
-    class Attention(houses.EinsumAttention):
-        def __call__(self, x: jax.Array) -> jax.Array:
-            q = self.q_proj(x)
-            k, v = (jnp.repeat(y, self.n_rep, axis=2) for y in self.kv_einsum(x))
-            return self.o_proj(attend(q / jnp.linalg.norm(q, axis=(2, 3), keepdims=True), k, v))
-
-    with pytest.raises(HeadjaxError, match=r"layers\.0\.attn: .*depend on each other"):
-        headjax.prune(houses.Classifier(Attention), ["layers.0.attn/0", "layers.0.attn/2"])
