@@ -9,7 +9,6 @@ from headjax.core.class_names import sorted_names
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data import DataConfig
-from headjax.data.registry import GLUE
 from headjax.data.stream import evaluation_batches
 from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
 
@@ -174,16 +173,6 @@ def test_config_serialises_and_brings_its_vocabulary(tables, tmp_path):
             DataConfig(**{"task": "a"} | fields)
 
 
-REAL = {
-    "cola": (8551, 527 + 516, 2),
-    "sst2": (60614, 872, 2),
-    "mrpc": (4076, None, 2),
-    "stsb": (5749, 1500, 0),
-    "rte": (2490, 277, 2),
-    "mnli": (9815, None, 3),
-}
-
-
 def test_glue_layouts(tmp_path, wordpiece, monkeypatch):
     folder = tmp_path / "glue" / "RTE"
     folder.mkdir(parents=True)
@@ -204,21 +193,3 @@ def test_glue_layouts(tmp_path, wordpiece, monkeypatch):
         DataConfig(task="mnli").load(wordpiece)
     with pytest.raises(DataError, match=r"^task: .*'sst-2'; did you mean 'sst2'"):
         DataConfig(task="sst-2").load(wordpiece)
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_real_glue_files(data_dir, monkeypatch, name):
-    monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
-    trained, evaluated, classes = REAL[name]
-    found = DataConfig(task=name).open()
-    train, validation = ([*source.rows()] for source in found.rows.values())
-    if evaluated is None:
-        assert 0.1 < len(validation) / trained < 0.3
-        evaluated = len(validation)
-        trained -= evaluated
-    assert (len(train), len(validation)) == (trained, evaluated)
-    labels = {row.values["label"] for row in validation if row.values["label"] != "-"}
-    if classes:
-        assert labels == {*GLUE[name].form.label_names}
-    else:
-        assert {min(map(float, labels)), max(map(float, labels))} == {0.0, 5.0}

@@ -77,13 +77,6 @@ def test_too_little_text(file):
             DataConfig(**{"task": str(file)} | fields).load()
 
 
-def test_real_text(data_dir):
-    data = DataConfig(task=str(data_dir / "lm" / "gutenberg" / "dracula.txt")).load()
-    assert data.info["train"]["bytes"] > 700_000
-    assert 2 < data.info["train"]["bytes_per_token"] < 4
-    assert 0.02 < data.info["validation"]["bytes"] / data.info["train"]["bytes"] < 0.1
-
-
 @pytest.mark.whole
 def test_data_imports_neither_tensorflow_nor_pytorch_and_is_the_same_in_another_process(file):
     code = f"""
