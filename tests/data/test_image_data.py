@@ -1,7 +1,6 @@
 """Images: files of every kind become pixels and labels."""
 
 import gzip
-import io
 import shutil
 
 import numpy as np
@@ -24,12 +23,6 @@ from tests.tiny import model, multi_head
 def test_what_is_no_image_is_named():
     with pytest.raises(DataError, match=r"^a\.png: not an image"):
         pixels(b"", "a.png")
-
-
-def test_16_bits_of_grey_are_scaled_to_8():
-    file = io.BytesIO()
-    Image.fromarray(np.asarray([[0, 256, 30_000, 65_535]], np.uint16)).save(file, "PNG")
-    assert pixels(file.getvalue(), "a.png").tolist() == [[0, 1, 117, 255]]
 
 
 def test_mnist_is_pixels_and_labels_and_found_under_the_root(tmp_path, monkeypatch):

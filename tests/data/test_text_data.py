@@ -242,7 +242,7 @@ def asked(**fields):
         ('{"data": []}', "no questions"),
         ("[]", "not in SQuAD's format"),
         (asked(question=2, id=1), "not in SQuAD's format"),
-        ('{"data": [{"paragraphs": [{"qas": [{"id": "7"}]}]}]}', "not in SQuAD's format .'context'"),
+        ('{"data": [{"paragraphs": [{"qas": [{"id": "7"}]}]}]}', "not in SQuAD's format .KeyError: 'context'"),
         (asked(), "question 7: no answer"),
         (asked(answers=[{"text": "b", "answer_start": 1}]), "question 7: .*character 1"),
         ('{"data": [\n}', "line 2: not JSON"),
