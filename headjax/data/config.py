@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -200,7 +200,12 @@ class DataConfig(Checked):
         held = [spec.located(source_of(self.validation))] if self.validation else []
         if not train:
             layouts = " or ".join(" and ".join(filter(None, layout[:2])) for layout in spec.layouts)
-            train = [search(spec.name, spec.folders, functools.partial(_usable, spec), layouts or spec.files)]
+
+            def usable(folder: Path) -> Path | None:
+                there = find_layout(spec, folder) if spec.layouts else folder.is_dir()
+                return folder if there else None
+
+            train = [search(spec.name, spec.folders, usable, layouts or spec.files)]
         place = ", ".join(given) or str(train[0])
         if isinstance(spec.form, ImageForm):
             images = image_rows(train[0])
@@ -296,12 +301,6 @@ class DataConfig(Checked):
 
 def _when_read(form: ImageForm, source: RowSource) -> Stored:
     """Return images that are read from their files and encoded each time."""
-    assert source.at is not None
-    at, count = source.at, source.count
-    return Stored(Mapped(range(count), lambda i: form.record(at(i))), np.ones(count), {"examples": count})
-
-
-def _usable(spec: TaskSpec, folder: Path) -> Path | None:
-    """Return a folder if it holds a task's files."""
-    there = find_layout(spec, folder) if spec.layouts else folder.is_dir()
-    return folder if there else None
+    at = cast(Callable[[int], Row], source.at)
+    records = Mapped(range(source.count), lambda index: form.record(at(index)))
+    return Stored(records, np.ones(source.count), {"examples": source.count})

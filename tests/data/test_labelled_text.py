@@ -182,10 +182,6 @@ def test_glue_layouts(tmp_path, wordpiece, monkeypatch):
     data = DataConfig(task="rte").load(wordpiece)
     assert data.validation.values("labels").tolist() == [1]
     assert DataConfig(task=f"rte:{folder}").load(wordpiece).info == data.info
-    broken = ["id\tquestion1\tquestion2\tis_duplicate", "1\ta film\tfun\t1", "2\twas it", "\tdull\t0", '3\tit"\tfun\t0']
-    for name in ("train", "dev"):  # a record of QQP's own files that stands on two lines
-        write_lines(folder / f"{name}.tsv", *broken)
-    assert DataConfig(task=f"qqp:{folder}").load(wordpiece).validation.values("labels").tolist() == [1, 0]
     with pytest.raises(DataError, match=r"HEADJAX_DATA .*glue/CoLA"):
         DataConfig(task="cola").load(wordpiece)
     monkeypatch.delenv("HEADJAX_DATA")

@@ -16,8 +16,7 @@ from headjax.evaluation.entities import Entities, entities, tags_of
 from headjax.evaluation.sets import Ranking, SeveralLabels
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task, measure_task
-from headjax.models.tasks import MultiLabel, NoTask, SentenceSimilarity, TokenClassification
-from headjax.shrinking.grid import Grid
+from headjax.models.tasks import MultiLabel, NoTask, TokenClassification
 from tests import tiny
 from tests.data.vocabulary import WORDS, write_lines
 
@@ -167,26 +166,6 @@ def test_a_sentence_encoder_ranks_candidates(tmp_path, wordpiece):
     assert task.data.validation.values("labels").tolist() == [0.5, 0.0, 1.0, 0.0]
     predicted = headjax.measure_task(encoder, task).outcomes
     assert len(np.unique(predicted["query"])) == 2
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("form", ["multi_label", "tokens", "retrieval"])
-def test_heads_of_every_form_are_scored_and_shrunk(form, tmp_path, wordpiece):
-    files = {
-        "multi_label": ("a.jsonl", '{"text": "good film", "labels": ["fun"]}', '{"text": "bad", "labels": []}'),
-        "tokens": ("a.conll", "good B-PER", "film O", "", "the O", "bad B-PER"),
-        "retrieval": ("a.tsv", "query\ttext\trelevance", "good film\tfun\t1", "good film\tdull\t0"),
-    }
-    outputs = {"multi_label": MultiLabel(classes=1, names=("fun",)), "retrieval": SentenceSimilarity()}
-    path = write_lines(tmp_path / files[form][0], *files[form][1:])
-    model = tiny.text_encoder(outputs.get(form, TokenClassification(classes=2, names=("B-PER", "O"))), wordpiece)
-    batches = list(load_task(str(path), model).batches(2))
-    scores = headjax.score_heads(model, batches).score("importance")
-    assert len(scores) == 4
-    assert all(score > 0 for score in scores.values())
-    grid = Grid(heads=(0.5,), units=(0.5,), cached=(), others=())
-    found = headjax.shrink(model, batches, headjax.Budget(parameters=0.8), grid=grid)
-    assert found.model.num_parameters < model.num_parameters
 
 
 @pytest.mark.parametrize(
