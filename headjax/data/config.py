@@ -69,7 +69,7 @@ class DataConfig(Checked):
         validation_fraction: approximate share of the rows that is held out; 0 is the task's own.
         columns: columns of a table by field (`text`, `second`, `label`, `source`, `target`, ...) where they have other
             names than usual; numbers from 0 where a table has no header.
-        form: other values of fields of the task's form, such as `packed`, `stride`, `masking`, `size`, `mean`.
+        form: other values of fields of the task's form, such as `packed`, `stride`, `size`, `mean`.
         length: number of tokens of an example; 0 is the form's own.
         classes: names of the classes in the order of their numbers; empty takes the task's own, or the labels of the
             training rows, sorted (as numbers if they all are).

@@ -267,20 +267,22 @@ def write_shard(folder: Path, shard: Shard, records: Records) -> None:
     """Write a shard, which gets its name when it and the file beside it are complete."""
     path = folder / shard.name
     described = {**shard._asdict(), "sizes": shard.sizes.tolist()}
-    try:
-        # ArrayRecord writes files of this machine alone.
-        with tempfile.TemporaryDirectory(prefix=".", dir=None if is_bucket(path) else folder) as temporary:
+    with tempfile.TemporaryDirectory() as temporary:
+        # ArrayRecord writes files of this machine alone. What a killed process leaves is written over.
+        partial = Path(temporary, path.name) if is_bucket(path) else path.with_name(f".{path.name}")
+        try:
             path.unlink(missing_ok=True)  # one of other rows, which the file beside it would describe wrongly
             write_file(path.with_suffix(".json"), json.dumps(described, default=int).encode())
-            partial = Path(temporary) / path.name
             _write_records(partial, records)
             if is_bucket(path):
                 copy_file(partial, path)
             else:
                 partial.replace(path)
-    except (OSError, RuntimeError) as error:  # the library turns the system's errors into RuntimeError
-        reason = getattr(error, "strerror", None) or first_line(error)
-        raise DataError(f"{path}: cannot be written ({reason})") from None
+        except (OSError, RuntimeError) as error:  # the library turns the system's errors into RuntimeError
+            reason = getattr(error, "strerror", None) or first_line(error)
+            raise DataError(f"{path}: cannot be written ({reason})") from None
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def _write_records(file: Path, records: Records) -> None:

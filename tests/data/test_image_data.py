@@ -95,16 +95,6 @@ def test_folders_of_images(folder):
     assert_close(green, -1, sums=4)
 
 
-def test_classes_that_are_numbers_keep_them(tmp_path):
-    for split in ("train", "val"):
-        for number in range(11):
-            (tmp_path / split / str(number)).mkdir(parents=True)
-            Image.fromarray(np.full((8, 8), 20 * number, np.uint8)).save(tmp_path / split / str(number) / "one.png")
-    data = DataConfig(task=str(tmp_path), form={"size": 8, "mean": (0.0,), "deviation": (1.0,)}).load()
-    assert data.info["labels"] == list(map(str, range(11)))
-    assert_close(data.validation[10]["pixel_values"], 200 / 255, sums=4)
-
-
 def test_top1_and_top5(folder, tmp_path):
     config = VisionConfig(
         attention=multi_head(), hidden=16, image_size=14, patch_size=7, width=16, num_layers=1,

@@ -1,7 +1,5 @@
 """Several labels an example, tagged words, rankings: from files to metrics, against cases counted by hand."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pyarrow
 import pytest
@@ -12,7 +10,7 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.data import DataConfig
 from headjax.data.metrics import ndcg, reciprocal_rank
 from headjax.data.recognise import recognise
-from headjax.evaluation.entities import Entities, entities, tags_of
+from headjax.evaluation.entities import entities, tags_of
 from headjax.evaluation.sets import Ranking, SeveralLabels
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task, measure_task
@@ -54,25 +52,6 @@ def test_pieces_after_the_first_are_passed():
     tags = ("O", "B-PER", "O", "I-PER", "O", "O")
     assert spans(*tags, judged=[False, True, False, True, False, True]) == [("PER", 1, 3)]
     assert spans(*tags, judged=[False, True, True, True, False, True]) == [("PER", 1, 1), ("PER", 3, 3)]
-
-
-@pytest.mark.parity
-def test_entity_f1_is_that_of_seqeval():
-    theirs = pytest.importorskip("seqeval.metrics")
-    names = (*NAMES, "E-PER", "S-LOC")
-    gold, guess = np.random.default_rng(0).integers(0, len(names), (2, 60, 9))
-    output = SimpleNamespace(require_logits=lambda: np.eye(len(names))[guess])
-    measure = Entities(names=names)
-    outcomes = {name: np.asarray(one(output, {"labels": gold})) for name, one in measure.outcomes().items()}
-    found = measure.metrics(outcomes | {"targets": np.full(60, 9)})
-    tags = [[[names[tag] for tag in row] for row in rows] for rows in (gold, guess)]
-    assert 0.05 < found["entity_f1"] < 0.95
-    for name, score in (
-        ("f1", theirs.f1_score),
-        ("precision", theirs.precision_score),
-        ("recall", theirs.recall_score),
-    ):
-        assert found[f"entity_{name}"] == pytest.approx(score(*tags))
 
 
 CONLL = """-DOCSTART- -X- O

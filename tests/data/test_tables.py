@@ -130,10 +130,8 @@ def test_any_cell_of_a_csv_writer_survives(tmp_path_factory, rows, quoting, deli
         ("a.jsonl", b'{"text": "a", "label": 1}\n{"text": "b"}\n', "row 2: unknown key 'label'"),
         ("a.jsonl", b'{"text": "a", "label": 1}\n{"text"\n', "row 2: not JSON"),
         ("a.json", b"[]", "no rows"),
-        ("a.json", b'[{"text": %s, "label": 1}]' % (b"9" * 5000), "not JSON"),
         ("a.jsonl", b'{"text": %s}\n' % (b"9" * 5000), "row 1: not JSON"),
         ("a.json", b"[" * 100_000, "nested too deep"),
-        ("a.json", rb'[{"text": "\ud800", "label": 1}]', "row 1: text: character 0 "),
         ("a.jsonl", rb'{"text": "", "label": "a\udfff"}', "row 1: label: character 1 "),
         ("a.tsv.gz", b"text", ""),
         # Without a fixed time in it, processes that collect a second apart would collect different tests.

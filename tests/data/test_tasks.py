@@ -1,7 +1,5 @@
 """Tasks: their forms, local files and rehearsals, without TensorFlow."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -35,13 +33,6 @@ def test_articles_are_documents(tmp_path):
     assert "Part" in found["validation"][0]["text"]
 
 
-def test_lines_are_sentences(tmp_path):
-    write_lines(tmp_path / "train.txt", "One .", "", " Two . ")
-    write_lines(tmp_path / "dev.txt", "Three .")
-    expected = {"train": [{"text": "One ."}, {"text": "Two ."}], "validation": [{"text": "Three ."}]}
-    assert task_rows("lm1b", tmp_path) == expected
-
-
 def test_translations(tmp_path):
     write_lines(tmp_path / "train.en", "a dog", "", "a cat")
     write_lines(tmp_path / "train.de", "ein Hund", "leer", "eine Katze")
@@ -52,20 +43,6 @@ def test_translations(tmp_path):
     assert task_rows("newstest2013_ende", tmp_path / "val") == {"validation": found["validation"]}
     table = write_lines(tmp_path / "pairs.tsv", "source\ttarget", "x\ty")
     assert task_rows("newstest2014_ende", table) == {"validation": [{"source": "x", "target": "y"}]}
-
-
-def test_questions_by_the_words_of_their_names(tmp_path):
-    for name in ("more", "dev-v1.1", "train-v1.1"):
-        asked = {"id": name, "question": "q", "answers": [{"text": "a", "answer_start": 0}]}
-        data = {"data": [{"paragraphs": [{"context": "a b", "qas": [asked]}]}]}
-        (tmp_path / f"{name}.json").write_text(json.dumps(data))
-
-    def ids(*names):
-        found = task_rows("squad", *(tmp_path / f"{name}.json" for name in names))
-        return {split: [row["id"] for row in rows] for split, rows in found.items()}
-
-    assert ids("more", "dev-v1.1") == {"train": ["more"], "validation": ["dev-v1.1"]}
-    assert ids("train-v1.1", "more", "dev-v1.1") == {"train": ["train-v1.1"], "validation": ["dev-v1.1"]}
 
 
 REAL = {

@@ -53,6 +53,7 @@ def test_validation_text_does_not_shape_the_tokenizer(file, monkeypatch):
 @pytest.mark.parametrize(
     ("field", "fields"),
     [
+        ("task", {"task": ""}),
         ("length", {"length": 1, "tokenizer": "bytes"}),
         ("vocab_size", {"vocab_size": -1}),
         ("tokenizer", {"tokenizer": "byte"}),
