@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -69,7 +69,7 @@ class DataConfig(Checked):
         validation_fraction: approximate share of the rows that is held out; 0 is the task's own.
         columns: columns of a table by field (`text`, `second`, `label`, `source`, `target`, ...) where they have other
             names than usual; numbers from 0 where a table has no header.
-        form: other values of fields of the task's form, such as `packed`, `stride`, `masking`, `size`, `mean`.
+        form: other values of fields of the task's form, such as `packed`, `stride`, `size`, `mean`.
         length: number of tokens of an example; 0 is the form's own.
         classes: names of the classes in the order of their numbers; empty takes the task's own, or the labels of the
             training rows, sorted (as numbers if they all are).
@@ -200,7 +200,12 @@ class DataConfig(Checked):
         held = [spec.located(source_of(self.validation))] if self.validation else []
         if not train:
             layouts = " or ".join(" and ".join(filter(None, layout[:2])) for layout in spec.layouts)
-            train = [search(spec.name, spec.folders, functools.partial(_usable, spec), layouts or spec.files)]
+
+            def usable(folder: Path) -> Path | None:
+                there = find_layout(spec, folder) if spec.layouts else folder.is_dir()
+                return folder if there else None
+
+            train = [search(spec.name, spec.folders, usable, layouts or spec.files)]
         place = ", ".join(given) or str(train[0])
         if isinstance(spec.form, ImageForm):
             images = image_rows(train[0])
@@ -296,12 +301,6 @@ class DataConfig(Checked):
 
 def _when_read(form: ImageForm, source: RowSource) -> Stored:
     """Return images that are read from their files and encoded each time."""
-    assert source.at is not None
-    at, count = source.at, source.count
-    return Stored(Mapped(range(count), lambda i: form.record(at(i))), np.ones(count), {"examples": count})
-
-
-def _usable(spec: TaskSpec, folder: Path) -> Path | None:
-    """Return a folder if it holds a task's files."""
-    there = find_layout(spec, folder) if spec.layouts else folder.is_dir()
-    return folder if there else None
+    at = cast(Callable[[int], Row], source.at)
+    records = Mapped(range(source.count), lambda index: form.record(at(index)))
+    return Stored(records, np.ones(source.count), {"examples": source.count})

@@ -49,16 +49,16 @@ def find_files(path: str | Path, suffixes: tuple[str, ...] = TEXT_SUFFIXES) -> l
     """Return the files that a path stands for, sorted: a file, those of a folder with a suffix, a pattern's matches."""
     path = source_of(path)
     if path.is_dir():
-        found, wanted = [file for file in visible(path) if has_suffix(file, suffixes)], ", ".join(suffixes)
-        expected = f"no file in this folder whose name ends in {wanted}"
+        found, expected = visible(path), f"file in this folder whose name ends in {', '.join(suffixes)}"
+        found = (file for file in found if has_suffix(file, suffixes))
     elif path.exists() or not glob.has_magic(str(path)):
-        found, expected = [path] if path.exists() else [], "no such file or folder"
+        found, expected = iter([path] if path.exists() else []), "such file or folder"
     else:
-        found, expected = [*matches(path)], "no file matches this pattern"
-    found = sorted(file for file in found if not file.is_dir())
-    if not found:
-        raise DataError(f"{path}: {expected}")
-    return found
+        found, expected = matches(path), "file matches this pattern"
+    files = sorted(file for file in found if not file.is_dir())
+    if not files:
+        raise DataError(f"{path}: no {expected}")
+    return files
 
 
 def has_suffix(file: Path, suffixes: tuple[str, ...]) -> bool:

@@ -102,13 +102,11 @@ def _folder_rows(root: Path) -> ImageRows:
         split: next((root / name for name in names if (root / name).is_dir()), None) for split, names in FOLDERS.items()
     }
     if folders["validation"] is None:
-        missing = [split for split, folder in folders.items() if folder is None]
-        raise DataError(f"{root}: no folder {' or '.join(FOLDERS[missing[0]])} in it")
+        missing = next(split for split, folder in folders.items() if folder is None)
+        raise DataError(f"{root}: no folder {' or '.join(FOLDERS[missing])} in it")
     classes: tuple[str, ...] = ()
     files: dict[Split, list[tuple[Path, int]]] = {}
-    for split, folder in folders.items():
-        if folder is None:
-            continue
+    for split, folder in ((split, folder) for split, folder in folders.items() if folder is not None):
         found = sorted_names([child.name for child in _shown(folder) if child.is_dir()])
         if classes and found != classes:
             raise DataError(f"{folder}: its {len(found)} folders are not named like the {len(classes)} to train on")
@@ -117,9 +115,7 @@ def _folder_rows(root: Path) -> ImageRows:
         if not files[split]:
             raise DataError(f"{folder}: no images in its folders")
     listed = [(str(file.relative_to(root)), size_of(file), number) for file, number in files.get("train", ())]
-    rows: dict[Split, RowSource] = {
-        split: RowSource.by_number(functools.partial(_file_row, some), len(some)) for split, some in files.items()
-    }
+    rows = {split: RowSource.by_number(functools.partial(_file_row, some), len(some)) for split, some in files.items()}
     return ImageRows(rows, classes, hashlib.sha256(repr(listed).encode()).hexdigest()[:16])
 
 
@@ -142,8 +138,6 @@ def pixels(data: bytes, place: str) -> np.ndarray:
 
     try:
         with Image.open(io.BytesIO(data)) as image:
-            if image.mode.startswith("I;16"):  # which the library would clip at 255
-                return (np.asarray(image) >> 8).astype(np.uint8)
             return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
     except (Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
         raise DataError(f"{place}: not an image ({first_line(error)})") from None

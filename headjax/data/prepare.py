@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from headjax.core.errors import DataError, require
 from headjax.core.progress import Progress, silent
-from headjax.core.serialize import dumps
+from headjax.core.serialize import dumps, to_data
 from headjax.core.share import Share
 from headjax.data.forms import Form
 from headjax.data.rows import SPLITS, Rows, chunks, fingerprint
@@ -117,7 +117,10 @@ def _check_folder(folder: Path, wanted: Settings) -> None:
     # Other hosts may begin meanwhile, and write the manifest before all else: it is looked for last.
     names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
     if (folder / MANIFEST).is_file():
-        if difference := read_settings(folder).difference(wanted):
-            raise DataError(f"{folder}: holds another preparation, {difference}; choose another folder")
+        before, now = ({**one.pop("form"), **one} for one in (to_data(read_settings(folder)), to_data(wanted)))
+        for name in {**before, **now}:
+            if (was := before.get(name)) != now.get(name):
+                change = f"{name} was {was!r} and is {now.get(name)!r} now"
+                raise DataError(f"{folder}: holds another preparation, {change}; choose another folder")
     elif any(not name.startswith(".") for name in names) or (folder.exists() and not folder.is_dir()):
         raise DataError(f"{folder}: not empty, and not prepared by this command; choose another folder")

@@ -82,7 +82,7 @@ def read_file(spec: TaskSpec, file: Path, columns: Mapping[str, str]) -> Iterato
     names = () if {*columns} >= {*fields} else header(file)
     found = {field: columns.get(field) or spec.column(field, names) for field in fields}
     lists = [field for field, what in fields.items() if what == "texts"]
-    for row in table_rows(file, found, lists=lists, skips=spec.skips):
+    for row in table_rows(file, found, lists=lists):
         yield Row(row.place, {name: _value(spec, value, fields[name], row.place) for name, value in row.values.items()})
 
 

@@ -241,7 +241,6 @@ GLUE_TASKS = (
         ("not_duplicate", "duplicate"),
         columns={"label": ("is_duplicate",)},
         metrics=("accuracy", "f1"),
-        skips=True,
     ),
     MNLI,
     _glue("QNLI", ("question", "sentence"), 104_743, _ENTAILMENT),

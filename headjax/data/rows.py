@@ -54,18 +54,16 @@ Rows = Mapping[Split, RowSource]
 """The rows of a task by split."""
 
 
-def text_hash(text: str | bytes) -> float:
+def text_hash(text: str) -> float:
     """Return a number in [0, 1), uniform over texts and the same in every process."""
-    data = text.encode() if isinstance(text, str) else text
-    return int.from_bytes(hashlib.sha256(data).digest()[:6], "big") / 2**48
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48
 
 
 def hold_out(read: Callable[[Share], Iterable[Row]], field: str, fraction: float, place: str) -> dict[Split, RowSource]:
     """Divide rows by the hash of a field: rows with the same text stay together, and added rows move no other."""
 
     def is_held(row: Row) -> bool:
-        value = row.values[field]
-        return text_hash(value.tobytes() if isinstance(value, np.ndarray) else str(value)) < fraction
+        return text_hash(str(row.values[field])) < fraction
 
     def side(held: bool) -> RowSource:
         return RowSource(lambda share: (row for row in read(share) if is_held(row) is held))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import socket
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,9 +19,6 @@ from headjax.core.share import Share
 from headjax.data.registry import TASKS
 from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split
 from headjax.data.spec import TaskSpec, TfdsSource
-
-HOST = "storage.googleapis.com"
-"""Host that TFDS asks first for a data set that it does not have."""
 
 TARGETS = ("label", "target", "answers")
 """Fields of rows that a model of text to text writes; of other rows it writes the text."""
@@ -111,7 +106,6 @@ def _read(sources: Sequence[TfdsSource], split: Split, share: Share) -> Iterator
     for source in sources:
         place = f"{source.name}: {source.splits[split]}"
         with _asking(place):
-            _check_network(source)
             examples = _row_task(source).get_dataset(split=split, shuffle=False, shard_info=part)
             for number, values in enumerate(examples.as_numpy_iterator()):
                 yield Row(f"{place}: example {number}", {name: _plain(value) for name, value in values.items()})
@@ -134,19 +128,7 @@ def _asking(place: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
-        raise DataError(f"{place}: cannot be read from TFDS ({reason})") from error
-
-
-def _check_network(source: TfdsSource) -> None:
-    """Raise `DataError` if a data set is neither stored nor reachable; TFDS itself would retry for minutes."""
-    builder = _data_set(source).tfds_dataset.builder
-    if builder.is_prepared() or urllib.request.getproxies():
-        return
-    try:
-        socket.getaddrinfo(HOST, 443)
-    except OSError:
-        where = builder.data_path
-        raise DataError(f"{source.name}: not in {where}, and no network; name local files with --source") from None
+        raise DataError(f"{place}: cannot be read from TFDS ({reason}); --source names local files") from error
 
 
 def _plain(value: Any) -> Any:

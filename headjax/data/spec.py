@@ -37,20 +37,15 @@ class TaskSpec:
     """A task.
 
     Attributes:
-        name: its name.
-        form: how its rows are encoded.
+        name, form: its name, and how its rows are encoded.
         own: whether it is a form of the user's own files, in which second texts are found.
         learns_classes: whether its classes are those of the user's files.
         suffixes, read: its files that are no tables, and their reader.
         documents: whether pieces of the text are held out, rather than rows.
-        files: its files in words.
-        folders: where they lie under the folder that HEADJAX_DATA names.
-        layouts: the tables of its distributions.
+        files, folders, layouts: its files in words, where they lie under HEADJAX_DATA, and by their names.
         columns: names of a table's columns by field, besides the field's own.
-        skips: whether broken records of its tables are left out.
         sources: its data sets in TFDS.
-        vocabulary: whether a tokenizer must be given, or is learned.
-        vocab_size: number of tokens to learn.
+        vocabulary, vocab_size: whether a tokenizer must be given, or is learned, and its number of tokens.
         metrics: its metrics, the headline first; empty for the usual ones of the form.
         held_out: share of the rows that is held out if no file is for validation.
         examples: number of its training examples, by which the papers count epochs.
@@ -67,7 +62,6 @@ class TaskSpec:
     folders: tuple[str, ...] = ()
     layouts: tuple[FileLayout, ...] = ()
     columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    skips: bool = False
     sources: tuple[TfdsSource, ...] = ()
     vocabulary: Literal["given", "bpe", "none"] = "given"
     vocab_size: int = 0

@@ -7,13 +7,12 @@ it lies a JSON file with its numbers of tokens and its counts. A host that has f
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -23,14 +22,14 @@ import safetensors.numpy
 from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.core.share import Share
-from headjax.data.examples import Record, Records, Source
+from headjax.data.examples import Mapped, Records, Source
 from headjax.data.files import source_of
 from headjax.data.forms.form import MISSING, Form, Seed
 from headjax.data.forms.images import ImageForm
 from headjax.data.registry import TASKS
 from headjax.data.rows import SPLITS, Row, Split, fingerprint
 from headjax.data.task import TaskData
-from headjax.storage.files import beside, first_line, parse_json, remove_leftovers, write_file
+from headjax.storage.files import first_line, parse_json, write_file
 from headjax.storage.paths import copy_file, is_bucket
 from headjax.tokenizers.tokenizer import SPECIAL_FILE, Tokenizer
 
@@ -159,12 +158,6 @@ class Settings:
     seed: int
     hosts: int
 
-    def difference(self, other: Settings) -> str:
-        """Return in words the first setting in which others differ; empty if none does."""
-        before, now = ({**one.pop("form"), **one} for one in (to_data(self), to_data(other)))
-        names = (name for name in {**before, **now} if before.get(name) != now.get(name))
-        return next((f"{name} was {before.get(name)!r} and is {now.get(name)!r} now" for name in names), "")
-
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
@@ -184,10 +177,18 @@ class Prepared:
         return totals((len(shard.sizes), shard.counts) for shard in self.of(split))
 
     def stored(self, split: Split) -> Stored:
-        """Return the records of a split on disk."""
-        paths = [self.folder / shard.name for shard in self.of(split)]
+        """Return the records of a split on disk, read by Grain; threads may share them, and they can be pickled."""
+        import grain
+
+        paths = [str(self.folder / shard.name) for shard in self.of(split)]
         sizes = np.concatenate([np.zeros(0, np.int32), *(shard.sizes for shard in self.of(split))])
-        return Stored(ShardRecords(paths, len(sizes)), sizes, self.counts(split))
+        try:
+            source: Any = grain.sources.ArrayRecordDataSource(paths) if paths else ()
+            if len(source) != len(sizes):
+                raise ValueError(f"its shards hold {len(source):,} of {len(sizes):,} records")
+        except (RuntimeError, ValueError) as error:
+            raise DataError(f"{self.folder}: a shard is damaged ({first_line(error)}); prepare again") from None
+        return Stored(Mapped(source, safetensors.numpy.load), sizes, self.counts(split))
 
 
 def host_file(host: Share) -> str:
@@ -266,19 +267,17 @@ def write_shard(folder: Path, shard: Shard, records: Records) -> None:
     """Write a shard, which gets its name when it and the file beside it are complete."""
     path = folder / shard.name
     described = {**shard._asdict(), "sizes": shard.sizes.tolist()}
-    # ArrayRecord writes files of this machine alone.
-    place: Any = tempfile.TemporaryDirectory(prefix="headjax-") if is_bucket(path) else contextlib.nullcontext("")
-    with place as temporary:
-        partial = Path(temporary) / path.name if temporary else beside(path, "new")
+    with tempfile.TemporaryDirectory() as temporary:
+        # ArrayRecord writes files of this machine alone. What a killed process leaves is written over.
+        partial = Path(temporary, path.name) if is_bucket(path) else path.with_name(f".{path.name}")
         try:
             path.unlink(missing_ok=True)  # one of other rows, which the file beside it would describe wrongly
             write_file(path.with_suffix(".json"), json.dumps(described, default=int).encode())
             _write_records(partial, records)
-            if temporary:
+            if is_bucket(path):
                 copy_file(partial, path)
             else:
                 partial.replace(path)
-                remove_leftovers(path)
         except (OSError, RuntimeError) as error:  # the library turns the system's errors into RuntimeError
             reason = getattr(error, "strerror", None) or first_line(error)
             raise DataError(f"{path}: cannot be written ({reason})") from None
@@ -305,31 +304,3 @@ def read_shard(path: Path) -> Shard | None:
     except (OSError, DataError):
         return None
     return found and Shard(**{**found, "sizes": np.asarray(found["sizes"], np.int32)})
-
-
-class ShardRecords:
-    """The records of several shards by index, read by Grain. Threads may share it, and it can be pickled."""
-
-    def __init__(self, paths: Sequence[Path], count: int) -> None:
-        import grain
-
-        self._folder = str(paths[0].parent) if paths else ""
-        with self._reading():
-            self._source: Any = grain.sources.ArrayRecordDataSource([str(path) for path in paths]) if paths else ()
-            if len(self._source) != count:
-                raise ValueError(f"its shards hold {len(self._source):,} of {count:,} records")
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getitem__(self, index: int) -> Record:
-        with self._reading():
-            found: dict[str, np.ndarray] = safetensors.numpy.load(self._source[index])
-        return found
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except (RuntimeError, ValueError, safetensors.SafetensorError) as error:
-            raise DataError(f"{self._folder}: a shard is damaged ({first_line(error)}); prepare again") from None

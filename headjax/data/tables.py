@@ -46,18 +46,15 @@ def is_table(path: str | Path) -> bool:
     return suffix_of(Path(path)) in set(SUFFIXES) - {".txt"}
 
 
-def table_rows(
-    path: str | Path, columns: Columns, *, lists: Collection[str] = (), skips: bool = False
-) -> Iterator[Row]:
+def table_rows(path: str | Path, columns: Columns, *, lists: Collection[str] = ()) -> Iterator[Row]:
     """Yield the rows of a table, all values as text, those of the fields `lists` as tuples of texts.
 
     Formats are known by suffix, those of text also with `.gz`. `.csv` has commas between cells, or if there are none in
-    its first line semicolons or tabs; cells may be quoted. `.tsv` and `.txt` have tabs, and a quotation mark is a
-    character like any other; a row with another number of cells is an error, or with `skips` left out. `.json` is one
+    its first line semicolons or tabs; cells may be quoted. `.tsv` and `.txt` have tabs and no quotes. `.json` is one
     array of objects, `.jsonl` has an object per line; `.arrow` is a file of the library `datasets`. Text is UTF-8.
     """
     file, wanted = source_of(path), [*dict.fromkeys(columns.values())]
-    with _opened(file, wanted, skips) as (names, rows):
+    with _opened(file, wanted) as (names, rows):
         for column in wanted:
             if column not in names:
                 raise DataError(f"{file}: {unknown_name('column', column, names)}")
@@ -87,7 +84,7 @@ def has_lists(path: str | Path, column: str) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(file: Path, wanted: list[str] | None = None, skips: bool = False) -> Iterator[Table]:
+def _opened(file: Path, wanted: list[str] | None = None) -> Iterator[Table]:
     """Open a table that has rows; of Parquet only the wanted columns are read."""
     suffix = suffix_of(file)
     if suffix not in SUFFIXES:
@@ -102,7 +99,7 @@ def _opened(file: Path, wanted: list[str] | None = None, skips: bool = False) ->
             raise DataError(f"{file}: no rows")
         numbered = bool(wanted) and all(column.isdecimal() for column in wanted or ())
         names = tuple(map(str, range(len(first[1])))) if numbered else tuple(first[1])
-        yield Table(names, _named(file, names, itertools.chain([first] if numbered else [], cells), skips))
+        yield Table(names, _named(file, names, itertools.chain([first] if numbered else [], cells)))
         return
     objects = _objects(file)
     if (found := next(objects, None)) is None:
@@ -130,18 +127,17 @@ def _cells(file: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _named(
-    file: Path, names: tuple[str, ...], rows: Iterable[tuple[int, list[str]]], skips: bool
+    file: Path, names: tuple[str, ...], rows: Iterable[tuple[int, list[str]]]
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield the rows' cells by name; a row with another number of cells is an error, or is left out."""
+    """Yield the rows' cells by name; a row with another number of cells is an error."""
     none = True
     for number, cells in rows:
         none = False
-        if len(cells) == len(names):
-            yield number, dict(zip(names, cells, strict=True))
-        elif not skips:
+        if len(cells) != len(names):
             quoted = suffix_of(file) != ".csv" and any('"' in cell for cell in cells)
             hint = "; rename the file to .csv if its cells are quoted" if quoted else ""
             raise DataError(f"{file}: row {number}: {len(cells)} cells where others have {len(names)}{hint}")
+        yield number, dict(zip(names, cells, strict=True))
     if none:
         raise DataError(f"{file}: no rows")
 

@@ -85,9 +85,7 @@ def questions(file: Path) -> Iterator[Row]:
             for paragraph in article["paragraphs"]
             for entry in paragraph["qas"]
         ]
-    except KeyError as error:
-        raise DataError(f"{file}: not in SQuAD's format ({error} is missing)") from None
-    except (TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{file}: not in SQuAD's format ({type(error).__name__}: {error})") from None
     if not found:
         raise DataError(f"{file}: no questions")

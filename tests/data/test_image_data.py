@@ -1,10 +1,7 @@
 """Images: files of every kind become pixels and labels."""
 
 import gzip
-import io
 import shutil
-import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -23,25 +20,9 @@ from tests.data.images import idx, write_mnist
 from tests.tiny import model, multi_head
 
 
-def png(width, height):
-    """A PNG file that declares this size and holds no pixel."""
-    size = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    parts = [(b"IHDR", size), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")]
-    sums = (struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts)
-    chunks = (struct.pack(">I", len(data)) + kind + data + crc for (kind, data), crc in zip(parts, sums, strict=True))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-
-
-@pytest.mark.parametrize("data", [png(60_000, 60_000), png(2, 2), png(0, 5), b""])
-def test_pixels_that_an_image_declares_and_does_not_hold(data):
-    with pytest.raises(DataError, match=r"^a\.png: "):
-        pixels(data, "a.png")
-
-
-def test_16_bits_of_grey_are_scaled_to_8():
-    file = io.BytesIO()
-    Image.fromarray(np.asarray([[0, 256, 30_000, 65_535]], np.uint16)).save(file, "PNG")
-    assert pixels(file.getvalue(), "a.png").tolist() == [[0, 1, 117, 255]]
+def test_what_is_no_image_is_named():
+    with pytest.raises(DataError, match=r"^a\.png: not an image"):
+        pixels(b"", "a.png")
 
 
 def test_mnist_is_pixels_and_labels_and_found_under_the_root(tmp_path, monkeypatch):
@@ -82,16 +63,6 @@ def test_broken_files_of_mnist(tmp_path, name, data, said):
         DataConfig(task=f"mnist:{tmp_path}").load()
 
 
-def test_real_files(data_dir):
-    data = DataConfig(task=f"mnist:{data_dir}/images/mnist").load()
-    assert (len(data.train), len(data.validation)) == (60000, 10000)
-    pixels = np.stack([data.train.records[index]["image"] for index in range(len(data.train))]) / 255
-    assert abs(pixels.mean() - 0.1307) < 1e-4
-    assert abs(pixels.std() - 0.3081) < 1e-4
-    labels = [data.validation[index]["labels"] for index in range(10000)]
-    assert np.bincount(labels).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
-
-
 CLASSES = ("apple", "bear", "cat", "dog", "eel", "fox")
 
 
@@ -122,16 +93,6 @@ def test_folders_of_images(folder):
     np.testing.assert_allclose(red[:, 0], (40 * 4 + 50) / 127.5 - 1, atol=0.02)  # the middle square: half red
     np.testing.assert_allclose(red[:, -1], -1, atol=0.02)
     assert_close(green, -1, sums=4)
-
-
-def test_classes_that_are_numbers_keep_them(tmp_path):
-    for split in ("train", "val"):
-        for number in range(11):
-            (tmp_path / split / str(number)).mkdir(parents=True)
-            Image.fromarray(np.full((8, 8), 20 * number, np.uint8)).save(tmp_path / split / str(number) / "one.png")
-    data = DataConfig(task=str(tmp_path), form={"size": 8, "mean": (0.0,), "deviation": (1.0,)}).load()
-    assert data.info["labels"] == list(map(str, range(11)))
-    assert_close(data.validation[10]["pixel_values"], 200 / 255, sums=4)
 
 
 def test_top1_and_top5(folder, tmp_path):

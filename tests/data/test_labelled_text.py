@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from headjax.core.class_names import sorted_names
-from headjax.core.errors import ConfigError, DataError
+from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data import DataConfig
-from headjax.data.registry import GLUE
 from headjax.data.stream import evaluation_batches
 from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
 
@@ -165,23 +164,6 @@ def test_config_serialises_and_brings_its_vocabulary(tables, tmp_path):
     assert config.load().tokenizer.vocab_size == len(WORDS)
     with pytest.raises(DataError, match=r"^config.data.tokenizer: "):
         DataConfig(**tables).load()
-    for field, fields in (
-        ("task", {"task": ""}),
-        ("length", {"length": -1}),
-        ("validation_fraction", {"validation_fraction": 1.0}),
-    ):
-        with pytest.raises(ConfigError, match=f"^{field}: "):
-            DataConfig(**{"task": "a"} | fields)
-
-
-REAL = {
-    "cola": (8551, 527 + 516, 2),
-    "sst2": (60614, 872, 2),
-    "mrpc": (4076, None, 2),
-    "stsb": (5749, 1500, 0),
-    "rte": (2490, 277, 2),
-    "mnli": (9815, None, 3),
-}
 
 
 def test_glue_layouts(tmp_path, wordpiece, monkeypatch):
@@ -193,10 +175,6 @@ def test_glue_layouts(tmp_path, wordpiece, monkeypatch):
     data = DataConfig(task="rte").load(wordpiece)
     assert data.validation.values("labels").tolist() == [1]
     assert DataConfig(task=f"rte:{folder}").load(wordpiece).info == data.info
-    broken = ["id\tquestion1\tquestion2\tis_duplicate", "1\ta film\tfun\t1", "2\twas it", "\tdull\t0", '3\tit"\tfun\t0']
-    for name in ("train", "dev"):  # a record of QQP's own files that stands on two lines
-        write_lines(folder / f"{name}.tsv", *broken)
-    assert DataConfig(task=f"qqp:{folder}").load(wordpiece).validation.values("labels").tolist() == [1, 0]
     with pytest.raises(DataError, match=r"HEADJAX_DATA .*glue/CoLA"):
         DataConfig(task="cola").load(wordpiece)
     monkeypatch.delenv("HEADJAX_DATA")
@@ -204,21 +182,3 @@ def test_glue_layouts(tmp_path, wordpiece, monkeypatch):
         DataConfig(task="mnli").load(wordpiece)
     with pytest.raises(DataError, match=r"^task: .*'sst-2'; did you mean 'sst2'"):
         DataConfig(task="sst-2").load(wordpiece)
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_real_glue_files(data_dir, monkeypatch, name):
-    monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
-    trained, evaluated, classes = REAL[name]
-    found = DataConfig(task=name).open()
-    train, validation = ([*source.rows()] for source in found.rows.values())
-    if evaluated is None:
-        assert 0.1 < len(validation) / trained < 0.3
-        evaluated = len(validation)
-        trained -= evaluated
-    assert (len(train), len(validation)) == (trained, evaluated)
-    labels = {row.values["label"] for row in validation if row.values["label"] != "-"}
-    if classes:
-        assert labels == {*GLUE[name].form.label_names}
-    else:
-        assert {min(map(float, labels)), max(map(float, labels))} == {0.0, 5.0}

@@ -2,11 +2,9 @@
 
 import dataclasses
 import errno
-import itertools
 import json
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -78,13 +76,6 @@ def test_examples_are_those_of_the_form(prepared_films, film_rows, wordpiece):
     assert found.settings.tokenizer == wordpiece.fingerprint
     data = json.loads((prepared_films / "manifest.json").read_text())
     assert data["form"] == {"kind": "labelled", "length": 12, "pairs": False, "classes": ["bad", "good"], "scale": 1.0}
-
-
-def test_prepared_again_nothing_is_written(prepared_films, run, monkeypatch):
-    before = contents(prepared_films)
-    monkeypatch.setattr(preparing, "write_shard", None)
-    assert run(prepared_films).written == 0
-    assert contents(prepared_films) == before
 
 
 def test_a_full_disk_keeps_whole_shards_and_the_rest_resumes(prepared_films, run, tmp_path, monkeypatch):
@@ -206,14 +197,6 @@ def test_hosts_read_their_shares_and_write_all_examples_together(order, run, pre
     assert texts_of(tmp_path / "films") == texts_of(prepared_films)
     with pytest.raises(DataError, match="hosts was 3 and is 2 now"):
         run(tmp_path / "films", 0, 2)
-
-
-def test_hosts_write_at_the_same_time(run, prepared_films, tmp_path):
-    out = tmp_path / "films"
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(run, itertools.repeat(out), range(8), itertools.repeat(8)))
-    assert any(not each.prepared.waiting for each in found)
-    assert texts_of(out) == texts_of(prepared_films)
 
 
 def test_a_stopped_host_goes_on_and_the_others_never_notice(run, prepared_films, tmp_path):

@@ -42,14 +42,6 @@ def flat(batches):
     return list(itertools.chain.from_iterable(batches))
 
 
-@settings(max_examples=15)
-@given(count=st.integers(1, 20), batch_size=st.integers(1, 7), seed=st.integers(0, 2**32 - 1))
-def test_every_epoch_holds_every_example_once(count, batch_size, seed):
-    read = flat(take(train_iterator(Numbers(count), batch_size, seed), 3 * count))
-    for epoch in range(3):
-        assert sorted(read[epoch * count : (epoch + 1) * count]) == list(range(count))
-
-
 @pytest.fixture(scope="module")
 def buckets():
     generator = np.random.default_rng(0)

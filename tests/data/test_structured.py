@@ -1,7 +1,5 @@
 """Several labels an example, tagged words, rankings: from files to metrics, against cases counted by hand."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pyarrow
 import pytest
@@ -12,12 +10,11 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.data import DataConfig
 from headjax.data.metrics import ndcg, reciprocal_rank
 from headjax.data.recognise import recognise
-from headjax.evaluation.entities import Entities, entities, tags_of
+from headjax.evaluation.entities import entities, tags_of
 from headjax.evaluation.sets import Ranking, SeveralLabels
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task, measure_task
-from headjax.models.tasks import MultiLabel, NoTask, SentenceSimilarity, TokenClassification
-from headjax.shrinking.grid import Grid
+from headjax.models.tasks import MultiLabel, NoTask, TokenClassification
 from tests import tiny
 from tests.data.vocabulary import WORDS, write_lines
 
@@ -55,25 +52,6 @@ def test_pieces_after_the_first_are_passed():
     tags = ("O", "B-PER", "O", "I-PER", "O", "O")
     assert spans(*tags, judged=[False, True, False, True, False, True]) == [("PER", 1, 3)]
     assert spans(*tags, judged=[False, True, True, True, False, True]) == [("PER", 1, 1), ("PER", 3, 3)]
-
-
-@pytest.mark.parity
-def test_entity_f1_is_that_of_seqeval():
-    theirs = pytest.importorskip("seqeval.metrics")
-    names = (*NAMES, "E-PER", "S-LOC")
-    gold, guess = np.random.default_rng(0).integers(0, len(names), (2, 60, 9))
-    output = SimpleNamespace(require_logits=lambda: np.eye(len(names))[guess])
-    measure = Entities(names=names)
-    outcomes = {name: np.asarray(one(output, {"labels": gold})) for name, one in measure.outcomes().items()}
-    found = measure.metrics(outcomes | {"targets": np.full(60, 9)})
-    tags = [[[names[tag] for tag in row] for row in rows] for rows in (gold, guess)]
-    assert 0.05 < found["entity_f1"] < 0.95
-    for name, score in (
-        ("f1", theirs.f1_score),
-        ("precision", theirs.precision_score),
-        ("recall", theirs.recall_score),
-    ):
-        assert found[f"entity_{name}"] == pytest.approx(score(*tags))
 
 
 CONLL = """-DOCSTART- -X- O
@@ -167,26 +145,6 @@ def test_a_sentence_encoder_ranks_candidates(tmp_path, wordpiece):
     assert task.data.validation.values("labels").tolist() == [0.5, 0.0, 1.0, 0.0]
     predicted = headjax.measure_task(encoder, task).outcomes
     assert len(np.unique(predicted["query"])) == 2
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("form", ["multi_label", "tokens", "retrieval"])
-def test_heads_of_every_form_are_scored_and_shrunk(form, tmp_path, wordpiece):
-    files = {
-        "multi_label": ("a.jsonl", '{"text": "good film", "labels": ["fun"]}', '{"text": "bad", "labels": []}'),
-        "tokens": ("a.conll", "good B-PER", "film O", "", "the O", "bad B-PER"),
-        "retrieval": ("a.tsv", "query\ttext\trelevance", "good film\tfun\t1", "good film\tdull\t0"),
-    }
-    outputs = {"multi_label": MultiLabel(classes=1, names=("fun",)), "retrieval": SentenceSimilarity()}
-    path = write_lines(tmp_path / files[form][0], *files[form][1:])
-    model = tiny.text_encoder(outputs.get(form, TokenClassification(classes=2, names=("B-PER", "O"))), wordpiece)
-    batches = list(load_task(str(path), model).batches(2))
-    scores = headjax.score_heads(model, batches).score("importance")
-    assert len(scores) == 4
-    assert all(score > 0 for score in scores.values())
-    grid = Grid(heads=(0.5,), units=(0.5,), cached=(), others=())
-    found = headjax.shrink(model, batches, headjax.Budget(parameters=0.8), grid=grid)
-    assert found.model.num_parameters < model.num_parameters
 
 
 @pytest.mark.parametrize(

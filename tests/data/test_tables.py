@@ -6,7 +6,7 @@ import json
 
 import pyarrow
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -61,14 +61,6 @@ def test_csv_has_the_delimiter_of_its_first_line(tmp_path, delimiter):
     assert cells_of(tmp_path / "a.csv", ["text", "label"]) == rows[1:]
 
 
-def test_rows_that_are_left_out_are_counted(tmp_path):
-    path = lines(tmp_path / "a.tsv", "text\tlabel", *("a film\t1" for _ in range(50)), "bad", "good\t0")
-    found = list(table_rows(path, {"text": "text"}, skips=True))
-    assert [row.place.rpartition(" ")[2] for row in found] == [*map(str, range(2, 52)), "53"]
-    with pytest.raises(DataError, match=r"a.tsv: row 52: "):
-        read(path, ["text"])
-
-
 def test_json_and_gzip(tmp_path):
     rows = [{"text": "a\tb", "label": 1}, {"text": "ü", "label": 0.5}]
     (tmp_path / "a.json").write_text(json.dumps(rows))
@@ -100,13 +92,6 @@ def test_parquet(tmp_path):
 
 cells = st.text(st.characters(blacklist_characters="\0\r\ufeff", blacklist_categories=["Cs"]), min_size=1)
 cell_pairs = st.lists(st.tuples(cells, cells), min_size=1, max_size=5)
-
-
-@given(cell_pairs)
-def test_any_tsv_cell_survives(tmp_path_factory, rows):
-    assume(not any(set(cell) & set("\t\n") for row in rows for cell in row))
-    path = lines(tmp_path_factory.mktemp("tsv") / "a.tsv", "first\tsecond", *("\t".join(row) for row in rows))
-    assert cells_of(path, ["first", "second"]) == rows
 
 
 @given(cell_pairs, st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]), st.sampled_from(",;\t"))
@@ -145,10 +130,8 @@ def test_any_cell_of_a_csv_writer_survives(tmp_path_factory, rows, quoting, deli
         ("a.jsonl", b'{"text": "a", "label": 1}\n{"text": "b"}\n', "row 2: unknown key 'label'"),
         ("a.jsonl", b'{"text": "a", "label": 1}\n{"text"\n', "row 2: not JSON"),
         ("a.json", b"[]", "no rows"),
-        ("a.json", b'[{"text": %s, "label": 1}]' % (b"9" * 5000), "not JSON"),
         ("a.jsonl", b'{"text": %s}\n' % (b"9" * 5000), "row 1: not JSON"),
         ("a.json", b"[" * 100_000, "nested too deep"),
-        ("a.json", rb'[{"text": "\ud800", "label": 1}]', "row 1: text: character 0 "),
         ("a.jsonl", rb'{"text": "", "label": "a\udfff"}', "row 1: label: character 1 "),
         ("a.tsv.gz", b"text", ""),
         # Without a fixed time in it, processes that collect a second apart would collect different tests.

@@ -1,7 +1,5 @@
 """Tasks: their forms, local files and rehearsals, without TensorFlow."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -13,11 +11,6 @@ from headjax.data.registry import TASKS
 from headjax.data.rows import Row
 from headjax.data.store import load_rows, totals
 from tests.data.vocabulary import task_rows, write_lines
-
-
-def counts(name, path):
-    rows = DataConfig(task=f"{name}:{path}").open().rows
-    return {split: sum(1 for _ in source.rows()) for split, source in rows.items()}
 
 
 def test_every_task_has_a_form_that_a_manifest_keeps():
@@ -40,13 +33,6 @@ def test_articles_are_documents(tmp_path):
     assert "Part" in found["validation"][0]["text"]
 
 
-def test_lines_are_sentences(tmp_path):
-    write_lines(tmp_path / "train.txt", "One .", "", " Two . ")
-    write_lines(tmp_path / "dev.txt", "Three .")
-    expected = {"train": [{"text": "One ."}, {"text": "Two ."}], "validation": [{"text": "Three ."}]}
-    assert task_rows("lm1b", tmp_path) == expected
-
-
 def test_translations(tmp_path):
     write_lines(tmp_path / "train.en", "a dog", "", "a cat")
     write_lines(tmp_path / "train.de", "ein Hund", "leer", "eine Katze")
@@ -59,29 +45,35 @@ def test_translations(tmp_path):
     assert task_rows("newstest2014_ende", table) == {"validation": [{"source": "x", "target": "y"}]}
 
 
-def test_questions_by_the_words_of_their_names(tmp_path):
-    for name in ("more", "dev-v1.1", "train-v1.1"):
-        asked = {"id": name, "question": "q", "answers": [{"text": "a", "answer_start": 0}]}
-        data = {"data": [{"paragraphs": [{"context": "a b", "qas": [asked]}]}]}
-        (tmp_path / f"{name}.json").write_text(json.dumps(data))
+REAL = {
+    "sst2": {"train": 60_614, "validation": 872},
+    "cola": {"train": 8551, "validation": 527 + 516},
+    "mrpc": {"train": 3275, "validation": 801},
+    "stsb": {"train": 5749, "validation": 1500},
+    "rte": {"train": 2490, "validation": 277},
+    "mnli": {"train": 7906, "validation": 1909},
+    "multi30k": {"train": 29_000, "validation": 1014},
+    "newstest2013_ende:mt/newstest": {"validation": 3000},
+    "squad": {"validation": 10_570},
+    "lm1b:lm/lm1b_heldout.dev.tokens": {"train": 11_603, "validation": 613},
+    "mnist": {"train": 60_000, "validation": 10_000},
+}
+"""Rows by split of whole published files, as their manifest and the hash of the rows have them."""
 
-    def ids(*names):
-        found = task_rows("squad", *(tmp_path / f"{name}.json" for name in names))
-        return {split: [row["id"] for row in rows] for split, rows in found.items()}
 
-    assert ids("more", "dev-v1.1") == {"train": ["more"], "validation": ["dev-v1.1"]}
-    assert ids("train-v1.1", "more", "dev-v1.1") == {"train": ["train-v1.1"], "validation": ["dev-v1.1"]}
+@pytest.mark.parametrize("task", REAL)
+def test_real_files(data_dir, monkeypatch, task):
+    monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
+    name, _, path = task.partition(":")
+    opened = DataConfig(task=f"{name}:{data_dir / path}" if path else name).open()
+    found = {split: [*source.rows()] for split, source in opened.rows.items()}
+    assert {split: len(rows) for split, rows in found.items()} == REAL[task]
+    if opened.form.label_names and name != "mnist":
+        labels = {row.values["label"] for row in found["validation"]} - {"-"}
+        assert labels == {*opened.form.label_names}
 
 
-def test_real_files(data_dir):
-    """Whole published files: counts as their manifest has them."""
-    glue = data_dir / "glue"
-    assert counts("sst2", glue / "SST-2") == {"train": 60_614, "validation": 872}
-    assert counts("iwslt14_deen", data_dir / "mt" / "iwslt14" / "valid")["train"] > 6_500
-    assert counts("newstest2013_ende", data_dir / "mt" / "newstest") == {"validation": 3000}
-    assert counts("squad", data_dir / "squad") == {"validation": 10_570}
-    found = counts("lm1b", data_dir / "lm" / "lm1b_heldout.dev.tokens")
-    assert sum(found.values()) == 12_216
+def test_unknown_names_are_named():
     with pytest.raises(DataError, match="'lm1'; did you mean 'lm1b'"):
         DataConfig(task="lm1").open()
 

@@ -12,12 +12,10 @@ import pytest
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data import DataConfig
-from headjax.data.forms.questions import QUESTION_LENGTH, QuestionForm, QuestionWindows
-from headjax.data.store import record_sizes
+from headjax.data.forms.questions import QUESTION_LENGTH
 from headjax.data.stream import evaluation_batches, train_iterator
-from headjax.data.text_rows import aligned_pairs, questions
+from headjax.data.text_rows import aligned_pairs
 from headjax.tokenizers.learned import byte_tokenizer
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.squad import SHORT, long_paragraph, write_squad
 
 
@@ -55,6 +53,7 @@ def test_validation_text_does_not_shape_the_tokenizer(file, monkeypatch):
 @pytest.mark.parametrize(
     ("field", "fields"),
     [
+        ("task", {"task": ""}),
         ("length", {"length": 1, "tokenizer": "bytes"}),
         ("vocab_size", {"vocab_size": -1}),
         ("tokenizer", {"tokenizer": "byte"}),
@@ -75,13 +74,6 @@ def test_too_little_text(file):
     ):
         with pytest.raises(DataError, match=f"^{said}"):
             DataConfig(**{"task": str(file)} | fields).load()
-
-
-def test_real_text(data_dir):
-    data = DataConfig(task=str(data_dir / "lm" / "gutenberg" / "dracula.txt")).load()
-    assert data.info["train"]["bytes"] > 700_000
-    assert 2 < data.info["train"]["bytes_per_token"] < 4
-    assert 0.02 < data.info["validation"]["bytes"] / data.info["train"]["bytes"] < 0.1
 
 
 @pytest.mark.whole
@@ -249,7 +241,7 @@ def asked(**fields):
         ('{"data": []}', "no questions"),
         ("[]", "not in SQuAD's format"),
         (asked(question=2, id=1), "not in SQuAD's format"),
-        ('{"data": [{"paragraphs": [{"qas": [{"id": "7"}]}]}]}', "not in SQuAD's format .'context'"),
+        ('{"data": [{"paragraphs": [{"qas": [{"id": "7"}]}]}]}', "not in SQuAD's format .KeyError: 'context'"),
         (asked(), "question 7: no answer"),
         (asked(answers=[{"text": "b", "answer_start": 1}]), "question 7: .*character 1"),
         ('{"data": [\n}', "line 2: not JSON"),
@@ -275,20 +267,3 @@ def test_questions_are_cut_and_some_are_read(tmp_path, wordpiece):
     ):
         with pytest.raises(DataError, match=f"^{named}"):
             judged(path, **fields).load(given)
-
-
-def test_real_questions(data_dir):
-    """Every answer is found again from its tokens, up to what a token boundary cannot tell."""
-    tokenizer = wordpiece_tokenizer(data_dir / "vocab" / "bert-base-uncased-vocab.txt")
-    asked = [*questions(data_dir / "squad" / "squadshifts_new_wiki_v1.0.json")][:1500]
-    form = QuestionForm()
-    records = form.encode(tokenizer, asked, "validation", ()).records
-    rows = form.examples(tokenizer, records, record_sizes(form, records), "validation")
-    assert isinstance(rows, QuestionWindows)
-    starts, ends = rows.values("start_positions"), rows.values("end_positions")
-    found = {number: set() for number in range(len(asked))}
-    for i in np.flatnonzero(ends):
-        found[rows.windows.windows[i].question].add(rows.windows.answer(int(i), int(starts[i]), int(ends[i])))
-    exact = [found[number] == {question.values["answers"][0]} for number, question in enumerate(asked)]
-    assert np.mean(exact) > 0.99
-    assert all(any(question.values["answers"][0] in text for text in found[n]) for n, question in enumerate(asked))
