@@ -274,7 +274,9 @@ SHARED: Mapping[type, str] = {OnExamples: "examples", Changed: "changed model", 
 def describe_json(command: str) -> str:
     """Return the keys of a command's JSON with their meanings."""
     hint = typing.get_type_hints(importlib.import_module(f"headjax.commands.{command}").run)["return"]
-    return "; or ".join(f"*{SHARED[cls]}*" if cls in SHARED else describe_keys(cls) for cls in typing.get_args(hint) or [hint])
+    return "; or ".join(
+        f"*{SHARED[cls]}*" if cls in SHARED else describe_keys(cls) for cls in typing.get_args(hint) or [hint]
+    )
 
 
 def describe_keys(cls: type) -> str:
