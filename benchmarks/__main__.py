@@ -1,7 +1,7 @@
 """Measure headjax beside a peer in one run, in turns: `python -m benchmarks NAME [--json FILE]`.
 
-NAME is generate, gpu, heads, hub, scaling or train_step; scaling also takes `--size short|full|large` and
-`--plot FILE.png`.
+NAME is encode, generate, gpu, heads, hub, repair, scaling or train_step; scaling also takes `--size short|full|large`
+and `--plot FILE.png`, encode `--models DIRECTORY ...`, repair `--models DIRECTORY`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headjax.report import numbers
 from headjax.report.tables import print_table
 from headjax.storage.files import json_text
 
-NAMES = ("generate", "gpu", "heads", "hub", "scaling", "train_step")
+NAMES = ("encode", "generate", "gpu", "heads", "hub", "repair", "scaling", "train_step")
 """Benchmarks; each is `run` in the file of its name."""
 
 
@@ -31,11 +31,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--size", choices=("short", "full", "large"))
     parser.add_argument("--plot", type=Path)
+    parser.add_argument("--models", type=Path, nargs="+", default=[])
     options = parser.parse_args(words)
     if options.name != "scaling" and (options.size or options.plot):
         parser.error("--size and --plot are for scaling")
+    if bool(options.models) != (options.name in ("encode", "repair")):
+        parser.error("encode and repair need --models; it is for them alone")
     before = load()
-    given: dict[str, Any] = {"size": options.size} if options.size else {}
+    given: dict[str, Any] = {name: getattr(options, name) for name in ("size", "models") if getattr(options, name)}
     measured = importlib.import_module(f"benchmarks.{options.name}").run(shown_on(Terminal(sys.stderr)), **given)
     described = machine(measured.peers, before)
     for table in (*measured.tables, machine_table(described)):

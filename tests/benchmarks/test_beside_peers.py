@@ -11,16 +11,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from benchmarks import gpu, heads, hub, train_step
+from benchmarks import encode, gpu, heads, hub, repair, train_step
 from benchmarks.generate import Cost, Shape, llama, run, variants
 from benchmarks.hub import report
 from benchmarks.result import in_new_process
 from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import count
-from headjax.hub import from_huggingface
+from headjax.heads.pruning import prune
+from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.generation import cache_bytes
 from headjax.models.model import load
 from headjax.nn.compute import Compute
+from headjax.tokenizers.learned import byte_tokenizer
+from tests.hub.directories import BERT, model_of
 
 TINY = Shape(
     width=16, layers=1, heads=4, kv_heads=2, head_dim=4, hidden=24, vocabulary=50, prompt=6, new=5, repeats=2,
@@ -61,6 +64,29 @@ def test_a_tiny_run_gives_the_peers_tokens():
     assert after["decode_tokens_per_second"] > 0
     assert len(found.tables) == 3
     assert found.ratio > 0
+
+
+@pytest.mark.parity
+@pytest.mark.whole
+@pytest.mark.filterwarnings("default")
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs the parity extra")
+def test_encoders_of_two_directories_are_timed_and_refitted_as_k_prune_does(tmp_path, monkeypatch):
+    fields = {"vocab_size": 257, "max_position_embeddings": 64, "architectures": ["BertModel"]}
+    model = model_of(BERT | fields).replace(tokenizer=byte_tokenizer())
+    for name, one in {"whole": model, "small": prune(model, ["encoder/0/1", "encoder/1/3"])}.items():
+        to_huggingface(one, tmp_path / name)
+    sizes = {"EXAMPLES": 64, "JUDGED": 32, "CHARACTERS": 12, "BATCH": 16, "REPEATS": 2}
+    for name, size in sizes.items():
+        monkeypatch.setattr(repair, name, size)
+    found = repair.run(models=[tmp_path / "whole"])
+    before = found.tables[0].rows[-1][-1]
+    assert found.ours["apart"] < before
+    assert found.peer["apart"] < before
+    if importlib.util.find_spec("onnxruntime") is not None:
+        monkeypatch.setattr(encode, "SHAPES", ((2, 5),))
+        monkeypatch.setattr(encode, "REPEATS", 2)
+        timed = encode.run(models=[tmp_path / "whole", tmp_path / "small"])
+        assert len(timed.ours["2x5"]) == 6
 
 
 @pytest.mark.parametrize("bench", [heads, train_step])
