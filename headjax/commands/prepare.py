@@ -131,7 +131,7 @@ def _opened(options: Options) -> tuple[Opened, str]:
     from headjax.core.configuration import read_literal
     from headjax.core.fields import unknown_name
     from headjax.data.config import EMBEDDED, DataConfig
-    from headjax.data.files import source_of
+    from headjax.storage.hub import source_of
 
     fields: dict[str, Any] = {}
     for entry in options.set:

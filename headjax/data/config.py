@@ -21,7 +21,7 @@ from headjax.core.fields import Checked, Count, Share, Size, unknown_name
 from headjax.data.augmentation import Augmentation
 from headjax.data.corpus import Embedded, embedded_split
 from headjax.data.examples import Mapped, Padded
-from headjax.data.files import ROOT, search, source_of
+from headjax.data.files import ROOT, search
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm
 from headjax.data.forms.images import AugmentedImages, preprocessing_of
 from headjax.data.forms.labelled import finite
@@ -39,6 +39,7 @@ from headjax.data.tables import header
 from headjax.data.task import TaskData
 from headjax.data.text_rows import document_row
 from headjax.data.wikitext import WikiText2
+from headjax.storage.hub import source_of
 from headjax.storage.paths import path_of
 from headjax.tokenizers.files import open_tokenizer
 from headjax.tokenizers.learned import TRAINERS, train_bpe

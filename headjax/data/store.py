@@ -21,7 +21,6 @@ from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.core.share import Share
 from headjax.data.examples import Record, Records
-from headjax.data.files import source_of
 from headjax.data.forms.form import Form
 from headjax.data.forms.images import ImageForm
 from headjax.data.loading import Stored, data_hash, task_data, totals
@@ -29,6 +28,7 @@ from headjax.data.registry import TASKS
 from headjax.data.rows import SPLITS, Split
 from headjax.data.task import TaskData
 from headjax.storage.files import beside, first_line, parse_json, remove_leftovers, write_file
+from headjax.storage.hub import source_of
 from headjax.storage.paths import copy_file, is_bucket
 from headjax.tokenizers.tokenizer import SPECIAL_FILE, Tokenizer
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.data.documents import Document, read_documents
-from headjax.data.files import packed_or_plain, source_of
+from headjax.data.files import packed_or_plain
 from headjax.data.rows import Row
 from headjax.storage.files import check_characters, parse_json, read_lines, read_text
+from headjax.storage.hub import source_of
 
 
 def document_row(document: Document) -> Row:

@@ -12,7 +12,7 @@ from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Checked, Count, Size
 from headjax.data.examples import Source
-from headjax.data.files import packed_or_plain, search, source_of
+from headjax.data.files import packed_or_plain, search
 from headjax.data.forms.form import language_measure, text_counts
 from headjax.data.forms.language import LanguageForm
 from headjax.data.loading import data_hash, totals
@@ -21,6 +21,7 @@ from headjax.data.rows import fingerprint
 from headjax.data.task import TaskData
 from headjax.data.text_rows import articles
 from headjax.storage.files import read_lines
+from headjax.storage.hub import source_of
 from headjax.tokenizers.tokenizer import Tokenizer
 
 CONTEXT = 1024

@@ -1,4 +1,4 @@
-"""Data sets on the Hub, from a server of this machine that answers as the Hub does."""
+"""Data sets and models on the Hub, from a server of this machine that answers as the Hub does."""
 
 import gzip
 import json
@@ -9,11 +9,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+import headjax
 from headjax.core.errors import DataError
-from headjax.data import DataConfig, files
-from headjax.data.files import find_files, source_of
+from headjax.data import DataConfig
+from headjax.data.files import find_files
 from headjax.data.tables import header, table_rows
+from headjax.hub.importing import DEMO
+from headjax.storage import hub
 from headjax.storage.files import read_lines
+from headjax.storage.hub import source_of
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
@@ -23,6 +27,8 @@ FILES = {
     "data/validation.tsv": b"text\tlabel\na dull film\t0\n",
     "deep/er/notes.txt": b"A line.\nAnother line.\n",
 }
+MODEL = {file.name: file.read_bytes() for file in DEMO.iterdir() if file.is_file()} | {"pytorch_model.bin": b"pickle"}
+STORED = {"datasets/me/films": FILES, "models/me/heads": MODEL}
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -32,23 +38,24 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         place = urllib.parse.unquote(self.path.partition("?")[0])
-        if "/datasets/" in place:  # the client asks for other things besides
+        if any(f"/{name.removeprefix('models/')}/" in place for name in STORED):  # the client asks for other things
             self.asked.append(f"{self.command} {place}")
-        if place.removeprefix("/api/datasets/me/films/revision/") in ("main", "refs/convert/parquet"):
-            described = {"id": "me/films", "sha": COMMIT, "siblings": [{"rfilename": name} for name in FILES]}
-            self.answer(200, json.dumps(described).encode(), {"Content-Type": "application/json"})
-        elif place == f"/api/datasets/me/films/tree/{COMMIT}":
-            listed = [{"type": "file", "path": name, "size": len(FILES[name]), "oid": name} for name in FILES]
-            self.answer(200, json.dumps(listed).encode(), {"Content-Type": "application/json"})
-        elif place.startswith("/api/datasets/me/films/revision/"):
-            self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
-        elif place.startswith("/api/datasets/me/terms"):
-            self.answer(403, b"", {"X-Error-Code": "GatedRepo"})
-        elif place.startswith("/api/"):
-            self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
-        else:
-            name = place.removeprefix(f"/datasets/me/films/resolve/{COMMIT}/")
-            self.answer(200, FILES[name], {"ETag": f'"{name.replace("/", "-")}"', "X-Repo-Commit": COMMIT})
+        for name, files in STORED.items():
+            api, resolve = f"/api/{name}/", f"/{name.removeprefix('models/')}/resolve/{COMMIT}/"
+            if place.removeprefix(f"{api}revision/") in ("main", "refs/convert/parquet"):
+                described = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": file} for file in files]}
+                return self.answer(200, json.dumps(described).encode(), {"Content-Type": "application/json"})
+            if place == f"{api}tree/{COMMIT}":
+                listed = [{"type": "file", "path": file, "size": len(files[file]), "oid": file} for file in files]
+                return self.answer(200, json.dumps(listed).encode(), {"Content-Type": "application/json"})
+            if place.startswith(f"{api}revision/"):
+                return self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
+            if place.startswith(resolve):
+                file = place.removeprefix(resolve)
+                known = {"ETag": f'"{file.replace("/", "-")}"', "X-Repo-Commit": COMMIT}
+                return self.answer(200, files[file], known)
+        code = "GatedRepo" if place.startswith("/api/datasets/me/terms") else "RepoNotFound"
+        return self.answer(403 if code == "GatedRepo" else 404, b"", {"X-Error-Code": code})
 
     do_HEAD = do_GET
 
@@ -76,10 +83,10 @@ def server():
 
 @pytest.fixture
 def films(server, tmp_path, monkeypatch):
-    """The address of a data set, of which nothing is in the cache."""
+    """The address of a data set; nothing of the Hub is in the cache."""
     monkeypatch.setenv("HF_ENDPOINT", server)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    files._downloaded.cache_clear()
+    hub._downloaded.cache_clear()
     Hub.asked.clear()
     return "hf://datasets/me/films"
 
@@ -131,7 +138,7 @@ NO_FILES = ("hf://datasets/me/films/x.txt", "hf://datasets/me/films/*.xml")
             (path, f"{path}: cannot be downloaded")
             for path in ("hf://datasets/me/film/x", "hf://datasets/me/films@v2/data")
         ),
-        *((path, f"{path}: not a data set") for path in ("hf://me/films/x.txt", "hf://datasets/me")),
+        *((path, f"{path}: not a repository") for path in ("hf://films/", "hf://datasets/me")),
         *((path, f"{re.escape(path)}: no ") for path in NO_FILES),
     ],
 )
@@ -139,6 +146,15 @@ def test_what_is_not_there(films, path, place):
     assert source_of(f"{films}@refs%2Fconvert%2Fparquet/data").is_dir()  # a revision that is
     with pytest.raises(DataError, match=f"^{place}"):
         find_files(path)
+
+
+def test_a_model_is_read_without_its_pickle_and_a_task_names_its_files(films):
+    model = headjax.from_huggingface("hf://me/heads")
+    assert model.num_parameters == headjax.demo_model().num_parameters
+    assert not any("pytorch_model" in place for place in Hub.asked)
+    assert headjax.load_task(f"text:{films}/deep", model, length=8, split="all").count() == 1
+    with pytest.raises(DataError, match=r"^hf://me/none: cannot be downloaded"):
+        headjax.from_huggingface("hf://me/none")
 
 
 def test_without_network(films, monkeypatch):
