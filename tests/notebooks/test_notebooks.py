@@ -72,17 +72,15 @@ def test_sharding_gives_one_loss_on_every_mesh(tmp_path):
 
 
 @pytest.mark.whole
-def test_a_flax_model_without_a_line_of_headjax_loses_heads(tmp_path):
-    printed, plots = run("flax_model", tmp_path, STEPS=12, WIDTH=16, LAYERS=2, HEADS=4, LENGTH=16, SCORED=4)
+def test_a_flax_model_without_a_line_of_headjax_loses_heads_on_eight_devices(tmp_path):
+    printed, plots = run("flax_model", tmp_path, STEPS=12, WIDTH=16, LAYERS=2, HEADS=4, LENGTH=16, SCORED=8)
+    assert "'model') on 8 devices" in printed
     assert "layers.1.attn: 4 heads of 4" in printed
-    whole = float(re.search(r"all 8 heads: ([\d.]+) bits", printed)[1])
-    curves = re.findall(r"^(importance|ablation|random) +0% ([\d.]+)", printed, flags=re.M)
-    assert [float(start) for _, start in curves] == [whole] * 3
+    assert float(re.search(r"difference of an importance: (\S+)", printed)[1]) < 1e-3
     removed, _, trained = re.search(
         r"removed ([\d.]+), repaired ([\d.]+), after 3 more steps ([\d.]+)", printed
     ).groups()
     assert float(trained) < float(removed)
-    assert re.search(r"Tunix is not installed|trained on [\d.]+ bits a byte", printed)
     assert plots == 2
 
 
