@@ -99,9 +99,9 @@ def cached(monkeypatch):
 
 @pytest.mark.whole
 def test_an_embedding_model_goes_in_and_a_smaller_one_comes_out(cached, tmp_path):
-    cached("sentence-transformers/all-MiniLM-L6-v2", "nyu-mll/glue", "stsb/validation-00000-of-00001.parquet")
+    cached("sentence-transformers/all-mpnet-base-v2", "nyu-mll/glue", "stsb/validation-00000-of-00001.parquet")
     printed, plots = run("embedding_model", tmp_path, CHOSEN=16, JUDGED=32)
-    assert "parameters 22,713,216 -> 21,826,752" in printed
+    assert "parameters 109,486,464 -> 102,401,664" in printed
     whole, pruned = map(float, re.search(r"Spearman correlation ([\d.]+) -> ([\d.]+)", printed).groups())
     assert abs(whole - pruned) < 0.1
     if "not installed" not in printed:
