@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 import tempfile
 import time
@@ -19,7 +20,7 @@ def run(path: Path) -> nbformat.NotebookNode:
     metadata = notebook.metadata
     with tempfile.TemporaryDirectory() as folder:
         resources = {"metadata": {"path": folder}}
-        NotebookClient(notebook, timeout=600, record_timing=False, resources=resources).execute()
+        NotebookClient(notebook, timeout=3600, record_timing=False, resources=resources).execute()
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
@@ -29,12 +30,18 @@ def run(path: Path) -> nbformat.NotebookNode:
     return stored
 
 
+def processor_seconds() -> float:
+    """Return the processor time of the kernels that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main() -> None:
     """Run and store the notebooks that are named, or all."""
     for name in sys.argv[1:] or sorted(path.stem for path in FOLDER.glob("*.ipynb")):
-        path, begun = FOLDER / f"{name}.ipynb", time.monotonic()
+        path, begun, before = FOLDER / f"{name}.ipynb", time.monotonic(), processor_seconds()
         nbformat.write(run(path), path)
-        print(f"{path.name}: {time.monotonic() - begun:.0f} s")
+        print(f"{path.name}: {time.monotonic() - begun:.0f} s, {processor_seconds() - before:.0f} s of processor time")
 
 
 if __name__ == "__main__":

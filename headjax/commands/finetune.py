@@ -19,6 +19,7 @@ from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.storage.directories import remove_directory, replace_directory
+from headjax.storage.hub import source_of
 from headjax.storage.paths import absolute, path_of
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _start(options: Options, model: Model) -> Path:
     """Return the directory that the run starts from: MODEL, or headjax's copy of a Hugging Face directory."""
     from headjax.hub.either import kind_of_directory
 
-    start = absolute(path_of(options.model).expanduser())
+    start = absolute(source_of(options.model))
     if kind_of_directory(start) == "headjax":
         return start
     copy = _copy(workdir_of(options.out))

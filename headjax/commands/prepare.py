@@ -126,7 +126,7 @@ def _opened(options: Options) -> tuple[Opened, str]:
     from headjax.core.configuration import read_literal
     from headjax.core.fields import unknown_name
     from headjax.data.config import EMBEDDED, DataConfig
-    from headjax.data.files import source_of
+    from headjax.storage.hub import source_of
 
     fields: dict[str, Any] = {}
     for entry in options.set:
@@ -143,8 +143,8 @@ def _opened(options: Options) -> tuple[Opened, str]:
     for place in map(source_of, options.source):
         if not place.exists() and not place.parent.exists():
             raise DataError(f"{place}: no such file or folder")
-    if options.source or path or not spec.sources or spec.name == EMBEDDED:
-        if not options.source and not path and spec.name != EMBEDDED and not spec.folders:
+    if options.source or path or not spec.sources or spec.name in EMBEDDED:
+        if not options.source and not path and spec.name not in EMBEDDED and not spec.folders:
             raise DataError(f"{spec.name}: name its files, {spec.name}:PATH or --source PATH")
         opened = config.open(options.source)
         return opened, opened.place

@@ -16,7 +16,7 @@ from headjax.core.class_names import ClassIndex, class_numbers, is_missing, reor
 from headjax.core.errors import DataError, HeadjaxError, require, within
 from headjax.core.fields import Checked, Count, Share, Size, unknown_name
 from headjax.data.examples import Mapped, Padded
-from headjax.data.files import search, source_of
+from headjax.data.files import search
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm
 from headjax.data.forms.images import preprocessing_of
 from headjax.data.forms.labelled import finite
@@ -31,15 +31,16 @@ from headjax.data.spec import TaskSpec
 from headjax.data.store import Stored, is_prepared, load_prepared, load_rows, task_data
 from headjax.data.tables import header
 from headjax.data.task import TaskData
-from headjax.data.text_rows import library_sources
+from headjax.data.text_rows import library_sources, reference_topics
 from headjax.data.wikitext import load_wikitext2
+from headjax.storage.hub import source_of
 from headjax.storage.paths import path_of
 from headjax.tokenizers.files import open_tokenizer
 from headjax.tokenizers.learned import TRAINERS, train_bpe
 from headjax.tokenizers.tokenizer import Tokenizer
 
-EMBEDDED = "python_code"
-"""The task whose text every Python carries."""
+EMBEDDED = {"python": reference_topics, "python_code": library_sources}
+"""Tasks whose texts every Python carries."""
 
 ONE_LABEL = {"classification", "pairs", "regression", "similarity", "text"}
 """Forms that a file may be read as by choice."""
@@ -193,9 +194,9 @@ class DataConfig(Checked):
         if rows is not None:
             return Opened(spec, self._form(spec), rows, spec.name)
         given = [*paths] or ([path] if path else [])
-        if spec.name == EMBEDDED and not given:
-            code = hold_out_files(library_sources(), self.validation_fraction or spec.held_out)
-            return Opened(spec, self._form(spec), code, spec.files)
+        if spec.name in EMBEDDED and not given:
+            texts = hold_out_files(EMBEDDED[spec.name](), self.validation_fraction or spec.held_out)
+            return Opened(spec, self._form(spec), texts, spec.files)
         train = [spec.located(source_of(one)) for one in given]
         held = [spec.located(source_of(self.validation))] if self.validation else []
         if not train:

@@ -1,19 +1,16 @@
-"""Files of data: the folders of data sets, the files of a path, the lines of a file, and the Hugging Face Hub."""
+"""Files of data: the folders of data sets, the files of a path, the lines of a file."""
 
 from __future__ import annotations
 
-import functools
 import glob
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import unquote
 
 from headjax.core.errors import DataError
-from headjax.storage.files import first_line
-from headjax.storage.paths import files_below, matches, path_of
+from headjax.storage.hub import source_of
+from headjax.storage.paths import files_below, matches
 
 ROOT = "HEADJAX_DATA"
 """Environment variable that names the folder in which data sets are looked for."""
@@ -26,12 +23,6 @@ BOOKKEEPING = ("dataset_dict.json", "dataset_info.json", "state.json")
 """Files in folders of the library `datasets` that hold no rows."""
 
 T = TypeVar("T")
-
-
-def source_of(path: str | os.PathLike[str]) -> Path:
-    """Return the path of data to read: of `path_of`, or of `hf://datasets/USER/NAME/FILE` once it is downloaded."""
-    text = os.fspath(path)
-    return _downloaded(text) if text.startswith(SCHEME) else path_of(path).expanduser()
 
 
 def search(task: str, names: Sequence[str], find: Callable[[Path], T | None], wanted: str) -> T:
@@ -81,37 +72,3 @@ def visible(folder: Path) -> Iterator[Path]:
     shown = (name.split("/") for name in files_below(folder))
     parts = (each for each in shown if not any(part.startswith((".", "cache-")) for part in each))
     return (folder.joinpath(*each) for each in parts if each[-1] not in BOOKKEEPING)
-
-
-# The Hugging Face Hub.
-
-SCHEME = "hf://"
-"""Beginning of the address of a repository on the Hub."""
-
-
-@functools.cache
-def _downloaded(address: str) -> Path:
-    """Return the place of files of the Hub in its cache on this machine, to which they are downloaded."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import disable_progress_bars
-
-    found = re.fullmatch(rf"{SCHEME}datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/*(.*?)/*", address)
-    if found is None:
-        expected = f"{SCHEME}datasets/USER/NAME/FILE (NAME@REVISION for another revision than main)"
-        raise DataError(f"{address}: not a data set on the Hub; expected {expected}")
-    name, revision, inside = found[1], unquote(found[2] or "") or None, found[3]
-    # The Hub's patterns match across folders: a file, all of a folder, and files of one name for several languages.
-    patterns = [f"{inside.replace('**/', '*')}{rest}" for rest in ("", "/*", ".*")] if inside else None
-    disable_progress_bars()
-    try:
-        endpoint = os.environ.get("HF_ENDPOINT")
-        folder = snapshot_download(
-            name, repo_type="dataset", revision=revision, allow_patterns=patterns, endpoint=endpoint
-        )
-    except Exception as error:
-        raise DataError(f"{address}: cannot be downloaded ({first_line(error)}); HF_TOKEN holds your token") from None
-    place = Path(folder) / inside
-    there = (one for pattern in (place, place.parent / f"{glob.escape(place.name)}.*") for one in matches(pattern))
-    if not place.exists() and next(there, None) is None:
-        raise DataError(f"{address}: no such file in the data set")
-    return place

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from headjax.core.class_names import is_missing
 from headjax.core.errors import DataError
 from headjax.core.fields import unknown_name
-from headjax.data.files import find_files, source_of, suffix_of
+from headjax.data.files import find_files, suffix_of
 from headjax.data.forms import TranslationForm
 from headjax.data.image_rows import is_image_folder
 from headjax.data.registry import PAIR_COLUMNS, TASKS, of_languages
@@ -19,6 +19,7 @@ from headjax.data.spec import TaskSpec
 from headjax.data.tables import has_lists, header, is_table, table_rows
 from headjax.data.text_rows import CONLL
 from headjax.storage.files import read_lines
+from headjax.storage.hub import source_of
 
 
 class Named(NamedTuple):

@@ -79,6 +79,7 @@ WIKITEXT_FILES = "wiki.valid.raw and wiki.train.raw"
 WIKITEXT_FOLDERS = ("lm/wikitext-2-raw", "wikitext-2-raw")
 
 TEXT = (
+    _text("python", **OWN_TEXT, files="the language reference that ships with Python"),
     _text("python_code", **OWN_TEXT, files="the source code of Python's standard library"),
     _text("text", **OWN_TEXT, own=True, columns=PAIR_COLUMNS),
     _text("lm1b", LM1B, form=LanguageForm(length=256, packed=True), read=text_lines, documents=False),

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from headjax.core.errors import DataError
 from headjax.core.fields import unknown_name
-from headjax.data.files import source_of, suffix_of
+from headjax.data.files import suffix_of
 from headjax.data.rows import Row
 from headjax.storage.files import check_characters, first_line, parse_json, read_lines, read_text, reading
+from headjax.storage.hub import source_of
 
 DELIMITED = (".csv", ".tsv", ".txt")
 """Suffixes of tables of cells; the others are of named values."""

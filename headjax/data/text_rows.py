@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.data.files import packed_or_plain, source_of
+from headjax.data.files import packed_or_plain
 from headjax.data.rows import Row, document
 from headjax.storage.files import check_characters, parse_json, read_lines, read_text
+from headjax.storage.hub import source_of
 
 
 def whole_text(file: Path) -> Iterator[Row]:
@@ -154,3 +155,10 @@ def library_sources() -> list[Row]:
     if not documents:
         raise DataError(f"{LIBRARY}: this Python carries no library sources; name text files")
     return [one for one in documents if one.values["text"].strip()]
+
+
+def reference_topics() -> list[Row]:
+    """Return the topics of Python's language reference, by name."""
+    from pydoc_data.topics import topics
+
+    return [document(f"topics/{name}", topics[name]) for name in sorted(topics)]

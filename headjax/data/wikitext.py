@@ -13,7 +13,7 @@ from headjax.core.class_names import IGNORED
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import DataError, require
 from headjax.data.examples import Source
-from headjax.data.files import packed_or_plain, search, source_of
+from headjax.data.files import packed_or_plain, search
 from headjax.data.forms.form import language_measure, text_counts
 from headjax.data.forms.language import LanguageForm
 from headjax.data.registry import WIKITEXT_FOLDERS
@@ -22,6 +22,7 @@ from headjax.data.store import data_hash, totals
 from headjax.data.task import TaskData
 from headjax.data.text_rows import articles
 from headjax.storage.files import read_lines
+from headjax.storage.hub import source_of
 from headjax.tokenizers.tokenizer import Tokenizer
 
 CONTEXT = 1024

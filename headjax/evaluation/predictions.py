@@ -14,7 +14,7 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.data.config import DataConfig
 from headjax.data.examples import encode_prompted, encode_sequences, padding_id, sequences
-from headjax.data.files import find_files, source_of
+from headjax.data.files import find_files
 from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, TagForm
 from headjax.data.forms.questions import usual_stride
 from headjax.data.recognise import known_columns, named_task
@@ -38,6 +38,7 @@ from headjax.models.prompts import new_tokens, prompt_batch
 from headjax.models.tasks import MultiLabel, Regression, SentenceSimilarity, Span, TokenClassification
 from headjax.models.tasks.classification import Classification, DistilledClassification, names_or_numbers
 from headjax.models.tasks.similarity import similarity
+from headjax.storage.hub import source_of
 
 Prediction = dict[str, Any]
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.data.config import DataConfig
-from headjax.data.files import source_of
 from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, SimilarityForm, TranslationForm
 from headjax.data.recognise import named_task, read_labels, table_columns
 from headjax.data.registry import PAIR_COLUMNS, TASKS
@@ -22,6 +21,7 @@ from headjax.models.config import ModelConfig
 from headjax.models.model import Model
 from headjax.models.tasks import MultiLabel, Regression, SentenceSimilarity
 from headjax.models.tasks.classification import names_or_numbers
+from headjax.storage.hub import source_of
 from headjax.tokenizers.tokenizer import Tokenizer
 
 LENGTH, SQUAD_LENGTH = 512, 384  # tokens of an example, and of a window of SQuAD, where none are asked for
@@ -111,7 +111,7 @@ def task_config(spec: str, request: Request, *, whole: bool = False) -> DataConf
     part, _, path = spec.partition(":")
     if part in ("all", "heldout") and path:
         spec, whole = f"text:{path}", part == "all"
-    if is_prepared(spec):
+    if not (path and part in TASKS) and is_prepared(spec):
         return DataConfig(task=spec, length=request.asked_length).for_files(request.model.files)
     named, path = named_task(spec)
     if spec == path and named.name in ("classification", "pairs", "regression", "similarity", "multi_label"):

@@ -14,6 +14,7 @@ from headjax.hub.table import InexpressibleError
 from headjax.models.config import ModelConfig
 from headjax.models.directory import ModelFolder
 from headjax.models.model import Model, load
+from headjax.storage.hub import source_of
 from headjax.storage.paths import files_below, path_of, size_of
 
 Kind = Literal["headjax", "huggingface"]
@@ -22,7 +23,7 @@ Kind = Literal["headjax", "huggingface"]
 def kind_of_directory(path: str | Path) -> Kind:
     """Return whose directory it is; one that cannot be told is headjax's, whose reader says what is wrong with it."""
     try:
-        fields = json.loads((path_of(path) / "config.json").read_bytes())
+        fields = json.loads((source_of(path) / "config.json").read_bytes())
     except (OSError, ValueError, RecursionError):
         return "headjax"
     return "huggingface" if isinstance(fields, dict) and "model_type" in fields else "headjax"
@@ -53,7 +54,7 @@ def write_model(model: Model, path: str | Path, kind: Kind, *, progress: Progres
 
 def bytes_of_weights(path: str | Path) -> int:
     """Return the size of the files of the weights in a directory."""
-    folder = path_of(path)
+    folder = source_of(path)
     if kind_of_directory(path) == "huggingface":
         return sum(size_of(file) for file in folder.glob("*.safetensors"))
     return sum(size_of(folder / "params" / name) for name in files_below(folder / "params"))

@@ -29,7 +29,7 @@ from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
-from headjax.storage.paths import path_of
+from headjax.storage.hub import source_of
 from headjax.tokenizers.files import read_tokenizer
 
 _OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
@@ -58,7 +58,7 @@ def from_huggingface(
         128
 
     Args:
-        directory: the directory.
+        directory: the directory, or `hf://USER/NAME` of the Hugging Face Hub.
         family: reads the directory as this family; None is the one that `model_type` names. Of CLIP's pair,
             `clip_text_model` or `clip_vision_model` is read. A family of your own goes here (docs/huggingface.md,
             "Adding a family").
@@ -72,7 +72,7 @@ def from_huggingface(
             names the file and the field. The arrays cannot fit into memory.
         ParameterError: tensors are missing, left over or of another shape than the config gives.
     """
-    folder = path_of(directory)
+    folder = source_of(directory)
     files = SafetensorsFiles(folder)
     fields = Fields.load(folder, files.entries)
     family = family_of(fields, family)
@@ -120,7 +120,7 @@ def demo_model() -> Model:
 
 def config_of(directory: str | Path) -> ModelConfig:
     """Return the architecture of a Hugging Face directory; no tensor is read."""
-    folder = path_of(directory)
+    folder = source_of(directory)
     fields = Fields.load(folder, SafetensorsFiles(folder).entries)
     config = read_config(family_of(fields), fields)
     return embedding_config(config, folder, read_companions(folder))

@@ -1,4 +1,4 @@
-"""Data sets on the Hub, whose client is replaced by one that has a few files."""
+"""Data sets and models on the Hub, whose client is replaced by one that has a few files."""
 
 import fnmatch
 import gzip
@@ -6,9 +6,13 @@ import re
 
 import pytest
 
+import headjax
 from headjax.core.errors import DataError
-from headjax.data import DataConfig, files
-from headjax.data.files import find_files, source_of
+from headjax.data import DataConfig
+from headjax.data.files import find_files
+from headjax.hub.importing import DEMO
+from headjax.storage import hub
+from headjax.storage.hub import source_of
 
 FILES = {
     "README.md": b"A data set of films.\n",
@@ -17,6 +21,7 @@ FILES = {
     "data/validation.tsv": b"text\tlabel\na dull film\t0\n",
     "deep/er/notes.txt": b"A line.\nAnother line.\n",
 }
+MODEL = {file.name: file.read_bytes() for file in DEMO.iterdir() if file.is_file()} | {"pytorch_model.bin": b"pickle"}
 
 
 @pytest.fixture
@@ -24,10 +29,11 @@ def films(tmp_path, monkeypatch):
     """The address of a data set, of which nothing is in the cache."""
 
     def download(name, *, repo_type, revision, allow_patterns, endpoint):
-        if (name, repo_type) != ("me/films", "dataset") or revision not in (None, "refs/convert/parquet"):
+        stored = {("me/films", "dataset"): FILES, ("me/heads", "model"): MODEL}
+        if (name, repo_type) not in stored or revision not in (None, "refs/convert/parquet"):
             raise RuntimeError("no such repository or revision")
         folder = tmp_path / (revision or "main").replace("/", "-")
-        for file, data in FILES.items():
+        for file, data in stored[name, repo_type].items():
             if allow_patterns is None or any(fnmatch.fnmatchcase(file, pattern) for pattern in allow_patterns):
                 (folder / file).parent.mkdir(parents=True, exist_ok=True)
                 (folder / file).write_bytes(data)
@@ -35,9 +41,9 @@ def films(tmp_path, monkeypatch):
         return str(folder)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    files._downloaded.cache_clear()
+    hub._downloaded.cache_clear()
     yield "hf://datasets/me/films"
-    files._downloaded.cache_clear()
+    hub._downloaded.cache_clear()
 
 
 def test_files_are_found_and_those_alone_are_downloaded(films, tmp_path):
@@ -68,10 +74,19 @@ NO_FILES = ("hf://datasets/me/films/x.txt", "hf://datasets/me/films/*.xml")
     [
         ("hf://datasets/me/film/x", "hf://datasets/me/film/x: cannot be downloaded"),
         ("hf://datasets/me/films@v2/data", "hf://datasets/me/films@v2/data: cannot be downloaded"),
-        *((path, f"{path}: not a data set") for path in ("hf://me/films/x.txt", "hf://datasets/me")),
+        *((path, f"{path}: not a repository") for path in ("hf://films/", "hf://datasets/me")),
         *((path, f"{re.escape(path)}: no ") for path in NO_FILES),
     ],
 )
 def test_what_is_not_there(films, path, place):
     with pytest.raises(DataError, match=f"^{place}"):
         find_files(path)
+
+
+def test_a_model_is_read_without_its_pickle_and_a_task_names_its_files(films, tmp_path):
+    model = headjax.from_huggingface("hf://me/heads")
+    assert model.num_parameters == headjax.demo_model().num_parameters
+    assert not [*tmp_path.rglob("*.bin")]
+    assert headjax.load_task(f"text:{films}/deep", model, length=8, split="all").count() == 1
+    with pytest.raises(DataError, match=r"^hf://me/none: cannot be downloaded"):
+        headjax.from_huggingface("hf://me/none")
