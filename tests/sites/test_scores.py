@@ -79,6 +79,7 @@ def test_heads_are_named_by_path_and_number():
 
 def test_positions_without_influence_do_not_count():
     model = houses.Classifier(houses.EinsumAttention, layers=1)
+    model.eval()
 
     def first_two(model, batch):
         return model.hidden(batch["x"])[:, :2].sum(axis=(1, 2))
