@@ -34,41 +34,32 @@ def run(name, folder, **settings):
 
 
 @pytest.mark.whole
-def test_the_quickstart_removes_heads_for_real_and_shows_that_they_matter(tmp_path):
+def test_the_quickstart_removes_heads_for_real_and_lets_the_others_share(tmp_path):
     printed, plots = run("quickstart", tmp_path, BLOCKS=8, SCORED=8)
     gated, removed = map(float, re.search(r"gated ([\d.]+), removed ([\d.]+)", printed).groups())
     assert gated == pytest.approx(removed, rel=tolerance(SUMS), abs=0.001)
     assert f"perplexity after loading: {removed:.3f}" in printed
-    assert plots == 3
     rows = re.findall(r"^(least|random)[^:]*: 0% ([\d.]+).* 100% ([\d.]+)$", printed, flags=re.M)
     assert len(rows) == 2
     for _, whole, none in rows:
         assert float(none) > 1.5 * float(whole)
+    shared = re.findall(r"plain ([\d.]+)  calibrated ([\d.]+)  cache ([\d.]+)", printed)
+    assert [cache for *_, cache in shared] == ["2.00", "1.00"]
+    assert all(float(calibrated) < float(plain) for plain, calibrated, _ in shared)
+    assert re.search(r"1,088,256 -> (8|9)\d\d,\d{3} parameters, perplexity", printed)
+    assert plots == 3
 
 
 @pytest.mark.whole
-def test_sharing_costs_less_calibrated_and_nothing_at_full_rank(tmp_path):
-    printed, plots = run("sharing", tmp_path, BLOCKS=8, CALIBRATION=16, TARGETS=["grouped:kv_heads=1"])
-    whole = float(re.search(r"all heads: perplexity ([\d.]+)", printed)[1])
-    plain, calibrated = map(float, re.search(r"plain +([\d.]+)  calibrated +([\d.]+)", printed).groups())
-    assert whole < calibrated < plain
-    error, exact = map(float, re.search(r"relative error (\S+), perplexity ([\d.]+)", printed).groups())
-    assert error < 1e-4
-    assert exact == pytest.approx(whole, rel=1e-3)
-    assert plots == 1
-
-
-@pytest.mark.whole
-def test_sharding_gives_one_loss_on_every_mesh(tmp_path):
-    printed, _ = run("sharding", tmp_path, MESHES=[{"data": 8}, {"data": 2, "fsdp": 2, "model": 2}])
-    losses = [float(loss) for loss in re.findall(r"loss after 3 steps ([\d.]+)", printed)]
-    assert losses == pytest.approx([losses[0]] * 2, rel=tolerance(SUMS))
-    assert len(losses) == 2
-    assert re.search(r"\['query'\].*'fsdp'.*'model'", printed)
-    own = [float(loss) for loss in re.findall(r"of your own: loss ([\d.]+)", printed)]
-    assert own == sorted(own, reverse=True)
-    assert len(own) == 3
-    assert re.search(r"stay where they lay: .*'fsdp', 'model'", printed)
+def test_the_papers_in_small(tmp_path):
+    printed, plots = run("papers", tmp_path, BLOCKS=8, SHARED=(128, 64), HEADS=2, LAYERS=2, STEPS=6)
+    ranks = [tuple(map(int, found)) for found in re.findall(r"heads of +(\d+): (\d+) of 64 singular", printed)]
+    assert ranks == [(8, 8), (16, 16), (32, 32), (64, 63)]
+    whole, full, shared = map(float, re.findall(r"perplexity ([\d.]+), ", printed))
+    assert full == pytest.approx(whole, rel=1e-3)
+    assert shared > whole
+    assert re.findall(r"(\d+) layers, loss on held-out text [\d.]+", printed) == ["2", "4", "4"]
+    assert plots == 2
 
 
 @pytest.mark.whole
@@ -110,8 +101,22 @@ def test_an_embedding_model_goes_in_and_a_smaller_one_comes_out(cached, tmp_path
     assert plots == 1
 
 
+@pytest.mark.whole
+def test_a_decoder_keeps_half_of_its_cache(cached, tmp_path):
+    cached(
+        "HuggingFaceTB/SmolLM2-135M-Instruct", "Salesforce/wikitext", "wikitext-2-raw-v1/train-00000-of-00001.parquet"
+    )
+    printed, plots = run("kv_cache", tmp_path, CALIBRATION=4, BLOCKS=4)
+    before, after, times = map(float, re.search(r"([\d.]+) -> ([\d.]+) \(([\d.]+) times", printed).groups())
+    assert 1 < times < 1.5
+    assert after == pytest.approx(before * times, rel=0.01)
+    whole, cache = map(float, re.search(r"cache ([\d.]+) -> ([\d.]+) KiB", printed).groups())
+    assert cache < 0.51 * whole
+    assert plots == 1
+
+
 def test_five_notebooks_are_there():
-    assert [path.stem for path in PATHS] == ["embedding_model", "flax_model", "quickstart", "sharding", "sharing"]
+    assert [path.stem for path in PATHS] == ["embedding_model", "flax_model", "kv_cache", "papers", "quickstart"]
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -121,7 +126,7 @@ def test_notebooks_are_stored_with_their_outputs_and_without_private_names(path)
     outputs = [output for cell in cells for output in cell.outputs]
     assert {output.output_type for output in outputs} <= {"stream", "display_data", "execute_result"}
     pictures = sum("image/png" in output.get("data", {}) for output in outputs)
-    assert pictures >= (0 if path.stem == "sharding" else 1)
+    assert pictures >= 1
     assert any(output.get("text") for output in outputs)
     assert not re.search(r"(?<![\w.])/(home|root|tmp|work|usr)/", json.dumps(outputs))
     assert path.stat().st_size < 500_000
