@@ -9,9 +9,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.conversion.products import Products, gram, join, project, qr_of_both, squared_norm
+from headjax.conversion.products import Products, gram, join, project, squared_norm
 from headjax.core.fields import Checked, NotNegative, Size
-from headjax.core.programs import one_blas_thread
+from headjax.core.programs import one_blas_thread, one_by_one
 
 
 class CP(NamedTuple):
@@ -96,9 +96,14 @@ def concatenation(products: Products, rank: int) -> CP:
 
 def head_svd(products: Products) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return U `[heads, rows, dim]`, s `[heads, dim]`, V `[heads, columns, dim]` of every T_h = U_h diag(s_h) V_h^T."""
-    (q_left, r_left), (q_right, r_right) = qr_of_both(*products.by_head())
-    u, values, vt = jnp.linalg.svd(r_left @ jnp.swapaxes(r_right, -1, -2), full_matrices=False)
-    return q_left @ u, values, q_right @ jnp.swapaxes(vt, -1, -2)
+
+    def of_head(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        (q_left, r_left), (q_right, r_right) = jnp.linalg.qr(left), jnp.linalg.qr(right)
+        u, values, vt = jnp.linalg.svd(r_left @ r_right.T, full_matrices=False)
+        return q_left @ u, values, q_right @ vt.T
+
+    found: tuple[jax.Array, jax.Array, jax.Array] = one_by_one(of_head, *products.by_head())
+    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

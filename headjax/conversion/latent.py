@@ -22,6 +22,7 @@ from headjax.conversion.target import (
 )
 from headjax.conversion.turning import turned
 from headjax.core.fields import Size
+from headjax.core.programs import one_by_one
 from headjax.core.tensors import Params
 from headjax.nn import CompressedAttention, GroupedAttention, Kind, LatentAttention
 from headjax.nn.module import AttentionModule
@@ -198,8 +199,12 @@ def _factors(site: Site, rank: int, weights: tuple[jax.Array, ...] | None) -> tu
 
 def _counted(made: jax.Array, grams: jax.Array) -> jax.Array:
     """Return W_h G_h^(1/2) of all heads side by side, so that an error e of W_h costs e^T G_h e."""
-    values, vectors = jnp.linalg.eigh(grams)
-    root = jnp.einsum("hij,hj,hkj->hik", vectors, jnp.sqrt(jnp.maximum(values, 0.0)), vectors)
+
+    def root_of(matrix: jax.Array) -> jax.Array:
+        values, vectors = jnp.linalg.eigh(matrix)
+        return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None]) @ vectors.T
+
+    root = one_by_one(root_of, grams)
     return jnp.einsum("mhi,hij->mhj", made, root).reshape(made.shape[0], -1)
 
 

@@ -77,18 +77,6 @@ def project(factors: jax.Array, basis: jax.Array) -> jax.Array:
     return flat.reshape(*factors.shape[1:], basis.shape[-1])
 
 
-def qr_of_both(left: jax.Array, right: jax.Array) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-    """Return (Q, R) of `[heads, rows, dim]` and of `[heads, columns, dim]`, computed in one batched call."""
-    # Two batched ones of BERT's size at a time have been seen never to finish on a CPU (jax 0.10.2, two cores). Zero
-    # rows change neither R nor the other rows of Q.
-    rows, columns = left.shape[1], right.shape[1]
-    longest = max(rows, columns)
-    padded = [jnp.pad(side, ((0, 0), (0, longest - side.shape[1]), (0, 0))) for side in (left, right)]
-    q, r = jnp.linalg.qr(jnp.concatenate(padded))
-    heads = left.shape[0]
-    return (q[:heads, :rows], r[:heads]), (q[heads:, :columns], r[heads:])
-
-
 def in_float32(tree: Tree) -> Tree:
     """Return a module, or any tree of arrays, with arrays in float32."""
     return jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), tree)

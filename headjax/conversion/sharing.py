@@ -11,6 +11,7 @@ import numpy as np
 
 from headjax.conversion.calibration import Root, covariance_root
 from headjax.conversion.target import Site, bias_or_zeros
+from headjax.core.programs import one_by_one
 from headjax.core.tensors import Params
 
 Groups = Sequence[Sequence[int]]
@@ -98,7 +99,7 @@ def leading_columns(left: jax.Array, right: jax.Array, dim: int) -> jax.Array:
 
 def _compressed(left: jax.Array, right: jax.Array) -> jax.Array:
     """Return the slices L_h R_h^T as `[heads, dim, columns]`, in an orthonormal basis of each L_h."""
-    _, inner = jnp.linalg.qr(jnp.swapaxes(left, 0, 1))
+    inner = one_by_one(lambda matrix: jnp.linalg.qr(matrix)[1], jnp.swapaxes(left, 0, 1))
     return jnp.einsum("hij,mhj->him", inner, right)
 
 
@@ -112,7 +113,7 @@ def _pair_losses(left: jax.Array, right: jax.Array) -> jax.Array:
         values = jnp.linalg.eigvalsh(stacked @ stacked.T)
         return jnp.maximum(values[:-dim], 0.0).sum()
 
-    pairs = jax.lax.map(lambda one: jax.vmap(lambda other: loss(one, other))(slices), slices)
+    pairs = one_by_one(lambda one: one_by_one(lambda other: loss(one, other), slices), slices)
     return pairs / jnp.maximum(jnp.square(slices).sum(axis=(1, 2)).mean(), 1e-30)
 
 

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import importlib
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,15 @@ def trim() -> None:
     """Return freed memory to the system, where the C library is glibc, which would keep it for each thread apart."""
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
         library.malloc_trim(0)
+
+
+def one_by_one(f: Callable[..., Any], *arrays: jax.Array) -> Any:
+    """Return f of the slices of arrays along their first axis, computed one after another.
+
+    What factorises matrices is called so. jaxlib's batched factorisations on a CPU wait, in a thread of XLA's pool, for
+    work that they give to the same pool: as many of them at a time as it has threads never finish.
+    """
+    return jax.lax.map(lambda slices: f(*slices), arrays)
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:

@@ -1,11 +1,13 @@
 """CP decompositions: exact where an exact one exists, monotone, deterministic; biases and scales are carried."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from headjax.conversion import ToCollaborative, convert
-from headjax.conversion.decomposition import Damping, Solver, concatenation, decompose, sweep
+from headjax.conversion.decomposition import Damping, Solver, concatenation, decompose, fit_layers, sweep
 from headjax.conversion.products import Products, relative_distance, squared_norm
+from headjax.conversion.sharing import leading_columns
 from headjax.heads.surgery import map_attention
 from tests import tiny
 from tests.closeness import assert_close, tolerance
@@ -104,3 +106,27 @@ def test_key_biases_vanish_and_query_biases_become_the_content_bias(model) -> No
     expected = np.einsum("lmhd,lhd->lmh", source["key"], source["query_bias"])
     assert_close(new["content_bias"], expected, sums=tiny.SUMS)
     assert set(new) == {"query", "key", "mixing", "content_bias", "value", "value_bias", "output"}
+
+
+def test_no_factorisation_is_batched(products: Products) -> None:
+    """Batched ones of jaxlib wait on the threads that run them; two at a time have never finished on two cores."""
+    one = layer_of(products)
+    whole = jax.make_jaxpr(lambda products: fit_layers(products, 5, Solver(sweeps=2)))(products)
+    shared = jax.make_jaxpr(lambda left, right: leading_columns(left, right, 2))(*one)
+    for traced in (whole, shared):
+        shapes = list(factorised(traced.jaxpr))
+        assert len(shapes) > 1
+        assert all(np.prod(shape[:-2]) == 1 for shape in shapes)
+
+
+def factorised(jaxpr):
+    """Yield the shapes of what a traced function factorises."""
+
+    def is_jaxpr(leaf):
+        return hasattr(leaf, "eqns") or hasattr(leaf, "jaxpr")
+
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in ("qr", "svd", "eigh", "cholesky", "geqrf", "householder_product"):
+            yield equation.invars[0].aval.shape
+        for inner in filter(is_jaxpr, jax.tree.leaves(equation.params, is_leaf=is_jaxpr)):
+            yield from factorised(getattr(inner, "jaxpr", inner))
