@@ -120,7 +120,7 @@ def _layers(layers: Sequence[LayerSummary]) -> Table:
         {
             **group[0]._asdict(),
             "place": f"{group[0].stack}/{number_list([layer.layer for layer in group])}",
-            "heads": number_list(group[0].heads),
+            "heads": _heads(group),
             "sizes": ", ".join(f"{name} {size}" for name, size in sorted(group[0].sizes.items())),
         }
         for group in groups
@@ -130,7 +130,17 @@ def _layers(layers: Sequence[LayerSummary]) -> Table:
 
 def _alike(layer: LayerSummary) -> LayerSummary:
     """Return what layers that share a row have in common."""
-    return layer._replace(layer=0, tied_layers=layer.tied_layers if len(layer.tied_layers) > 1 else ())
+    return layer._replace(
+        layer=0,
+        heads=layer.heads if len(layer.heads) != 1 else (),
+        tied_layers=layer.tied_layers if len(layer.tied_layers) > 1 else (),
+    )
+
+
+def _heads(layers: Sequence[LayerSummary]) -> str:
+    """Return the heads of layers that are alike; where each has but one, all of them."""
+    heads = sorted({head for layer in layers for head in layer.heads})
+    return f"one each of {number_list(heads)}" if len(heads) > len(layers[0].heads) else number_list(heads)
 
 
 def number_list(indices: Sequence[int]) -> str:

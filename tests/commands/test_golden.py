@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from headjax.conversion.named import TARGETS
 
 from headjax.cli import COMMANDS, GROUPS, main
 from headjax.commands import convert
 from headjax.commands.prune import OrderName
+from headjax.conversion.model import TARGETS
 from headjax.heads.orders import ORDERS
 
 REFUSALS = [
