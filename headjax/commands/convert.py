@@ -23,7 +23,7 @@ from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
-TARGETS = ("collaborative", "deep", "fixed", "gated", "grouped", "latent")
+TARGETS = ("collaborative", "deep", "fixed", "grouped", "latent")
 """Formulations by name, for which nothing has to be imported."""
 
 

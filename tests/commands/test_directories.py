@@ -34,9 +34,6 @@ def test_the_files_that_hold_no_tokenizer_are_named(exported, tmp_path, capsys):
     assert said.count("\n") == 1
     assert "tokenizer.json" in said
     assert "vocab.txt" in said
-    (exported / "tokenizer.json").mkdir()
-    assert main(["import", str(exported), str(tmp_path / "next")]) == 2
-    assert "hf/tokenizer.json: " in capsys.readouterr().err
 
 
 number_list = importlib.import_module("headjax.commands.inspect").number_list

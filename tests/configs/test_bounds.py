@@ -113,10 +113,6 @@ def run(family: str = "decoder", **changes: object) -> dict[str, object]:
     return RUN | {"model": {"kind": family} | FAMILIES[family] | changes}
 
 
-def started(path: str) -> dict[str, object]:
-    return RUN | {"start": path}
-
-
 @pytest.mark.parametrize(
     ("data", "field"),
     [
@@ -125,10 +121,7 @@ def started(path: str) -> dict[str, object]:
         (run(attention=NONE), "config.model.attention.inner"),
         ({None: 1}, "config"),
         (run(attention={1: 2}), "config.model.attention"),
-        (started("x" * 10**4), "xxx"),
         (run() | {"x" * 10**4: 1}, "config.xxx"),
-        (started("\ud800"), r"\ud800"),
-        (started("\0"), r"\x00"),
         (ConfigDict(run(width=config_dict.required_placeholder(int))), "config"),
         (run(attention=MULTI | {"kind": np.array(["multi_head"])}), "config.model.attention.kind"),
         (run(attention=nested(5000, True)), "config"),

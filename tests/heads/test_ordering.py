@@ -162,7 +162,6 @@ def test_layers_that_share_their_parameters_lose_a_head_together():
     assert steps == in_encoder(["1/3", "0/3"], ["0/1", "1/1"], ["1/0", "0/0"], ["0/2", "1/2"])
     assert whole == in_encoder(["1/3", "0/3", "0/2", "1/2"], ["0/1", "1/0", "1/1", "0/0"])
     assert ordering.removals(GROUPED, ORDER) == tuple((head,) for head in ORDER)
-    assert len(ordering.steps_within_minimum(config, steps, 1)) == 3
 
 
 def test_one_head_of_every_group_of_every_layer():
@@ -188,7 +187,6 @@ def test_heads_with_their_own_keys_go_one_by_one_and_one_stays():
     assert steps == ordering.uniform_steps(config, order, whole_groups=True)
     assert ordering.ends(steps) == (0, 2, 4, 6)
     assert ordering.flat(steps)[:2] == heads("0/3", "1/3")
-    assert ordering.ends(ordering.steps_within_minimum(config, steps, 3)) == (0, 2)
 
 
 def test_layers_that_share_a_position_bias_lose_the_same_heads():

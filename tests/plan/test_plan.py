@@ -37,7 +37,6 @@ def data(**changes):
         ({"mesh": {"data": 4}}, r"config\.mesh: data=\d+, fsdp=1, model=1 "),
         ({"accumulate": 8}, r"config\.batch_size: 32 .* 8 parts"),
         ({"mesh": {"data": 1, "model": 8}}, r".*heads of size 4 .* model=8"),
-        ({"compute": {"attention": "splash"}, "attention_dropout": 0.1}, r"compute\.attention: .*layers\[0\]"),
         # Sizes that no compiler counts.
         ({"vocab_size": 10**9, "width": 10**6}, r"config\.model: [0-9,]+ parameters .* 2.4e\+07 GB, .* v5e-8 has 135"),
         ({"batch_size": 2**27}, r"config\.batch_size: 134,217,728 examples"),
