@@ -7,6 +7,7 @@ new command, a new `@kind` or a new task appears with the next build.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import io
@@ -197,9 +198,12 @@ def tasks_page() -> str:
 
 
 def _metrics(spec: TaskSpec) -> tuple[str, ...]:
-    """Return the names of a task's metrics, the headline first; its measure is made without any examples."""
+    """Return the names of a task's metrics, the headline first; its measure has two classes and no examples."""
+    form: Any = spec.form
+    if spec.learns_classes:
+        form = dataclasses.replace(form, classes=("O", "B-X"))
     nothing = QuestionWindows((), np.zeros(0, np.int64), 1, lambda record, length: {}, all_records=())
-    measured = spec.form.measured(spec.metrics, {}, nothing if isinstance(spec.form, QuestionForm) else ())
+    measured = form.measured(spec.metrics, {}, nothing if isinstance(form, QuestionForm) else ())
     if measured is None:
         return ()
     measure = MEASURES[measured.measure](**measured.arguments)
@@ -245,8 +249,9 @@ def json_page() -> str:
         "Every command takes `--json PATH` (`-` is stdout) and writes these keys. Heads are named "
         "`stack/layer/head`; `metrics` are by name. All results have `command_seconds`, without Python's start. "
         "Numbers that are not finite are null. `selection`, `evaluation` and `training` describe "
-        "[examples](../tasks.md#which-examples-order-heads-and-which-judge-them): `task`, `split`, `examples`, and "
-        "`rule` where a single split was divided; null where none were read. A key with a condition is left out "
+        "[examples](../tasks.md#which-examples-order-heads-and-which-judge-them): `task`, `split`, `examples`, "
+        "`form` where it was recognised, and `rule` where a single split was divided; null where none were read. "
+        "A key with a condition is left out "
         "where the condition does not hold. A name in *italics* stands for the keys in its row."
     )
     return "\n\n".join(("# JSON results", intro, table(("command", "keys"), keys.items()))) + "\n"

@@ -10,7 +10,7 @@ The figures' perplexities are not printed. Learning rate 0.1, warm-up of 10,000 
 0.1 * min(1, step / 10,000) / sqrt(max(step, 10,000)), a straight line up to 0.001, then 0.1 / sqrt(step).
 Cost in the paper: a couple of hours for 250,000 steps on 4 TPUv2 chips (v2-8), with a batch of 4096 and no unit. Only
 tokens on each of the 8 cores, Tensor2Tensor's way to count, agree with that cost: 128 packed examples of 256 tokens,
-one hour at the chips' peak. 4096 examples would take 33 there (docs/tpu.md).
+one hour at the chips' peak. 4096 examples would take 33 there.
 
     headjax inspect --config configs/papers/concise_lm1b.py:heads=70,head_dim=32
     headjax prepare lm1b --out D

@@ -4,7 +4,7 @@
     python -m results.experiments.ship runs/code
 
 Whole files are held out, chosen by a hash of their names, so that they are the same ones in every Python version. The
-model card beside the shipped weights has what this run reached, next to counts of one, two and three tokens.
+model card beside the shipped weights has what this run reached.
 `results/experiments/development.py` trains it further in another shape.
 """
 

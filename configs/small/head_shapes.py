@@ -5,7 +5,7 @@ r"""Shapes of heads at one width: how many, how large, with keys of their own or
     python -m results.grid runs/shapes --config configs/small/head_shapes.py --seeds 3 \
         --over heads,head_dim=4,32/16,8/16,32
 
-docs/head_size.md has what was measured. Bytes make models need their attention after a few hundred steps: what comes
+docs/results.md has what was measured. Bytes make models need their attention after a few hundred steps: what comes
 next depends on the word's beginning.
 """
 

@@ -76,6 +76,18 @@ def convert(
         >>> found = headjax.convert(headjax.demo_model(), "grouped:kv_heads=2", layers=[0])
         >>> [attention.kv_heads for attention in found.model.config.attentions()["decoder"]]
         [2, 8, 8, 8]
+
+    Args:
+        model: Model to convert.
+        to: Target, such as `latent:rank=64` (docs/conversions.md has all), or targets of some layers by (stack, layer).
+        batches: Calibration examples, whose labels are not read; None approximates the weights alone.
+        plain: Whether calibration serves only the errors that are returned, and `reconstruct`.
+        reconstruct: Whether to refit output projections afterwards, as `headjax.reconstruct` does.
+        stacks, layers: Head stacks and layers to convert; None is all.
+        seed: Seed of random starts.
+
+    Raises:
+        ConfigError: A target does not exist, a layer cannot become it, or `reconstruct` has no batches.
     """
     to = parse_target(to) if isinstance(to, str) else to
     if isinstance(to, ToDeep):

@@ -1,4 +1,4 @@
-"""Tests that kill, damage, fill and run for long, left out of `make test`."""
+"""Tests that kill, fill disks and run whole programs, left out of `make test`."""
 
 from __future__ import annotations
 
