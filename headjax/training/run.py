@@ -24,7 +24,7 @@ from headjax.evaluation.measures import Measure
 from headjax.evaluation.specs import prompted
 from headjax.evaluation.task import measure_batch, measure_of, reduce_batches
 from headjax.initialization import Setting
-from headjax.mesh.distributed import on_this_process, process_share, put_batch, put_whole_batch
+from headjax.mesh.distributed import fetch, on_this_process, process_share, put_batch, put_whole_batch
 from headjax.mesh.memory import memory_of
 from headjax.mesh.mesh import check_batch_size
 from headjax.models import memory
@@ -107,7 +107,7 @@ class Feed:
         self._answered = None if teacher is None else answers_of(teacher, mesh, config.compute)
         share = process_share(mesh)
         self._data = data.info.get("data")
-        self._teacher = None if teacher is None else key_of_study("teacher", teacher.params)
+        self._teacher = None if teacher is None else key_of_study("teacher", fetch(teacher.params))
         self._iterator = train_iterator(data.train, config.batch_size, config.seed, share=share, threads=data.threads)
 
     def __iter__(self) -> Feed:
