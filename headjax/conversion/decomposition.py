@@ -232,4 +232,4 @@ def fit_layers(products: Products, rank: int, solver: Solver) -> Fit:
     layers = products.left.shape[0]
     with jax.default_matmul_precision("highest"):
         # One layer keeps a CPU busy and holds least memory; accelerators want all at once.
-        return jax.lax.map(one_layer, products, batch_size=1 if jax.default_backend() == "cpu" else layers)
+        return jax.lax.map(one_layer, products, batch_size=None if jax.default_backend() == "cpu" else layers)

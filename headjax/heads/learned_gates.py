@@ -30,7 +30,7 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.missed import checked
 from headjax.heads.ordering import Order, by_score
 from headjax.heads.program import Applied, Loss, Program, prepare
-from headjax.heads.site import find_heads, ones, to_values
+from headjax.heads.site import find_heads, ones, require_stacks, to_values
 from headjax.nn.compute import Compute
 
 Logits = dict[str, jax.Array]
@@ -225,7 +225,8 @@ def learn_gates(
     if not batches:
         raise DataError("batches: there is no example to learn gates on")
     program, params = prepare(model, loss, compute)
-    learned = tuple(site for site in program.sites if stacks is None or site.places[0][0] in stacks)
+    chosen = require_stacks(program.sites, stacks)
+    learned = tuple(site for site in program.sites if site.places[0][0] in chosen)
     distribution.check(len(find_heads(learned)))
     logits = {site.path: jnp.full(site.shape, distribution.initial) for site in learned}
     optimizer, key = optax.adam(learning_rate).init(logits), jax.random.key(seed)

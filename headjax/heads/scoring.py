@@ -291,7 +291,7 @@ def _derivatives(program: Program, statistics: tuple[str, ...], state: Any, gate
         losses = jax.tree.map(lambda array: array.reshape(-1), losses)
         counted = {path: array.sum(axis=0) for path, array in counted.items()}
         by_example = {site.path: _flattened(site, gradient[site.path]) for site in program.sites}
-        noted = {path: jax.tree.map(_joined, own, notes[path]) for path, own in noted.items()}
+        noted = {path: Notes(_joined(own.queries, -1), _joined(own.sums, -2)) for path, own in noted.items()}
     positions = all(len(lead) > 1 and max(lead[1:]) > 1 for lead in leads.values()) and bool(leads)
     return _Derivatives(losses, by_example, counted, noted, positions)
 
@@ -302,10 +302,9 @@ def _no_notes(site: AttentionSite, batch: int, statistics: tuple[str, ...]) -> N
     return Notes(jnp.zeros((*front, batch)), jnp.zeros((*front, len(statistics), batch, site.heads)))
 
 
-def _joined(by_example: jax.Array, one: jax.Array) -> jax.Array:
-    """Return notes `[examples, ..., 1, heads?]` of batches of one example as those of one batch."""
-    axis = one.ndim - 1 if one.shape[-1] == 1 else one.ndim - 2
-    return jnp.moveaxis(by_example, 0, axis).reshape(*one.shape[:axis], -1, *one.shape[axis + 1 :])
+def _joined(by_example: jax.Array, axis: int) -> jax.Array:
+    """Return notes of batches of one example, a first axis, as those of one batch along their axis of examples."""
+    return jnp.moveaxis(jnp.squeeze(by_example, axis), 0, axis)
 
 
 def _positions(contexts: jax.Array, matrix: jax.Array, counted: jax.Array) -> jax.Array:

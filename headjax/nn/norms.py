@@ -86,8 +86,9 @@ class Normalisation(nnx.Module):
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Return the normalised inputs `[..., width]`."""
         normal, row = self.config.unit(inputs.astype(jnp.float32)), (1,) * (inputs.ndim - 1) + self.scale.shape
-        if self.config.offset:
-            return (normal * self.gain().astype(jnp.float32).reshape(row)).astype(inputs.dtype)
+        if self.config.offset:  # added in float32, as bfloat16 would round the sum
+            gain = self.scale.astype(jnp.float32).reshape(row) + self.config.offset
+            return (normal * gain).astype(inputs.dtype)
         scaled = normal.astype(inputs.dtype) * self.scale.reshape(row)
         return scaled if self.bias is None else scaled + self.bias.reshape(row)
 

@@ -14,7 +14,7 @@ import optax
 
 from headjax.core import history
 from headjax.core.ahead import finished
-from headjax.core.errors import ConfigError, DataError, require, within
+from headjax.core.errors import CheckpointError, ConfigError, DataError, require, within
 from headjax.core.progress import Update
 from headjax.core.serialize import to_data
 from headjax.core.tensors import Params
@@ -24,7 +24,7 @@ from headjax.evaluation.measures import Measure
 from headjax.evaluation.specs import prompted
 from headjax.evaluation.task import measure_batch, measure_of, reduce_batches
 from headjax.initialization import Setting
-from headjax.mesh.distributed import on_this_process, process_share, put_batch, put_whole_batch
+from headjax.mesh.distributed import fetch, on_this_process, process_share, put_batch, put_whole_batch
 from headjax.mesh.memory import memory_of
 from headjax.mesh.mesh import check_batch_size
 from headjax.models import memory
@@ -32,6 +32,7 @@ from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import check_batch
 from headjax.models.model import Model
 from headjax.models.tasks.classification import class_names, with_class_names
+from headjax.storage.kept import key_of_study
 from headjax.training.config import TrainConfig
 from headjax.training.distillation import Distillation, answers_of, check_outputs, distillation_objective
 from headjax.training.optimizer import Optimizer
@@ -106,6 +107,7 @@ class Feed:
         self._answered = None if teacher is None else answers_of(teacher, mesh, config.compute)
         share = process_share(mesh)
         self._data = data.info.get("data")
+        self._teacher = None if teacher is None else key_of_study("teacher", fetch(teacher.params))
         self._iterator = train_iterator(data.train, config.batch_size, config.seed, share=share, threads=data.threads)
 
     def __iter__(self) -> Feed:
@@ -117,13 +119,15 @@ class Feed:
 
     @property
     def position(self) -> dict[str, Any]:
-        """Position of the next batch, and the data that it is a position in, as JSON data."""
-        return {"iterator": self._iterator.get_state(), "data": self._data}
+        """Position of the next batch, the data that it is a position in, and the teacher's key, as JSON data."""
+        return {"iterator": self._iterator.get_state(), "data": self._data, "teacher": self._teacher}
 
     def go_to(self, position: dict[str, Any], workdir: Path) -> None:
         """Go on from the position in a checkpoint of this workdir."""
         if position["data"] != self._data:
             raise DataError(f"config.data: the text is not the one that {workdir} was trained on so far")
+        if position["teacher"] != self._teacher:
+            raise CheckpointError(f"{workdir}: holds a run with another teacher, or without one.")
         self._iterator.set_state(position["iterator"])
 
 

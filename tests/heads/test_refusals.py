@@ -9,7 +9,7 @@ from headjax.core.class_names import IGNORED
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.heads.ablation import Ablation, ablate
 from headjax.heads.head_id import all_heads
-from headjax.heads.learned_gates import Subset, learn_gates
+from headjax.heads.learned_gates import HardConcrete, Subset, learn_gates
 from headjax.heads.ordering import explicit_heads, requested_count, uniform_steps
 from headjax.heads.orders import OrderConfig, order_heads
 from headjax.heads.pruning import prune
@@ -88,6 +88,10 @@ REFUSED = {
         ),
         (lambda: uniform(tiny.layer(tiny.multi_head(3)), tiny.layer()), "decoder/0 has groups of 1, 1, 1 heads"),
         (lambda: learn_gates(TWO, [BATCH], Subset(count=9), steps=1, learning_rate=0.1), "count: 9 heads to keep"),
+        (
+            lambda: learn_gates(TWO, [BATCH], HardConcrete(weight=1.0), steps=1, learning_rate=0.1, stacks=["cross"]),
+            "no head stack 'cross'",
+        ),
         (lambda: SCORES.score("importanse"), "'importanse'"),
         (lambda: order_heads(MODEL, [BATCH], OrderConfig(by="random", stacks=("cross",))), "no head stack 'cross'"),
         (lambda: requested_count(CONFIG, "7"), "asks for 7 heads, the model has 6"),

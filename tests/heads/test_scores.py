@@ -66,6 +66,14 @@ def test_a_score_that_is_not_finite_names_its_head(model, batches):
         headjax.score_heads(model.replace(params=broken), batches)
 
 
+def test_statistics_of_one_head_and_a_loss_of_one_number():
+    """Batches of one example are then scored one by one."""
+    one, given = tiny.model(tiny.decoder_config(tiny.layer(tiny.multi_head(1)))), tiny.tokens(3)
+    expected = headjax.score_heads(one, [given]).score("entropy")
+    found = headjax.score_heads(one, [given], loss=lambda model, batch: model.loss(batch).total.sum())
+    assert_numbers_close(found.score("entropy"), expected, sums=tiny.SUMS, name="entropy")
+
+
 HEADS = [HeadId(stack, i, h) for stack in ("encoder", "cross") for i in range(2) for h in range(3)]
 
 

@@ -54,6 +54,10 @@ def reach(config):
     return config.max_length
 
 
+def heads(config):
+    return layers(config)[0].attention.num_heads
+
+
 def rows(config):
     return config.max_length, config.position_offset
 
@@ -77,6 +81,14 @@ READ = [
     ("qwen3", {"head_dim": None}, lambda config: layers(config)[0].attention.head_dim, 128),
     ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 1}, turns, [False, False]),
     ("smollm3", {"use_sliding_window": True, "sliding_window": 4}, windows, [None, 4]),
+    (
+        "gemma3_text",
+        {"rope_scaling": LINEAR, "rope_parameters": {FULL: LINEAR | {"factor": 2.0, "rope_theta": 5e5}}},
+        rotary,
+        [RotaryHalves(base=1e4), SCALED],
+    ),
+    ("gpt2", {"n_head": None, "num_attention_heads": 2}, heads, 2),
+    ("t5", {"num_heads": None, "num_attention_heads": 2}, heads, 2),
     ("llama", {"max_position_embeddings": None}, reach, None),
     ("llama", {"max_position_embeddings": 16, "rope_scaling": YARN}, reach, 64),
     ("llama", {"max_position_embeddings": 16, "rope_scaling": LINEAR}, reach, 16),

@@ -10,7 +10,7 @@ import pytest
 from headjax.core.modules import bind, declared
 from headjax.nn.embeddings import Positions
 from headjax.nn.feed_forward import FeedForward
-from headjax.nn.norms import RMSNorm
+from headjax.nn.norms import OffsetRMSNorm, RMSNorm
 from headjax.nn.residuals import Residual
 from tests import tiny
 from tests.closeness import assert_close
@@ -49,6 +49,14 @@ def test_a_sandwich_norm_normalises_before_and_after_the_sub_layer():
 
     expected = x + 3.0 * normal(np.sin(2.0 * normal(np.asarray(x))))
     assert_close(residual.join(x, jnp.sin(residual.enter(x))), expected, sums=tiny.WIDTH)
+
+
+def test_the_offset_of_a_gain_is_not_rounded_to_bfloat16():
+    x = jax.random.normal(jax.random.key(0), (64, WIDTH), jnp.bfloat16)
+    scale = jnp.full(WIDTH, 2.0**-8, jnp.bfloat16)  # 1 + 2^-8 is no number in bfloat16
+    norm = bind(OffsetRMSNorm().module(WIDTH), {"scale": scale})
+    expected = OffsetRMSNorm().unit(x.astype(jnp.float32)) * (1.0 + 2.0**-8)
+    np.testing.assert_array_equal(norm(x), expected.astype(jnp.bfloat16))
 
 
 @pytest.mark.parametrize("kind, steps", [("sinusoidal", 4), ("sinusoidal_endpoint", 3)])

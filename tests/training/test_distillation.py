@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from headjax.core.errors import ConfigError, DataError, HeadjaxError
+from headjax.core.errors import CheckpointError, ConfigError, DataError, HeadjaxError
 from headjax.heads.pruning import prune
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.config import Output
@@ -75,6 +75,8 @@ def test_a_training_run_with_a_teacher_goes_on_bit_for_bit(tmp_path):
     data, taught = walk(), {"teacher": tiny.model(config().architecture())}
     whole = run(tmp_path / "whole", data, options=taught)
     assert not run(tmp_path / "run", data, options=taught | after(3, terminate)).finished
+    with pytest.raises(CheckpointError, match="another teacher"):
+        run(tmp_path / "run", data)
     assert_trees_equal(run(tmp_path / "run", data, options=taught).model.params, whole.model.params)
     assert whole.model.history[-1]["action"] == "distill"
     with pytest.raises(ConfigError, match=r"^config\.accumulate: must be 1"):

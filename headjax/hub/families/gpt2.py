@@ -10,7 +10,7 @@ from headjax.models.decoder import DecoderConfig
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm
 
-_WIDTH, _HEADS = size("n_embd", 768), size("n_head", 12)
+_WIDTH, _HEADS = size("n_embd", size("hidden_size", 768)), size("n_head", size("num_attention_heads", 12))
 _NORM = record(LayerNorm, epsilon=number("layer_norm_epsilon", 1e-5))
 
 _LAYER = {
@@ -19,7 +19,7 @@ _LAYER = {
 }
 _CONFIG = record(
     DecoderConfig,
-    Layers(size("n_layer", 12), _LAYER),
+    Layers(size("n_layer", size("num_hidden_layers", 12)), _LAYER),
     width=_WIDTH,
     vocab_size=size("vocab_size"),
     max_length=size("n_positions", 1024),

@@ -203,7 +203,7 @@ def _read_typed(fields: Fields, kind: str, bases: Bases) -> RotaryHalves:
         raise fields.error("rope_parameters", f"expected one object for each of {known}, got {sorted(nested)}")
     parameters = Fields(nested, f"{fields.file}: rope_parameters").group(kind)
     old = fields.group("rope_scaling") if kind == FULL else {}
-    return read_rotary(fields, f"rope_parameters: {kind}", {**old, **parameters}, bases[kind].read(fields))
+    return read_rotary(fields, f"rope_parameters: {kind}", {**parameters, **old}, bases[kind].read(fields))
 
 
 def turning_by_type(

@@ -59,11 +59,11 @@ class _TiedOnly(Custom):
         return bool(value)
 
 
-_HEADS, _PADDING = size("num_heads", 8), integer("pad_token_id", 0)
+_HEADS, _PADDING = size("num_heads", size("num_attention_heads", 8)), integer("pad_token_id", 0)
 _DROPOUT = number("dropout_rate", 0.1)
 _NORM = record(RMSNorm, epsilon=number("layer_norm_epsilon", 1e-6))
 _UNBIASED: dict[str, Any] = {"scale": 1.0, "projection_bias": False, "output_bias": False}
-_ATTENTION = record(MultiHeadAttention, num_heads=_HEADS, head_dim=size("d_kv", 64), **_UNBIASED)
+_ATTENTION = record(MultiHeadAttention, num_heads=_HEADS, head_dim=size("d_kv", size("head_dim", 64)), **_UNBIASED)
 _COUNT = size("num_layers", 6)
 _BIAS = record(
     RelativeBuckets,
