@@ -7,6 +7,7 @@ Folders, model directories and files that exist are replaced with `--overwrite` 
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 from headjax.commands.options import CommandOptions, Read, declared, name_of
@@ -54,7 +55,9 @@ RESULTS = (".json", ".html")
 
 def check_outputs(options: CommandOptions) -> None:
     """Check everything that a command will write."""
-    read = {getattr(options, field.name) for field in dataclasses.fields(options) if declared(field).reads}
+    named = [getattr(options, field.name) for field in dataclasses.fields(options) if declared(field).reads]
+    texts = [text for each in named for text in ((each,) if isinstance(each, str) else each or ())]
+    read = {os.path.realpath(word) for text in texts for word in (text, text.partition(":")[2]) if word}
     written: dict[Path, str] = {}
     for field in dataclasses.fields(options):
         kind, value = declared(field).writes, getattr(options, field.name)
@@ -65,7 +68,7 @@ def check_outputs(options: CommandOptions) -> None:
         if place in written:
             raise HeadjaxError(f"{name_of(field)}: {value} is {written[place]} of the command, too")
         written[place] = name_of(field)
-        danger = "the command reads it" if value in read else _danger(place, kind)
+        danger = "the command reads it" if os.path.realpath(value) in read else _danger(place, kind)
         if danger is not None and not (options.overwrite or is_stream(place)):
             raise HeadjaxError(f"{value}: {danger}; --overwrite replaces it")
         if kind == "new":

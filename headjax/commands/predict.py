@@ -75,9 +75,17 @@ def run(options: Options, progress: Progress) -> Found:
         with progress("predicting", -(-len(some.texts) // options.batch_size), "batch") as bar:
             choices: dict[str, Any] = {"length": length, "batch_size": options.batch_size, "beams": options.beams}
             made = predict(model, some, **choices, prompt=options.prompt, progress=bar)
+    made = [{name: _rounded(name, value) for name, value in row.items()} for row in made]
     if options.out:
         write_file(path_of(options.out), WRITERS[path_of(options.out).suffix](made).encode())
     return Found(predictions=made, examples=len(made), model=options.model, out=options.out)
+
+
+def _rounded(name: str, value: Any) -> Any:
+    """Return a value of a prediction, of probabilities four digits."""
+    if name == "probabilities":
+        return {label: round(one, 4) for label, one in value.items()}
+    return round(value, 4) if name == "probability" else value
 
 
 def _table(found: Sequence[Mapping[str, Any]]) -> Table:

@@ -138,6 +138,8 @@ def pixels(data: bytes, place: str) -> np.ndarray:
 
     try:
         with Image.open(io.BytesIO(data)) as image:
+            if image.mode.startswith("I;16"):  # which the library would clip at 255
+                return (np.asarray(image) >> 8).astype(np.uint8)
             return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
     except (Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
         raise DataError(f"{place}: not an image ({first_line(error)})") from None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import socket
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -113,10 +115,17 @@ def _read(sources: Sequence[TfdsSource], split: Split, share: Share) -> Iterator
 
 def _count(sources: Sequence[TfdsSource], split: Split) -> int:
     """Return the number of rows, for the progress bar; 0 if TFDS has not yet prepared the data."""
-    with _asking(", ".join(f"{source.name}: {source.splits[split]}" for source in sources)):
+    place = ", ".join(f"{source.name}: {source.splits[split]}" for source in sources)
+    with _asking(place):
         found = [_data_set(source) for source in sources]
-        known = all(data.tfds_dataset.builder.is_prepared() for data in found)
-        return sum(data.num_input_examples(split) or 0 for data in found) if known else 0
+        missing = [data.tfds_dataset.builder for data in found if not data.tfds_dataset.builder.is_prepared()]
+        if missing and not urllib.request.getproxies():
+            try:
+                socket.getaddrinfo("storage.googleapis.com", 443)
+            except OSError:  # TFDS itself would try for minutes
+                where = missing[0].data_path
+                raise DataError(f"{place}: not in {where}, and no network; --source names local files") from None
+        return 0 if missing else sum(data.num_input_examples(split) or 0 for data in found)
 
 
 @contextlib.contextmanager

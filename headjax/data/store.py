@@ -7,12 +7,13 @@ it lies a JSON file with its numbers of tokens and its counts. A host that has f
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -182,13 +183,31 @@ class Prepared:
 
         paths = [str(self.folder / shard.name) for shard in self.of(split)]
         sizes = np.concatenate([np.zeros(0, np.int32), *(shard.sizes for shard in self.of(split))])
-        try:
+        with _reading(self.folder):
             source: Any = grain.sources.ArrayRecordDataSource(paths) if paths else ()
             if len(source) != len(sizes):
                 raise ValueError(f"its shards hold {len(source):,} of {len(sizes):,} records")
-        except (RuntimeError, ValueError) as error:
-            raise DataError(f"{self.folder}: a shard is damaged ({first_line(error)}); prepare again") from None
-        return Stored(Mapped(source, safetensors.numpy.load), sizes, self.counts(split))
+        return Stored(ShardRecords(source, safetensors.numpy.load, self.folder), sizes, self.counts(split))
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardRecords(Mapped):
+    """Records on disk, read when they are asked for."""
+
+    folder: Path
+
+    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
+        with _reading(self.folder):
+            return super().__getitem__(index)
+
+
+@contextlib.contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """Turn the libraries' errors of shards that are not as they were written into a `DataError`."""
+    try:
+        yield
+    except (RuntimeError, ValueError, safetensors.SafetensorError) as error:
+        raise DataError(f"{folder}: a shard is damaged ({first_line(error)}); prepare again") from None
 
 
 def host_file(host: Share) -> str:

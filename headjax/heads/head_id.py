@@ -118,7 +118,7 @@ def position(config: ModelConfig, head: HeadId) -> int:
 
 def tied_heads(config: ModelConfig, head: HeadId) -> tuple[HeadId, ...]:
     """Return the heads that share this one's parameters, itself included: one at every depth of a shared stack."""
-    require_stack(config, head.stack, f"head {head}")
+    position(config, head)
     return tuple(HeadId(head.stack, layer, head.head) for layer in config.site(head.stack, head.layer).tied)
 
 

@@ -13,7 +13,7 @@ from flax import nnx
 from headjax.core import history
 from headjax.heads import module_pruning, ordering
 from headjax.heads.discovery import find_sites
-from headjax.heads.head_id import HeadId, position, tied_heads
+from headjax.heads.head_id import HeadId, tied_heads
 from headjax.heads.ordering import Order
 from headjax.heads.surgery import LayerModule, map_attention
 from headjax.mesh.explicit import on_automatic_axes
@@ -84,8 +84,6 @@ def part_of(model: nnx.Module, order: Iterable[HeadId | str], share: float) -> O
 def _prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
     """Return a headjax model without heads; a layer that loses its last one becomes `NoHeadsAttention`."""
     removed = {HeadId.parse(head) if isinstance(head, str) else head for head in heads}
-    for head in removed:
-        position(model.config, head)
     removed = {tied for head in removed for tied in tied_heads(model.config, head)}
     if not removed:
         return model

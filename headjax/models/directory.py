@@ -25,7 +25,7 @@ from headjax.storage import checksums
 from headjax.storage.arrays import read_params, write_params
 from headjax.storage.directories import Layout, check_model, write_directory
 from headjax.storage.files import json_text, parse_json
-from headjax.storage.paths import files_below, path_of
+from headjax.storage.paths import check_name, files_below, path_of
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.version import __version__
 
@@ -49,6 +49,7 @@ class Saved(NamedTuple):
 
 def save(path: str | Path, model: Saved) -> None:
     """Write a model directory, see `headjax.Model.save`."""
+    check_name(path)
     declared.check(model.config.tensors(), model.params)
     declared.require_finite(model.params)
     config: dict[str, Any] = {"headjax": __version__, "model": to_data(model.config)}

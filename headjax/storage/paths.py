@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from headjax.core.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError, in_line
 
 SCHEME = "gs://"
 """Beginning of the address of a bucket of Google Cloud Storage."""
@@ -78,9 +78,16 @@ def size_of(file: Path) -> int:
 def check_folder(path: str | os.PathLike[str]) -> None:
     """Check, before any work is done for it, that a path is a folder or can become one."""
     place = path_of(path)
+    check_name(path)
     if isinstance(place, Path) and place.is_symlink() and not place.exists():
         raise HeadjaxError(f"{path}: a link that leads to nothing")
     _check_above(path, place)
+
+
+def check_name(path: str | os.PathLike[str]) -> None:
+    """Check that arrays written below a path can be read again: Orbax finds none below a name with a backslash."""
+    if "\\" in os.fspath(path):
+        raise HeadjaxError(f"{in_line(os.fspath(path))}: a folder of arrays has no backslash in its path")
 
 
 def check_file(path: str | os.PathLike[str]) -> None:

@@ -18,7 +18,8 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
-    require(vocab_size >= 257, "vocab_size", f"must be at least 257 (bytes and end of text), got {vocab_size}")
+    asks = f"must be at least 257 (bytes and end of text) and below 2**24, got {vocab_size}"
+    require(257 <= vocab_size < 2**24, "vocab_size", asks)  # the library reserves the memory of all tokens at once
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()

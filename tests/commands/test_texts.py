@@ -62,6 +62,7 @@ def test_a_table_is_labelled_and_written(run, folder, tmp_path):
     lines = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
     assert lines[0] == ["text", "given", "label", "probability", "p(bad)", "p(good)"]
     assert float(lines[1][4]) == pytest.approx(found[0]["probabilities"]["bad"])
+    assert max(map(len, lines[1][3:])) <= len("0.1234")
     assert "probability" in run(f"{words} --out OUT/out.jsonl").told
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == found
     assert len(run("predict classifier --text good --text fun").data["predictions"]) == 2

@@ -10,6 +10,7 @@ import headjax
 from headjax.core.errors import DataError
 from headjax.data import DataConfig
 from headjax.data.files import find_files
+from headjax.hub.either import read_model
 from headjax.hub.importing import DEMO
 from headjax.storage import hub
 from headjax.storage.hub import source_of
@@ -88,5 +89,6 @@ def test_a_model_is_read_without_its_pickle_and_a_task_names_its_files(films, tm
     assert model.num_parameters == headjax.demo_model().num_parameters
     assert not [*tmp_path.rglob("*.bin")]
     assert headjax.load_task(f"text:{films}/deep", model, length=8, split="all").count() == 1
-    with pytest.raises(DataError, match=r"^hf://me/none: cannot be downloaded"):
-        headjax.from_huggingface("hf://me/none")
+    for read in (headjax.from_huggingface, read_model):
+        with pytest.raises(DataError, match=r"^hf://me/none: cannot be downloaded"):
+            read("hf://me/none")

@@ -1,6 +1,7 @@
 """Images: files of every kind become pixels and labels."""
 
 import gzip
+import io
 import shutil
 
 import numpy as np
@@ -23,6 +24,12 @@ from tests.tiny import model, multi_head
 def test_what_is_no_image_is_named():
     with pytest.raises(DataError, match=r"^a\.png: not an image"):
         pixels(b"", "a.png")
+
+
+def test_images_of_16_bits_keep_their_brightness():
+    written = io.BytesIO()
+    Image.fromarray(np.asarray([[0, 256, 65535]], np.uint16)).save(written, "png")
+    assert pixels(written.getvalue(), "a.png").tolist() == [[0, 1, 255]]
 
 
 def test_mnist_is_pixels_and_labels_and_found_under_the_root(tmp_path, monkeypatch):

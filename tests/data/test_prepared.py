@@ -34,6 +34,9 @@ def test_damaged_shards_are_found_and_written_again(film_rows, wordpiece, tmp_pa
     shard.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"films: .*damaged"):
         list(map(DataConfig(task=str(out)).load().train.__getitem__, range(70)))
+    shard.write_bytes(whole[:1600] + bytes(64) + whole[1664:])  # in a record, which is found when it is read
+    with pytest.raises(DataError, match=r"films: .*damaged"):
+        list(map(DataConfig(task=str(out)).load().train.__getitem__, range(70)))
     shard.unlink()
     with pytest.raises(DataError, match=r"train-00001.array_record: missing"):
         DataConfig(task=str(out)).load()

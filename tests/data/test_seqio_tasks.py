@@ -133,6 +133,25 @@ def test_hosts_read_shares_of_tfds(mocked):
     assert min(map(len, shares)) == 2
 
 
+def test_no_data_set_and_no_network(tfds, tmp_path, monkeypatch):
+    import socket
+
+    import seqio
+
+    from headjax.data.seqio_tasks import tfds_rows
+
+    def unreachable(*arguments):
+        raise OSError("Name or service not known")
+
+    seqio.set_tfds_data_dir_override(str(tmp_path))
+    monkeypatch.setattr(socket, "getaddrinfo", unreachable)
+    try:
+        with pytest.raises(DataError, match=r"^glue/rte:2.0.0: train: not in .*/rte/2.0.0, and no network; --source"):
+            tfds_rows(TASKS["rte"])
+    finally:
+        seqio.set_tfds_data_dir_override(None)
+
+
 def test_class_numbers_and_subsets_are_those_of_tfds(tfds):
     """WMT14 validates on newstest2013 and tests on newstest2014, which the tasks of these names rely on."""
     for name, task in GLUE.items():

@@ -2,6 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import head_axis
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
@@ -29,6 +30,12 @@ def model():
 @pytest.fixture(scope="module")
 def repaired(model):
     return reconstruct(model, BATCHES, REMOVED)
+
+
+@pytest.mark.parametrize("head", ["decoder/0/9", "decoder/9/0"])
+def test_heads_that_are_not_there_are_refused(model, head):
+    with pytest.raises(HeadjaxError, match=f"^head {head}: "):
+        reconstruct(model, BATCHES, [head])
 
 
 def twinned(model):

@@ -211,3 +211,9 @@ def test_a_model_of_other_parts_says_which_one_its_config_does_not_describe(tmp_
     with pytest.raises(HeadjaxError, match=r"^decoder/layers_0_1/attention: has gates"):
         gated.save(tmp_path / "model")
     assert "heads: decoder 8" in repr(gated)
+
+
+def test_a_folder_that_could_not_be_read_again_is_refused(tmp_path):
+    with pytest.raises(HeadjaxError, match="no backslash in its path"):
+        tiny.model(tiny.decoder_config()).save(tmp_path / "a\\b")
+    assert not list(tmp_path.iterdir())
