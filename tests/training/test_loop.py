@@ -154,7 +154,7 @@ def test_a_run_is_extended(data, tmp_path):
     optimizer = constant(warmup_steps=2)
     whole = run(tmp_path / "whole", data, optimizer=optimizer)
     run(tmp_path / "run", data, optimizer=optimizer, steps=4)
-    stopped = run(tmp_path / "run", data, optimizer=optimizer, steps=6, options=after(5, terminate))
+    stopped = run(tmp_path / "run", data, optimizer=optimizer, options=after(5, terminate))
     assert not stopped.finished
     longer = run(tmp_path / "run", data, optimizer=optimizer)
     assert (longer.finished, longer.steps) == (True, 7)
