@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -163,12 +163,12 @@ class TwoModels:
     def sums(self, slot: str, *, mended: bool = True) -> tuple[RefitSums, np.ndarray]:
         """Return the sums of products of a sub-layer over all batches, and the factor of the branch."""
         if len(self._blocks) == 1:
-            sums, scale = sum_over(self._sums_of(self._blocks[0], slot, self._states, mended=mended))
+            sums, scale = sum_over(of_some_batches(self._sums_of(self._blocks[0], slot, self._states, mended=mended)))
             return RefitSums(*sums), scale / len(self._states)
         total: Any = None
         states = list(self._states)  # the walk goes through the tied layers from the first one on
         for blocks in self._blocks:
-            found = sum_over(self._sums_of(blocks, slot, list(states), mended=False))
+            found = sum_over(of_some_batches(self._sums_of(blocks, slot, list(states), mended=False)))
             self._seen = []
             total = found if total is None else (jax.tree.map(np.add, total[0], found[0]), found[1])
             self._advance(blocks, states)
@@ -176,23 +176,17 @@ class TwoModels:
 
     def _sums_of(
         self, blocks: _Blocks, slot: str, states: list[_States], *, mended: bool
-    ) -> Iterator[tuple[RefitSums, jax.Array]]:
-        """Yield the sums of every few batches; the teacher's state is then that after the block."""
+    ) -> Iterator[tuple[tuple[RefitSums, jax.Array], int]]:
+        """Yield the sums of every batch and its tokens; the teacher's state is then that after the block."""
         slots = cast(LayerBlock, blocks.teacher).layer.config.slots
         later = tuple(each for each in slots[slots.index(slot) + 1 :] if self._slots is None or each in self._slots)
         known, self._seen = self._seen, []
-        partial: Any = None
-        tokens = 0
         for place, pair in enumerate(states):
             given = known[place] if known else None
             sums, x, seen = layer_sums(tuple(blocks), slot, later, self._compute, pair, given, place % 2, float(mended))
             self._seen.append(seen)
             states[place] = pair if x is None else pair._replace(teacher=pair.teacher._replace(x=x))
-            partial = sums if partial is None else jax.tree.map(jnp.add, partial, sums)
-            tokens += int(np.prod(pair.student.x.shape[:2]))
-            if tokens >= FLOAT32_TOKENS or place == len(states) - 1:
-                yield partial
-                partial, tokens = None, 0
+            yield sums, int(np.prod(pair.student.x.shape[:2]))
 
     def _advance(self, blocks: _Blocks, states: list[_States]) -> None:
         """Bring states behind a block; the teacher's may be there since the sums were taken."""
@@ -200,6 +194,20 @@ class TwoModels:
             teacher = pair.teacher if self._seen else step(blocks.teacher, pair.teacher, self._compute)
             student = step(blocks.student, pair.student, self._compute) if self.apart else teacher
             states[place] = _States(teacher, student)
+
+
+def of_some_batches(parts: Iterable[tuple[Tree, int]]) -> Iterator[Tree]:
+    """Yield sums over `FLOAT32_TOKENS` tokens at a time, added on the device, of each batch's sums and its tokens."""
+    total: Tree | None = None
+    tokens = 0
+    for sums, count in parts:
+        total = sums if total is None else jax.tree.map(jnp.add, total, sums)
+        tokens += count
+        if tokens >= FLOAT32_TOKENS:
+            yield total
+            total, tokens = None, 0
+    if total is not None:
+        yield total
 
 
 @functools.partial(jax.jit, static_argnames=("slot", "later", "compute"))

@@ -11,16 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.conversion.calibration import Moments, input_sums, moments_of
-from headjax.heads.layer_sums import replicated_sums, sums_by_half
+from headjax.heads.layer_sums import of_some_batches, replicated_sums, sums_by_half
 from headjax.heads.refit import RefitSums
 from headjax.heads.statistics import sum_over
 from headjax.mesh.mesh import by_example
 from headjax.models.inputs import counted_at
 from headjax.models.walk import LayerBlock, State, SubLayerSeen, step
 from headjax.nn.compute import Compute
-
-FLOAT32_TOKENS = 4096
-"""Tokens that are summed in float32, on the device, before the host adds the sums in float64."""
 
 
 class LayerSums(NamedTuple):
@@ -66,17 +63,8 @@ def _through(
 
 def together(sums: Iterable[Any], states: Sequence[State]) -> Any:
     """Return the sums over all batches, those of every few added on the device."""
-
-    def parts() -> Iterator[Any]:
-        total, tokens = None, 0
-        for place, (state, one) in enumerate(zip(states, sums, strict=True), start=1):
-            total = one if total is None else jax.tree.map(jnp.add, total, one)
-            tokens += int(np.prod(state.x.shape[:2]))
-            if tokens >= FLOAT32_TOKENS or place == len(states):
-                yield total
-                total, tokens = None, 0
-
-    return sum_over(parts())
+    tokens = (int(np.prod(state.x.shape[:2])) for state in states)
+    return sum_over(of_some_batches(zip(sums, tokens, strict=True)))
 
 
 @functools.partial(jax.jit, static_argnames="compute")
