@@ -135,7 +135,7 @@ def _help(field: dataclasses.Field[Any]) -> str:
 
 
 def _read(field: dataclasses.Field[Any], hint: Any, typed: Any) -> Any:
-    """Return the value of what was typed, compared with the field's type and bounds."""
+    """Return the typed value, checked against the field's type and bounds."""
     own, name = declared(field), name_of(field)
     if hint is bool:
         return typed

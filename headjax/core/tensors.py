@@ -69,7 +69,7 @@ def weight(
 
 
 def _redeclared(one: nnx.Param[Any], shape: tuple[int, ...], axes: tuple[str | None, ...], layers: int) -> Any:
-    """Declare the same parameter of another shape, with so many more axes of layers in front."""
+    """Declare the same parameter with another shape and `layers` more axes of layers in front."""
     return weight(
         shape,
         axes,

@@ -149,7 +149,7 @@ class Shard(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a preparation depends on: the content of `manifest.json`."""
+    """The settings of a preparation, stored as `manifest.json`."""
 
     task: str
     form: Form

@@ -234,7 +234,7 @@ def _walk_of(model: Any, program: Program, state: Any, metrics: Metrics) -> _Wal
 
 
 def together(heads: int) -> int:
-    """Return how many ablations of so many heads of a block are computed at once."""
+    """Return the number of ablations of a block with `heads` heads that are computed at once."""
     most = 4 if jax.default_backend() == "cpu" else 16  # a few keep the cores busy, more leave the caches
     return -(-heads // -(-heads // most))
 

@@ -106,7 +106,7 @@ BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
 class _Fact(NamedTuple):
-    """What is known of an array in a trace: what it depends on and is made of."""
+    """The known properties of an array in a trace: its dependences and its origin."""
 
     batch: bool = False
     gated: bool = False  # depends on gates, and not on the batch
@@ -186,7 +186,7 @@ class _Walk:
             carry = after
 
     def _fact(self, name: str, taken: list[_Fact], calls: tuple[int, ...], place: Place) -> _Fact:
-        """Return the fact of what an operation without a trace of its own makes."""
+        """Return the properties of the result of an operation without a trace of its own."""
         fact = _joined(taken)
         if any(one.gated for one in taken):
             self.met |= fact.contexts

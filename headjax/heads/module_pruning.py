@@ -282,7 +282,7 @@ def _resized_config(config: Any, before: Numbers, after: Numbers) -> Any:
 
 def _resize_projection(module: nnx.Module, old: tuple[int, ...], new: tuple[int, ...]) -> None:
     """Set the static shapes of a module one of whose parameters has another shape now."""
-    if isinstance(module, nnx.LoRA):  # a parameter is a factor of what the module says the shape of
+    if isinstance(module, nnx.LoRA):  # a parameter is one factor of the matrix whose shape the module has
         module.in_features += new[0] - old[0]
         module.out_features += new[-1] - old[-1]
         return

@@ -223,7 +223,7 @@ def _layers(sites: Sites, stacks: Iterable[str] | None) -> Iterator[_Layer]:
 
 
 def batches_for(batches: Sequence[Any], examples: int) -> list[Any]:
-    """Return batches of about so many examples, spread over all: those for calibration are sorted by length."""
+    """Return batches with about `examples` examples, spread over all, since they are sorted by length."""
     size = max(sum(map(examples_in, batches)) / max(len(batches), 1), 1.0)
     count = min(max(round(examples / size), 1), len(batches))
     return [batches[int((place + 0.5) * len(batches) / count)] for place in range(count)]

@@ -177,7 +177,7 @@ def _forward(read: Read | None, contexts: Any, gates: Any, matrix: Any, argument
 
 
 def _backward(read: Read | None, kept: Any, cotangent: jax.Array) -> tuple[Any, ...]:
-    # On a mesh with explicit axes a gradient's type has the placement of what it belongs to.
+    # On a mesh with explicit axes a gradient has the placement of its array.
     contexts, gates, matrix, argument = kept
     of_contexts, of_gates = spread_by_compiler(_slopes, (contexts, gates), contexts, gates, cotangent)
     of_argument = None

@@ -25,7 +25,7 @@ from headjax.nn.passes import Pass
 
 
 class Pattern(NamedTuple):
-    """What one attention attends to."""
+    """The attention pattern of one layer."""
 
     probabilities: jax.Array | None  # [batch, heads, query, key]; None where a kernel holds none
     mask: Mask | None

@@ -70,7 +70,7 @@ def output(suffix: str, task: Entry, rules: Rules, copies: Copies = (), **parts:
 
 
 def masked_rules(dense: str, normed: str, bias: str, ours: str = "output") -> Rules:
-    """Return the names of what is before the logits of masked tokens."""
+    """Return the names of the layers before the logits of masked tokens."""
     return (*projection(dense, f"{ours}/transform"), *norm(normed, f"{ours}/norm"), *one(bias, f"{ours}/bias"))
 
 
@@ -84,7 +84,7 @@ def tokens_and_spans(dropout: Entry, span_dropout: Entry | float) -> tuple[Model
 
 
 def padding_token(default: int = -1) -> Custom:
-    """Return the entry of the token that texts are padded with; negative is none."""
+    """Return the entry of the padding token; a negative number is none."""
 
     def read(fields: Fields) -> int | None:
         token = fields.integer("pad_token_id", default)
