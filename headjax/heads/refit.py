@@ -15,6 +15,9 @@ DAMPING = 1e-4
 RIDGES = (1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Ridges to choose from, as shares of the mean square of a feature."""
 
+LARGE = 1024
+"""Features from which on ridges are told apart in float32, in half of the time."""
+
 
 class RefitSums(NamedTuple):
     """Sums over the tokens of two halves of the examples.
@@ -79,28 +82,32 @@ def refit(
     feature (about its mean if there is a bias), averaged over the features. The bias is free.
 
     The ridge is the one of `ridges` with the least error on the half that it was not solved on, in two folds. They are
-    tried from the middle one on in the direction in which the error falls, up to the first that is worse. The weight
-    of the penalty against a token is then kept for the solution on both halves.
+    tried from the middle one on in the direction in which the error falls, up to the first that is worse; of `LARGE`
+    features and more in float32, which tells ridges apart. The weight of the penalty against a token is then kept for
+    the solution on both halves.
     """
-    index = np.append(np.flatnonzero(kept), len(kept))
-    sums = RefitSums(sums.gram[:, index[:, None], index], sums.cross[:, index], sums.square)
-    halves = [RefitSums(*(array[half] for array in sums)) for half in (0, 1)]
+    if not kept.all():
+        index = np.append(np.flatnonzero(kept), len(kept))
+        sums = RefitSums(sums.gram[:, index[:, None], index], sums.cross[:, index], sums.square)
+    dtype = np.float32 if len(sums.gram[0]) > LARGE else np.float64
+    halves = [_Equations.of(gram, cross, bias, dtype) for gram, cross in zip(sums.gram, sums.cross, strict=True)]
     squares = np.square(scale)
     before = max(float(sums.square.sum(axis=0) @ squares), 1e-300)
 
     def held_out(ridge: float) -> float:
         rise = np.zeros(len(scale))
-        for half, other in zip(halves, halves[::-1], strict=True):
-            change = _solve(half.gram, half.cross, bias, ridge)
-            rise += (change * (other.gram @ change - 2.0 * other.cross)).sum(axis=0)
+        for half, gram, cross in zip(halves, sums.gram[::-1], sums.cross[::-1], strict=True):
+            change = half.solved(ridge)
+            rise += (change * (np.asarray(gram, dtype) @ change - 2.0 * cross)).sum(axis=0, dtype=np.float64)
         return max(1.0 + float(rise @ squares) / before, 0.0)
 
     with one_blas_thread():
         ridge, error = _least(held_out, ridges)
         # The sums are over twice as many tokens as those the ridge was chosen for.
-        found = _solve(sums.gram.sum(axis=0), sums.cross.sum(axis=0), bias, ridge / 2.0)
+        both = _Equations.of(sums.gram.sum(axis=0), sums.cross.sum(axis=0), bias, np.float64)
+        found = both.solved(ridge / 2.0)
     weight = np.zeros((len(kept), len(scale)))
-    weight[index[:-1]] = found[:-1]
+    weight[kept] = found[:-1]
     return Refit(Change(weight, found[-1]), ridge, error, int(kept.sum()) + bias)
 
 
@@ -129,8 +136,12 @@ def least_needed(moments: np.ndarray, weight: np.ndarray, count: int, steps: int
         group = np.argsort(costs, kind="stable")[:size]
         removed.append(left[group])
         inverse, weight = without_features(inverse, weight, group)
-        others = np.delete(np.arange(len(left)), group)
-        inverse, weight, left = inverse[np.ix_(others, others)], weight[others], left[others]
+        # Features from the end move to the places of removed ones, so that no large array is copied.
+        end = len(left) - size
+        moved, holes = np.setdiff1d(np.arange(end, len(left)), group), group[group < end]
+        for array in (left, weight, inverse, inverse.T):
+            array[holes] = array[moved]
+        left, weight, inverse = left[:end], weight[:end], inverse[:end, :end]
     return np.concatenate(removed) if removed else np.zeros(0, int)
 
 
@@ -140,8 +151,9 @@ def without_features(inverse: np.ndarray, weight: np.ndarray, rows: np.ndarray) 
     W <- W - H^-1_:S ((H^-1)_SS)^-1 W_S, and H^-1 likewise, which is the inverse of H without S (Schur complement).
     """
     solved = np.linalg.solve(inverse[np.ix_(rows, rows)], np.concatenate([weight[rows], inverse[rows]], axis=1))
-    change = inverse[:, rows] @ solved
-    weight, inverse = weight - change[:, : weight.shape[1]], inverse - change[:, weight.shape[1] :]
+    change = inverse[:, rows] @ solved  # becomes the result, as arrays of this size cost time to allocate
+    parts = change[:, : weight.shape[1]], change[:, weight.shape[1] :]
+    weight, inverse = np.subtract(weight, parts[0], out=parts[0]), np.subtract(inverse, parts[1], out=parts[1])
     weight[rows], inverse[rows], inverse[:, rows] = 0.0, 0.0, 0.0
     return inverse, weight
 
@@ -151,12 +163,14 @@ def damped_inverse(moments: np.ndarray) -> np.ndarray:
     from scipy.linalg import lapack
 
     damped = moments + max(DAMPING * float(np.trace(moments)) / len(moments), 1e-12) * np.eye(len(moments))
-    factor, failed = lapack.dpotrf(damped, lower=1)
+    factor, failed = lapack.dpotrf(damped, lower=1, clean=1)
     if failed:  # rounding made it indefinite
-        inverse: np.ndarray = np.linalg.inv(damped)
-        return inverse
-    lower, _ = lapack.dpotri(factor, lower=1)
-    return np.tril(lower) + np.tril(lower, -1).T
+        found: np.ndarray = np.linalg.inv(damped)
+        return found
+    lower, _ = lapack.dpotri(factor, lower=1, overwrite_c=1)
+    inverse = lower + lower.T
+    inverse.flat[:: len(inverse) + 1] *= 0.5
+    return inverse
 
 
 def centred(sums: RefitSums, bias: bool) -> np.ndarray:
@@ -175,17 +189,31 @@ def without_rows(sums: RefitSums, weight: np.ndarray, rows: np.ndarray) -> Refit
     return RefitSums(sums.gram, cross, sums.square + (lost * (sums.cross + cross)[:, rows]).sum(axis=1))
 
 
-def _solve(gram: np.ndarray, cross: np.ndarray, bias: bool, ridge: float) -> np.ndarray:
-    """Return the change that solves the equations of these sums, `[n + 1, outputs]`, the bias in the last row."""
-    from scipy import linalg
+class _Equations(NamedTuple):
+    """Normal equations of some tokens, about the mean of the features where a bias takes that up."""
 
-    tokens, size = max(float(gram[-1, -1]), 1.0), len(gram) - 1
-    mean = gram[-1, :-1] / tokens * bias
-    matrix, right = gram[:-1, :-1] - tokens * np.outer(mean, mean), cross[:-1] - np.outer(mean, cross[-1])
-    matrix.flat[:: size + 1] += max(ridge * float(np.trace(matrix)) / max(size, 1), 1e-30)
-    try:
-        factor = linalg.cho_factor(matrix, lower=True, check_finite=False)
-        solved = linalg.cho_solve(factor, right, check_finite=False)
-    except linalg.LinAlgError:  # rounding made it indefinite
-        solved = np.linalg.solve(matrix, right)
-    return np.concatenate([solved, (cross[-1:] / tokens - mean @ solved) * bias])
+    matrix: np.ndarray
+    right: np.ndarray
+    mean: np.ndarray
+    bias: np.ndarray  # of a change of weights 0
+
+    @classmethod
+    def of(cls, gram: np.ndarray, cross: np.ndarray, bias: bool, dtype: Any) -> _Equations:
+        """Return the equations of these sums."""
+        tokens = max(float(gram[-1, -1]), 1.0)
+        mean = gram[-1, :-1] / tokens * bias
+        matrix, right = gram[:-1, :-1] - tokens * np.outer(mean, mean), cross[:-1] - np.outer(mean, cross[-1])
+        return cls(*(part.astype(dtype) for part in (matrix, right, mean, cross[-1:] / tokens * bias)))
+
+    def solved(self, ridge: float) -> np.ndarray:
+        """Return the change that solves the equations, `[n + 1, outputs]`, the bias in the last row."""
+        from scipy import linalg
+
+        matrix, size = self.matrix.copy(), len(self.matrix)
+        matrix.flat[:: size + 1] += max(ridge * float(np.trace(matrix)) / max(size, 1), 1e-30)
+        try:
+            factor = linalg.cho_factor(matrix, lower=True, check_finite=False)
+            found = linalg.cho_solve(factor, self.right, check_finite=False)
+        except linalg.LinAlgError:  # rounding made it indefinite
+            found = np.linalg.solve(matrix, self.right)
+        return np.concatenate([found, self.bias - self.mean @ found])
