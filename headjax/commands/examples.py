@@ -199,7 +199,7 @@ class Examples(NamedTuple):
         options = self.options
         return list(self.selection.batches(options.batch_size, limit=self.number, buckets=options.buckets))
 
-    def calibrating(self, seed: int) -> list[Batch]:
+    def calibrating(self, seed: int = 0) -> list[Batch]:
         """Return the batches to calibrate on, drawn by a seed; all are full."""
         options, count = self.options, self.number or self.selection.count()
         return list(self.selection.sample(count, options.batch_size, seed=seed, buckets=options.buckets or LENGTHS))

@@ -74,7 +74,8 @@ def run(options: Options, progress: Progress) -> Found:
     names = shlex.quote(str(options.model)), shlex.quote(str(options.task))
     told = answer(study, *names, lambda models: milliseconds(models, progress))
     page = write_report(study, told, options.out)
-    described, effects, curves = examples.described(), study.effects, curve_table(study)
+    described = examples._replace(evaluation=study.task).described()
+    effects, curves = study.effects, curve_table(study)
     return Found(
         baseline=study.baseline,
         examples=study.task.count(),

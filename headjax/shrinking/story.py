@@ -61,13 +61,13 @@ class Story(NamedTuple):
         return smaller, min((one for one in good if cost(one) > cost(option)), key=cost, default=None)
 
     def layer_table(self) -> Table:
-        """Return every sub-layer's form with the reason: the changes of its neighbours."""
+        """Return the form of every sub-layer that had a choice, with the reason: the changes of its neighbours."""
         columns = (
             Column("Layer"), Column("Keeps"), Column("Damage", numbers.significant),
             Column("Next smaller"), Column("Next larger"),
         )  # fmt: skip
         rows = []
-        for option in self.choice.options.values():
+        for option in filter(self._had_choice, self.choice.options.values()):
             changes = [self._change(option, other) for other in self._neighbours(option)]
             whole = self.options.options[option.place][0]
             count, _, form = _short(option).partition(", ")
@@ -81,6 +81,11 @@ class Story(NamedTuple):
             "keys and values of all heads are made from.",
         )
         return Table(columns, rows, notes=notes)
+
+    def _had_choice(self, option: Option) -> bool:
+        """Return whether a sub-layer has become smaller, or could have."""
+        costs = {getattr(one, self.quantity) for one in self.options.options[option.place]}
+        return option.kind != "whole" or len(costs) > 1
 
     def _change(self, option: Option, other: Option | None) -> str:
         if other is None:
