@@ -269,7 +269,7 @@ def open_model_and_examples_if_any(options: ExamplesOptions) -> tuple[Model, Exa
     """Return the same for a command that can do without a task."""
     if options.task:
         return open_model_and_examples(options)
-    for name in ("calibration", "calibrate"):
-        if getattr(options, name):
-            raise HeadjaxError(f"--{name}: needs a task to measure on, name one with --task")
+    for name in ("calibration", "calibrate", "max_time"):
+        if getattr(options, name, None):
+            raise HeadjaxError(f"--{name.replace('_', '-')}: needs a task to measure on, name one with --task")
     return options.loaded(), None

@@ -111,7 +111,7 @@ class Found(Changed):
         "next forms"
     )
     budget: Mapping[str, Any] = found("`limit`, `whole` and `left` by quantity")
-    predicted: Mapping[str, Any] = found("`damage`, its lower `bound`, `gap`, `measure`")
+    predicted: Mapping[str, Any] = found("`damage`, the degradation, its lower `bound`, `gap`, `measure`")
     measured: Mapping[str, Any] = found("`damage` on `examples` evaluation examples")
     frontier: Sequence[Any] = found("`quantity`, `share`, `damage`, `costs`")
     metric: str = found("the headline")
@@ -125,7 +125,7 @@ class Found(Changed):
         if self.story is None:
             return super().message()
         measure, predicted, measured = (self.predicted["measure"], self.predicted["damage"], self.measured["damage"])
-        return f"damage ({measure}): {predicted:.3g} predicted, {measured:.3g} measured; {super().message()}"
+        return f"degradation ({measure}): {predicted:.3g} predicted, {measured:.3g} measured; {super().message()}"
 
 
 def run(options: Options, progress: Progress) -> Found:

@@ -123,7 +123,7 @@ def kept_plot(story: Story, quantity: str) -> Plot:
 
 
 def _others(found: Found, story: Story) -> Picture:
-    """Return the damage against the budget: the least one, this model's, and those of other choices."""
+    """Return the degradation against the budget: the least one, this model's, and those of other choices."""
     whole, quantity, choice = story.options.whole(story.quantity), story.quantity, story.choice
     others = rivals(story, found.budget)
     points = {"best, predicted": [(point.costs[quantity] / whole, point.damage) for point in found.frontier]}
@@ -134,15 +134,15 @@ def _others(found: Found, story: Story) -> Picture:
     caption = (
         f"This model: {numbers.significant(choice.damage)} predicted, {numbers.significant(found.measured['damage'])} "
         f"measured on {found.measured['examples']:,} examples. Within the same budget: {marks or 'no other choice'}. "
-        f"Damage is the {DAMAGES[story.options.damage]}; predictions add up what each layer alone does, so they are "
+        f"Degradation is the {DAMAGES[story.options.damage]}; predictions add up what each layer alone does and are "
         f"rough. The line is the best choice for each budget of the {NAMES[quantity]} alone."
     )
     plot = draw(
         points,
         x=Axis(f"Share of the {NAMES[quantity]}", numbers.percent),
-        y=Axis("Damage, lower is better"),
-        title="Damage against the budget",
-        alt=f"Damage against the share of the {NAMES[quantity]} that is left: {spans(points)}.",
+        y=Axis("Degradation, lower is better"),
+        title="Degradation against the budget",
+        alt=f"Degradation against the share of the {NAMES[quantity]} that is left: {spans(points)}.",
     )
     return Picture(plot, caption)
 
