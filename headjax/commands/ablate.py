@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import TaskOptions, Timed, TimedOptions, open_model_and_task
+from headjax.commands.expected import ABLATING, tell_time
 from headjax.commands.options import option
 from headjax.commands.results import OnExamples, found
 from headjax.commands.score import SHOWN, extremes
@@ -56,9 +57,12 @@ def run(options: Options, progress: Progress) -> Found:
             raise HeadjaxError(f"--mode: {unknown_name('mode', mode, MODES)}")
 
     from headjax.evaluation.selection import describe, in_words
+    from headjax.heads.head_id import all_heads
 
     model, task = open_model_and_task(options)
     model = task.fit(model)
+    if options.max_time is None:
+        tell_time(model, options, task=task, judged=len(modes) * (1.0 + ABLATING * len(all_heads(model.config))))
     first, limit = _effects(model, task, modes[0], options, options.limit, progress)
     measured = {modes[0]: first}
     untimed = dataclasses.replace(options, max_time=None)

@@ -14,6 +14,7 @@ from headjax.commands.examples import (
     WritingOptions,
     open_model_and_examples_if_any,
 )
+from headjax.commands.expected import REFITTING, PlannedOptions, tell_time
 from headjax.commands.made import Changed, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.results import found, table_of
@@ -27,6 +28,10 @@ TARGETS = ("collaborative", "deep", "fixed", "grouped", "latent")
 """Formulations by name, for which nothing has to be imported."""
 
 
+CALIBRATING = 2.0
+"""Forward passes over the calibration examples that moments and the choice between criteria take."""
+
+
 def _target(text: str) -> str:
     """Return a target whose name is known."""
     name = text.partition(":")[0]
@@ -36,7 +41,7 @@ def _target(text: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions, WritingOptions):
+class Options(ExamplesOptions, PlannedOptions, WritingOptions):
     """Options of `headjax convert`."""
 
     out: str = argument("OUT", "folder of the converted model", writes="new")
@@ -97,17 +102,18 @@ def run(options: Options, progress: Progress) -> Found:
         task = examples.evaluation
         batches = None if options.calibrate is None else examples.calibrating(options.seed)
         more = examples.described(selection=batches is not None)
-    with progress(f"converting to {options.to}", 1, "model") as bar:
-        conversion = convert(
-            model,
-            options.to,
-            batches=batches,
-            reconstruct=options.reconstruct,
-            stacks=places[0],
-            layers=places[1],
-            seed=options.seed,
-        )
-        bar(1, {})
+        chosen = 0.0 if batches is None else CALIBRATING + REFITTING * options.reconstruct
+        tell_time(model, options, examples=examples, chosen=chosen, task=task, judged=2.0, max_time=options.max_time)
+    conversion = convert(
+        model,
+        options.to,
+        batches=batches,
+        reconstruct=options.reconstruct,
+        stacks=places[0],
+        layers=places[1],
+        seed=options.seed,
+        progress=progress,
+    )
     converted = conversion.model
     history = reversed(converted.history)
     tried: Mapping[str, Any] = next((entry for entry in history if entry["action"] == "convert"), {})

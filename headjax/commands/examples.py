@@ -199,7 +199,7 @@ class Examples(NamedTuple):
         options = self.options
         return list(self.selection.batches(options.batch_size, limit=self.number, buckets=options.buckets))
 
-    def calibrating(self, seed: int) -> list[Batch]:
+    def calibrating(self, seed: int = 0) -> list[Batch]:
         """Return the batches to calibrate on, drawn by a seed; all are full."""
         options, count = self.options, self.number or self.selection.count()
         return list(self.selection.sample(count, options.batch_size, seed=seed, buckets=options.buckets or LENGTHS))
@@ -269,7 +269,7 @@ def open_model_and_examples_if_any(options: ExamplesOptions) -> tuple[Model, Exa
     """Return the same for a command that can do without a task."""
     if options.task:
         return open_model_and_examples(options)
-    for name in ("calibration", "calibrate"):
-        if getattr(options, name):
-            raise HeadjaxError(f"--{name}: needs a task to measure on, name one with --task")
+    for name in ("calibration", "calibrate", "max_time"):
+        if getattr(options, name, None):
+            raise HeadjaxError(f"--{name.replace('_', '-')}: needs a task to measure on, name one with --task")
     return options.loaded(), None

@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import ExamplesOptions, open_model_and_examples
+from headjax.commands.examples import Examples, ExamplesOptions, open_model_and_examples
+from headjax.commands.expected import ABLATING, REFITTING, SCORING, passes_of_order, tell_time
 from headjax.commands.made import milliseconds
 from headjax.commands.options import option
 from headjax.commands.results import OnExamples, found
 from headjax.core.fields import Count, Listed, Size
 from headjax.core.progress import Progress
 from headjax.report.tables import Table
+
+if TYPE_CHECKING:
+    from headjax.head_report.study import StudyConfig
+    from headjax.models.model import Model
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,11 +75,13 @@ def run(options: Options, progress: Progress) -> Found:
         scored=examples.number,
         percentages=options.percentages,
     )
+    _tell_time(model, examples, options, config)
     study = study_heads(model, examples.evaluation, config, selection=examples.selection, progress=progress)
     names = shlex.quote(str(options.model)), shlex.quote(str(options.task))
     told = answer(study, *names, lambda models: milliseconds(models, progress))
     page = write_report(study, told, options.out)
-    described, effects, curves = examples.described(), study.effects, curve_table(study)
+    described = examples._replace(evaluation=study.task).described()
+    effects, curves = study.effects, curve_table(study)
     return Found(
         baseline=study.baseline,
         examples=study.task.count(),
@@ -95,3 +102,20 @@ def run(options: Options, progress: Progress) -> Found:
         shown=[dataclasses.replace(curves, notes=(*curves.notes, *described["about"]))],
         **described,
     )
+
+
+def _tell_time(model: Model, examples: Examples, options: Options, config: StudyConfig) -> None:
+    """Tell how long the curves and the ablations take, see `tell_time`."""
+    from headjax.head_report.curves import CurveConfig
+    from headjax.heads.head_id import all_heads
+
+    curves, points = [CurveConfig.parse(order) for order in config.orders], len(config.percentages)
+    own = [passes_of_order(curve.order.by, model.config, examples) + points * REFITTING * curve.reconstruct
+           for curve in curves]  # fmt: skip
+    task, heads = examples.evaluation, len(all_heads(model.config))
+    whole = task.count(options.limit)
+    judged, ablated = (min(count or whole, whole) / max(whole, 1) for count in (options.judged, options.ablated))
+    tell_time(
+        model, options, examples=examples, chosen=SCORING + config.seeds * sum(own), task=task,
+        judged=judged * (1 + config.seeds * points * len(curves)) + ablated * ABLATING * heads,
+    )  # fmt: skip

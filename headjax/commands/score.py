@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headjax.commands.examples import ExamplesOptions, Timed, TimedOptions, open_model_and_examples
+from headjax.commands.expected import SCORING, tell_time
 from headjax.commands.results import OnExamples, found
 from headjax.core.progress import Progress
 from headjax.report import numbers
@@ -59,6 +60,8 @@ def run(options: Options, progress: Progress) -> Found:
     model = examples.selection.fit(model)
     batches = examples.scoring()
     timed = Timed(batches, options)
+    if options.max_time is None:
+        tell_time(model, options, examples=examples, chosen=SCORING)
     with progress("scoring", len(batches), "batch") as bar:
         scores = score_heads(model, timed, progress=bar)
     if timed.ended:

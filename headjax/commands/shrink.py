@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headjax.commands.examples import LENGTHS, Examples, ExamplesOptions, WritingOptions, open_model_and_examples
 from headjax.commands.made import Changed, evaluate_each, made, planned_exports
 from headjax.commands.options import argument, option
-from headjax.commands.results import found
+from headjax.commands.results import ABSENT, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Amount, read_amount
 from headjax.core.progress import Progress
@@ -75,7 +75,9 @@ class Options(ExamplesOptions, WritingOptions):
         "OUT.measured)", "D",
         writes="folder",
     )  # fmt: skip
-    seed: int = option(0, "seed of the calibration examples")
+    report: str | None = option(
+        None, "also write a page: what came out, what each layer keeps, other choices", "FILE.html", writes="file"
+    )
 
     def loaded(self) -> Model:
         """Return the model of the directory, its vocabulary trimmed."""
@@ -92,6 +94,8 @@ class Options(ExamplesOptions, WritingOptions):
         names = [name for name, _ in given]
         if not names and not self.vocabulary:
             raise HeadjaxError("--budget: name one, such as --budget parameters=60%")
+        if not names and self.report:
+            raise HeadjaxError("--report: needs a --budget, the page shows what each layer keeps of it")
         for name in names:
             if names.count(name) > 1:
                 raise HeadjaxError(f"--budget: {name} is given twice")
@@ -107,9 +111,11 @@ class Found(Changed):
         "next forms"
     )
     budget: Mapping[str, Any] = found("`limit`, `whole` and `left` by quantity")
-    predicted: Mapping[str, Any] = found("`damage`, its lower `bound`, `gap`, `measure`")
+    predicted: Mapping[str, Any] = found("`damage`, the degradation, its lower `bound`, `gap`, `measure`")
     measured: Mapping[str, Any] = found("`damage` on `examples` evaluation examples")
     frontier: Sequence[Any] = found("`quantity`, `share`, `damage`, `costs`")
+    metric: str = found("the headline")
+    report: str = found("the page, with `--report`", said="report", default=ABSENT)
     story: Story | None
 
     def tables(self) -> Sequence[Table]:
@@ -119,7 +125,7 @@ class Found(Changed):
         if self.story is None:
             return super().message()
         measure, predicted, measured = (self.predicted["measure"], self.predicted["damage"], self.measured["damage"])
-        return f"damage ({measure}): {predicted:.3g} predicted, {measured:.3g} measured; {super().message()}"
+        return f"degradation ({measure}): {predicted:.3g} predicted, {measured:.3g} measured; {super().message()}"
 
 
 def run(options: Options, progress: Progress) -> Found:
@@ -138,6 +144,7 @@ def run(options: Options, progress: Progress) -> Found:
         exports = planned_exports(options, model, model.config)
         own = made(original, model, options, progress, task=examples.evaluation, evaluations=evaluations)
         nothing: dict[str, Any] = {"layers": (), "budget": {}, "predicted": {}, "measured": {}, "frontier": ()}
+        nothing["metric"] = examples.evaluation.headline
         return Found(**own, **nothing, exports=exports, story=None, **examples.described(selection=False))
     exports = planned_exports(options, model, _smaller(model.config, options))
     session = _open(model, examples, options, "latency" in budgets, progress)
@@ -153,7 +160,7 @@ def run(options: Options, progress: Progress) -> Found:
     evaluations = evaluate_each((model, built), examples.evaluation, options, progress)
     damage, count = session.damage_of(built)
     story = Story(table, quantity, choice)
-    return Found(
+    found = Found(
         layers=story.layers(),
         budget={
             name: {"limit": limits.get(name), "whole": table.whole(name), "left": choice.costs[name]}
@@ -162,11 +169,17 @@ def run(options: Options, progress: Progress) -> Found:
         predicted={"damage": choice.damage, "bound": choice.bound, "gap": choice.gap, "measure": table.damage},
         measured={"damage": damage, "examples": count},
         frontier=points,
+        metric=examples.evaluation.headline,
         exports=exports,
         story=story,
         **made(original, built, options, progress, task=examples.evaluation, evaluations=evaluations),
         **examples.described(),
     )
+    if options.report is None:
+        return found
+    from headjax.commands.shrink_page import write_story
+
+    return dataclasses.replace(found, report=str(write_story(found, story, options.report)))
 
 
 def _smaller(config: ModelConfig, options: Options) -> ModelConfig:
@@ -250,7 +263,7 @@ def _open(model: Model, examples: Examples, options: Options, timed: bool, progr
     from headjax.shrinking.shrink import options_of
 
     fitted = examples.selection.fit(model)
-    batches = examples.calibrating(options.seed)
+    batches = examples.calibrating()
     table = options_of(
         fitted, batches, native=options.native, length=options.length or 0, timed=timed,
         work=options.work or f"{options.out.rstrip('/')}.measured", progress=progress,

@@ -32,6 +32,7 @@ from headjax.core.described import groups_in
 from headjax.core.errors import ConfigError
 from headjax.core.fields import check_value, unknown_name
 from headjax.core.programs import one_blas_thread
+from headjax.core.progress import Progress, silent
 from headjax.heads.agreement import agreements
 from headjax.heads.reconstruction import by_walk
 from headjax.heads.surgery import LayerModule, config_after, map_attention
@@ -65,6 +66,7 @@ def convert(
     stacks: Collection[str] | None = None,
     layers: Collection[int] | None = None,
     seed: int = 0,
+    progress: Progress = silent,
 ) -> Conversion:
     """Return the model with its attention layers in another formulation, or with other layers, from the same weights.
 
@@ -85,6 +87,7 @@ def convert(
         reconstruct: Whether to refit output projections afterwards, as `headjax.reconstruct` does.
         stacks, layers: Head stacks and layers to convert; None is all.
         seed: Seed of random starts.
+        progress: Shows how far it is.
 
     Raises:
         ConfigError: A target does not exist, a layer cannot become it, or `reconstruct` has no batches.
@@ -95,12 +98,17 @@ def convert(
     targets = _targets(model, to, stacks, layers)
     if batches is None or isinstance(batches, Mapping):
         calibration = Calibration((), (), batches or {}, {})
+    elif isinstance(batches, Calibration):
+        calibration = batches
     else:
-        calibration = batches if isinstance(batches, Calibration) else calibrate(model, batches)
+        given = list(batches)
+        with progress("calibrating", len(given), "batch") as bar:
+            calibration = calibrate(model, given, bar)
     if reconstruct and not calibration.batches:
         raise ConfigError("reconstruct: needs calibration batches")
-    chosen, divergences = (targets, {}) if plain else _chosen(model, targets, calibration, seed)
-    changed, errors = _build(model, chosen, calibration.moments, seed, plain)
+    with progress(f"converting {len(targets)} layers", 0, ""):
+        chosen, divergences = (targets, {}) if plain else _chosen(model, targets, calibration, seed)
+        changed, errors = _build(model, chosen, calibration.moments, seed, plain)
     entry = history.entry(
         "convert",
         to={f"{stack}/{layer}": describe(target) for (stack, layer), target in chosen.items()},
@@ -111,7 +119,8 @@ def convert(
     )
     changed = changed.replace(history=(*model.history, entry))
     if reconstruct:
-        changed = by_walk(model, calibration.batches, (), converted=changed).told()
+        with progress("reconstructing", len(find_layers(model, None, None)), "map") as bar:
+            changed = by_walk(model, calibration.batches, (), converted=changed, progress=bar).told()
     return Conversion(changed, errors)
 
 

@@ -50,13 +50,13 @@ def answer(
     parameters = " to ".join(map(numbers.count, (study.model.num_parameters, smaller.num_parameters)))
     text = (
         f"Remove {point.removed} of {len(all_heads(study.model.config))} heads: {parameters} parameters, "
-        f"{_times(*timer((study.model, smaller)))}{headline} "
+        f"{times(*timer((study.model, smaller)))}{headline} "
         f"{numbers.significant(before)} to {numbers.significant(point.value)} on {task.count():,} examples"
     )
     refit = " --reconstruct" if order.reconstruct else ""
     command = f"headjax prune {model_name} OUT --remove {point.removed} --by {order.order.by}{refit} --task {task_name}"
     doubt = few or _doubt(study, point.change)
-    return Answer(name, order, point, f"{text}{_interval(study, point.change)}.{_sentence(doubt)}\n\n`{command}`")
+    return Answer(name, order, point, f"{text}{interval(study, point.change)}.{_sentence(doubt)}\n\n`{command}`")
 
 
 def largest(study: HeadStudy, name: str) -> CurvePoint | None:
@@ -89,13 +89,14 @@ def too_few(study: HeadStudy) -> str:
     return f"one of {count} examples is more than one point, so judge at least {needed} (`--judged`)"
 
 
-def _times(before: Milliseconds, after: Milliseconds) -> str:
-    """Return the times of the largest batch that was timed."""
-    known = {size: times for size, *times in ((size, time, after[size]) for size, time in before.items()) if all(times)}
+def times(before: Milliseconds, after: Milliseconds) -> str:
+    """Return the times of the largest batch that was timed, in words."""
+    pairs = {size: (time, after[size]) for size, time in before.items()}
+    known = {size: pair for size, pair in pairs.items() if all(pair)}
     if not known:
         return ""
     size, (old, new) = list(known.items())[-1]
-    return f"{numbers.significant(old)} to {numbers.significant(new)} ms for {size} texts, "
+    return f"{numbers.significant(old)} to {numbers.significant(new)} ms for {size} examples, "
 
 
 def _doubt(study: HeadStudy, change: Comparison | None) -> str:
@@ -108,8 +109,8 @@ def _doubt(study: HeadStudy, change: Comparison | None) -> str:
     return "" if worst <= tolerance(study) else f"too few examples to exclude a loss of {allowed(study)}"
 
 
-def _interval(study: HeadStudy, change: Comparison | None) -> str:
-    """Return the change's interval in brackets."""
+def interval(study: HeadStudy, change: Comparison | None) -> str:
+    """Return the interval of a change in brackets."""
     if change is None:
         return ""
     scale, unit = (100.0, " points") if is_share(study) else (1.0, "")

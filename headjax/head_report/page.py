@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from headjax.head_report.answer import Answer, allowed, is_share, largest, too_few
-from headjax.head_report.curves import CurveConfig, CurvePoint
+from headjax.head_report.answer import Answer, allowed, interval, is_share, largest, too_few
+from headjax.head_report.curves import WORDS, CurveConfig, CurvePoint
 from headjax.head_report.study import HeadStudy
 from headjax.head_report.views import unit_of_changes
 from headjax.heads.head_id import Values
@@ -49,8 +49,9 @@ def write_report(study: HeadStudy, best: Answer, path: str | Path) -> Path:
         if name in study.curves and not too_few(study):
             point = largest(study, name)
             words = CurveConfig.parse(name).words
-            facts[f"of the heads can go by {words} at {allowed(study)}, {task.count():,} examples"] = numbers.percent(
-                0.0 if point is None else point.fraction
+            told = "" if point is None else interval(study, point.change)
+            facts[f"of the heads can go by {words} at {allowed(study)}, {task.count():,} examples{told}"] = (
+                numbers.percent(0.0 if point is None else point.fraction)
             )
     sections = (_pruning(study, best), _maps(study), _roles(study), _attention(study))
     return write_page(path, render_page(TITLE, summary, sections, footer(study.seconds), facts))
@@ -165,7 +166,7 @@ def _roles(study: HeadStudy) -> Section:
         Column("Head"),
         Column("Role"),
         *(Column(role, numbers.percent) for role in ROLES),
-        Column("Rank by importance_layer", numbers.count),
+        Column(f"Rank by {WORDS['importance_layer']}", numbers.count),
     )
     note = "Share of queries whose largest weight is there; the ten heads with the largest share."
     return Section("What heads look at", text, (), Table(columns, rows, notes=(note,)))

@@ -63,7 +63,7 @@ def draw(
             for place, (name, points) in enumerate(series.items())
         }
         if level is not None:
-            lines[f"{level[0]}: {numbers.significant(level[1])}"] = axes.axhline(level[1], **LEVEL)
+            lines[f"{level[0]}: {(y.format or numbers.significant)(level[1])}"] = axes.axhline(level[1], **LEVEL)
         scaled(axes, y)
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)))
         axes.xaxis.set_major_formatter(_written(x.format or numbers.significant))

@@ -17,7 +17,7 @@ FORMATS: Mapping[str, numbers.Format] = {
 NAMES = {
     "parameters": "parameters of attention and feed-forwards",
     "flops": "FLOPs of an example",
-    "cache": "cache of a token",
+    "cache": "KV cache of a token",
     "latency": "seconds of a forward pass",
 }
 DAMAGES = {
@@ -26,7 +26,7 @@ DAMAGES = {
     "squared_difference": "squared difference from the original model's numbers",
     "loss": "rise of the loss",
 }
-"""Damages in words."""
+"""Degradations in words."""
 
 
 class Story(NamedTuple):
@@ -61,13 +61,13 @@ class Story(NamedTuple):
         return smaller, min((one for one in good if cost(one) > cost(option)), key=cost, default=None)
 
     def layer_table(self) -> Table:
-        """Return every sub-layer's form with the reason: the changes of its neighbours."""
+        """Return the form of every sub-layer that had a choice, with the reason: the changes of its neighbours."""
         columns = (
-            Column("Layer"), Column("Keeps"), Column("Damage", numbers.significant),
+            Column("Layer"), Column("Keeps"), Column("Degradation", numbers.significant),
             Column("Next smaller"), Column("Next larger"),
         )  # fmt: skip
         rows = []
-        for option in self.choice.options.values():
+        for option in filter(self._had_choice, self.choice.options.values()):
             changes = [self._change(option, other) for other in self._neighbours(option)]
             whole = self.options.options[option.place][0]
             count, _, form = _short(option).partition(", ")
@@ -75,12 +75,17 @@ class Story(NamedTuple):
             place = option.place.replace(f"/{FEED_FORWARD}", " units")
             rows.append((place, kept if option != whole else f"all {whole.told}", option.damage, *changes))
         notes = (
-            f"Damage: {DAMAGES[self.options.damage]}, with this sub-layer alone in that form, repaired; estimated.",
-            f"Next smaller and larger: what that form would change of the {NAMES[self.quantity]}, and of the damage.",
+            f"Degradation: {DAMAGES[self.options.damage]}, with this sub-layer alone so, repaired; estimated.",
+            f"Next smaller and larger: their change of the {NAMES[self.quantity]}, and of the degradation.",
             "Shared: dimensions of queries and keys that heads share. KV: KV heads. Latent: numbers that "
             "keys and values of all heads are made from.",
         )
         return Table(columns, rows, notes=notes)
+
+    def _had_choice(self, option: Option) -> bool:
+        """Return whether a sub-layer has become smaller, or could have."""
+        costs = {getattr(one, self.quantity) for one in self.options.options[option.place]}
+        return option.kind != "whole" or len(costs) > 1
 
     def _change(self, option: Option, other: Option | None) -> str:
         if other is None:

@@ -147,3 +147,17 @@ def test_a_slow_machine_calibrates_on_fewer_examples_unless_told_how_many(run, m
     data, told = run(f"score model --task text.txt --calibration all:other.txt {words}")
     assert data["selection"]["examples"] == number
     assert ("4 examples choose: this machine multiplies matrices at" in told) is (not words)
+
+
+def test_the_time_of_the_work_is_told_before_and_refused_above_a_limit(run, monkeypatch):
+    monkeypatch.setattr("headjax.core.timing.seconds_in_turns", lambda calls, **how: {name: [1.0] for name in calls})
+    monkeypatch.setattr("headjax.core.timing.matrix_rate", lambda: 1.0)
+    monkeypatch.setattr("headjax.commands.expected.SAID", 2.0)
+    monkeypatch.setattr("headjax.commands.expected.SLOWEST", 1.0)
+    words = "--task text.txt --calibrate 16 --limit 16 --batch-size 8"
+    # Scoring takes 2 passes over 2 batches.
+    assert "plan: passes take about 4.00 s, by a timed one" in run(f"score model {words}").told
+    # Ordering 6 passes, repair 4, evaluation of two models 2: 24 batches of a second.
+    command = f"prune model OUT/never {words} --remove 1 --by reconstruction --reconstruct"
+    told = run(f"{command} --max-time 0.1", code=2).told
+    assert "error: --max-time: passes take about 24.0 s, by a timed one; 25.0% of the examples would fit" in told

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 
 import pytest
 
 import headjax
 from headjax.cli import main
 from headjax.heads.units import count_units
+from headjax.report import numbers
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +62,21 @@ def test_a_drop_that_the_other_budget_does_not_allow_is_one_line(shrink, monkeyp
     assert code == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("headjax: error: --budget: drop")
     assert not path.exists()
+
+
+def test_the_page_opens_with_what_came_out_and_shows_what_the_budget_limits(shrink, tmp_path):
+    page = tmp_path / "shown.html"
+    found, path = shrink("shown", "--budget", "cache=50%", "--report", str(page))
+    assert found["report"] == str(page)
+    shown = html.unescape(page.read_text())
+    answer, command = re.findall("<p>(.*?)</p>", shown)[:2]
+    before, after = (numbers.significant(found[name]["perplexity"]) for name in ("metrics_before", "metrics"))
+    assert f"perplexity {before} to {after} on 8 examples (95% interval of the change of the loss: " in answer
+    assert f"headjax.load({str(path)!r})" in command
+    assert ">decoder/0<" in shown
+    assert "decoder/0 units" not in shown  # no form of a feed-forward has another cache
+
+
+def test_a_page_needs_a_budget(shrink, folder, capsys):
+    assert shrink("none", "--vocabulary", str(folder / "text.txt"), "--report", "none.html")[0] == 2
+    assert capsys.readouterr().err.startswith("headjax: error: --report: ")
