@@ -21,6 +21,9 @@ def test_every_task_has_a_form_that_a_manifest_keeps():
         assert from_data(type(spec.form), to_data(spec.form)) == spec.form
         assert (spec.vocabulary == "none") is not spec.form.reads_text
         assert (spec.vocab_size > 0) is (spec.vocabulary == "bpe")
+        for recipe in spec.recipes:
+            assert not (recipe.steps and recipe.epochs)
+            assert spec.examples or not recipe.epochs
 
 
 def test_articles_are_documents(tmp_path):
