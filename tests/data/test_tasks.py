@@ -10,6 +10,7 @@ from headjax.data.forms import LabelledForm
 from headjax.data.registry import TASKS
 from headjax.data.rows import Row
 from headjax.data.store import load_rows, totals
+from tests.data.making import labels
 from tests.data.vocabulary import task_rows, write_lines
 
 
@@ -89,7 +90,7 @@ def test_rows_become_a_tasks_data(wordpiece):
     form = LabelledForm(length=8, classes=("bad", "good"))
     rows = {"train": films("bad", 1, "good"), "validation": films("good")}
     data = load_rows(form, rows, wordpiece, {"text": "films"}, ("f1",))
-    assert data.train.values("labels").tolist() == [0, 1, 1]
+    assert labels(data.train) == [0, 1, 1]
     assert data.info["text"] == "films"
     assert data.info["labels"] == ["bad", "good"]
     assert data.info["train"] == totals([(3, {"tokens": 15, "words": 9, "bytes": 33})])
