@@ -23,30 +23,40 @@ Cost: BERT-base took 4 days on 4 Cloud TPUs (16 chips) in 2018; see docs/deep.md
     headjax train --config configs/papers/bert.py:deep,smoke --workdir runs/smoke
 """
 
-from common import PRETRAINING, arguments, bert, bert_adam, choose, experiment, multi_head, started
+from common import (
+    PRETRAINING,
+    arguments,
+    bert,
+    bert_adam,
+    choose,
+    experiment,
+    multi_head,
+    recipe_of,
+    run_of,
+    started,
+)
 from ml_collections import ConfigDict
 
 SIZES = {"base": (768, 12, 12), "large": (1024, 16, 24)}
 """Width, heads and layers."""
 
-STAGES = {1: (128, 900_000, 1e-4, 10_000, 0.1), 2: (512, 100_000, 1e-5, 0, 0.0)}
-"""Length, steps, highest learning rate, warm-up, and the share of the highest rate at the end."""
+FINAL = {1: 0.1, 2: 0.0}
+"""Share of the highest learning rate at the end, by stage."""
 
 
 def get_config(arg: str = "") -> ConfigDict:
     """Arguments: size, deep, initialization (a kind, such as admin), stage (1, 2), start, data, seed, smoke."""
     knobs = arguments(arg, size="base", deep=False, initialization="", stage=1, start="")
     width, heads, layers = choose("size", knobs.size, SIZES)
-    length, steps, peak, warmup_steps, final = choose("stage", knobs.stage, STAGES)
+    final = choose("stage", knobs.stage, FINAL)
+    recipe = recipe_of("bert_pretraining", "Devlin 2019", knobs.stage)
     model = bert(width, layers, multi_head(heads), 4 * width, PRETRAINING)
     return experiment(
         knobs,
         **started(model, knobs.start),
         deep=int(knobs.deep and not knobs.start),
-        data={"task": "bert_pretraining", "length": length},
-        batch_size=256,
-        steps=steps,
-        optimizer=bert_adam(peak, warmup_steps, final=final),
+        **run_of("bert_pretraining", recipe),
+        optimizer=bert_adam(recipe, final=final),
         # Twelve or sixteen times the layers keep as many times the activations; a model to start from may be deep too.
         compute={"dtype": "bfloat16", "remat": "full" if knobs.deep or knobs.start else "none"},
     )

@@ -28,13 +28,13 @@ from common import (
     cut_or_shared,
     experiment,
     glue_output,
-    glue_steps,
     multi_head,
+    recipe_of,
+    run_of,
     started,
 )
 from ml_collections import ConfigDict
 
-BATCH_SIZE = 32
 MODELS = {
     "bert": {"vocab_size": 28_996},
     "distilbert": {"vocab_size": 30_522, "num_layers": 6, "segments": 0, "pooler": None},
@@ -61,13 +61,11 @@ def get_config(arg: str = "") -> ConfigDict:
     output = glue_output(knobs.task)
     if not knobs.bare:
         model |= {"task": output} | ({"pooler": "relu"} if knobs.model == "distilbert" else {})
-    epochs = 10 if knobs.task in ("sst2", "rte") else 3
+    recipe = recipe_of(knobs.task, "Cordonnier 2020")
     return experiment(
         knobs,
         **started(model, knobs.start, None if knobs.again else output),
-        data={"task": knobs.task, "length": 128},
-        batch_size=BATCH_SIZE,
-        steps=glue_steps(knobs.task, epochs, BATCH_SIZE),
-        optimizer=adam(2e-5, schedule="linear_decay", b2=0.999, weight_decay=0.0),
+        **run_of(knobs.task, recipe),
+        optimizer=adam(recipe, schedule="linear_decay", b2=0.999, weight_decay=0.0),
         every=1000,
     )

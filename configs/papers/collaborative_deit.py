@@ -24,14 +24,15 @@ on 8 V100s.
 from common import adam, arguments, cut_or_shared, experiment
 from ml_collections import ConfigDict
 
-STEPS_PER_EPOCH = 1251
-"""1,281,167 images in batches of 1024."""
+from headjax.data.registry import TASKS
+
+RECIPE = TASKS["imagenet"].recipe("Cordonnier 2020")
+STEPS_PER_EPOCH = TASKS["imagenet"].examples // RECIPE.batch_size
 
 
 def get_config(arg: str = "") -> ConfigDict:
     """Arguments: layers, key_dim, collaborative, classes, data, seed, smoke."""
     knobs = arguments(arg, layers=12, key_dim=768, collaborative=False, classes=1000)
-    warmup_steps = 5 * STEPS_PER_EPOCH
     return experiment(
         knobs,
         model={
@@ -46,12 +47,11 @@ def get_config(arg: str = "") -> ConfigDict:
             "task": {"kind": "classification", "classes": knobs.classes, "dropout": 0.0, "label_smoothing": 0.1},
         },
         data={"task": "imagenet", "form": {"size": 224}},
-        batch_size=1024,
-        steps=300 * STEPS_PER_EPOCH,
+        batch_size=RECIPE.batch_size,
+        steps=RECIPE.epochs * STEPS_PER_EPOCH,
         optimizer=adam(
-            1e-3,
+            RECIPE._replace(warmup_steps=5 * STEPS_PER_EPOCH),
             schedule="cosine",
-            warmup_steps=warmup_steps,
             final=0.01,
             b2=0.999,
             weight_decay=0.05,

@@ -25,17 +25,17 @@ Cost of big: 6 to 12 hours on one V100.
     headjax train --config configs/papers/collaborative_nmt.py:key_dim=128,collaborative,smoke --workdir runs/smoke
 """
 
-from common import Fields, arguments, choose, cut_or_shared, experiment, translation, translation_adam
+from common import arguments, choose, cut_or_shared, experiment, recipe_of, run_of, translation, translation_adam
 from ml_collections import ConfigDict
+
+from headjax.data.spec import Recipe
 
 SIZES = {"base": (512, 8, 2048, "post_norm"), "big": (1024, 16, 4096, "pre_norm")}
 """Width, heads, feed-forward width and residual connections."""
 
-RUNS: dict[str, Fields] = {
-    # 112 packed examples of 256 tokens are the 4 x 3584 x 2 tokens of the recipe.
-    "base": {"batch_size": 112, "steps": 100_000, "optimizer": translation_adam(7e-4, 4000)},
-    "big": {"batch_size": 512, "steps": 9000, "optimizer": translation_adam(1.976e-3, 1000, epsilon=1e-9)},
-}
+BASE = recipe_of("wmt16_ende", "Cordonnier 2020")._replace(steps=100_000)
+BIG = Recipe("of WMT17", 512, (1.976e-3,), warmup_steps=1000, steps=9000)
+RUNS = {"base": (BASE, translation_adam(BASE)), "big": (BIG, translation_adam(BIG, epsilon=1e-9))}
 
 
 def get_config(arg: str = "") -> ConfigDict:
@@ -47,11 +47,12 @@ def get_config(arg: str = "") -> ConfigDict:
     attention = cut_or_shared(
         heads, key_dim, knobs.collaborative, scale=scale, mixing_init={"kind": "xavier"}, projection_bias=True
     )
+    recipe, optimizer = RUNS[knobs.size]
     own = {"attention": attention, "residual": residual}
     return experiment(
         knobs,
         model=translation(width, heads, hidden, knobs.vocab_size, **own),
-        data={"task": "wmt16_ende", "length": 256},
+        **run_of("wmt16_ende", recipe),
+        optimizer=optimizer,
         compute={"dtype": "bfloat16"},
-        **RUNS[knobs.size],
     )

@@ -16,8 +16,9 @@ from ml_collections import ConfigDict
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
 from headjax.core.fields import unknown_name
-from headjax.data.registry import GLUE
+from headjax.data.registry import GLUE, TASKS
 from headjax.data.rehearsal import VOCABULARY
+from headjax.data.spec import Recipe
 
 Fields = dict[str, Any]
 
@@ -165,24 +166,24 @@ def translation(width: int, heads: int, hidden: int, vocab_size: int, **fields: 
     }
 
 
-def adam(peak: float, *, schedule: str, warmup_steps: int = 0, kind: str = "adamw", **fields: Any) -> Fields:
-    """Adam with a schedule; `final` belongs to the schedule."""
-    rate = {"kind": schedule, "peak": peak, "warmup_steps": warmup_steps}
+def adam(recipe: Recipe, *, schedule: str, kind: str = "adamw", **fields: Any) -> Fields:
+    """Adam with a schedule to a recipe's (first) learning rate; `final` belongs to the schedule."""
+    rate = {"kind": schedule, "peak": recipe.learning_rates[0], "warmup_steps": recipe.warmup_steps}
     if "final" in fields:
         rate["final"] = fields.pop("final")
     return {"kind": kind, "schedule": rate, **fields}
 
 
-def translation_adam(peak: float, warmup_steps: int, **fields: Any) -> Fields:
+def translation_adam(recipe: Recipe, **fields: Any) -> Fields:
     """Adam of the translation recipes: inverse square root, b2 0.98, no clipping, no weight decay unless given."""
     settings = {"b1": 0.9, "b2": 0.98, "weight_decay": 0.0, "clip_norm": 0.0} | fields
-    return adam(peak, schedule="inverse_square_root", warmup_steps=warmup_steps, **settings)
+    return adam(recipe, schedule="inverse_square_root", **settings)
 
 
-def bert_adam(peak: float, warmup_steps: int = 0, **fields: Any) -> Fields:
+def bert_adam(recipe: Recipe, **fields: Any) -> Fields:
     """BERT's Adam: a straight line down, b2 0.999, epsilon 1e-6, weight decay 0.01 unless given."""
     settings = {"b1": 0.9, "b2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01} | fields
-    return adam(peak, schedule="linear_decay", warmup_steps=warmup_steps, **settings)
+    return adam(recipe, schedule="linear_decay", **settings)
 
 
 def glue_output(task: str) -> Fields:
@@ -191,11 +192,14 @@ def glue_output(task: str) -> Fields:
     return {"kind": "classification", "classes": len(classes)} if classes else {"kind": "regression"}
 
 
-def glue_steps(task: str, epochs: int, batch_size: int) -> int:
-    """Return the number of steps of these epochs.
+def recipe_of(task: str, paper: str, stage: int = 1, *, examples: str = "") -> Recipe:
+    """A paper's settings of a task, with the steps of its epochs over the examples of this task or of another one."""
+    recipe = TASKS[task].recipe(paper, stage)
+    steps = recipe.epochs * -(-TASKS[examples or task].examples // recipe.batch_size)
+    return recipe._replace(steps=recipe.steps or steps)
 
-    Raises:
-        ConfigError: no such task.
-    """
-    examples: int = choose("task", task, GLUE).examples
-    return epochs * -(-examples // batch_size)
+
+def run_of(task: str, recipe: Recipe) -> Fields:
+    """The data, the size of batches and the number of steps of a paper's run on a task."""
+    data = {"task": task, "length": recipe.length or TASKS[task].form.limit}
+    return {"data": data, "batch_size": recipe.batch_size, "steps": recipe.steps}

@@ -22,25 +22,32 @@ Cost in the paper: 2 to 3 days, stage 1 on 16 TPUv3 chips (v3-32), stage 2 on 64
     headjax train --config configs/papers/concise_bert.py:stage=2,start=runs/smoke1/model,smoke --workdir runs/smoke2
 """
 
-from common import PRETRAINING, arguments, bert, bert_adam, choose, experiment, multi_head, started
+from common import (
+    PRETRAINING,
+    arguments,
+    bert,
+    bert_adam,
+    choose,
+    experiment,
+    multi_head,
+    recipe_of,
+    run_of,
+    started,
+)
 from ml_collections import ConfigDict
-
-STAGES = {1: (128, 450_000, 5000), 2: (512, 50_000, 3000)}
-"""Length, steps and warm-up."""
 
 
 def get_config(arg: str = "") -> ConfigDict:
     """Arguments: width, heads, head_dim (0 is width / heads), feed_forward, layers, stage, start, data, seed, smoke."""
     knobs = arguments(arg, width=1024, heads=16, head_dim=0, feed_forward=4096, layers=24, stage=1, start="")
-    length, steps, warmup_steps = choose("stage", knobs.stage, STAGES)
+    stage = choose("stage", knobs.stage, {1: 1, 2: 2})
+    recipe = recipe_of("bert_pretraining", "Bhojanapalli 2020", stage)
     attention = multi_head(knobs.heads, knobs.head_dim or knobs.width // knobs.heads)
     model = bert(knobs.width, knobs.layers, attention, knobs.feed_forward, PRETRAINING)
     return experiment(
         knobs,
         **started(model, knobs.start),
-        data={"task": "bert_pretraining", "length": length},
-        batch_size=1024,
-        steps=steps,
-        optimizer=bert_adam(1e-4, warmup_steps),
+        **run_of("bert_pretraining", recipe),
+        optimizer=bert_adam(recipe),
         compute={"dtype": "bfloat16", "remat": "dots"},
     )

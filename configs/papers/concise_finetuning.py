@@ -14,32 +14,24 @@ Cost: at most an hour on one Cloud TPU (Devlin et al.).
     headjax train --config configs/papers/concise_finetuning.py:task=squad,smoke --workdir runs/smoke
 """
 
-from common import arguments, bert, bert_adam, choose, experiment, glue_output, glue_steps, multi_head, started
+from common import arguments, bert, bert_adam, choose, experiment, glue_output, multi_head, recipe_of, run_of, started
 from ml_collections import ConfigDict
 
-BATCH_SIZE, EPOCHS = 32, 3
-QUESTIONS = 87_599
-"""Questions of SQuAD's training set, by which BERT's code counts epochs; long paragraphs give several windows."""
-
-TASKS = {
-    "squad": ({"kind": "span"}, 384, EPOCHS * -(-QUESTIONS // BATCH_SIZE), 5e-5),
-    "mnli": (glue_output("mnli"), 128, glue_steps("mnli", EPOCHS, BATCH_SIZE), 3e-5),
-}
-"""Output, length, steps and highest learning rate."""
+OUTPUTS = {"squad": {"kind": "span"}, "mnli": glue_output("mnli")}
 
 
 def get_config(arg: str = "") -> ConfigDict:
     """Arguments: task (squad, mnli), start (a model directory), peak (0 is the task's), data, seed, smoke."""
     knobs = arguments(arg, task="squad", start="", peak=0.0)
-    output, length, steps, peak = choose("task", knobs.task, TASKS)
+    output = choose("task", knobs.task, OUTPUTS)
+    recipe = recipe_of(knobs.task, "Devlin 2019")
+    rates = (knobs.peak,) if knobs.peak else recipe.learning_rates
     model = bert(1024, 24, multi_head(16), 4096, output)
     return experiment(
         knobs,
         **started(model, knobs.start, output),
-        data={"task": knobs.task, "length": length},
-        batch_size=BATCH_SIZE,
-        steps=steps,
-        optimizer=bert_adam(knobs.peak or peak, steps // 10),
+        **run_of(knobs.task, recipe),
+        optimizer=bert_adam(recipe._replace(learning_rates=rates, warmup_steps=recipe.steps // 10)),
         compute={"dtype": "bfloat16"},
         every=1000,
     )

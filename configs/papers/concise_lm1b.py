@@ -18,7 +18,7 @@ one hour at the chips' peak. 4096 examples would take 33 there.
     headjax train --config configs/papers/concise_lm1b.py:heads=70,head_dim=32,smoke --workdir runs/smoke
 """
 
-from common import adam, arguments, experiment, multi_head
+from common import adam, arguments, experiment, multi_head, recipe_of, run_of
 from ml_collections import ConfigDict
 
 
@@ -26,6 +26,7 @@ def get_config(arg: str = "") -> ConfigDict:
     """Arguments: width, heads, head_dim (0 is width / heads), data, seed, smoke."""
     knobs = arguments(arg, width=256, heads=8, head_dim=0)
     head_dim = knobs.head_dim or knobs.width // knobs.heads
+    recipe = recipe_of("lm1b", "Bhojanapalli 2020")
     return experiment(
         knobs,
         model={
@@ -43,9 +44,6 @@ def get_config(arg: str = "") -> ConfigDict:
             "dropout": 0.1,
             "attention_dropout": 0.1,
         },
-        data={"task": "lm1b", "length": 256},
-        # 4096 tokens on each of 8 cores.
-        batch_size=128,
-        steps=250_000,
-        optimizer=adam(1e-3, schedule="inverse_square_root", warmup_steps=10_000, weight_decay=0.01),
+        **run_of("lm1b", recipe),
+        optimizer=adam(recipe, schedule="inverse_square_root", weight_decay=0.01),
     )

@@ -18,7 +18,7 @@ is one of 10,000 tokens for both languages, the papers' are not at hand. Cost: h
     headjax train --config configs/papers/iwslt14.py:smoke --workdir runs/smoke
 """
 
-from common import arguments, choose, experiment, translation, translation_adam
+from common import arguments, choose, experiment, recipe_of, run_of, translation, translation_adam
 from ml_collections import ConfigDict
 
 RESIDUALS = {"pre": "pre_norm", "post": "post_norm"}
@@ -27,14 +27,12 @@ RESIDUALS = {"pre": "pre_norm", "post": "post_norm"}
 def get_config(arg: str = "") -> ConfigDict:
     """Arguments: residual (pre, post), initialization (a kind, such as admin), heads, vocab_size, data, seed, smoke."""
     knobs = arguments(arg, residual="pre", initialization="", heads=8, vocab_size=10_000)
+    recipe = recipe_of("iwslt14_deen", "Michel 2019")
     residual = choose("residual", knobs.residual, RESIDUALS)
     return experiment(
         knobs,
         model=translation(512, knobs.heads, 1024, knobs.vocab_size, residual=residual) | {"dropout": 0.3},
-        data={"task": "iwslt14_deen", "length": 256},
-        # 16 packed examples of 256 tokens are the 4000 tokens of the recipe.
-        batch_size=16,
-        steps=50_000,
-        optimizer=translation_adam(5e-4, 4000, weight_decay=1e-4),
+        **run_of("iwslt14_deen", recipe),
+        optimizer=translation_adam(recipe, weight_decay=1e-4),
         every=1000,
     )

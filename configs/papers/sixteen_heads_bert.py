@@ -16,10 +16,8 @@ Cost: hours of fine-tuning on one GPU; the paper has 1080Tis.
     headjax train --config configs/papers/sixteen_heads_bert.py:smoke --workdir runs/smoke
 """
 
-from common import arguments, bert, bert_adam, experiment, glue_output, glue_steps, multi_head, started
+from common import arguments, bert, bert_adam, experiment, glue_output, multi_head, recipe_of, run_of, started
 from ml_collections import ConfigDict
-
-BATCH_SIZE, EPOCHS = 32, 3
 
 
 def get_config(arg: str = "") -> ConfigDict:
@@ -27,13 +25,11 @@ def get_config(arg: str = "") -> ConfigDict:
     knobs = arguments(arg, task="mnli", start="")
     output = glue_output(knobs.task)
     model = bert(768, 12, multi_head(12), 3072, output)
-    steps = glue_steps(knobs.task, EPOCHS, BATCH_SIZE)
+    recipe = recipe_of("mnli", "Michel 2019", examples=knobs.task)
     return experiment(
         knobs,
         **started(model, knobs.start, output),
-        data={"task": knobs.task, "length": 128},
-        batch_size=BATCH_SIZE,
-        steps=steps,
-        optimizer=bert_adam(2e-5, steps // 10),
+        **run_of(knobs.task, recipe),
+        optimizer=bert_adam(recipe._replace(warmup_steps=recipe.steps // 10)),
         every=2000,
     )

@@ -14,8 +14,12 @@ of transformer-base, and the size of the vocabulary is not stated. Cost: Ott et 
     headjax train --config configs/papers/sixteen_heads_wmt.py:smoke --workdir runs/smoke
 """
 
-from common import arguments, experiment, translation, translation_adam
+from common import arguments, experiment, run_of, translation, translation_adam
 from ml_collections import ConfigDict
+
+from headjax.data.spec import Recipe
+
+RECIPE = Recipe("of no paper", 112, (7e-4,), warmup_steps=4000, steps=100_000)
 
 
 def get_config(arg: str = "") -> ConfigDict:
@@ -24,9 +28,7 @@ def get_config(arg: str = "") -> ConfigDict:
     return experiment(
         knobs,
         model=translation(1024, 16, 4096, knobs.vocab_size),
-        data={"task": "wmt14_enfr", "length": 256},
-        batch_size=112,
-        steps=100_000,
-        optimizer=translation_adam(7e-4, 4000),
+        **run_of("wmt14_enfr", RECIPE),
+        optimizer=translation_adam(RECIPE),
         compute={"dtype": "bfloat16"},
     )

@@ -19,24 +19,20 @@ Cost: 4 GPUs in the recipe; the paper's time is not at hand.
     headjax train --config configs/papers/transformer_base.py:deep,initialization=admin,smoke --workdir runs/smoke
 """
 
-from common import adam, arguments, experiment, translation
+from common import adam, arguments, experiment, recipe_of, run_of, translation
 from ml_collections import ConfigDict
 
 
 def get_config(arg: str = "") -> ConfigDict:
     """Arguments: deep, initialization (a kind, such as admin), vocab_size, data, seed, smoke."""
     knobs = arguments(arg, deep=False, initialization="", vocab_size=32_768, seed=1111)
+    recipe = recipe_of("wmt14_ende", "Liu 2021")
     model = translation(512, 8, 2048, knobs.vocab_size, attention_dropout=0.1, feed_forward_dropout=0.1)
     return experiment(
         knobs,
         model=model,
         deep=int(knobs.deep),
-        data={"task": "wmt14_ende", "length": 256},
-        # 128 packed examples of 256 tokens are the 4 x 8192 tokens of the recipe.
-        batch_size=128,
-        steps=400_000,
-        optimizer=adam(
-            1e-3, schedule="inverse_square_root", warmup_steps=8000, kind="radam", b1=0.9, b2=0.98, clip_norm=0.0
-        ),
+        **run_of("wmt14_ende", recipe),
+        optimizer=adam(recipe, schedule="inverse_square_root", kind="radam", b1=0.9, b2=0.98, clip_norm=0.0),
         compute={"dtype": "bfloat16", "remat": "full" if knobs.deep else "none"},
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -36,18 +35,24 @@ Records = Source
 """Records by index, which look the same."""
 
 
+def each(records: Records) -> Iterator[Record]:
+    """Yield all records, or examples, in order."""
+    return (records[index] for index in range(len(records)))
+
+
 @dataclasses.dataclass(frozen=True)
-class RandomSource(abc.ABC):
+class Drawn:
     """Examples with random parts, drawn again each time training reads them (masked tokens, cropped images)."""
 
     records: Records
+    make: Callable[[Record, np.random.Generator], Mapping[str, np.ndarray]]
 
     def __len__(self) -> int:
         return len(self.records)
 
-    @abc.abstractmethod
     def draw(self, index: int, generator: np.random.Generator) -> Mapping[str, np.ndarray]:
-        """Return an example; its random parts depend on the generator alone."""
+        """Return an example, a function of the generator."""
+        return self.make(self.records[index], generator)
 
     def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
         return self.draw(index, np.random.default_rng(index))
@@ -93,10 +98,6 @@ class Padded:
     def padded(self, index: int, length: int) -> dict[str, np.ndarray]:
         """Return an example padded to another length, not below its own."""
         return self.pad(self.records[index], length)
-
-    def values(self, name: str) -> np.ndarray:
-        """Return `[records]` the values of a target, or of another column with one value per record."""
-        return np.concatenate([self.records[index][name] for index in range(len(self))] or [np.zeros(0, np.int32)])
 
     def select(self, indices: np.ndarray, length: int = 0) -> Self:
         """Return these examples, padded to another length; 0 keeps the length."""
@@ -299,5 +300,5 @@ def text_batch(
         raise DataError(f"pairs: there are {len(pairs)} for {len(texts)} texts")
     encoded = encode_sequences(tokenizer, texts, pairs, max_length=UNLIMITED if max_length is None else max_length)
     rows = sequences({"input_ids": encoded.ids, "token_type_ids": encoded.types}, {}, padding_id(tokenizer))
-    examples = [rows[index] for index in range(len(rows))]
+    examples = [*each(rows)]
     return {name: np.stack([example[name] for example in examples]) for name in examples[0]}

@@ -6,15 +6,16 @@ A shard gets its name when it is complete, so the folder itself says what is lef
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from headjax.core.errors import DataError, require
-from headjax.core.progress import Progress, silent
+from headjax.core.progress import Progress, Update, silent
 from headjax.core.serialize import dumps, to_data
 from headjax.core.share import Share
 from headjax.data.forms import Form
-from headjax.data.rows import SPLITS, Rows, chunks, fingerprint
+from headjax.data.rows import SPLITS, Rows, RowSource, Split, chunks, fingerprint
 from headjax.data.store import (
     MANIFEST,
     TOKENIZER,
@@ -63,22 +64,13 @@ def prepare(
     """Write a task as shards of records, with a manifest and the tokenizer.
 
     If the call is interrupted (a full disk, a signal, a bad row), complete shards stay, and the same call writes the
-    others, and those whose rows have changed.
-
-    Of several hosts each makes the same call with its own number, on a folder that all of them see, and reads and
-    writes its share of the rows. The folder is finished when the last of them is.
+    others, and those whose rows have changed. Of several hosts each makes the same call with its own number, on a
+    folder that all of them see, and reads and writes its share of the rows; the last of them finishes the folder.
     """
     require(seed >= 0, "seed", f"must not be negative, got {seed}")
     known = checked(form, tokenizer if form.reads_text else None)
-    settings = Settings(
-        task=name,
-        form=form,
-        source=source,
-        tokenizer=known.fingerprint if known else "",
-        shard_bytes=shard_bytes,
-        seed=seed,
-        hosts=host.count,
-    )
+    made_by = known.fingerprint if known else ""
+    settings = Settings(name, form, source, made_by, shard_bytes, seed, host.count)
     folder = path_of(out).expanduser()
     _check_folder(folder, settings)
     with hold(folder, f".{host_file(host)}.lock"):
@@ -88,28 +80,32 @@ def prepare(
             if known and not has_tokenizer(folder):
                 known.save(folder / TOKENIZER)
             (folder / host_file(host)).unlink(missing_ok=True)  # its shards may change now
-        shards: list[Shard] = []
-        written = 0
+        shards: list[tuple[Shard, bool]] = []
         for split in (split for split in SPLITS if split in splits):
-            own: list[Shard] = []
             with progress(f"preparing {split}", splits[split].count // host.count, "row") as bar:
-                read = 0
-                for number, rows in enumerate(chunks(splits[split].rows(host), shard_bytes)):
-                    bar(read := read + len(rows), {})
-                    place = number * host.count + host.index  # of N hosts each has every N-th number
-                    path = folder / f"{split}-{place:05d}.array_record"
-                    shard, found = read_shard(path), fingerprint(rows)
-                    if shard is None or shard.rows != found:
-                        records, counts = form.encode(known, rows, split, (seed, SPLITS.index(split), place))
-                        shard = Shard(path.name, split, counts, found, record_sizes(form, records))
-                        write_shard(folder, shard, records)
-                        written += 1
-                    own.append(shard)
-            if host.count == 1 and not sum(len(shard.sizes) for shard in own):
-                raise DataError(form.nothing(split, own[0].counts if own else {}, source or name))
+                own = [*_shards(folder, settings, known, splits[split], split, host, bar)]
+            if host.count == 1 and not any(shard.sizes.size for shard, _ in own):
+                raise DataError(form.nothing(split, own[0][0].counts if own else {}, source or name))
             shards += own
-        write_file(folder / host_file(host), json.dumps([shard.name for shard in shards]).encode())
-    return Written(open_prepared(folder), written)
+        write_file(folder / host_file(host), json.dumps([shard.name for shard, _ in shards]).encode())
+    return Written(open_prepared(folder), sum(new for _, new in shards))
+
+
+def _shards(
+    folder: Path, settings: Settings, known: Tokenizer, source: RowSource, split: Split, host: Share, bar: Update
+) -> Iterator[tuple[Shard, bool]]:
+    """Yield a host's shards of a split, and whether each was written now."""
+    form, read = settings.form, 0
+    for number, rows in enumerate(chunks(source.rows(host), settings.shard_bytes)):
+        bar(read := read + len(rows), {})
+        place = number * host.count + host.index  # of N hosts each has every N-th number
+        path = folder / f"{split}-{place:05d}.array_record"
+        shard, found = read_shard(path), fingerprint(rows)
+        if new := shard is None or shard.rows != found:
+            records, counts = form.encode(known, rows, split, (settings.seed, SPLITS.index(split), place))
+            shard = Shard(path.name, split, counts, found, record_sizes(form, records))
+            write_shard(folder, shard, records)
+        yield shard, new
 
 
 def _check_folder(folder: Path, wanted: Settings) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -90,14 +89,43 @@ def _table_form(file: Path, by_labels: bool) -> str:
     if not by_labels:
         return "classification"
     columns = table_columns(file)
-    if "label" not in columns:
-        return "text"
-    if has_lists(file, columns["label"]):
+    return labelled_form(file, columns) if "label" in columns else "text"
+
+
+def labelled_form(
+    file: str | Path,
+    columns: Mapping[str, str],
+    *,
+    several: bool = False,
+    embeds: bool = True,
+    numbers: bool | None = None,
+) -> str:
+    """Return the form of a table of labelled texts or pairs, by its labels and what a model gives for them.
+
+    * Lists of labels, or any for a model of several labels, are `multi_label`.
+    * Pairs with a `score`, or with labels with a decimal point, are `similarity` for models that embed sentences.
+    * Labels for a model of `numbers` are a `regression`; None for those with a decimal point.
+    * Else labels are classes.
+    """
+    label, pairs = columns["label"], "second" in columns
+    if several or has_lists(file, label):
         return "multi_label"
-    pairs = "second" in columns
-    if read_labels(file, columns["label"]).real or (columns["label"] == "score" and pairs):
-        return "similarity" if pairs else "regression"
+    found = {row.values["label"] for row in table_rows(file, {"label": label})}
+    known = [one for one in found if not is_missing(one, numbers=True)]
+    real = any("." in one for one in known) and all(map(_is_number, known))
+    if embeds and pairs and (real or label == "score"):
+        return "similarity"
+    if numbers or (numbers is None and real):
+        return "regression"
     return "pairs" if pairs else "classification"
+
+
+def _is_number(label: str) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
 
 
 def table_columns(path: str | Path) -> dict[str, str]:
@@ -113,23 +141,3 @@ def known_columns(names: tuple[str, ...], known: Mapping[str, tuple[str, ...]]) 
     """Return for every field the first of its known columns that a table has; nothing for a field without any."""
     found = {field: next((one for one in columns if one in names), "") for field, columns in known.items()}
     return {field: column for field, column in found.items() if column}
-
-
-class Labels(NamedTuple):
-    """The labels of a table: whether some have a decimal point, the largest number, whether all are whole numbers."""
-
-    real: bool
-    largest: float
-    whole: bool
-
-
-def read_labels(path: str | Path, column: str) -> Labels:
-    """Return what the labels in a column of a table are, without missing ones."""
-    found = {row.values["label"] for row in table_rows(path, {"label": column})}
-    labels = [label for label in found if not is_missing(label, numbers=True)]
-    try:
-        numbers = [float(label) for label in labels]
-    except ValueError:
-        return Labels(False, 0.0, False)
-    whole = all(number >= 0.0 and number.is_integer() for number in numbers)
-    return Labels(any("." in one for one in labels), max(filter(math.isfinite, numbers), default=0.0), whole)

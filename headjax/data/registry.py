@@ -1,10 +1,10 @@
-"""The registry of tasks: each is one record of its form, files, data sets in TFDS and metrics."""
+"""The registry of tasks: each is one record of its form, files, data sets in TFDS, metrics and the papers' settings."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from headjax.data.forms import (
     TranslationForm,
 )
 from headjax.data.rows import Row, Split
-from headjax.data.spec import OWN_HELD_OUT, FileLayout, TaskSpec, TfdsSource
+from headjax.data.spec import OWN_HELD_OUT, FileLayout, Recipe, TaskSpec, TfdsSource
 from headjax.data.text_rows import CONLL, aligned_pairs, articles, questions, tagged_words, text_lines, whole_text
 
 BOTH: Mapping[Split, str] = {"train": "train", "validation": "validation"}
+TESTED: Mapping[Split, str] = {"train": "train", "validation": "test"}
 
 # Text.
 
@@ -37,10 +38,17 @@ BOOKS = TfdsSource("pg19:0.1.1", BOTH, {"text": "book_text"})
 """BooksCorpus is no longer distributed; TFDS's books are PG-19, from before 1919."""
 
 C4 = TfdsSource("c4/en:3.1.0", {"train": "train", "validation": "validation[:5000]"}, {"text": "text"})
-LM1B = TfdsSource("lm1b:1.1.0", {"train": "train", "validation": "test"}, {"text": "text"})
+LM1B = TfdsSource("lm1b:1.1.0", TESTED, {"text": "text"})
 
 TEXTS = (".txt", ".md", ".tokens", ".raw")
 """Suffixes of text files."""
+
+PAIR_COLUMNS = {
+    "text": ("sentence", "sentence1", "text", "text1", "premise", "question1"),
+    "second": ("sentence2", "text2", "hypothesis", "question2"),
+    "label": ("label", "score", "labels", "class"),
+}
+"""Names of the columns of labelled text by field, those that are looked for first before others."""
 
 
 def _text(name: str, *sources: TfdsSource, form: Form = LanguageForm(length=512), **fields: Any) -> TaskSpec:
@@ -50,53 +58,55 @@ def _text(name: str, *sources: TfdsSource, form: Form = LanguageForm(length=512)
     return TaskSpec(name, form, **(learned | own | fields))
 
 
-SQUAD_FIELDS = {
-    "id": "id",
-    "question": "question",
-    "context": "context",
-    "answers": "answers/text",
-    "start": "answers/answer_start/0",
-}
-QUESTIONS = TaskSpec(
-    name="questions",
-    form=QuestionForm(),
-    own=True,
-    suffixes=(".json",),
-    read=questions,
-    files="SQuAD's JSON",
-    held_out=OWN_HELD_OUT,
-)
-PAIR_COLUMNS = {
-    "text": ("sentence", "sentence1", "text", "text1", "premise", "question1"),
-    "second": ("sentence2", "text2", "hypothesis", "question2"),
-    "label": ("label", "score", "labels", "class"),
-}
-"""Names of the columns of labelled text by field, those that are looked for first before others."""
-
 OWN_TEXT: dict[str, Any] = {"form": LanguageForm(), "read": whole_text, "vocab_size": 1024}
-
-WIKITEXT_FILES = "wiki.valid.raw and wiki.train.raw"
 WIKITEXT_FOLDERS = ("lm/wikitext-2-raw", "wikitext-2-raw")
+WIKITEXT: dict[str, Any] = {"folders": WIKITEXT_FOLDERS, "files": "wiki.valid.raw and wiki.train.raw"}
+ANSWERS = {"answers": "answers/text", "start": "answers/answer_start/0"}
+SQUAD = TfdsSource("squad/v1.1:3.0.0", BOTH, {"id": "id", "question": "question", "context": "context", **ANSWERS})
+QUESTIONS: dict[str, Any] = {"form": QuestionForm(), "suffixes": (".json",), "read": questions, "files": "SQuAD's JSON"}
 
 TEXT = (
     _text("python", **OWN_TEXT, files="the language reference that ships with Python"),
     _text("python_code", **OWN_TEXT, files="the source code of Python's standard library"),
     _text("text", **OWN_TEXT, own=True, columns=PAIR_COLUMNS),
-    _text("lm1b", LM1B, form=LanguageForm(length=256, packed=True), read=text_lines, documents=False),
+    _text(
+        "lm1b",
+        LM1B,
+        form=LanguageForm(length=256, packed=True),
+        read=text_lines,
+        documents=False,
+        # 4096 tokens on each of 8 cores; 0.1 / sqrt(10,000).
+        recipes=(Recipe("Bhojanapalli 2020", 128, (1e-3,), length=256, warmup_steps=10_000, steps=250_000),),
+    ),
     _text("wikipedia", WIKIPEDIA),
     _text("books", BOOKS),
     _text("c4", C4),
     _text("wikitext"),
-    _text("wikitext2", form=LanguageForm(length=1024), files=WIKITEXT_FILES, folders=WIKITEXT_FOLDERS),
-    _text("bert_pretraining", WIKIPEDIA, BOOKS, form=PretrainingForm(), vocabulary="given", vocab_size=0),
-    QUESTIONS,
-    dataclasses.replace(
-        QUESTIONS,
-        name="squad",
-        own=False,
-        sources=(TfdsSource("squad/v1.1:3.0.0", BOTH, SQUAD_FIELDS),),
+    _text("wikitext2", form=LanguageForm(length=1024), **WIKITEXT),
+    _text(
+        "bert_pretraining",
+        WIKIPEDIA,
+        BOOKS,
+        form=PretrainingForm(),
+        vocabulary="given",
+        vocab_size=0,
+        recipes=(
+            Recipe("Devlin 2019", 256, (1e-4,), length=128, warmup_steps=10_000, steps=900_000),
+            Recipe("Devlin 2019", 256, (1e-5,), length=512, steps=100_000),  # the end of the same line
+            Recipe("Bhojanapalli 2020", 1024, (1e-4,), length=128, warmup_steps=5000, steps=450_000),
+            Recipe("Bhojanapalli 2020", 1024, (1e-4,), length=512, warmup_steps=3000, steps=50_000),
+        ),
+    ),
+    TaskSpec("questions", own=True, held_out=OWN_HELD_OUT, **QUESTIONS),
+    TaskSpec(
+        "squad",
+        sources=(SQUAD,),
         folders=("squad",),
         layouts=(FileLayout("train-v1.1.json", "dev-v1.1*.json"),),
+        examples=87_599,
+        recipes=(Recipe("Devlin 2019", 32, (5e-5,), length=384, epochs=3),),
+        held_out=OWN_HELD_OUT,
+        **QUESTIONS,
     ),
 )
 
@@ -119,156 +129,165 @@ def of_languages(spec: TaskSpec, source: str, target: str) -> TaskSpec:
 
 
 def _translation(
-    name: str, languages: str, tfds: str = "", splits: Mapping[Split, str] = BOTH, vocab_size: int = 32_768
+    name: str,
+    tfds: str = "",
+    splits: Mapping[Split, str] = BOTH,
+    vocab_size: int = 32_768,
+    languages: str = "",
+    recipes: tuple[Recipe, ...] = (),
 ) -> TaskSpec:
-    """Return a task of two languages (`en-de`). TFDS names the features by language, or `src` and `dst`."""
-    source, _, target = languages.partition("-")
-    fields = {"source": source, "target": target}
-    if tfds.startswith("mtnt"):
-        fields = {"source": "src", "target": "dst"}
+    """Return a task of two languages (`..._ende`). TFDS names the features by language, or `src` and `dst`."""
+    languages = languages or name[-4:]
+    source, target = languages[:2], languages[2:]
+    features = ("src", "dst") if tfds.startswith("mtnt") else (source, target)
     spec = TaskSpec(
-        name=name,
-        form=TranslationForm(length=256),
-        sources=(TfdsSource(tfds, splits, fields),) if tfds else (),
+        name,
+        TranslationForm(length=256),
+        sources=(TfdsSource(tfds, splits, dict(zip(("source", "target"), features, strict=True))),) if tfds else (),
         vocabulary="bpe",
         vocab_size=vocab_size,
         folders=(f"mt/{name}", name),
+        recipes=recipes,
     )
     return of_languages(spec, source, target)
 
 
 WMT14_DE, WMT14_FR = "wmt14_translate/de-en:1.0.0", "wmt14_translate/fr-en:1.0.0"
 
+# Batches of recipes are of packed examples of 256 tokens: 4 x 8192, 4 x 3584 x 2 and 4000 tokens.
 TRANSLATIONS = (
     TaskSpec(
-        name="translation",
-        form=TranslationForm(length=128, packed=False),
+        "translation",
+        TranslationForm(length=128, packed=False),
         own=True,
         files="translation:PATH:SOURCE-TARGET, line-aligned files or a table of both columns",
         vocabulary="bpe",
         vocab_size=8000,
         held_out=OWN_HELD_OUT,
     ),
-    _translation("wmt14_ende", "en-de", WMT14_DE),
-    _translation("wmt14_enfr", "en-fr", WMT14_FR, vocab_size=44_512),
-    _translation("wmt16_ende", "en-de", "wmt16_translate/de-en:1.0.0"),
+    _translation("wmt14_ende", WMT14_DE, recipes=(Recipe("Liu 2021", 128, (1e-3,), warmup_steps=8000, steps=400_000),)),
+    _translation("wmt14_enfr", WMT14_FR, vocab_size=44_512),
+    _translation(
+        "wmt16_ende",
+        "wmt16_translate/de-en:1.0.0",
+        recipes=(Recipe("Cordonnier 2020", 112, (7e-4,), warmup_steps=4000),),
+    ),
     # WMT14 validates on newstest2013 and tests on newstest2014.
-    _translation("newstest2013_ende", "en-de", WMT14_DE, {"validation": "validation"}),
-    _translation("newstest2014_ende", "en-de", WMT14_DE, {"validation": "test"}),
-    _translation("newstest2013_enfr", "en-fr", WMT14_FR, {"validation": "validation"}),
-    _translation("newstest2014_enfr", "en-fr", WMT14_FR, {"validation": "test"}),
-    _translation("mtnt_enfr", "en-fr", "mtnt/en-fr:1.0.0", {"train": "train", "validation": "test"}),
-    _translation("mtnt_fren", "fr-en", "mtnt/fr-en:1.0.0", {"train": "train", "validation": "test"}),
-    _translation("iwslt14_deen", "de-en", vocab_size=10_000),
-    _translation("multi30k", "en-de", vocab_size=6_000),
+    _translation("newstest2013_ende", WMT14_DE, {"validation": "validation"}),
+    _translation("newstest2014_ende", WMT14_DE, {"validation": "test"}),
+    _translation("newstest2013_enfr", WMT14_FR, {"validation": "validation"}),
+    _translation("newstest2014_enfr", WMT14_FR, {"validation": "test"}),
+    _translation("mtnt_enfr", "mtnt/en-fr:1.0.0", TESTED),
+    _translation("mtnt_fren", "mtnt/fr-en:1.0.0", TESTED),
+    _translation(
+        "iwslt14_deen",
+        vocab_size=10_000,
+        recipes=(Recipe("Michel 2019", 16, (5e-4,), warmup_steps=4000, steps=50_000),),
+    ),
+    _translation("multi30k", vocab_size=6_000, languages="ende"),
 )
 
 # GLUE (Wang et al. 2019). Class numbers are those of Hugging Face's GLUE, so that published models fit.
 
-_NLI, _ENTAILMENT = ("entailment", "neutral", "contradiction"), ("entailment", "not_entailment")
-_PAIR, _QUESTIONS = ("sentence1", "sentence2"), ("question1", "question2")
+_ENTAILMENT = "entailment not_entailment"
 _OWN = FileLayout("train.tsv", "dev*.tsv")
 """The layout of GLUE's own two files."""
 
 
 def _glue(
-    folder: str,
-    features: Sequence[str],
-    examples: int,
-    classes: tuple[str, ...] = (),
-    *,
-    layouts: tuple[FileLayout, ...] = (_OWN,),
-    splits: Mapping[Split, str] = BOTH,
-    **more: Any,
+    folder: str, fields: str, examples: int, classes: str = "", metrics: str = "accuracy", **more: Any
 ) -> TaskSpec:
-    """Return a task of GLUE: its features in TFDS, its number of training examples, and the layouts of its files."""
-    name = folder.replace("-", "").lower()
-    fields = dict(zip(("text", "second"), features, strict=False)) | {"label": "label"}
-    usual = {"metrics": ("accuracy",), "folders": (f"glue/{folder}", folder), "files": "GLUE's own files"}
-    return TaskSpec(
-        name=name,
-        form=LabelledForm(pairs=len(features) == 2, classes=classes),
-        sources=(TfdsSource(f"glue/{name}:2.0.0", splits, fields),),
-        layouts=layouts,
-        examples=examples,
-        **(usual | more),
-    )
+    """Return a task of GLUE: its features in TFDS, its number of training examples, classes and metrics."""
+    name, features = folder.replace("-", "").lower(), fields.split()
+    epochs = 10 if name in ("sst2", "rte") else 3
+    named = {**dict(zip(("text", "second"), features, strict=False)), "label": "label"}
+    usual: dict[str, Any] = {
+        "sources": (TfdsSource(f"glue/{name}:2.0.0", more.pop("splits", BOTH), named),),
+        "layouts": (_OWN,),
+        "files": "GLUE's own files",
+        "folders": (f"glue/{folder}", folder),
+        "recipes": (Recipe("Cordonnier 2020", 32, (2e-5,), length=128, epochs=epochs), *more.pop("recipes", ())),
+    }
+    form = LabelledForm(pairs=len(features) == 2, classes=tuple(classes.split()))
+    return TaskSpec(name, form, examples=examples, metrics=tuple(metrics.split()), **(usual | more))
 
 
 MNLI = _glue(
     "MNLI",
-    ("premise", "hypothesis"),
+    "premise hypothesis",
     392_702,
-    _NLI,
+    "entailment neutral contradiction",
     columns={"text": ("sentence1",), "second": ("sentence2",), "label": ("gold_label",)},
     layouts=(FileLayout("train.tsv", "dev_matched.tsv"), FileLayout("mnli_dev_matched_gold.tsv", "")),
     folders=("glue/MNLI", "MNLI", "nli"),
     splits={"train": "train", "validation": "validation_matched"},
+    recipes=(
+        Recipe("Michel 2019", 32, (2e-5,), length=128, epochs=3),
+        Recipe("Devlin 2019", 32, (2e-5, 3e-5, 4e-5, 5e-5), epochs=3),
+    ),
 )
 MISMATCHED = TfdsSource("glue/mnli:2.0.0", {"validation": "validation_mismatched"}, MNLI.sources[0].fields)
 STSB = _glue(
     "STS-B",
-    _PAIR,
+    "sentence1 sentence2",
     5749,
+    metrics="spearman pearson",
     columns={"label": ("score",)},
     layouts=(_OWN, FileLayout("stsb-en-train.csv", "stsb-en-dev.csv", ("0", "1", "2"))),
-    metrics=("spearman", "pearson"),
 )
+MRPC_COLUMNS = {"text": ("#1 String",), "second": ("#2 String",), "label": ("Quality",)}
 
 GLUE_TASKS = (
     _glue(
         "CoLA",
-        ("sentence",),
+        "sentence",
         8551,
-        ("unacceptable", "acceptable"),
+        "unacceptable acceptable",
+        "matthews accuracy",
         layouts=(FileLayout("*train.tsv", "*dev.tsv", ("3", "1")),),
-        metrics=("matthews", "accuracy"),
     ),
-    _glue("SST-2", ("sentence",), 67_349, ("negative", "positive")),
+    _glue("SST-2", "sentence", 67_349, "negative positive"),
     _glue(
         "MRPC",
-        _PAIR,
+        "sentence1 sentence2",
         3668,
-        ("not_equivalent", "equivalent"),
-        columns={"text": ("#1 String",), "second": ("#2 String",), "label": ("Quality",)},
+        "not_equivalent equivalent",
+        "f1 accuracy",
+        columns=MRPC_COLUMNS,
         layouts=(_OWN, FileLayout("msr_paraphrase_train.txt", "msr_paraphrase_test.txt")),
-        metrics=("f1", "accuracy"),
     ),
     STSB,
     _glue(
         "QQP",
-        _QUESTIONS,
+        "question1 question2",
         363_846,
-        ("not_duplicate", "duplicate"),
+        "not_duplicate duplicate",
+        "accuracy f1",
         columns={"label": ("is_duplicate",)},
-        metrics=("accuracy", "f1"),
     ),
     MNLI,
-    _glue("QNLI", ("question", "sentence"), 104_743, _ENTAILMENT),
-    _glue("RTE", _PAIR, 2490, _ENTAILMENT),
+    _glue("QNLI", "question sentence", 104_743, _ENTAILMENT),
+    _glue("RTE", "sentence1 sentence2", 2490, _ENTAILMENT),
     dataclasses.replace(MNLI, name="mnli_mismatched", sources=(MISMATCHED,), files="", folders=(), layouts=()),
 )
 
 # Forms of the user's own tables.
 
 
-def _own_table(name: str, form: Form, **fields: Any) -> TaskSpec:
+def _own_table(name: str, form: Form, *, learns_classes: bool = False, **fields: Any) -> TaskSpec:
     columns = {**PAIR_COLUMNS, **fields.pop("columns", {})}
     own: dict[str, Any] = {"own": True, "files": f"{name}:FILE, a table", "held_out": OWN_HELD_OUT}
-    return TaskSpec(name, form, columns=columns, **(own | fields))
+    return TaskSpec(name, form, columns=columns, learns_classes=learns_classes, **(own | fields))
 
 
+RELEVANCE = {"relevance": ("score", "label"), "query": ("question",), "text": ("passage",)}
 OWN_TABLES = (
     _own_table("classification", LabelledForm(), learns_classes=True),
     _own_table("pairs", LabelledForm(pairs=True), learns_classes=True),
     _own_table("multi_label", MultiLabelForm(), columns={"label": ("labels", "label", "classes")}, learns_classes=True),
     _own_table("regression", LabelledForm()),
     _own_table("similarity", SimilarityForm()),
-    _own_table(
-        "retrieval",
-        RetrievalForm(),
-        columns={"relevance": ("score", "label"), "query": ("question",), "text": ("passage",)},
-    ),
+    _own_table("retrieval", RetrievalForm(), columns=RELEVANCE),
     _own_table(
         "tokens",
         TagForm(),
@@ -278,14 +297,11 @@ OWN_TABLES = (
         read=tagged_words,
         files="tokens:FILE, a file in CoNLL's format or a table of lists",
     ),
-    dataclasses.replace(
-        STSB,
-        name="sentence_similarity",
-        form=SimilarityForm(scale=5.0),
+    TaskSpec(
+        "sentence_similarity",
+        SimilarityForm(scale=5.0),
         columns=PAIR_COLUMNS,
-        sources=(),
-        metrics=(),
-        examples=0,
+        **{name: getattr(STSB, name) for name in ("layouts", "files", "folders")},
     ),
 )
 
@@ -294,11 +310,10 @@ OWN_TABLES = (
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def _images(name: str, form: ImageForm, tfds: str, files: str = "", held: str = "test") -> TaskSpec:
-    source = TfdsSource(tfds, {"train": "train", "validation": held}, {"image": "image", "label": "label"})
-    folders = (f"images/{name}", name)
-    files = f"{files}folders of images by class"
-    return TaskSpec(name, form, vocabulary="none", files=files, folders=folders, sources=(source,))
+def _images(name: str, form: ImageForm, tfds: str, splits: Mapping[Split, str] = TESTED, **more: Any) -> TaskSpec:
+    source = TfdsSource(tfds, splits, {"image": "image", "label": "label"})
+    usual: dict[str, Any] = {"files": "folders of images by class", "folders": (f"images/{name}", name)}
+    return TaskSpec(name, form, vocabulary="none", sources=(source,), **(usual | more))
 
 
 MNIST = ImageForm(size=28, stored=28, mean=(0.1307,), deviation=(0.3081,), classes=class_numbers(10))
@@ -315,11 +330,12 @@ IMAGENET = ImageForm(
     flip=True,
     classes=class_numbers(1000),
 )
+DEIT = Recipe("Cordonnier 2020", 1024, (1e-3,), epochs=300)
 IMAGES = (
-    _images("mnist", MNIST, "mnist:3.0.1", "MNIST's own files, "),
+    _images("mnist", MNIST, "mnist:3.0.1", files="MNIST's own files, folders of images by class"),
     _images("cifar10", _TEN, "cifar10:3.0.2"),
     _images("cifar100", _HUNDRED, "cifar100:3.0.2"),
-    _images("imagenet", IMAGENET, "imagenet2012:5.1.0", held="validation"),
+    _images("imagenet", IMAGENET, "imagenet2012:5.1.0", BOTH, examples=1_281_167, recipes=(DEIT,)),
     TaskSpec("images", IMAGENET, own=True, vocabulary="none", files="images:FOLDER, as of the image tasks"),
 )
 

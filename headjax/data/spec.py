@@ -32,6 +32,27 @@ class FileLayout(NamedTuple):
     columns: tuple[str, ...] = ()
 
 
+class Recipe(NamedTuple):
+    """A paper's settings of training on a task; 0 for what the paper does not say.
+
+    Attributes:
+        paper: its first author and year.
+        batch_size: examples of a step; of packed text as many as hold the paper's tokens.
+        learning_rates: the highest of the schedule; of several the paper takes the best on the development set.
+        length: greatest number of tokens of an example.
+        warmup_steps: steps until the learning rate is highest.
+        epochs, steps: how long, one or the other.
+    """
+
+    paper: str
+    batch_size: int
+    learning_rates: tuple[float, ...]
+    length: int = 0
+    warmup_steps: int = 0
+    epochs: int = 0
+    steps: int = 0
+
+
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
     """A task.
@@ -49,6 +70,7 @@ class TaskSpec:
         metrics: its metrics, the headline first; empty for the usual ones of the form.
         held_out: share of the rows that is held out if no file is for validation.
         examples: number of its training examples, by which the papers count epochs.
+        recipes: the papers' settings; of a paper that trains in stages, one after the other.
     """
 
     name: str
@@ -68,6 +90,11 @@ class TaskSpec:
     metrics: tuple[str, ...] = ()
     held_out: float = HELD_OUT
     examples: int = 0
+    recipes: tuple[Recipe, ...] = ()
+
+    def recipe(self, paper: str, stage: int = 1) -> Recipe:
+        """Return a paper's settings."""
+        return [one for one in self.recipes if one.paper == paper][stage - 1]
 
     def column(self, field: str, there: Container[str]) -> str:
         """Return the name of a field's column among those of a table; a number, or the usual name, if none is there."""

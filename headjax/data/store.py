@@ -23,7 +23,7 @@ import safetensors.numpy
 from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.core.share import Share
-from headjax.data.examples import Mapped, Records, Source
+from headjax.data.examples import Mapped, Records, Source, each
 from headjax.data.forms.form import MISSING, Form, Seed
 from headjax.data.forms.images import ImageForm
 from headjax.data.registry import TASKS
@@ -64,11 +64,10 @@ def load_rows(
     known = checked(form, tokenizer)
     splits: dict[Split, Stored] = {}
     for split, some in rows.items():
-        encoded = form.encode(known, some, split, seed)
-        if some and not len(encoded.records):
-            raise DataError(form.nothing(split, encoded.counts, some[0].place))
-        sizes = record_sizes(form, encoded.records)
-        splits[split] = Stored(encoded.records, sizes, totals([(len(sizes), encoded.counts)]))
+        records, counts = form.encode(known, some, split, seed)
+        if some and not len(records):
+            raise DataError(form.nothing(split, counts, some[0].place))
+        splits[split] = Stored(records, record_sizes(form, records), totals([(len(records), counts)]))
     data = data_hash(form, tokenizer, seed, fingerprint(rows.get("train", ())))
     return task_data(form, tokenizer, splits, {"data": data, **info}, metrics)
 
@@ -108,10 +107,8 @@ def task_data(
         for split, found in splits.items()
     }
     told: dict[str, Any] = {**info, **{split: dict(found.counts) for split, found in splits.items()}}
-    if tokenizer is not None:
-        told["tokenizer"] = tokenizer.fingerprint
-    if form.label_names:
-        told["labels"] = list(form.label_names)
+    told |= {"tokenizer": tokenizer.fingerprint} if tokenizer is not None else {}
+    told |= {"labels": [*form.label_names]} if form.label_names else {}
     held = sources["validation"]
     measured = form.measured(metrics, splits["validation"].counts, held)
     return TaskData(tokenizer, sources.get("train", ()), held, told, measured, threads)
@@ -119,7 +116,7 @@ def task_data(
 
 def record_sizes(form: Form, records: Records) -> np.ndarray:
     """Return the numbers of tokens, int32 `[records]`."""
-    return np.asarray([form.tokens(records[index]) for index in range(len(records))], np.int32)
+    return np.asarray([form.tokens(record) for record in each(records)], np.int32)
 
 
 def totals(parts: Iterable[tuple[int, Mapping[str, int]]]) -> dict[str, Any]:
@@ -147,7 +144,7 @@ class Shard(NamedTuple):
     sizes: np.ndarray
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """The settings of a preparation, stored as `manifest.json`."""
 
@@ -274,12 +271,9 @@ def load_prepared(
     if isinstance(form, ImageForm):
         form = form.preprocessed(by, stored=True)
     train, held = (found.stored(split) for split in SPLITS)
-    held = held._replace(records=[held.records[index] for index in range(len(held.records))])
+    held = held._replace(records=[*each(held.records)])
     threads = READ_AHEAD if is_bucket(folder) else 0
     return task_data(form, own, {"train": train, "validation": held}, info, metrics, threads)
-
-
-# Shards.
 
 
 def write_shard(folder: Path, shard: Shard, records: Records) -> None:
@@ -309,7 +303,7 @@ def _write_records(file: Path, records: Records) -> None:
 
     writer = ArrayRecordWriter(str(file), "group_size:1")  # records are read one by one
     try:
-        for record in (records[index] for index in range(len(records))):
+        for record in each(records):
             writer.write(safetensors.numpy.save({name: np.ascontiguousarray(a) for name, a in record.items()}))
     finally:
         writer.close()

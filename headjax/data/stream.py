@@ -14,7 +14,7 @@ import numpy as np
 from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
 from headjax.core.share import Share
-from headjax.data.examples import Padded, RandomSource, Source, by_length
+from headjax.data.examples import Drawn, Padded, Source, by_length
 
 if TYPE_CHECKING:
     import grain
@@ -40,6 +40,9 @@ class _SortedBatches:
     batch_size: int
     seed: int
 
+    def __len__(self) -> int:
+        return sys.maxsize
+
     def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
         batch, place = divmod(index, self.batch_size)
         window, number = divmod(batch, WINDOW)
@@ -63,23 +66,6 @@ class _SortedBatches:
         return np.random.default_rng([self.seed, number]).permutation(ascending.reshape(WINDOW, self.batch_size))
 
 
-@dataclasses.dataclass(frozen=True)
-class _ShareRows:
-    """The endless stream of examples of one process: its rows of every global batch, batch after batch."""
-
-    stream: Any  # examples by position, without an end
-    batch_size: int
-    share: Share
-
-    def __len__(self) -> int:
-        return sys.maxsize
-
-    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
-        rows = self.batch_size // self.share.count
-        batch, row = divmod(index, rows)
-        return self.stream[batch * self.batch_size + self.share.index * rows + row]
-
-
 def train_iterator(
     source: Source, batch_size: int, seed: int, *, share: Share = Share(), threads: int = 0
 ) -> grain.DatasetIterator:
@@ -97,16 +83,15 @@ def train_iterator(
     divides = batch_size % share.count == 0
     require(divides, "batch_size", f"{batch_size} examples do not divide into {share.count} shares")
     order = grain.MapDataset.range(len(source)).seed(seed).shuffle().repeat()
-    stream: Any
     if isinstance(source, Padded) and source.bounds:
         source.ends(source.bounds)  # wrong ones are an error here
-        stream = _SortedBatches(source, order, batch_size, seed)
-    elif isinstance(source, RandomSource):
+        stream = grain.MapDataset.source(_SortedBatches(source, order, batch_size, seed))
+    elif isinstance(source, Drawn):
         stream = order.random_map(source.draw)
     else:
         stream = order.map(source.__getitem__)
-    rows = grain.MapDataset.source(_ShareRows(stream, batch_size, share))
-    batches = rows.batch(batch_size // share.count, drop_remainder=True)
+    # Of N processes each reads every N-th part of a global batch.
+    batches = stream.batch(batch_size // share.count, drop_remainder=True)[share.index :: share.count]
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)))
 
 

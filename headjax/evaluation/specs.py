@@ -9,10 +9,9 @@ from typing import NamedTuple
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.data.config import DataConfig
 from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, SimilarityForm, TranslationForm
-from headjax.data.recognise import named_task, read_labels, table_columns
+from headjax.data.recognise import labelled_form, named_task, table_columns
 from headjax.data.registry import PAIR_COLUMNS, TASKS
 from headjax.data.store import is_prepared
-from headjax.data.tables import has_lists
 from headjax.data.wikitext import CONTEXT, protocol
 from headjax.evaluation.measures import embeds
 from headjax.evaluation.selection import SPLITS, selection_of
@@ -153,21 +152,11 @@ def prompted(config: DataConfig, model: ModelConfig) -> DataConfig:
 
 
 def table_form(path: str, columns: Mapping[str, str], model: Model, *, trains: bool = False) -> str:
-    """Return the form of a table of labelled texts or pairs, by its labels and the model's output.
-
-    * Lists of labels, or any for a model of several labels, are `multi_label`.
-    * Pairs with a `score`, or with labels with a decimal point, are `similarity` for models that embed sentences.
-    * Labels with a decimal point are a `regression`, unless a model that is not trained has classes.
-    * Else labels are classes.
-    """
+    """Return the form of a table of labelled texts by its labels and the model's output, see `labelled_form`."""
     if "label" not in columns:
         raise DataError(f"{path}: no column of labels ({', '.join(PAIR_COLUMNS['label'])})")
     output = getattr(model.config, "task", None)
-    if isinstance(output, MultiLabel) or has_lists(path, columns["label"]):
-        return "multi_label"
-    labels, pairs = read_labels(path, columns["label"]), "second" in columns
-    if embeds(model.config) and pairs and (columns["label"] == "score" or labels.real):
-        return "similarity"
-    if isinstance(output, Regression) or (labels.real and (trains or not names_or_numbers(model.config))):
-        return "regression"
-    return "pairs" if pairs else "classification"
+    known: bool | None = None if trains or not names_or_numbers(model.config) else False
+    numbers = isinstance(output, Regression) or known
+    several = isinstance(output, MultiLabel)
+    return labelled_form(path, columns, several=several, embeds=embeds(model.config), numbers=numbers)

@@ -20,3 +20,8 @@ def train(form, tokenizer, rows, seed=(0,)):
 
 def examples(form, tokenizer, records, split="train"):
     return form.examples(tokenizer, records, record_sizes(form, records), split)
+
+
+def labels(source):
+    """The labels of all examples."""
+    return [source[index]["labels"].tolist() for index in range(len(source))]

@@ -10,6 +10,7 @@ from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data import DataConfig
 from headjax.data.stream import evaluation_batches
+from tests.data.making import labels
 from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
 
 
@@ -34,8 +35,8 @@ def tables(tmp_path):
 
 def test_classes_are_numbered_and_rows_padded(tables, wordpiece):
     data = DataConfig(**tables).load(wordpiece)
-    assert data.train.values("labels").tolist() == [1, 0, 1]
-    assert data.validation.values("labels").tolist() == [1, 0]
+    assert labels(data.train) == [1, 0, 1]
+    assert labels(data.validation) == [1, 0]
     row = data.train[0]
     assert {name: array.shape for name, array in row.items()} == {
         "input_ids": (8,), "token_type_ids": (8,), "attention_mask": (8,), "labels": ()
@@ -50,18 +51,18 @@ def test_classes_are_numbered_and_rows_padded(tables, wordpiece):
 
 def test_classes_in_a_given_order_and_numbers_in_their_own(tables, tmp_path, wordpiece):
     data = DataConfig(**tables, classes=("pos", "neg")).load(wordpiece)
-    assert data.validation.values("labels").tolist() == [0, 1]
+    assert labels(data.validation) == [0, 1]
     with pytest.raises(DataError, match=r"train.tsv: row 3: .*'neg'"):
         DataConfig(**tables, classes=("pos",)).load(wordpiece)
     path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", *(f"film {i}\t{i}" for i in range(11)))
     data = judged(path).load(wordpiece)
-    assert data.validation.values("labels").tolist() == list(range(11))
+    assert labels(data.validation) == list(range(11))
     assert len(data.train) == 0
     for numbers in (("01", "1"), ("1", "01")):  # the order of a set is another one in each process
         assert sorted_names(numbers) == ("01", "1")
     write_lines(path, "sentence\tlabel", "film\tgood", "dull\tbad ", "fun\tgood ")
     data = judged(path).load(wordpiece)
-    assert (data.info["labels"], data.validation.values("labels").tolist()) == (["bad", "good"], [1, 0, 1])
+    assert (data.info["labels"], labels(data.validation)) == (["bad", "good"], [1, 0, 1])
 
 
 @pytest.mark.parametrize("label", ["-1", "-1.0", "", " ", "nan", "NULL", "-", "-Infinity", "1e400"])
@@ -71,10 +72,10 @@ def test_rows_without_a_label_are_left_out_and_counted(tmp_path, wordpiece, labe
     for classes in ((), ("0", "1")):
         with pytest.warns(UserWarning, match=r"a\.tsv: .*label.* 2 of 4 in validation"):
             data = judged(path, classes=classes).load(wordpiece)
-        assert (data.info["labels"], data.validation.values("labels").tolist()) == (["0", "1"], [1, 0])
+        assert (data.info["labels"], labels(data.validation)) == (["0", "1"], [1, 0])
     # Where a class has that name, it is one.
     named = judged(path, classes=(label.strip(), "0", "1"))
-    assert named.load(wordpiece).validation.values("labels").tolist() == [2, 0, 1, 0]
+    assert labels(named.load(wordpiece).validation) == [2, 0, 1, 0]
     write_lines(path, "sentence\tlabel", f"dull\t{label}")
     for classes in ((), ("0", "1")):
         with pytest.raises(DataError, match=r"a\.tsv: .*label"):
@@ -89,13 +90,13 @@ def test_numbers_may_be_missing_and_scores_too(tmp_path, wordpiece):
     def scored(**form):
         return judged(path, "similarity", columns=columns, form=form)
 
-    for config, labels in (
+    for config, expected in (
         (judged(path, "regression", columns=columns), [2.5, -1.0]),
         (scored(scale=1.0), [2.5, -1.0]),
         (scored(scale=5.0), [0.5]),
     ):
-        with pytest.warns(UserWarning, match=rf"a\.csv: .* {4 - len(labels)} of 4 "):
-            assert config.load(wordpiece).validation.values("labels").tolist() == labels
+        with pytest.warns(UserWarning, match=rf"a\.csv: .* {4 - len(expected)} of 4 "):
+            assert labels(config.load(wordpiece).validation) == expected
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
@@ -110,12 +111,12 @@ def test_labels_of_typed_tables_may_be_missing(tmp_path, wordpiece, suffix):
         pytest.importorskip("pyarrow.parquet").write_table(table.Table.from_pylist(rows), path)
     with pytest.warns(UserWarning, match=r"label.* 3 of 5 "):
         data = judged(path).load(wordpiece)
-    assert (data.info["labels"], data.validation.values("labels").tolist()) == (["1", "10"], [0, 1])
+    assert (data.info["labels"], labels(data.validation)) == (["1", "10"], [0, 1])
 
 
 def test_plus_and_minus_are_classes(tmp_path, wordpiece):
     path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", "film\t+", "dull\t-")
-    assert judged(path).load(wordpiece).validation.values("labels").tolist() == [0, 1]
+    assert labels(judged(path).load(wordpiece).validation) == [0, 1]
 
 
 def test_rows_with_the_same_first_text_are_held_out_together(tmp_path, wordpiece):
@@ -173,7 +174,7 @@ def test_glue_layouts(tmp_path, wordpiece, monkeypatch):
         write_lines(folder / f"{name}.tsv", "index\tsentence1\tsentence2\tlabel", "0\ta film\tfun\tnot_entailment")
     monkeypatch.setenv("HEADJAX_DATA", str(tmp_path))
     data = DataConfig(task="rte").load(wordpiece)
-    assert data.validation.values("labels").tolist() == [1]
+    assert labels(data.validation) == [1]
     assert DataConfig(task=f"rte:{folder}").load(wordpiece).info == data.info
     with pytest.raises(DataError, match=r"HEADJAX_DATA .*glue/CoLA"):
         DataConfig(task="cola").load(wordpiece)

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from headjax.core.errors import ConfigError
 from headjax.core.share import Share
 from headjax.data import DataConfig, stream
-from headjax.data.examples import TokenBlocks, sequences
+from headjax.data.examples import Drawn, TokenBlocks, sequences
 from headjax.data.forms import ImageForm, PretrainingForm
-from headjax.data.forms.images import CroppedImages
 from headjax.data.rows import Row
 from headjax.data.stream import evaluation_batches, train_iterator
 from tests.data.making import train
@@ -66,7 +65,7 @@ def sources(buckets, prepared_films, wordpiece):
         "buckets": buckets,
         "shards": DataConfig(task=str(prepared_films)).load().train,
         "masks": train(PretrainingForm(length=32, max_predictions=5), wordpiece, rows),
-        "images": CroppedImages(images, form),
+        "images": Drawn(images, form.cropped),
     }
 
 

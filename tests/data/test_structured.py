@@ -16,6 +16,7 @@ from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task, measure_task
 from headjax.models.tasks import MultiLabel, NoTask, TokenClassification
 from tests import tiny
+from tests.data.making import labels
 from tests.data.vocabulary import WORDS, write_lines
 
 NAMES = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
@@ -108,10 +109,10 @@ def test_several_labels(tmp_path, wordpiece):
     assert recognise(str(path)) == "multi_label"
     data = DataConfig(task=str(path), whole=True).load(wordpiece)
     assert data.info["labels"] == ["fun", "new"]
-    assert data.validation.values("labels").tolist() == [[1, 1], [0, 0], [0, 1]]
+    assert labels(data.validation) == [[1, 1], [0, 0], [0, 1]]
     model = tiny.text_encoder(MultiLabel(classes=2, names=("new", "fun")), wordpiece)
     task = load_task(str(path), model)
-    assert task.data.validation.values("labels").tolist() == [[1, 1], [0, 0], [1, 0]]
+    assert labels(task.data.validation) == [[1, 1], [0, 0], [1, 0]]
     metrics = evaluate_task(model, task, batch_size=2)
     assert set(metrics) == {"loss", "micro_f1", "macro_f1", "subset_accuracy"}
     # Predicted and given, as 1 and 2: class 0 has 1 right, 1 too many; class 1 has 1 right, 1 missing.
@@ -142,7 +143,7 @@ def test_a_sentence_encoder_ranks_candidates(tmp_path, wordpiece):
     encoder = tiny.text_encoder(NoTask(), wordpiece)
     task = load_task(str(path), encoder)
     assert evaluate_task(encoder, task, batch_size=3)["mrr_at_10"] == 1.0  # equal texts are nearest
-    assert task.data.validation.values("labels").tolist() == [0.5, 0.0, 1.0, 0.0]
+    assert labels(task.data.validation) == [0.5, 0.0, 1.0, 0.0]
     predicted = headjax.measure_task(encoder, task).outcomes
     assert len(np.unique(predicted["query"])) == 2
 

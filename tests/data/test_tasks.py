@@ -10,6 +10,7 @@ from headjax.data.forms import LabelledForm
 from headjax.data.registry import TASKS
 from headjax.data.rows import Row
 from headjax.data.store import load_rows, totals
+from tests.data.making import labels
 from tests.data.vocabulary import task_rows, write_lines
 
 
@@ -21,6 +22,9 @@ def test_every_task_has_a_form_that_a_manifest_keeps():
         assert from_data(type(spec.form), to_data(spec.form)) == spec.form
         assert (spec.vocabulary == "none") is not spec.form.reads_text
         assert (spec.vocab_size > 0) is (spec.vocabulary == "bpe")
+        for recipe in spec.recipes:
+            assert not (recipe.steps and recipe.epochs)
+            assert spec.examples or not recipe.epochs
 
 
 def test_articles_are_documents(tmp_path):
@@ -86,7 +90,7 @@ def test_rows_become_a_tasks_data(wordpiece):
     form = LabelledForm(length=8, classes=("bad", "good"))
     rows = {"train": films("bad", 1, "good"), "validation": films("good")}
     data = load_rows(form, rows, wordpiece, {"text": "films"}, ("f1",))
-    assert data.train.values("labels").tolist() == [0, 1, 1]
+    assert labels(data.train) == [0, 1, 1]
     assert data.info["text"] == "films"
     assert data.info["labels"] == ["bad", "good"]
     assert data.info["train"] == totals([(3, {"tokens": 15, "words": 9, "bytes": 33})])

@@ -22,6 +22,7 @@ from headjax.training.loop import train
 from headjax.training.optimizer import AdamW, ConstantRate
 from tests import tiny
 from tests.closeness import close_to
+from tests.data.making import labels
 from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
 from tests.hub.directories import BERT, model_of, rewrite
 from tests.tiny import MAX_LENGTH, decoder_config
@@ -110,8 +111,8 @@ def test_glue_is_numbered_as_the_model_is(tmp_path):
     """MNLI and others are published with their classes in several orders."""
     path = glue(tmp_path, "RTE", "sentence1\tsentence2\tlabel", "good\tbad\tentailment", "good\tbad\tnot_entailment")
     task = load_task(f"rte:{path}", imported(tmp_path, ("NOT_ENTAILMENT", "ENTAILMENT")))
-    assert task.data.validation.values("labels").tolist() == [1, 0]
-    assert load_task(f"rte:{path}", imported(tmp_path)).data.validation.values("labels").tolist() == [0, 1]
+    assert labels(task.data.validation) == [1, 0]
+    assert labels(load_task(f"rte:{path}", imported(tmp_path)).data.validation) == [0, 1]
     with pytest.raises(DataError, match=r"^rte: .*yes, no"):
         load_task(f"rte:{path}", imported(tmp_path, ("yes", "no")))
 
@@ -224,11 +225,11 @@ def test_any_table_of_pairs_with_a_score_has_similarities(tmp_path, tokenizer, c
     for spec in (str(path), f"sentence_similarity:{path}"):
         task = load_task(spec, plain)
         assert isinstance(task.measure, Similarities)
-        np.testing.assert_array_equal(task.data.validation.values("labels"), np.float32([1.0, 0.0, 0.875]))
+        np.testing.assert_array_equal(labels(task.data.validation), np.float32([1.0, 0.0, 0.875]))
         assert -1.0 <= evaluate_task(plain, task)["spearman"] <= 1.0
     numbers = load_task(str(path), tiny.text_encoder(Regression(), tokenizer))
     assert isinstance(numbers.measure, Numbers)
-    np.testing.assert_array_equal(numbers.data.validation.values("labels"), np.float32([4.0, 0.0, 3.5]))
+    np.testing.assert_array_equal(labels(numbers.data.validation), np.float32([4.0, 0.0, 3.5]))
 
 
 def test_length_is_that_of_each_sentence_of_a_pair(tmp_path, tokenizer):
@@ -261,12 +262,12 @@ def test_scores_are_numbers_and_pairs_are_pairs(lines, said, tokenizer, tmp_path
 @pytest.mark.parametrize("names", [(), ("bad", "dull", "good")])
 def test_a_class_that_does_not_occur_is_no_obstacle(tmp_path, tokenizer, names):
     """Numbers are class numbers where there are no names, also by the names that Hugging Face invents."""
-    labels = ("good", "bad") if names else ("2", "LABEL_0")
-    rows = [f"{word} film\t{label}" for word in ("a", "the") for label in labels]
+    given = ("good", "bad") if names else ("2", "LABEL_0")
+    rows = [f"{word} film\t{label}" for word in ("a", "the") for label in given]
     path = write_lines(tmp_path / "two.tsv", "sentence\tlabel", *rows)
     classifier = tiny.text_encoder(Classification(classes=3, names=names), tokenizer)
     task = load_task(str(path), classifier)
-    assert task.data.validation.values("labels").tolist() == [2, 0, 2, 0]
+    assert labels(task.data.validation) == [2, 0, 2, 0]
     assert set(evaluate_task(classifier, task)) == {"loss", "accuracy", "macro_f1", "matthews"}
 
 

@@ -23,6 +23,9 @@ Seed = tuple[int, ...]
 MISSING = "missing_labels"
 """Name of the count of rows without a label, which are left out; counts without it have none."""
 
+CLASS_METRICS = ("accuracy", "macro_f1", "matthews")
+"""Metrics of classes if a task names none."""
+
 
 class Encoded(NamedTuple):
     """Rows as records."""
@@ -40,6 +43,9 @@ class Form(Checked, abc.ABC):
 
     fields: ClassVar[Mapping[str, str]] = {}
     """Types of the rows' fields by name: `text`, `texts`, `integer`, `number`, `label` or `image`."""
+
+    measure: ClassVar[str] = ""
+    """The measure of its examples, see `MeasureSpec`; `classes` without classes are numbers; empty is the loss."""
 
     reads_text: ClassVar[bool] = True
     """Whether the rows have text; then there is a tokenizer, else None in its place."""
@@ -94,7 +100,11 @@ class Form(Checked, abc.ABC):
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         """Return the measure of examples to evaluate on; None for the loss alone."""
-        return None
+        names, measure = self.label_names, self.measure
+        measure = "numbers" if measure == "classes" and not names else measure
+        chosen = tuple(metrics) or (CLASS_METRICS if measure == "classes" else ())
+        told: dict[str, Any] = {"headline": chosen[0], "chosen": chosen} if chosen else {}
+        return MeasureSpec(measure, told | ({"names": names} if names else {})) if measure else None
 
     def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:
         """Return the error message for rows, starting at a place, that gave no record."""

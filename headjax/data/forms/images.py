@@ -12,11 +12,9 @@ import numpy as np
 from headjax.core.errors import ConfigError, DataError, require
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.serialize import kind
-from headjax.data.examples import Mapped, RandomSource, Record, Records, Source
+from headjax.data.examples import Drawn, Mapped, Record, Records, Source
 from headjax.data.forms.form import Encoded, Form, Seed
-from headjax.data.forms.labelled import class_measure
 from headjax.data.rows import Row, Split
-from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
 
 FILE = "preprocessor_config.json"
@@ -93,6 +91,7 @@ class ImageForm(Form):
     """
 
     fields: ClassVar = {"image": "image", "label": "label"}
+    measure: ClassVar = "classes"
     reads_text: ClassVar[bool] = False
 
     size: Size
@@ -139,10 +138,7 @@ class ImageForm(Form):
         return 1
 
     def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
-        return CroppedImages(records, self) if split == "train" else Mapped(records, self.plain)
-
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
-        return class_measure(metrics, self.classes)
+        return Drawn(records, self.cropped) if split == "train" else Mapped(records, self.plain)
 
     def plain(self, record: Record) -> dict[str, np.ndarray]:
         """Return the middle square of an image as an example."""
@@ -150,25 +146,18 @@ class ImageForm(Form):
         square = record["image"][corner : corner + self.size, corner : corner + self.size]
         return {"pixel_values": self.values(square), "labels": record["labels"][0]}
 
+    def cropped(self, record: Record, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return a random square of an image, mirrored or not, as an example."""
+        framed = np.pad(record["image"], [(self.margin, self.margin)] * 2 + [(0, 0)])
+        top, left = generator.integers(np.asarray(framed.shape[:2]) - self.size + 1, size=2)
+        square = framed[top : top + self.size, left : left + self.size]
+        square = square[:, ::-1] if self.flip and generator.random() < 0.5 else square
+        return {"pixel_values": self.values(square), "labels": record["labels"][0]}
+
     def values(self, square: np.ndarray) -> np.ndarray:
         """Return the model's input of a square uint8 `[size, size, channels]`."""
         mean, deviation = (np.asarray(numbers, np.float32) for numbers in (self.mean, self.deviation))
         return ((square.astype(np.float32) / np.float32(self.divisor) - mean) / deviation).transpose(2, 0, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class CroppedImages(RandomSource):
-    """Images of which training reads a random square each time, mirrored or not."""
-
-    form: ImageForm
-
-    def draw(self, index: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        record, form = self.records[index], self.form
-        framed = np.pad(record["image"], [(form.margin, form.margin)] * 2 + [(0, 0)])
-        top, left = generator.integers(np.asarray(framed.shape[:2]) - form.size + 1, size=2)
-        square = framed[top : top + form.size, left : left + form.size]
-        square = square[:, ::-1] if form.flip and generator.random() < 0.5 else square
-        return {"pixel_values": form.values(square), "labels": record["labels"][0]}
 
 
 def _scaled(pixels: np.ndarray, side: int, resample: int, stretched: bool) -> np.ndarray:

@@ -14,14 +14,10 @@ from headjax.core.class_names import IGNORED, is_missing, label_name
 from headjax.core.errors import DataError
 from headjax.core.fields import Positive, Size
 from headjax.core.serialize import kind
-from headjax.data.examples import Record, Source, changeable, encode_packed, encode_sequences, padded
+from headjax.data.examples import Record, changeable, encode_packed, encode_sequences, padded
 from headjax.data.forms.form import MISSING, Encoded, Seed, SequenceForm, text, text_counts
 from headjax.data.rows import Row, Split
-from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import CANNOT_READ, Tokenizer, library_errors
-
-CLASS_METRICS = ("accuracy", "macro_f1", "matthews")
-"""Metrics of classes if a task names none."""
 
 
 @kind("labelled")
@@ -39,6 +35,7 @@ class LabelledForm(SequenceForm):
     """
 
     fields: ClassVar = {"text": "text", "second": "text", "label": "label"}
+    measure: ClassVar = "classes"
 
     length: Size = 128
     pairs: bool = False
@@ -75,11 +72,6 @@ class LabelledForm(SequenceForm):
     def labels_of(self, row: Row) -> tuple[str, ...]:
         return (label_name(row.values["label"]),)
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
-        if self.classes:
-            return class_measure(metrics, self.classes)
-        return MeasureSpec("numbers", {"headline": metrics[0], "chosen": tuple(metrics)} if metrics else {})
-
 
 @kind("several_labels")
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,6 +83,7 @@ class MultiLabelForm(LabelledForm):
     """
 
     fields: ClassVar = {"text": "text", "second": "text", "label": "texts"}
+    measure: ClassVar = "several_labels"
 
     def has_label(self, label: Any) -> bool:
         return True
@@ -102,9 +95,6 @@ class MultiLabelForm(LabelledForm):
 
     def labels_of(self, row: Row) -> tuple[str, ...]:
         return tuple(map(label_name, row.values["label"]))
-
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
-        return MeasureSpec("several_labels", {"names": self.classes})
 
 
 @kind("similarities")
@@ -124,6 +114,7 @@ class SimilarityForm(SequenceForm):
 
     fields: ClassVar = {"text": "text", "second": "text", "label": "number"}
     columns: ClassVar = ("input_ids", "segment_ids", "position_ids", "pooling_mask")
+    measure: ClassVar = "similarities"
 
     length: Size = 128
     scale: Positive = 1.0
@@ -153,9 +144,6 @@ class SimilarityForm(SequenceForm):
         """Return further targets of a row."""
         return {}
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
-        return MeasureSpec("similarities")
-
 
 @kind("retrieval")
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,12 +156,10 @@ class RetrievalForm(SimilarityForm):
 
     fields: ClassVar = {"query": "text", "text": "text", "relevance": "number"}
     targets: ClassVar = ("labels", "query")
+    measure: ClassVar = "ranking"
 
     def more(self, row: Row) -> dict[str, np.ndarray]:
         return {"query": np.asarray([zlib.crc32(row.values["query"].encode()) >> 1], np.int32)}
-
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
-        return MeasureSpec("ranking")
 
 
 @kind("tagged_words")
@@ -192,6 +178,7 @@ class TagForm(SequenceForm):
     fields: ClassVar = {"tokens": "texts", "tags": "texts"}
     columns: ClassVar = ("input_ids", "token_type_ids", "labels")
     targets: ClassVar = ()
+    measure: ClassVar = "entities"
 
     length: Size = 128
     classes: tuple[str, ...] = ()
@@ -220,15 +207,6 @@ class TagForm(SequenceForm):
 
     def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:
         return super().pad(record, length, padding_id) | {"labels": padded(record["labels"], length, IGNORED)}
-
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
-        return MeasureSpec("entities", {"names": self.classes})
-
-
-def class_measure(metrics: Sequence[str], classes: tuple[str, ...]) -> MeasureSpec:
-    """Return the measure of classes: the task's own metrics, or `CLASS_METRICS`."""
-    chosen = tuple(metrics) or CLASS_METRICS
-    return MeasureSpec("classes", {"headline": chosen[0], "names": classes, "chosen": chosen})
 
 
 def _left_out(rows: Sequence[Row], kept: Sequence[Row]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from headjax.data.examples import (
     Records,
     Source,
     TokenBlocks,
+    each,
     padded,
     padding_id,
     rounded_length,
@@ -221,5 +222,4 @@ class Translations(Padded):
     @functools.cached_property
     def references(self) -> tuple[str, ...]:
         """The targets as text."""
-        records = (self.records[index] for index in range(len(self)))
-        return tuple(record["reference"].tobytes().decode() for record in records)
+        return tuple(record["reference"].tobytes().decode() for record in each(self.records))

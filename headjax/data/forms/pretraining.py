@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -13,10 +14,9 @@ from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Fraction, Rate, Size
 from headjax.core.serialize import kind
-from headjax.data.examples import RandomSource, Record, Records, Source, changeable, padded, padding_id
+from headjax.data.examples import Drawn, Record, Records, Source, changeable, padded, padding_id
 from headjax.data.forms.form import Encoded, Form, Seed
 from headjax.data.rows import Row, Split, pieces
-from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
 
 ABBREVIATIONS = frozenset(
@@ -168,6 +168,7 @@ class PretrainingForm(Form):
     """
 
     fields: ClassVar = {"text": "text"}
+    measure: ClassVar = "masked_and_next"
 
     length: Size = 128
     max_predictions: Size = 20
@@ -218,10 +219,24 @@ class PretrainingForm(Form):
         return {"input_ids": hidden, "positions": positions, "ids": ids[positions]}
 
     def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> Source:
-        return MaskedPairs(records, self, masking_vocabulary(tokenizer), padding_id(tokenizer))
+        return Drawn(records, functools.partial(self.pair, masking_vocabulary(tokenizer), padding_id(tokenizer)))
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
-        return MeasureSpec("masked_and_next")
+    def pair(
+        self, vocabulary: MaskingVocabulary, padding: int, record: Record, generator: np.random.Generator
+    ) -> dict[str, np.ndarray]:
+        """Return a record as an example; one that is not masked on disk is masked now."""
+        if "positions" not in record:
+            record = {**record, **self.masked(record["input_ids"], vocabulary, generator)}
+        tokens, first = len(record["input_ids"]), int(record["first"][0])
+        labels = np.full(self.length, IGNORED, np.int32)
+        labels[record["positions"]] = record["ids"]
+        return {
+            "input_ids": padded(record["input_ids"], self.length, padding),
+            "token_type_ids": padded(np.repeat([0, 1], [first, tokens - first]), self.length),
+            "attention_mask": padded(np.ones(tokens), self.length),
+            "labels": labels,
+            "next_sentence_label": record["next_sentence_label"][0],
+        }
 
 
 def _documents(tokenizer: Tokenizer, rows: Sequence[Row]) -> list[Sentences]:
@@ -236,28 +251,3 @@ def _documents(tokenizer: Tokenizer, rows: Sequence[Row]) -> list[Sentences]:
         middle = len(found[0]) // 2
         found = [found[0][:middle], found[0][middle:]] if middle else []
     return found
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskedPairs(RandomSource):
-    """Pairs as examples; those that are not masked on disk are masked when read."""
-
-    records: Records
-    form: PretrainingForm
-    vocabulary: MaskingVocabulary
-    padding_id: int
-
-    def draw(self, index: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        record, length = self.records[index], self.form.length
-        if "positions" not in record:
-            record = {**record, **self.form.masked(record["input_ids"], self.vocabulary, generator)}
-        tokens, first = len(record["input_ids"]), int(record["first"][0])
-        labels = np.full(length, IGNORED, np.int32)
-        labels[record["positions"]] = record["ids"]
-        return {
-            "input_ids": padded(record["input_ids"], length, self.padding_id),
-            "token_type_ids": padded(np.repeat([0, 1], [first, tokens - first]), length),
-            "attention_mask": padded(np.ones(tokens), length),
-            "labels": labels,
-            "next_sentence_label": record["next_sentence_label"][0],
-        }

@@ -13,7 +13,7 @@ import numpy as np
 from headjax.core.errors import DataError
 from headjax.core.fields import Count, Size
 from headjax.core.serialize import kind
-from headjax.data.examples import Mapped, Padded, Record, Records, Source, changeable
+from headjax.data.examples import Mapped, Padded, Record, Records, Source, changeable, each
 from headjax.data.forms.form import Encoded, Seed, SequenceForm
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
@@ -142,7 +142,7 @@ class QuestionWindows(Padded):
         """All windows with their questions; their records are read once."""
         questions: list[Question] = []
         windows: list[Window] = []
-        for record in (self.all_records[index] for index in range(len(self.all_records))):
+        for record in each(self.all_records):
             if record["question"].size:
                 name, asked, context, answers, start = json.loads(record["question"].tobytes())
                 questions.append(Question(name, asked, context, tuple(answers), start))
