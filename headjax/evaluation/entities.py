@@ -35,11 +35,9 @@ class Ends(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Entities(Measure):
-    """Entities that are found whole, with the right type; judged words are those with a label.
+    """Entities that are found whole, with the right type, among words with a label, as CoNLL's evaluation reads tags.
 
-    Outcomes: `right`, `predicted` and `given`, numbers of entities of an example, and `tags`, its right tags. An entity
-    begins and ends as in CoNLL's evaluation, which reads `B-`, `I-`, `E-` and `S-` leniently: an `I-` after `O`, or
-    after another type, begins one. Where no tag has such a prefix, the headline is the accuracy of the tags.
+    An `I-` after `O` or another type begins an entity. Without such prefixes the tags' accuracy is the headline.
     """
 
     headline: str = "entity_f1"

@@ -171,11 +171,7 @@ REGRESSION_METRICS: Mapping[str, Metric] = {"spearman": formulas.spearman, "pear
 
 @dataclasses.dataclass(frozen=True)
 class Classes(Measure):
-    """Metrics of a classification.
-
-    Outcomes: `prediction` (the class of the largest logit), `label`, and `rank`, the number of classes with a larger
-    logit than the right class.
-    """
+    """Metrics of a classification."""
 
     headline: str = "accuracy"
     names: tuple[str, ...] = ()
@@ -276,10 +272,7 @@ def misfit(config: ModelConfig, wanted: str) -> HeadjaxError:
 
 @dataclasses.dataclass(frozen=True)
 class MaskedAndNext(Measure):
-    """Accuracy of BERT's pre-training tasks: masked tokens and next-sentence labels.
-
-    Outcomes: `masked_right`, of the example's `targets`, and `next_right`, 1 or 0.
-    """
+    """Accuracy of BERT's pre-training tasks: masked tokens and next-sentence labels."""
 
     headline: str = "masked_accuracy"
 

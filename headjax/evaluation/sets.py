@@ -21,10 +21,7 @@ CUT = 10  # candidates of a ranking that count
 
 @dataclasses.dataclass(frozen=True)
 class SeveralLabels(Measure):
-    """F1 of several labels an example, a class being predicted where its probability is above a half.
-
-    Outcomes: for every class `class I`, 1 where it is predicted plus 2 where it is given.
-    """
+    """F1 of several labels an example, a class being predicted where its probability is above a half."""
 
     headline: str = "micro_f1"
     names: tuple[str, ...] = ()
@@ -58,11 +55,7 @@ class OfClass:
 
 @dataclasses.dataclass(frozen=True)
 class Ranking(Similarities):
-    """The candidates of each query in the order of their similarities.
-
-    Outcomes: `prediction`, the similarity; `label`, the relevance; and `query`, a number. Queries without a relevant
-    candidate do not count.
-    """
+    """The candidates of each query in the order of their similarities; queries without a relevant one do not count."""
 
     headline: str = f"ndcg_at_{CUT}"
     chosen: tuple[str, ...] = (f"ndcg_at_{CUT}", f"mrr_at_{CUT}")

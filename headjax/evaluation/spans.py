@@ -25,10 +25,7 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """Return a text in lower case, without ASCII punctuation and then without articles, with single spaces.
-
-    The order matters: "the-" loses its hyphen before articles are removed.
-    """
+    """Return a text in lower case, without ASCII punctuation and then without articles, with single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
@@ -64,11 +61,7 @@ LONGEST_ANSWER = 30
 
 @dataclasses.dataclass(frozen=True)
 class Spans(Measure):
-    """SQuAD's exact match and F1.
-
-    Outcomes of a window: the `score` of its best span, the span's first and last token (`start`, `end`), and the
-    `window`'s number. A question's answer is the best span of all its windows.
-    """
+    """SQuAD's exact match and F1; a question's answer is the best span of all its windows."""
 
     headline: str = "f1"
     windows: Windows = dataclasses.field(default=Windows((), ()), compare=False)

@@ -115,10 +115,7 @@ class Family:
         return self.config.having(**self._named(fields).parts).read(fields)
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
-        """Return the fields of a `config.json` that express as much of an architecture as the family can.
-
-        The family can express the architecture if, and only if, `read` of the fields returns it.
-        """
+        """Return the fields of a `config.json`; the family expresses an architecture if `read` of them returns it."""
         chosen = self._classes_of(config)
         if not chosen:
             raise InexpressibleError(f"{self.model_type} has no class of a {kind_of(config)}{config.answers()}")
@@ -154,10 +151,8 @@ class Family:
         return [entry for entry in self.classes if has_output(entry)]
 
     def _named(self, fields: Fields) -> ModelClass:
-        """Return the class that `architectures` names, or the base model where the file holds nothing of its output.
-
-        Directories of sentence-transformers name the class of the model that theirs was made of (all-mpnet-base-v2).
-        """
+        """Return the class that `architectures` names, or the base model where the file holds nothing of its output."""
+        # Directories of sentence-transformers name the class of the model that theirs was made of (all-mpnet-base-v2).
         known = {self.class_prefix + entry.suffix: entry for entry in self.classes}
         named = fields.data.get("architectures") or list(known)[:1]
         if not isinstance(named, list) or not all(isinstance(name, str) for name in named):

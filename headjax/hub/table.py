@@ -137,6 +137,13 @@ class Fixed(Entry):
         return bool(value == self.value)
 
 
+class Dropped(Fixed):
+    """A value that stands for what the model has no place for, and that is never written back."""
+
+    def accepts(self, value: Any) -> bool:
+        return False
+
+
 SHALLOW = 1000
 """Number of layers that is built in no time; more need a tensor each. Layers that share all of theirs stay below."""
 

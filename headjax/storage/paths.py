@@ -40,10 +40,7 @@ def path_of(path: str | os.PathLike[str]) -> Path:
 
 
 def is_plain(path: Path) -> bool:
-    """Return whether a path is its own only match as a pattern (`[`, `*`, `?`).
-
-    Orbax 0.12 looks for the parts of its merged arrays (OCDBT) by `glob(path)`; elsewhere each array has its own files.
-    """
+    """Return whether a path is its own only match as a pattern: Orbax 0.12 looks for merged arrays by `glob(path)`."""
     return is_bucket(path) or not glob.has_magic(str(path.absolute()))
 
 

@@ -59,10 +59,7 @@ TRAINERS: Mapping[str, Callable[[Iterable[str], int], Tokenizer]] = {
 
 @functools.cache
 def _byte_characters() -> dict[int, str]:
-    """Return the printable character that stands for each byte in byte-level vocabularies.
-
-    Bytes that print in Latin-1 stand for themselves, the others in order for the characters from U+0100.
-    """
+    """Return the character of each byte: itself where it prints in Latin-1, else the next one from U+0100."""
     from tokenizers import pre_tokenizers
 
     characters = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -114,10 +114,7 @@ def _one_type(processor: Any) -> Any:
 
 
 def added_tokens(config: Mapping[str, Any], companion: Mapping[str, Any], added: Mapping[str, Any]) -> list[Added]:
-    """Return the tokens that a directory adds, in the order of their ids.
-
-    `special_tokens_map.json` and `added_tokens.json` count where the config has no `added_tokens_decoder`.
-    """
+    """Return the tokens that a directory adds, by id; its companions count without `added_tokens_decoder`."""
     decoder = config.get("added_tokens_decoder")
     settings = dict(config) if isinstance(decoder, dict) else {**config, **companion}
     named = [settings.get(role) for role in ROLES]
@@ -149,10 +146,7 @@ def _token(value: Any, special: bool = True) -> Added | None:
 
 
 def with_added(text: str, tokens: list[Added], place: Path, *, flags: bool) -> str:
-    """Return the text of a `tokenizer.json` with tokens behind its vocabulary.
-
-    With `flags` those of the tokens count for tokens that the text adds itself, too.
-    """
+    """Return the text of a `tokenizer.json` with tokens behind its vocabulary, and `flags` also of its own ones."""
     import tokenizers
 
     backend = tokenizers.Tokenizer.from_str(text)

@@ -33,10 +33,7 @@ CANNOT_READ = "tokenizer: cannot read a text"
 
 @contextlib.contextmanager
 def library_errors(place: str) -> Iterator[None]:
-    """Turn errors of the `tokenizers` library into a `DataError` that starts with the place.
-
-    The library raises plain `Exception`, and a panic of its Rust code is a `BaseException`.
-    """
+    """Turn errors of the `tokenizers` library into a `DataError`; a panic of its Rust code is a `BaseException`."""
     try:
         yield
     except DataError:

@@ -326,6 +326,19 @@ def test_each_model_of_a_pair(tower, tmp_path):
     assert_same(ours(inputs), outputs(again, inputs), inputs)
 
 
+def test_the_encoder_of_a_pretrained_discriminator(tmp_path):
+    """ELECTRA's as published: it is read and written without the map that tells replaced tokens."""
+    import transformers
+
+    theirs = build("ElectraForPreTraining", ALBERT)
+    theirs.save_pretrained(tmp_path / "theirs")
+    inputs, ours = batch(theirs.config), from_huggingface(tmp_path / "theirs")
+    assert_same(ours(inputs), outputs(theirs.electra, inputs), inputs)
+    to_huggingface(ours, tmp_path / "ours")
+    assert json.loads((tmp_path / "ours" / "config.json").read_text())["architectures"] == ["ElectraModel"]
+    assert_same(ours(inputs), outputs(loaded(transformers.ElectraModel, tmp_path / "ours"), inputs), inputs)
+
+
 @pytest.mark.parametrize("case", ["MPNetModel"], indirect=True)
 def test_every_distance_of_a_long_text(case):
     """All 32 buckets, with the distances at which they begin."""

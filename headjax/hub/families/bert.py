@@ -11,6 +11,7 @@ from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules, affine, norm, one, projection, projections, under
 from headjax.hub.table import (
     Custom,
+    Dropped,
     Entry,
     Field,
     Fixed,
@@ -27,7 +28,7 @@ from headjax.hub.table import (
     size,
 )
 from headjax.models.encoder import EncoderConfig
-from headjax.models.tasks import MaskedLanguageModel, Pretraining
+from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining
 from headjax.nn.embeddings import RelativeBuckets
 from headjax.nn.feed_forward import ActivationName
 from headjax.nn.multi_head import MultiHeadAttention
@@ -233,8 +234,10 @@ ELECTRA = Family(  # Clark et al. 2020: BERT with small token embeddings, withou
         ),
         _head_in_two("classifier.dense", "gelu", _CLASSIFIER_DROPOUT),
         *tokens_and_spans(_CLASSIFIER_DROPOUT, 0.0),
+        ModelClass(suffix="ForPreTraining", parts={"task": Dropped(NoTask())}),
     ),
     rules=(*_BERT_RULES, *projection("embeddings_project", "embeddings/projection")),
+    ignored=(r"discriminator_predictions\..*",),  # which token was replaced: of pretraining alone
 )
 
 

@@ -6,36 +6,21 @@ Logits of Gemma 2 are capped, of attention too; windows of Gemma 3 have a rotary
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headjax.core.kind import Kind
 from headjax.hub.families.entries import INITIALIZER, text_classes
 from headjax.hub.families.llama import decoder_family, decoder_rules, grouped
-from headjax.hub.families.positions import (
-    FULL,
-    POSITIONS,
-    SLIDING,
-    TURNING,
-    common,
-    own_windows,
-    read_layer_types,
-    rotary,
-    turning_by_type,
-    typed_fields,
-    types_and_window,
-    window,
-)
+from headjax.hub.families.positions import FULL, POSITIONS, SLIDING, TURNING, LayerTypes, rotary, window
 from headjax.hub.family import HeadShape
 from headjax.hub.fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from headjax.hub.rules import Rules, one
-from headjax.hub.table import Field, Layers, Record, computed, flag, nullable, number, record, size
+from headjax.hub.table import Custom, Entry, Field, Layers, Record, computed, flag, nullable, number, record, size
 from headjax.models.decoder import DecoderConfig
 from headjax.nn.multi_head import GroupedAttention
 from headjax.nn.norms import OffsetRMSNorm
 from headjax.nn.rotary import Rotary
 
-_ROTARY = rotary()
 _BASES = {FULL: number("rope_theta", 1e6), SLIDING: number("rope_local_base_freq", 1e4)}
 
 _SCALAR = size("query_pre_attn_scalar", 256)
@@ -52,45 +37,15 @@ _ACTIVATION = Field(
 _cap = functools.partial(nullable, reader=Fields.number)
 """A cap of logits; null is none."""
 
-
-def _spread(fields: Fields, count: int) -> list[dict[str, Any]]:
-    """Return each layer's own fields: its window, and its rotary positions under a name that no file has."""
-    every = size("sliding_window_pattern", 6).read(fields)
-    types = read_layer_types(fields, count, lambda number: SLIDING if (number + 1) % every else FULL)
-    return turning_by_type(fields, types, own_windows(fields, types, window(4096).read(fields)), _BASES)
-
-
-def _spread_alternating(fields: Fields, count: int) -> list[dict[str, Any]]:
-    """Return the same of Gemma 2, whose layers turn alike and alternate, the first one sliding."""
-    types = read_layer_types(fields, count, lambda number: FULL if number % 2 else SLIDING)
-    turning = TURNING.write(_ROTARY.read(fields), "")
-    return [own | turning for own in own_windows(fields, types, window(4096).read(fields))]
-
-
-def _gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the config's fields; a model without windows leaves their size to the config it came with."""
-    fields = typed_fields(written, _BASES)
-    if fields["sliding_window"] is None:
-        del fields["sliding_window"]
-    return fields
-
-
-def _gather_alternating(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the config's fields of Gemma 2."""
-    found, (types, first) = common(written), types_and_window(written)
-    turning = found.pop("rotary")
-    del found["sliding_window"]
-    found |= _ROTARY.write(turning, "") | {"layer_types": types}
-    return found | ({} if first is None else {"sliding_window": first})
+_WINDOW, _EVERY = window(4096), size("sliding_window_pattern", 6)
+_WIDTH = Custom(_WINDOW.read, lambda width: {} if width is None else _WINDOW.write(width, ""))
+"""The window; a model without any leaves its size to the config it came with."""
+_ALTERNATING = LayerTypes(lambda fields, number: number % 2 == 0, _WIDTH)
+_TYPES = LayerTypes(lambda fields, number: (number + 1) % _EVERY.read(fields) != 0, _WIDTH, _BASES)
 
 
 def _config(
-    spread: Callable[[Fields, int], Sequence[Mapping[str, Any]]],
-    gather: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]],
-    *,
-    vocab_size: int,
-    head_norm: Record | None,
-    cap: float | None,
+    types: LayerTypes, turning: Entry, *, vocab_size: int, head_norm: Record | None, cap: float | None
 ) -> Record:
     """Return the table of a Gemma."""
     attention = record(
@@ -98,17 +53,17 @@ def _config(
         num_heads=size("num_attention_heads", 8),
         kv_heads=size("num_key_value_heads", 4),
         head_dim=size("head_dim", 256),
-        scale=computed(lambda fields: _SCALAR.read(fields) ** -0.5 * _sharper(TURNING.read(fields)), _SCALAR.name),
+        scale=computed(lambda fields: _SCALAR.read(fields) ** -0.5 * _sharper(turning.read(fields)), _SCALAR.name),
         projection_bias=_BIAS,
         output_bias=_BIAS,
-        rotary=TURNING,
+        rotary=turning,
         query_norm=head_norm,
         key_norm=head_norm,
     ).writing(lambda attention: {_SCALAR.name: _scalar(attention)})
     layer = {"attention": attention, "hidden": size("intermediate_size", 9216), "window": window()}
     return record(
         DecoderConfig,
-        Layers(size("num_hidden_layers", 26), layer, spread, gather),
+        Layers(size("num_hidden_layers", 26), layer, types.spread, types.gather),
         width=size("hidden_size", 2304),
         vocab_size=size("vocab_size", vocab_size),
         positions="none",
@@ -156,14 +111,14 @@ _SHARED: dict[str, Any] = {
 GEMMA2 = decoder_family(  # Gemma Team 2024
     "gemma2",
     "Gemma2",
-    _config(_spread_alternating, _gather_alternating, vocab_size=256000, head_norm=None, cap=50.0),
+    _config(_ALTERNATING, rotary(), vocab_size=256000, head_norm=None, cap=50.0),
     classes=text_classes(_TIED, padding=0, softcap=_cap("final_logit_softcapping", 30.0)),
     **_SHARED,
 )
 GEMMA3_TEXT = decoder_family(  # Gemma Team 2025
     "gemma3_text",
     "Gemma3",
-    _config(_spread, _gather, vocab_size=262208, head_norm=_NORM, cap=None),
+    _config(_TYPES, TURNING, vocab_size=262208, head_norm=_NORM, cap=None),
     classes=text_classes(_TIED, base="TextModel", padding=0, softcap=_cap("final_logit_softcapping", None)),
     base="TextModel",
     **_SHARED,

@@ -1,4 +1,4 @@
-"""Llama, Mistral, Qwen2, Qwen3 and SmolLM3: grouped heads, rotary positions, gated feed-forward layers."""
+"""Llama, Mistral, Qwen2, Qwen3, SmolLM3 and Phi-3: grouped heads, rotary positions, gated feed-forward layers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 from headjax.core.kind import Kind
 from headjax.hub.families.entries import INITIALIZER, text_classes
-from headjax.hub.families.positions import POSITIONS, rotary, window, windows_from, windows_to, written_part
+from headjax.hub.families.positions import POSITIONS, LayerTypes, rotary, window, written_part
 from headjax.hub.family import Family, HeadShape, any_size
 from headjax.hub.fields import Fields
-from headjax.hub.rules import Rules, one, projection, projections, under
-from headjax.hub.table import Entry, Field, Layers, Optional, Record, activation, flag, number, record, size
+from headjax.hub.rules import QUERY_KEY_VALUE, Rules, affine, one, projection, projections, under
+from headjax.hub.table import Custom, Entry, Field, Layers, Optional, Record, activation, flag, number, record, size
 from headjax.models.decoder import DecoderConfig
 from headjax.nn.multi_head import GroupedAttention
 from headjax.nn.norms import RMSNorm
 
 _WIDTH, _HEADS = size("hidden_size"), size("num_attention_heads")
-HEAD_DIM = size("head_dim", lambda fields: _WIDTH.read(fields) // _HEADS.read(fields))
+_HEAD_DIM = size("head_dim", lambda fields: _WIDTH.read(fields) // _HEADS.read(fields))
 _NORM = record(RMSNorm, epsilon=number("rms_norm_eps", 1e-6))
 
 
@@ -39,7 +39,7 @@ def decoder_table(
         GroupedAttention,
         num_heads=_HEADS,
         kv_heads=size("num_key_value_heads", _HEADS),
-        head_dim=head_dim or HEAD_DIM,
+        head_dim=head_dim or _HEAD_DIM,
         projection_bias=projection_bias,
         output_bias=output_bias,
         rotary=rotary_positions,
@@ -84,7 +84,7 @@ def decoder_rules(norms: Rules, weights: Rules = _WEIGHTS) -> Rules:
     )
 
 
-NORMS: Rules = (
+_NORMS: Rules = (
     *one("input_layernorm.weight", "attention_residual/norm/scale"),
     *one("post_attention_layernorm.weight", "feed_forward_residual/norm/scale"),
 )
@@ -112,7 +112,7 @@ def decoder_family(model_type: str, class_prefix: str, config: Record, **parts: 
     shared: dict[str, Any] = {
         "prefix": "model.",
         "classes": text_classes(flag("tie_word_embeddings", False)),
-        "rules": decoder_rules(NORMS),
+        "rules": decoder_rules(_NORMS),
         "copies": (("lm_head.weight", "model.embed_tokens.weight"),),
         "defaults": _DEFAULTS,
         "head_shape": any_size,
@@ -121,19 +121,24 @@ def decoder_family(model_type: str, class_prefix: str, config: Record, **parts: 
     return Family(model_type=model_type, class_prefix=class_prefix, config=config, **(shared | parts))
 
 
+def _used(default: int | None) -> Custom:
+    """Return the entry of a window, of a family with the field `use_sliding_window`."""
+    return Custom(
+        lambda fields: window(default).read(fields) if fields.flag("use_sliding_window", False) else None,
+        lambda width: {"use_sliding_window": width is not None, "sliding_window": width},
+    )
+
+
 def _windows(count: Field, layer: Mapping[str, Any]) -> Layers:
     """Return Qwen's layers, of which those from `max_window_layers` on slide where no types are listed."""
-    after = size("max_window_layers", 28)
-    return Layers(
-        count,
-        layer,
-        spread=lambda fields, length: windows_from(fields, length, lambda number: number >= after.read(fields), 4096),
-        gather=windows_to,
-    )
+    width, after = _used(4096), size("max_window_layers", 28)
+    types = LayerTypes(lambda fields, number: width.read(fields) is not None and number >= after.read(fields), width)
+    return Layers(count, layer, types.spread, types.gather)
 
 
 def _without_positions(count: Field, layer: Mapping[str, Any]) -> Layers:
     """Return SmolLM3's layers, of which every fourth has no rotary positions unless a list says otherwise."""
+    width = _used(None)
 
     def spread(fields: Fields, length: int) -> list[dict[str, Any]]:
         every = size("no_rope_layer_interval", 4).read(fields)
@@ -143,11 +148,12 @@ def _without_positions(count: Field, layer: Mapping[str, Any]) -> Layers:
         if not isinstance(turning, list) or len(turning) < length or not {*turning} <= {0, 1}:
             message = f"expected a list of {length} numbers, 1 for rotary positions and 0 for none, got {turning!r}"
             raise fields.error("no_rope_layers", message)
-        windows = windows_from(fields, length, lambda number: not turning[number])
-        return [own | {_TURNS.name: bool(turns)} for own, turns in zip(windows, turning, strict=False)]
+        types = LayerTypes(lambda fields, number: width.read(fields) is not None and not turning[number], width)
+        layers = zip(types.spread(fields, length), turning, strict=False)
+        return [own | {_TURNS.name: bool(turns)} for own, turns in layers]
 
     def gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        fields = windows_to(written)
+        fields = LayerTypes(lambda fields, number: False, width).gather(written)
         del fields[_TURNS.name]
         return fields | {"no_rope_layers": [int(layer[_TURNS.name]) for layer in written]}
 
@@ -198,4 +204,29 @@ SMOLLM3 = decoder_family(
         layers=_without_positions,
     ),
     classes=text_classes(flag("tie_word_embeddings", True)),
+)
+
+_PART = number("partial_rotary_factor", 1.0)
+_FUSED: Rules = (
+    *projection("self_attn.qkv_proj", QUERY_KEY_VALUE),
+    *affine("self_attn.o_proj", "attention/output"),
+    *projection("mlp.gate_up_proj", ("feed_forward/gate", "feed_forward/up")),
+)
+
+PHI3 = decoder_family(  # Abdin et al. 2024: fused maps, of whose heads a part of the dimensions may turn
+    "phi3",
+    "Phi3",
+    decoder_table(
+        projection_bias=False,
+        output_bias=False,
+        rotary_positions=rotary(part=_PART, head_dim=_HEAD_DIM),
+        part=_PART,
+        layer_window=window(),
+        norm=record(RMSNorm, epsilon=number("rms_norm_eps", 1e-5)),
+        dropout=number("resid_pdrop", 0.0),
+        embedding_dropout=Optional(number("embd_pdrop", 0.0), when=lambda fields: True),
+    ),
+    classes=text_classes(flag("tie_word_embeddings", False), padding=32000),
+    rules=decoder_rules(_NORMS, _FUSED),
+    supported={"layer_types": (None,), "rope_scaling": (None,)},  # longrope depends on the length of a text
 )

@@ -1,30 +1,25 @@
-"""ModernBERT (Warner et al. 2024): windows in two of three layers, two rotary bases, gated feed-forward layers."""
+"""ModernBERT (Warner et al. 2024) and Nomic BERT (Nussbaum et al. 2024): encoders with rotary positions.
+
+ModernBERT has windows in two of three layers and two rotary bases; Nomic BERT is BERT with fewer biases.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headjax.core.kind import Kind
 from headjax.core.tensors import TruncatedNormal
+from headjax.hub.families.bert import encoder
 from headjax.hub.families.entries import BASE, classifier, labelled, masked_rules, output
-from headjax.hub.families.positions import (
-    FULL,
-    POSITIONS,
-    SLIDING,
-    TURNING,
-    of_layer,
-    own_windows,
-    read_layer_types,
-    turning_by_type,
-    typed_fields,
-    window,
-)
-from headjax.hub.family import Family, HeadShape, ModelClass, multi_head
+from headjax.hub.families.positions import FULL, POSITIONS, SLIDING, TURNING, LayerTypes, of_layer, rotary, window
+from headjax.hub.family import Family, HeadShape, ModelClass, any_size, multi_head
 from headjax.hub.fields import Fields
 from headjax.hub.rules import QUERY_KEY_VALUE, Rules, affine, norm, one, projection, under
 from headjax.hub.table import (
     Choice,
+    Custom,
     Entry,
     Fixed,
     Layers,
@@ -52,21 +47,26 @@ _REACH, _EVERY = size("local_attention", 128), size("global_attn_every_n_layers"
 _NORMED = of_layer("attention_norm")
 
 
+_TYPES = LayerTypes(
+    lambda fields, number: number % _EVERY.read(fields) != 0,
+    Custom(  # a window reaches as far as half of `local_attention`, that distance included
+        lambda fields: _REACH.read(fields) // 2 + 1,
+        lambda width: {} if width is None else {_REACH.name: max(2 * (width - 1), 1)},
+    ),
+    _BASES,
+)
+
+
 def _spread(fields: Fields, count: int) -> list[dict[str, Any]]:
-    """Return each layer's own fields. A window reaches as far as half of `local_attention`, that distance included."""
-    every = _EVERY.read(fields)
-    types = read_layer_types(fields, count, lambda number: SLIDING if number % every else FULL)
-    layers = own_windows(fields, types, _REACH.read(fields) // 2 + 1)
-    normed = [{**layer, "attention_norm": number > 0} for number, layer in enumerate(layers)]
-    return turning_by_type(fields, types, normed, _BASES)
+    """Return each layer's own fields."""
+    return [own | {"attention_norm": number > 0} for number, own in enumerate(_TYPES.spread(fields, count))]
 
 
 def _gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the config's fields; a model without windows leaves their size to the config it came with."""
-    fields = typed_fields(written, _BASES)
-    reach = fields.pop("sliding_window")
+    """Return the config's fields."""
+    fields = _TYPES.gather(written)
     del fields["attention_norm"], fields["rope_scaling"]  # of both types in transformers
-    return fields if reach is None else fields | {_REACH.name: max(2 * (reach - 1), 1)}
+    return fields
 
 
 _ATTENTION = record(
@@ -164,4 +164,75 @@ MODERNBERT = Family(
     standard=_standard,
     defaults={"pad_token_id": None},  # transformers has a token of ModernBERT-base, which smaller vocabularies lack
     supported={"rope_scaling": (None,), "tie_word_embeddings": (True,)},
+)
+
+_NOMIC_ACTIVATION = activation("hidden_act", "silu")
+_NOMIC_NORM = record(LayerNorm, epsilon=number("layer_norm_eps", 1e-12))
+_NOMIC_DROPOUT = number("hidden_dropout_prob", 0.0)
+_NOMIC_CLASSIFIER_DROPOUT = number("classifier_dropout", _NOMIC_DROPOUT)
+_NOMIC_ATTENTION = record(
+    MultiHeadAttention,
+    num_heads=_HEADS,
+    head_dim=size("head_dim", lambda fields: _WIDTH.read(fields) // _HEADS.read(fields)),
+    projection_bias=False,
+    output_bias=False,
+    rotary=rotary(base=1000.0),
+)
+_NOMIC_LAYER = {"attention": _NOMIC_ATTENTION, "hidden": size("intermediate_size", 3072)}
+_HEAD = "cls.predictions"
+_TOKENS, _LOGITS = "nomic_bert.embeddings.word_embeddings.weight", affine("classifier", "output")
+_NOMIC_CLASSES = (
+    BASE,
+    output(
+        "ForMaskedLM",
+        record(MaskedLanguageModel, activation=_NOMIC_ACTIVATION, norm=_NOMIC_NORM),
+        masked_rules(f"{_HEAD}.transform.dense", f"{_HEAD}.transform.layer_norm", f"{_HEAD}.bias"),
+        ((f"{_HEAD}.decoder.weight", _TOKENS), (f"{_HEAD}.decoder.bias", f"{_HEAD}.bias")),
+    ),
+    output("ForSequenceClassification", classifier(_NOMIC_CLASSIFIER_DROPOUT), _LOGITS, pooler="tanh"),
+    output("ForTokenClassification", labelled(TokenClassification, dropout=_NOMIC_CLASSIFIER_DROPOUT), _LOGITS),
+)
+
+NOMIC_BERT = Family(
+    model_type="nomic_bert",
+    class_prefix="NomicBert",
+    prefix="nomic_bert.",
+    config=encoder(
+        Layers(
+            size("num_hidden_layers", 12), {"attention": _NOMIC_ATTENTION, "hidden": size("intermediate_size", 3072)}
+        ),
+        width=_WIDTH,
+        vocab_size=size("vocab_size", 30528),
+        positions="none",
+        max_length=POSITIONS,
+        activation=_NOMIC_ACTIVATION,
+        gated=True,
+        feed_forward_bias=False,
+        norm=_NOMIC_NORM,
+        dropout=_NOMIC_DROPOUT,
+        attention_dropout=number("attention_probs_dropout_prob", 0.0),
+    ),
+    classes=_NOMIC_CLASSES,
+    rules=(
+        *one("embeddings.word_embeddings.weight", "embeddings/token"),
+        *one("embeddings.token_type_embeddings.weight", "embeddings/segment"),
+        *norm("emb_ln", "embeddings/norm"),
+        *under(
+            "encoder.layers.{}.",
+            "encoder/{}/",
+            (
+                *projection("attn.Wqkv", QUERY_KEY_VALUE),
+                *affine("attn.out_proj", "attention/output"),
+                *norm("norm1", "attention_residual/norm"),
+                *projection("mlp.fc11", "feed_forward/up"),
+                *projection("mlp.fc12", "feed_forward/gate"),
+                *projection("mlp.fc2", "feed_forward/down"),
+                *norm("norm2", "feed_forward_residual/norm"),
+            ),
+        ),
+        *affine("pooler.dense", "pooler"),
+    ),
+    head_shape=any_size,
+    standard=functools.partial(multi_head, projection_bias=False, output_bias=False),
+    supported={"prenorm": (False,), "qkv_proj_bias": (False,), "use_rms_norm": (False,), "rotary_emb_fraction": (1.0,)},
 )

@@ -134,55 +134,6 @@ def window(default: int | None = None) -> Custom:
     return nullable("sliding_window", default, Fields.size)
 
 
-def read_layer_types(fields: Fields, count: int, default: Callable[[int], str]) -> list[str]:
-    """Read the type of each layer."""
-    types = fields.data.get("layer_types")
-    if types is None:
-        return [default(number) for number in range(count)]
-    if not isinstance(types, list) or len(types) != count:
-        raise fields.error("layer_types", f"expected a list of {count} types, one per layer, got {types!r}")
-    for kind in types:
-        if kind not in (FULL, SLIDING):
-            raise fields.unsupported("layer_types", kind, (FULL, SLIDING))
-    return types
-
-
-def types_and_window(written: Sequence[Mapping[str, Any]]) -> tuple[list[str], int | None]:
-    """Return the type of each layer that was written with these fields, and the first window that any has."""
-    windows = [layer["sliding_window"] for layer in written]
-    types = [FULL if window is None else SLIDING for window in windows]
-    return types, next((window for window in windows if window is not None), None)
-
-
-def common(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the fields that any layer was written with; where layers differ, the first one's value."""
-    return {name: value for fields in reversed(written) for name, value in fields.items()}
-
-
-def windows_from(
-    fields: Fields, count: int, sliding: Callable[[int], bool], default: int | None = None
-) -> list[dict[str, Any]]:
-    """Read each layer's own `sliding_window`, of a family with the field `use_sliding_window`."""
-    used = fields.flag("use_sliding_window", False)
-    width = window(default).read(fields) if used else None
-    types = read_layer_types(fields, count, lambda number: SLIDING if width is not None and sliding(number) else FULL)
-    return own_windows(fields, types, width)
-
-
-def own_windows(fields: Fields, types: Sequence[str], width: int | None) -> list[dict[str, Any]]:
-    """Return the `sliding_window` of each layer of these types."""
-    if width is None and SLIDING in types:
-        raise fields.error("sliding_window", f"missing, but layer {types.index(SLIDING)} is {SLIDING!r}")
-    return [{"sliding_window": width if kind == SLIDING else None} for kind in types]
-
-
-def windows_to(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Write the windows of layers: the inverse of `windows_from`."""
-    types, window = types_and_window(written)
-    own = {"layer_types": types, "use_sliding_window": window is not None, "sliding_window": window}
-    return common(written) | own
-
-
 def of_layer(name: str) -> Custom:
     """Return the entry of a value that a layer alone has, under a name that no file has."""
     return Custom(lambda fields: fields.data[name], lambda value: {name: value})
@@ -191,39 +142,54 @@ def of_layer(name: str) -> Custom:
 TURNING = of_layer("rotary")
 """The rotary positions of a layer, where they follow from its type."""
 
-Bases = Mapping[str, Field]
-"""The rotary base of each type of layer: its field in transformers 4."""
 
+@dataclasses.dataclass(frozen=True)
+class LayerTypes:
+    """Layers of two types, by `layer_types`: some have a window, and with `bases` rotary positions of their own."""
 
-def _read_typed(fields: Fields, kind: str, bases: Bases) -> RotaryHalves:
-    """Read the rotary positions of a type of layer: its object in `rope_parameters`, or transformers 4's fields."""
-    nested = fields.group("rope_parameters")
-    if nested and not {*nested} <= {*bases}:
-        known = " and ".join(bases)
-        raise fields.error("rope_parameters", f"expected one object for each of {known}, got {sorted(nested)}")
-    parameters = Fields(nested, f"{fields.file}: rope_parameters").group(kind)
-    old = fields.group("rope_scaling") if kind == FULL else {}
-    return read_rotary(fields, f"rope_parameters: {kind}", {**parameters, **old}, bases[kind].read(fields))
+    slides: Callable[[Fields, int], bool]  # of a layer's number, where no types are listed
+    width: Entry  # the window, which any layer may have
+    bases: Mapping[str, Field] = dataclasses.field(default_factory=dict)  # fields of transformers 4 by type
 
+    def spread(self, fields: Fields, count: int) -> list[dict[str, Any]]:
+        """Return each layer's own fields."""
+        width, types = self.width.read(fields), fields.data.get("layer_types")
+        if types is None:
+            types = [SLIDING if self.slides(fields, number) else FULL for number in range(count)]
+        if not isinstance(types, list) or len(types) != count:
+            raise fields.error("layer_types", f"expected a list of {count} types, one per layer, got {types!r}")
+        for kind in types:
+            if kind not in (FULL, SLIDING):
+                raise fields.unsupported("layer_types", kind, (FULL, SLIDING))
+        if width is None and SLIDING in types:
+            raise fields.error("sliding_window", f"missing, but layer {types.index(SLIDING)} is {SLIDING!r}")
+        turning = {kind: {"rotary": self._rotary(fields, kind)} for kind in {*types}} if self.bases else {}
+        return [{"sliding_window": width if kind == SLIDING else None, **turning.get(kind, {})} for kind in types]
 
-def turning_by_type(
-    fields: Fields, types: Sequence[str], layers: Sequence[Mapping[str, Any]], bases: Bases
-) -> list[dict[str, Any]]:
-    """Return the own fields of layers of these types with their rotary positions."""
-    turning = {kind: _read_typed(fields, kind, bases) for kind in {*types}}
-    return [{**layer, "rotary": turning[kind]} for layer, kind in zip(layers, types, strict=True)]
+    def gather(self, written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the config's fields; of those that layers have in common the first one's value."""
+        found = {name: value for fields in reversed(written) for name, value in fields.items()}
+        windows = [layer["sliding_window"] for layer in written]
+        types = [FULL if window is None else SLIDING for window in windows]
+        del found["sliding_window"]
+        found |= self.width.write(next((window for window in windows if window is not None), None), "window")
+        if self.bases:
+            del found["rotary"]
+            found |= {"rope_parameters": {}, "rope_scaling": None}
+        for kind in sorted({*types}) if self.bases else ():
+            parameters, scaling = write_rotary(written[types.index(kind)]["rotary"])
+            found["rope_parameters"][kind] = parameters
+            found[self.bases[kind].name] = parameters["rope_theta"]
+            if kind == FULL:
+                found["rope_scaling"] = scaling
+        return found | {"layer_types": types}
 
-
-def typed_fields(written: Sequence[Mapping[str, Any]], bases: Bases) -> dict[str, Any]:
-    """Write layers that `turning_by_type` read, with the first window that any has."""
-    types, window = types_and_window(written)
-    fields = common(written) | {"layer_types": types, "rope_parameters": {}, "rope_scaling": None}
-    fields["sliding_window"] = window
-    del fields["rotary"]
-    for kind in sorted({*types}):
-        parameters, scaling = write_rotary(written[types.index(kind)]["rotary"])
-        fields["rope_parameters"][kind] = parameters
-        fields[bases[kind].name] = parameters["rope_theta"]
-        if kind == FULL:
-            fields["rope_scaling"] = scaling
-    return fields
+    def _rotary(self, fields: Fields, kind: str) -> RotaryHalves:
+        """Read the rotary positions of a type of layer: its object in `rope_parameters`, or transformers 4's fields."""
+        nested = fields.group("rope_parameters")
+        if nested and not {*nested} <= {*self.bases}:
+            known = " and ".join(self.bases)
+            raise fields.error("rope_parameters", f"expected one object for each of {known}, got {sorted(nested)}")
+        parameters = Fields(nested, f"{fields.file}: rope_parameters").group(kind)
+        old = fields.group("rope_scaling") if kind == FULL else {}
+        return read_rotary(fields, f"rope_parameters: {kind}", {**parameters, **old}, self.bases[kind].read(fields))

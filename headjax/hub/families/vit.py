@@ -1,7 +1,8 @@
-"""ViT (Dosovitskiy et al. 2021), DeiT (Touvron et al. 2021) with a distillation token, DINOv2 (Oquab et al. 2023)."""
+"""ViT (Dosovitskiy et al. 2021), DeiT (Touvron et al. 2021), DINOv2 (Oquab et al. 2023), CLIP (Radford et al. 2021)."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from headjax.hub.families.entries import BASE, INITIALIZER, classifier, labelled
@@ -31,11 +32,13 @@ from headjax.hub.table import (
     computed,
     flag,
     has_tensor,
+    integer,
     number,
     record,
     share,
     size,
 )
+from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import DistilledClassification
 from headjax.models.vision import VisionConfig
 from headjax.nn.multi_head import MultiHeadAttention
@@ -50,7 +53,7 @@ def _read_side(fields: Fields, name: str, default: Any) -> int:
     return fields.size(name, default)
 
 
-def side(name: str, default: int) -> Field:
+def _side(name: str, default: int) -> Field:
     """Return the entry of a size of squares."""
     return Field(name, default, _read_side)
 
@@ -76,8 +79,8 @@ _ATTENTION = record(
 def _config(hidden: Entry = size("intermediate_size", 3072), **parts: Any) -> Record:
     own = {
         "width": _WIDTH,
-        "image_size": side("image_size", 224),
-        "patch_size": side("patch_size", 16),
+        "image_size": _side("image_size", 224),
+        "patch_size": _side("patch_size", 16),
         "channels": size("num_channels", 3),
         "activation": activation("hidden_act", "gelu"),
         "norm": record(LayerNorm, epsilon=number("layer_norm_eps", 1e-12)),
@@ -164,7 +167,7 @@ DINOV2 = Family(
     prefix="dinov2.",
     config=_config(
         computed(lambda fields: _units(_WIDTH.read(fields), _RATIO.read(fields), _GATED.read(fields)), _RATIO.name),
-        patch_size=side("patch_size", 14),
+        patch_size=_side("patch_size", 14),
         resized=True,
         gated=_GATED,
         activation=Custom(
@@ -207,4 +210,95 @@ DINOV2 = Family(
     ),
     ignored=(r"(dinov2\.)?embeddings\.mask_token",),
     constants={"use_mask_token": False},  # it stands for hidden patches in pretraining
+)
+
+
+def _tower(kind: type, width: int, heads: int, hidden: int, **parts: Any) -> Record:
+    """Return the table of an encoder of CLIP, a model of its own, with these sizes by default."""
+    stream, count = size("hidden_size", width), size("num_attention_heads", heads)
+    attention = record(MultiHeadAttention, num_heads=count, head_dim=share(stream, count))
+    return record(
+        kind,
+        Layers(size("num_hidden_layers", 12), {"attention": attention, "hidden": size("intermediate_size", hidden)}),
+        width=stream,
+        activation=activation("hidden_act", "quick_gelu"),
+        residual="pre_norm",
+        norm=record(LayerNorm, epsilon=number("layer_norm_eps", 1e-5)),
+        dropout=0.0,
+        attention_dropout=number("attention_dropout", 0.0),
+        pooler=None,
+        initializer=INITIALIZER,
+        **parts,
+    )
+
+
+def _tower_rules(own: Rules) -> Rules:
+    """Return the names of the tensors; `own` are those before and after the layers."""
+    layer = (
+        *norm("layer_norm1", "attention_residual/norm"),
+        *projections("self_attn.", "q_proj k_proj v_proj out_proj", "attention"),
+        *norm("layer_norm2", "feed_forward_residual/norm"),
+        *projection("mlp.fc1", "feed_forward/up"),
+        *projection("mlp.fc2", "feed_forward/down"),
+    )
+    return (*own, *under("encoder.layers.{}.", "encoder/{}/", layer))
+
+
+_FAMILY = functools.partial(Family, classes=(BASE,))
+_OF_PAIR = r"logit_scale|(text|visual)_projection\.weight|((text|vision)_model\.)?embeddings\.position_ids"
+"""Tensors of a pair that belong to neither encoder, and numbers of positions in old files."""
+
+CLIP_TEXT = _FAMILY(
+    model_type="clip_text_model",
+    class_prefix="CLIPText",
+    config=_tower(
+        EncoderConfig,
+        width=512,
+        heads=8,
+        hidden=2048,
+        vocab_size=size("vocab_size", 49408),
+        max_length=size("max_position_embeddings", 77),
+        segments=0,
+        embedding_norm=False,
+        causal=True,
+        end_token=integer("eos_token_id", 49407),
+    ),
+    prefix="text_model.",  # in a pair
+    rules=_tower_rules(
+        (
+            *one("embeddings.token_embedding.weight", "embeddings/token"),
+            *one("embeddings.position_embedding.weight", "embeddings/position"),
+            *norm("final_layer_norm", "encoder/final_norm"),
+        )
+    ),
+    ignored=(_OF_PAIR, r"vision_model\..*"),
+    inside=("clip", "text_config"),
+)
+CLIP_VISION = _FAMILY(
+    model_type="clip_vision_model",
+    class_prefix="CLIPVision",
+    config=_tower(
+        VisionConfig,
+        width=768,
+        heads=12,
+        hidden=3072,
+        image_size=_side("image_size", 224),
+        patch_size=_side("patch_size", 32),
+        channels=size("num_channels", 3),
+        patch_bias=False,
+        embedding_norm=True,
+        pooled_norm=True,
+    ),
+    prefix="vision_model.",
+    rules=_tower_rules(
+        (
+            *one("embeddings.class_embedding", "patches/class_token"),
+            *one("embeddings.position_embedding.weight", "patches/position"),
+            *one("embeddings.patch_embedding.weight", "patches/kernel", LAST_FIRST),
+            *norm("pre_layrnorm", "patches/norm"),
+            *norm("post_layernorm", "pooled_norm"),
+        )
+    ),
+    ignored=(_OF_PAIR, r"text_model\..*"),
+    inside=("clip", "vision_config"),
 )
