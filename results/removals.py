@@ -3,24 +3,35 @@
     python -m results.removals MODEL OUT.json --task TASK --remove 25%,50% --by importance,random
         --repair none,reconstruct,feed_forward --draws 3
 
-Heads are gated off and not cut out, which computes the same, so that all trials share one compiled program.
+Orders are headjax's own and those of `results.rivals`, which has the repairs, too. `query_key` removes the share of the
+sizes of queries and keys instead of heads; its repair is `logits`. Heads are gated off and not cut out, which computes
+the same, so that all trials share one compiled program.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
 
 import headjax
 from headjax.evaluation.paired import RESAMPLES, paired_test
 from headjax.evaluation.task import Evaluation, measure_task
 from headjax.heads.agreement import agreement_kind, agreements
-from headjax.heads.ordering import requested_count
+from headjax.heads.ordering import Order, amount_of, requested_count
 from headjax.heads.orders import OrderConfig
+from headjax.models.config import Batch
 from headjax.models.model import Model
 from results.examples import Opened, opened, parser
+from results.query_key import without_query_key
+from results.rivals import CHOICES, ORDERS, REPAIRS
+
+QUERY_KEY = "query_key"
+"""Name of the removal of sizes of queries and keys."""
 
 AGREED = 512
 """Greatest number of evaluation examples on which the agreement with the original is measured."""
@@ -48,36 +59,62 @@ def trials(found: Opened) -> Iterator[dict[str, Any]]:
     for draw in range(options.seed, options.seed + options.draws):
         batches = found.calibration(draw)
         for by in options.by:
-            start = time.process_time()
-            order = headjax.order_heads(model, batches, OrderConfig(by=by, seed=draw))
-            order_seconds = time.process_time() - start
-            for share in options.remove:
-                removed = order[: requested_count(model.config, share)]
-                off = dict.fromkeys(removed, 0.0)
-                bare = evaluate(headjax.gated(model, off))
+            for removal in removals(model, batches, by, options.remove, draw):
+                off = dict.fromkeys(removal.heads, 0.0)
+                bare = evaluate(headjax.gated(removal.model, off))
                 _, against_none = paired_test(bare.outcomes, task.measure, RESAMPLES)
                 for repair in options.repair:
-                    start, repaired, evaluated = time.process_time(), model, bare
+                    start, repaired, evaluated = time.process_time(), removal.model, bare
                     if repair != "none":
-                        refit = headjax.reconstruct(model, batches, removed, feed_forward=repair == "feed_forward")
-                        repaired = refit.repaired
+                        repaired = jax.block_until_ready(removal.repairs[repair]())
                     repair_seconds = time.process_time() - start
                     if repair != "none":
                         evaluated = evaluate(headjax.gated(repaired, off))
                     (agreed,) = agreements(model, [headjax.gated(repaired, off)], judged)
                     yield {
                         "order": by,
-                        "remove": share,
+                        "remove": removal.share,
                         "draw": draw,
                         "repair": repair,
-                        "removed": len(removed),
+                        "removed": len(removal.heads),
                         "metrics": evaluated.metrics,
                         "agreement": agreed.value,
                         "against_whole": against_whole(evaluated.outcomes)._asdict(),
                         "against_none": None if repair == "none" else against_none(evaluated.outcomes)._asdict(),
-                        "order_seconds": order_seconds,
+                        "order_seconds": removal.seconds,
                         "repair_seconds": repair_seconds,
                     }
+
+
+class Removal(NamedTuple):
+    """Heads that go, the model to gate, its repairs by name, and the processor seconds that the choice took."""
+
+    share: str
+    heads: Order
+    model: Model
+    repairs: Mapping[str, Callable[[], Model]]
+    seconds: float
+
+
+def removals(model: Model, batches: Sequence[Batch], by: str, shares: Sequence[str], seed: int) -> Iterator[Removal]:
+    """Yield the removals of an order, which is made once for all shares, or of a choice for each."""
+    start, counts = time.process_time(), [requested_count(model.config, share) for share in shares]
+    order: Order = ()
+    if by in ORDERS:
+        order = ORDERS[by](model, batches, max(counts))
+    elif by not in (*CHOICES, QUERY_KEY):
+        order = headjax.order_heads(model, batches, OrderConfig(by=by, seed=seed))
+    seconds = time.process_time() - start
+    for share, count in zip(shares, counts, strict=True):
+        start = time.process_time()
+        if by == QUERY_KEY:
+            sizes = functools.partial(without_query_key, model, batches, amount_of(share).of(100) / 100)
+            smaller = sizes(compensated=False)
+            yield Removal(share, (), smaller, {"logits": sizes}, time.process_time() - start)
+            continue
+        heads = CHOICES[by](model, batches, count) if by in CHOICES else order[:count]
+        repairs = {name: functools.partial(repair, model, batches, heads) for name, repair in REPAIRS.items()}
+        yield Removal(share, heads, model, repairs, seconds + time.process_time() - start)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -98,7 +135,7 @@ def main(words: Sequence[str] | None = None) -> None:
         name = f"{trial['remove']} by {trial['order']}, repair {trial['repair']}, draw {trial['draw']}"
         p_value = trial["against_whole"]["p_value"]
         print(f"{name}: {headline} {trial['metrics'][headline]:.4f}, p against all heads {p_value:.3g}", flush=True)
-    options.out.write_text(json.dumps(result, indent=2))
+        options.out.write_text(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":
