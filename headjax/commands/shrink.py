@@ -64,7 +64,7 @@ class Options(ExamplesOptions, WritingOptions):
         words="repeated",
     )
     parameters: Amount | None = option(None, "short for --budget parameters=N: 60%, or 2e7", "N", read=size_of)
-    uniform: bool = option(False, "all layers of a stack take the same form")
+    uniform: bool = option(False, "all layers of a stack that stay take the same form")
     native: bool = option(False, "only forms, uniform ones, that servers of the model's family load")
     vocabulary: str = option(
         "", "first keep only the tokens of a text file (and special ones, and characters); with no budget that is all",
@@ -108,12 +108,12 @@ class Found(Changed):
 
     layers: Sequence[Any] = found(
         "`place`, `form`, `heads`, `to`, `units`, `kind`, `level`, `damage`, its costs, `smaller` and `larger`: the "
-        "next forms"
+        "next forms; of a removed layer `no layer`, in the old numbers"
     )
     budget: Mapping[str, Any] = found("`limit`, `whole` and `left` by quantity")
     predicted: Mapping[str, Any] = found("`damage`, the degradation, its lower `bound`, `gap`, `measure`")
     measured: Mapping[str, Any] = found("`damage` on `examples` evaluation examples")
-    frontier: Sequence[Any] = found("`quantity`, `share`, `damage`, `costs`")
+    frontier: Sequence[Any] = found("`quantity`, `share`, `damage`, `costs`, `removed_layers`")
     metric: str = found("the headline")
     report: str = found("the page, with `--report`", said="report", default=ABSENT)
     story: Story | None
@@ -129,7 +129,7 @@ class Found(Changed):
 
 
 def run(options: Options, progress: Progress) -> Found:
-    """Chooses heads, sizes, sharing and units of every layer for a budget, and builds the model."""
+    """Chooses layers, and heads, sizes, sharing and units of each, for a budget, and builds the model."""
     from headjax.hub.either import read_model
     from headjax.shrinking.choice import choose
     from headjax.shrinking.shrink import frontier

@@ -74,7 +74,7 @@ class SubLayer(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """A block of both models."""
+    """A block of both models; None is a layer that the student goes without."""
 
     teacher: Any
     student: Any
@@ -111,11 +111,16 @@ class TwoModels:
         compute: Compute,
         converted: Model | None = None,
         slots: Collection[str] | None = None,
+        skipped: Collection[tuple[str, int]] = (),
     ) -> None:
-        """Start before the first block; `slots` are those whose sums are asked for, None is all."""
+        """Start before the first block; `slots` are those whose sums are asked for, None is all.
+
+        The student goes without the layers `skipped`, by stack and number.
+        """
         self.apart = converted is not None
         self.changed: dict[tuple[str, int], dict[str, jax.Array]] = {}
         self._model, self._converted, self._compute, self._slots = model, converted, compute, slots
+        self._skipped = skipped
         states = (embed(model, batch, compute) for batch in batches)
         self._states = [_States(state, state) for state in states]
         self._blocks: list[_Blocks] = []
@@ -153,7 +158,9 @@ class TwoModels:
                 tied = stacks[teacher.stack].tied_layers(teacher.place.value)
             following = itertools.islice(pairs, len(tied) - 1)
             self._blocks, self._seen = [_Blocks(teacher, student), *itertools.starmap(_Blocks, following)], []
-            if isinstance(teacher, LayerBlock):
+            if isinstance(teacher, LayerBlock) and (teacher.stack, teacher.place.value) in self._skipped:
+                self.apart, self._blocks = True, [_Blocks(teacher, None)]
+            elif isinstance(teacher, LayerBlock):
                 for slot in teacher.layer.config.slots:
                     yield SubLayer(teacher.stack, tied, slot)
             left -= len(tied)
@@ -192,7 +199,10 @@ class TwoModels:
         """Bring states behind a block; the teacher's may be there since the sums were taken."""
         for place, pair in enumerate(states):
             teacher = pair.teacher if self._seen else step(blocks.teacher, pair.teacher, self._compute)
-            student = step(blocks.student, pair.student, self._compute) if self.apart else teacher
+            student = teacher
+            if self.apart:
+                skips = blocks.student is None
+                student = pair.student if skips else step(blocks.student, pair.student, self._compute)
             states[place] = _States(teacher, student)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -90,6 +90,7 @@ def by_walk(
     feed_forward: bool = False,
     units: float | Mapping[Place, int] = 0.0,
     converted: Model | None = None,
+    skipped: Collection[Place] = (),
     ridges: Sequence[float] = RIDGES,
     compute: Compute = Compute(),
     progress: Update | None = None,
@@ -98,7 +99,8 @@ def by_walk(
 
     Each batch is read with one forward of every layer, in the original model and in the pruned one. Units go whose
     removal costs least once the others have been refitted, in the pruned model, so that families with one inner size
-    can hold the result of a share.
+    can hold the result of a share. Layers that are skipped stay in the model as they are; the others are repaired for
+    its computation without them.
     """
     for each in (model,) if converted is None else (model, converted):
         check_parts(each)
@@ -108,7 +110,7 @@ def by_walk(
     placed, examples = spread(model, batches)
     feed_forward |= any(lost.values())
     slots = None if feed_forward else {slot for _, slot in HEAD_STACKS.values()}
-    models = TwoModels(placed, examples, compute, converted, slots)
+    models = TwoModels(placed, examples, compute, converted, slots, skipped)
     walk = _Walk(models, gone, ridges, feed_forward, lost)
     for number, repair in enumerate(walk.through(), start=1):
         trim()

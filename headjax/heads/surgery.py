@@ -89,6 +89,25 @@ def map_feed_forward(model: Model, change: Callable[[LayerModule], nnx.Module]) 
     return _mapped(model, change, {name: (name, FEED_FORWARD) for name in model.config.stacks()})
 
 
+def remove_layers(model: Model, removed: Collection[tuple[str, int]]) -> Model:
+    """Return the model without whole layers, by stack and number; those behind them are numbered anew.
+
+    The stream passes by a removed layer, whose sub-layers, norms and biases are gone. The removal is added to the
+    history, in the old numbers.
+    """
+    if not removed:
+        return model
+    before, params = model.config.stacks(), dict(model.params)
+    changed = {name: before[name] for name, _ in removed}
+    left = {name: [i for i in range(len(own.layers)) if (name, i) not in removed] for name, own in changed.items()}
+    after = model.config.with_layers({name: [before[name].layers[i] for i in own] for name, own in left.items()})
+    for name, own in left.items():
+        layers = before[name].unstack(params[name])
+        params[name] = after.stacks()[name].restack([layers[i] for i in own], params[name])
+    names = [f"{stack}/{layer}" for stack, layer in sorted(removed)]
+    return model.replace(config=after, params=params).with_entry("remove_layers", removed=names)
+
+
 def config_after(config: ModelConfig, surgery: Callable[[Model], Model]) -> ModelConfig:
     """Return the architecture that a surgery makes of another one. Nothing is computed: arrays are shapes."""
     return jax.eval_shape(surgery, Model(config, abstract(config.tensors()))).config

@@ -1,1 +1,1 @@
-"""Shrinking: heads, sizes, sharing and units of every layer, chosen together for a budget."""
+"""Shrinking: layers, and the heads, sizes, sharing and units of each, chosen together for a budget."""

@@ -1,4 +1,4 @@
-"""Build the model of a choice: heads removed, layers converted, then every map refitted from front to back."""
+"""Build the model of a choice: heads and layers removed, layers converted, every map refitted from front to back."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from headjax.core import history
 from headjax.core.progress import Update
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
-from headjax.heads.reconstruct import reconstruct
+from headjax.heads.reconstruction import by_walk
+from headjax.heads.surgery import remove_layers
+from headjax.heads.units import prune_units
+from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.nn.compute import Compute
-from headjax.shrinking.choice import Choice
+from headjax.shrinking.choice import NO_LAYER, Choice
 from headjax.shrinking.places import places_of
 
 
@@ -29,15 +32,18 @@ def build(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Model:
-    """Return the model that a choice describes, the decision in its history.
+    """Return the model that a choice describes, the decision in its history, by the old numbers of layers.
 
     Heads are removed and layers converted first. Then one walk through both models refits every map to the residual
     stream, so that it also repairs the losses of earlier layers; on the way feed-forwards lose their units
-    (`headjax.reconstruct`).
+    (`headjax.reconstruct`). The smaller model goes this way without the layers that are removed, and those behind them
+    make up for what the stream lacks.
     """
     chosen, gone, units, to = choice.options, list[HeadId](), dict[tuple[str, int], int](), dict[HeadLayer, str]()
     for place in places_of(model):
         option = chosen[place.name]
+        if option.kind == NO_LAYER:
+            continue
         if place.attention is None:
             units[place.at.stack, place.layer] = place.units - (option.units or 0)
             continue
@@ -53,10 +59,11 @@ def build(
     if changed:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a ridge is what few tokens are for
-            built = reconstruct(
-                model, batches, (), feed_forward=True, units=units, converted=smaller, compute=compute,
-                progress=progress,
-            ).model  # fmt: skip
+            found = on_automatic_axes(by_walk)(
+                model, batches, (), feed_forward=True, units=units, converted=smaller, skipped=choice.removed,
+                compute=compute, progress=progress,
+            )  # fmt: skip
+            built = remove_layers(prune_units(found.told(), found.units), choice.removed)
     return built.replace(history=(*built.history, history.entry("shrink", **decision(choice))))
 
 

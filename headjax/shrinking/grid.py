@@ -26,12 +26,17 @@ class Level(NamedTuple):
     units: float = 1.0
 
     def __str__(self) -> str:
+        if self == NONE:
+            return "no layer"
         if self.units < 1.0:
             return f"units {self.units:.3g}"
         return f"heads {self.heads:.3g}" + (f" {self.to} {self.size:.3g}" if self.to else "")
 
 
 WHOLE = Level()
+
+NONE = Level(heads=0.0, units=0.0)
+"""A layer that goes whole: the stream passes by it."""
 
 FOR_CACHE = (
     Level(1.0, "grouped", 0.5),
@@ -64,12 +69,14 @@ class Grid(Checked):
         units: shares of the units of feed-forwards that are left.
         cached: further levels of layers whose keys and values are cached: the self-attention of decoders.
         others: further levels of all other attention layers.
+        layers: whether whole layers may go.
     """
 
     heads: tuple[Share, ...] = (0.75, 0.5, 1 / 3, 1 / 6, 0.0)
     units: tuple[Share, ...] = (0.85, 0.7, 0.55, 0.4, 0.3, 0.2, 0.1, 0.05)
     cached: tuple[Level, ...] = FOR_CACHE
     others: tuple[Level, ...] = FOR_SIZE
+    layers: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,8 @@
 One walk through the original model sums products of each sub-layer's features. From these sums alone follow the order
 in which heads and units go, and the refitted maps of all their numbers. Converted layers are computed on what enters
 the original ones. The error of a form's output then has its price by `headjax.heads.sensitivity`. So the layers
-behind are computed for no form, and one program serves all layers of one structure.
+behind are computed for no form, and one program serves all layers of one structure. Whole layers alone are left out
+as they are (`headjax.shrinking.skipping`).
 """
 
 from __future__ import annotations
@@ -36,14 +37,17 @@ from headjax.models.model import Model
 from headjax.models.walk import LayerBlock, State, SubLayerSeen, blocks_of, embed
 from headjax.nn.compute import Compute
 from headjax.nn.module import AttentionModule
-from headjax.shrinking.grid import Grid, Level, head_groups, target_of
+from headjax.shrinking.grid import NONE, Grid, Level, head_groups, target_of
 from headjax.shrinking.layers import LayerSums, feature_sums, together, walk
 from headjax.shrinking.places import Place, places_of
+from headjax.shrinking.skipping import skipped_damages
 from headjax.storage.kept import Kept
 
 CHOOSING = 0.3
 """Share of the features of a sub-layer that is left where the ridge of its removals is chosen."""
 
+LAYERS = "layers"
+"""Name of the damages of whole layers among the measurements."""
 
 QUICK = Solver(sweeps=20)
 """Decomposition of a form that is measured; most of the error is gone after so many sweeps."""
@@ -54,8 +58,8 @@ class Form(NamedTuple):
 
     Attributes:
         level: its level.
-        damage: its effect on the model's output.
-        attention: formulation of an attention, with the heads that are left; None for a feed-forward.
+        damage: its effect on the model's output; of a layer that goes, an equal share in each of its sub-layers.
+        attention: formulation of an attention, with the heads that are left; None for a feed-forward, and for no layer.
         to: its conversion.
     """
 
@@ -73,7 +77,12 @@ def count_forms(model: Model, grid: Grid) -> int:
     """Return the greatest number of forms that are measured."""
     places = places_of(model)
     conversions = sum(len(grid.conversions(place.at.head_stack)) for place in places if place.attention is not None)
-    return conversions + sum(len(place.removals(grid)) for place in places)
+    return conversions + sum(len(place.removals(grid)) + _can_go(model, grid, place) for place in places)
+
+
+def _can_go(model: Model, grid: Grid, place: Place) -> bool:
+    """Return whether the layer of a sub-layer may go: one of a stack stays."""
+    return grid.layers and len(model.config.stacks()[place.at.stack].layers) > 1
 
 
 def measure(
@@ -91,7 +100,7 @@ def measure(
     model, batches = spread(model, batches)
     judged, solved = held_back(batches, examples)
     kept, places = kept or Kept(), places_of(model)
-    if missing(places, kept):
+    if missing(model, grid, kept):
         sensitivity = Sensitivity(model, compute, labels=labels)
         pulled = [[(state, behind) for _, state, behind, _ in sensitivity.back(batch)] for batch in judged]
         layers = walk(blocks_of(model), [embed(model, batch, compute) for batch in solved], compute)
@@ -104,12 +113,22 @@ def measure(
                     kept(place.name, functools.partial(at.forms, sensitivity))
                 if progress is not None:
                     progress(sum(len(kept.found.get(one.name, ())) for one in places), {})
-    return {place.name: [_read(place, found) for found in kept.found[place.name]] for place in places}
+        if any(_can_go(model, grid, place) for place in places):
+            kept(LAYERS, functools.partial(skipped_damages, model, judged, labels=labels, compute=compute))
+    forms = {place.name: [_read(place, found) for found in kept.found[place.name]] for place in places}
+    for place in places:
+        if _can_go(model, grid, place):
+            layer = [one for one in places if one.at._replace(slot=place.at.slot) == place.at]
+            damage = kept.found[LAYERS][f"{place.at.stack}/{place.layer}"]
+            forms[place.name].append(Form(NONE, damage / len(layer)))
+    return forms
 
 
-def missing(places: Sequence[Place], kept: Kept) -> bool:
-    """Return whether a sub-layer has not been measured."""
-    return not all(place.name in kept.found for place in places)
+def missing(model: Model, grid: Grid, kept: Kept) -> bool:
+    """Return whether a sub-layer, or a layer that may go, has not been measured."""
+    places = places_of(model)
+    names = {place.name for place in places} | {LAYERS for place in places if _can_go(model, grid, place)}
+    return not names <= kept.found.keys()
 
 
 def _read(place: Place, found: Mapping[str, Any]) -> Form:

@@ -1,4 +1,4 @@
-"""Shrink a model to a budget: the heads of every layer, their sizes, their sharing, and the number of units."""
+"""Shrink a model to a budget: the layers, the heads of each, their sizes, their sharing, and the number of units."""
 
 from __future__ import annotations
 
@@ -105,6 +105,7 @@ class Point(NamedTuple):
     share: float
     damage: float
     costs: Mapping[str, float]
+    removed_layers: int = 0
 
 
 class Shrunk(NamedTuple):
@@ -139,13 +140,17 @@ def shrink(
     strict: bool = False,
     progress: Progress = silent,
 ) -> Shrunk:
-    """Return the model within a budget, with heads, sizes, sharing and units chosen together.
+    """Return the model within a budget, with layers, heads, sizes, sharing and units chosen together.
 
     Where the model offers the walk and its blocks show their sub-layers, as headjax's models do, every smaller form of
     every sub-layer is made alone and repaired. The error of its output is measured, and what that changes of the
     model's own output is estimated to second order (`headjax.heads.sensitivity`). An integer program takes one form
     a sub-layer, so that the sum of these damages is least within the budget. The model is then built from front to
     back, every map refitted. Nothing is trained. Neither passes nor programs grow in number with depth.
+
+    A layer may also go whole, whatever its sub-layers are: the stream passes by it, and those behind it are numbered
+    anew. Its damage is that of the model's output without it, unrepaired, in half a plain pass on the judged examples.
+    The choice, the history and `removed` name layers by their old numbers.
 
     With a loss, and for any other model, each attention layer keeps as many heads as cost the least loss together,
     within a budget of parameters of the attention layers. The least important heads of a layer go first, in whole
@@ -173,7 +178,7 @@ def shrink(
         budget: greatest costs; several hold at once.
         loss: function of the model and a batch, as for `score_heads`. None takes the walk where the model offers it,
             else the model's own loss.
-        uniform: whether all layers of a stack take the same form.
+        uniform: whether all layers of a stack that stay take the same form.
         native: whether the model stays in its family's native layout, which servers load; it is then uniform.
         labels: whether damage is the rise of the loss on the examples' labels.
         grid: the smaller forms.
@@ -272,7 +277,7 @@ def options_of(
     key = key_of_study(settings, (model.params, [dict(batch) for batch in batches]))
     kept = Kept(None if work is None else path_of(work) / FILE, key)
     title = "measuring forms"
-    if missing(places_of(model), kept):
+    if missing(model, grid, kept):
         seconds = expected(model, batches, tokens)
         title += f", about {duration(seconds)}" * (seconds > SAID)
     with progress(title, count_forms(model, grid), "form") as bar:
@@ -314,5 +319,5 @@ def frontier(table: Table, quantity: str, *, uniform: bool = False) -> tuple[Poi
     for share in SHARES:
         choice = choose_if_any(table, {quantity: share * whole}, uniform=uniform)
         if choice is not None:
-            points.append(Point(quantity, share, choice.damage, choice.costs))
+            points.append(Point(quantity, share, choice.damage, choice.costs, len(choice.removed)))
     return tuple(points)

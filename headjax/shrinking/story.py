@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from headjax.models.walk import FEED_FORWARD
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
-from headjax.shrinking.choice import Choice, Option
+from headjax.shrinking.choice import NO_LAYER, Choice, Option
 from headjax.shrinking.choice import Table as Options
 
 FORMATS: Mapping[str, numbers.Format] = {
@@ -50,12 +50,14 @@ class Story(NamedTuple):
         return found
 
     def _neighbours(self, option: Option) -> tuple[Option | None, Option | None]:
-        """Return the next smaller and the next larger option that no cheaper one beats."""
+        """Return the next smaller and the next larger option that no cheaper one beats, of this sub-layer alone."""
 
         def cost(one: Option) -> float:
             return float(getattr(one, self.quantity))
 
-        own = self.options.options[option.place]
+        if option.kind == NO_LAYER:
+            return None, None
+        own = [one for one in self.options.options[option.place] if one.kind != NO_LAYER]
         good = [one for one in own if not any(cost(o) < cost(one) and o.damage <= one.damage for o in own)]
         smaller = max((one for one in good if cost(one) < cost(option)), key=cost, default=None)
         return smaller, min((one for one in good if cost(one) > cost(option)), key=cost, default=None)
@@ -71,11 +73,13 @@ class Story(NamedTuple):
             changes = [self._change(option, other) for other in self._neighbours(option)]
             whole = self.options.options[option.place][0]
             count, _, form = _short(option).partition(", ")
-            kept = ", ".join(filter(None, (f"{count} of {whole.told.split()[0]}", form)))
+            of = "" if option.kind == NO_LAYER else f" of {whole.told.split()[0]}"
+            kept = ", ".join(filter(None, (count + of, form)))
             place = option.place.replace(f"/{FEED_FORWARD}", " units")
             rows.append((place, kept if option != whole else f"all {whole.told}", option.damage, *changes))
         notes = (
             f"Degradation: {DAMAGES[self.options.damage]}, with this sub-layer alone so, repaired; estimated.",
+            "No layer: measured without the layer, unrepaired, in equal shares of its sub-layers.",
             f"Next smaller and larger: their change of the {NAMES[self.quantity]}, and of the degradation.",
             "Shared: dimensions of queries and keys that heads share. KV: KV heads. Latent: numbers that "
             "keys and values of all heads are made from.",

@@ -27,7 +27,7 @@ from headjax.heads.significance import Comparison
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.shrinking.build import build, decision
-from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose_if_any
+from headjax.shrinking.choice import NO_LAYER, QUANTITIES, Choice, Table, choose_if_any
 from headjax.shrinking.shrink import options_of
 from headjax.training.distillation import Distillation, distill
 from results.table import Row, write
@@ -47,7 +47,8 @@ def choice_of(method: str, table: Table, limits: Mapping[str, float]) -> Choice 
 
 
 def random_choice(table: Table, generator: np.random.Generator) -> Choice:
-    """Return a random option of every place."""
+    """Return a random option of every place, with all layers."""
+    table = table.only(lambda option: option.kind != NO_LAYER)
     options = {place: own[generator.integers(len(own))] for place, own in table.options.items()}
     costs = {quantity: table.cost(list(options.values()), quantity) for quantity in QUANTITIES}
     return Choice(options, sum(option.damage for option in options.values()), 0.0, 0.0, costs)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headjax.shrinking.choice import choose
+from headjax.shrinking.choice import NO_LAYER, choose, least_cost
 from headjax.shrinking.grid import Grid, Level
 from headjax.shrinking.latency import Part, Stopwatch, _computed, alone
 from headjax.shrinking.measure import measure
@@ -67,7 +67,8 @@ def timed(model, measured, clock):
 @pytest.mark.whole
 def test_without_noise_an_option_takes_its_own_seconds(model, measured):
     table = timed(model, measured, Loaded(0, 0.0))
-    whole, half, none, grouped = (option.latency for option in table.options["decoder/1"])
+    whole, half, none, grouped, gone = (option.latency for option in table.options["decoder/1"])
+    assert gone == 0.0
     assert [half / whole, none / whole, grouped / whole] == pytest.approx([3.1 / 6.1, 0.1 / 6.1, 5.1 / 6.1])
     assert table.whole("latency") == pytest.approx(true_seconds(Part(model.config, "model")))
     assert table.parts == pytest.approx(table.whole("latency"))
@@ -80,13 +81,13 @@ def test_noise_makes_no_time_negative_and_leaves_the_order(model, measured, seed
     clock = Loaded(seed, 0.25)
     table = timed(model, measured, clock)
     for own in table.options.values():
-        assert min(option.latency for option in own) > 0.0
+        assert min(option.latency for option in own if option.kind != NO_LAYER) > 0.0
     for number in range(3):
         order = sorted(table.options[f"decoder/{number}"], key=lambda option: option.latency)
-        assert [option.level for option in order] == ["heads 0", "heads 0.5", "heads 1 grouped 0.5", ""]
+        assert [option.level for option in order] == ["no layer", "heads 0", "heads 0.5", "heads 1 grouped 0.5", ""]
         order = sorted(table.options[f"decoder/{number}/feed_forward"], key=lambda option: option.latency)
-        assert [option.units for option in order] == [2, 16, 32]
-    assert 0.0 < table.least("latency") < 0.5 * table.whole("latency")
+        assert [option.units for option in order] == [0, 2, 16, 32]
+    assert REST / 2 < least_cost(table, "latency") < 0.5 * table.whole("latency")
     choice = choose(table, {"latency": 0.6 * table.whole("latency")})
     assert 0.0 < choice.costs["latency"] <= 0.6 * table.whole("latency")
 

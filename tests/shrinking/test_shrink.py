@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import importlib.util
 import itertools
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,18 +19,20 @@ from headjax.heads import sensitivity
 from headjax.heads.agreement import agreement
 from headjax.heads.reconstruction_order import held_back
 from headjax.heads.sensitivity import Sensitivity
-from headjax.heads.surgery import map_attention, map_feed_forward
+from headjax.heads.surgery import map_attention, map_feed_forward, remove_layers
 from headjax.heads.units import count_units
-from headjax.hub.exporting import layout_of_export
+from headjax.hub.exporting import layout_of_export, to_huggingface
 from headjax.models import walk
 from headjax.shrinking import layers
 from headjax.shrinking import measure as forms
 from headjax.shrinking.build import build
-from headjax.shrinking.choice import Choice, Option, Table, choose, choose_if_any
+from headjax.shrinking.choice import NO_LAYER, Choice, Option, Table, choose, choose_if_any
 from headjax.shrinking.grid import Grid, Level
 from headjax.shrinking.measure import measure
 from headjax.shrinking.shrink import options_of
+from headjax.shrinking.story import Story
 from tests import tiny
+from tests.closeness import assert_close
 from tests.models.test_encoder import config as encoder
 from tests.models.test_encoder_decoder import t5
 from tests.selected import first
@@ -37,6 +41,7 @@ BATCHES = [tiny.tokens(16, 12, seed) for seed in range(4)]
 GRID = Grid(
     heads=(0.5, 0.0), units=(0.5, 0.25), cached=(Level(1.0, "grouped", 0.5), Level(0.5, "latent", 0.5)), others=()
 )
+LAYERS = Grid(heads=(), units=(), cached=(), others=())
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +104,7 @@ def test_damages_predict_the_change_of_the_output_of_the_whole_model(model, tabl
     judged, solved = held_back(BATCHES, 32)
     predicted, measured = [], []
     for place in ("decoder/0", "decoder/2", "decoder/1/feed_forward"):
-        for option in table.options[place][1:]:
+        for option in (option for option in table.options[place][1:] if option.kind != NO_LAYER):
             chosen = {name: own[0] for name, own in table.options.items()} | {place: option}
             built = build(model, solved, Choice(chosen, 0.0, 0.0, 0.0, {}))
             predicted.append(option.damage)
@@ -148,7 +153,7 @@ def test_what_others_can_stand_in_for_costs_nothing(model):
     doubled = map_feed_forward(model, twice)
     table = options_of(doubled, BATCHES, grid=Grid(heads=(), units=(0.5, 0.25), cached=(), others=()), measured=64)
     for place in ("decoder/0/feed_forward", "decoder/1/feed_forward", "decoder/2/feed_forward"):
-        _, half, quarter = table.options[place]
+        _, half, quarter, _ = table.options[place]
         assert half.damage < 1e-4 < quarter.damage
 
 
@@ -163,7 +168,7 @@ def test_heads_need_no_more_dimensions_than_their_queries_have():
     levels = Level(1.0, "fixed", 0.5), Level(1.0, "fixed", 0.25)
     table = options_of(flat, BATCHES, grid=Grid(heads=(), units=(), cached=levels, others=()), measured=32, length=12)
     for number in range(2):
-        _, half, quarter = table.options[f"decoder/{number}"]
+        _, half, quarter, _ = table.options[f"decoder/{number}"]
         assert half.damage < 1e-6 < 1e-4 < quarter.damage
     for level in (1, 2):
         chosen = {name: own[level] if own[0].heads else own[0] for name, own in table.options.items()}
@@ -177,16 +182,16 @@ def test_heads_need_no_more_dimensions_than_their_queries_have():
             assert agreement(flat, built, BATCHES).apart < 1e-6
 
 
-def random_table(seed, places=4, options=4):
+def random_table(seed, layers=3, options=3):
     rng = np.random.default_rng(seed)
     found = {}
-    for place in range(places):
-        name = f"encoder/{place}"
-        own = [Option(name, heads=(0, 1), parameters=100.0, flops=50.0)]
+    for layer, slot in itertools.product(range(layers), ("", "/feed_forward")):
+        name, heads = f"encoder/{layer}{slot}", None if slot else (0,)
+        own = [Option(name, heads=heads, parameters=100.0, flops=50.0)]
         for level in range(1, options):
             damage, parameters, flops = rng.uniform(0, 1), rng.integers(0, 100), rng.integers(0, 50)
-            own.append(Option(name, str(level), "heads", (0,), "", None, damage, float(parameters), float(flops)))
-        found[name] = tuple(own)
+            own.append(Option(name, str(level), "heads", heads, "", None, damage, float(parameters), float(flops)))
+        found[name] = (*own, Option(name, "no layer", NO_LAYER, heads, damage=rng.uniform(0, 1)))
     return Table(found, {"parameters": 10.0, "flops": 0.0, "cache": 0.0, "latency": 0.0}, "kl")
 
 
@@ -196,7 +201,10 @@ def test_choices_are_the_best_of_all(seed, uniform):
     table, limits = random_table(seed), {"parameters": 250.0, "flops": 130.0}
 
     def within(chosen):
-        same = len({option.level for option in chosen}) == 1 or not uniform
+        gone = [option.kind == NO_LAYER for option in chosen]
+        left = [option for option in chosen if option.kind != NO_LAYER]
+        same = len({(option.heads, option.level) for option in left}) == 2 or not uniform
+        same = same and gone[::2] == gone[1::2] and not all(gone)
         return same and all(table.cost(chosen, name) <= limit for name, limit in limits.items())
 
     possible = filter(within, itertools.product(*table.options.values()))
@@ -232,7 +240,7 @@ def test_measurements_are_kept_and_found_again(model, tmp_path, monkeypatch):
     assert titles[0][1:] == (sum(len(own) - 1 for own in first.options.values()), "form")
     file = tmp_path / "work" / "measurements.json"
     data = json.loads(file.read_text())
-    del data["found"]["decoder/1"]  # as of a run that was stopped
+    del data["found"]["decoder/1"], data["found"]["layers"]  # as of a run that was stopped
     file.write_text(json.dumps(data))
     assert options_of(model, BATCHES, grid=GRID, measured=16, work=work) == first
     monkeypatch.setattr(Sensitivity, "__init__", None)  # nothing is left to measure
@@ -278,3 +286,76 @@ def test_native_choices_are_those_that_the_family_has():
     assert {option.kind for option in found.choice.options.values()} == {"whole", "units"}
     assert len(set(count_units(found.model).values())) == 1
     assert layout_of_export(found.model) == ("bert", "native")
+
+
+@pytest.mark.parametrize("name", first(2, ["decoder", "t5", "encoder"]))
+def test_no_layer_costs_what_the_model_without_the_layer_says(name):
+    """Each layer alone, of stacks whose norms stand before and after sub-layers, and that read one another."""
+    configs = {"decoder": tiny.decoder_config(*(tiny.layer(),) * 3), "encoder": encoder(num_layers=3)}
+    whole = tiny.model(configs.get(name) or t5(attention=tiny.multi_head(), num_layers=2))
+    batches = BATCHES[:2]
+    if name == "t5":
+        batches = [batch | {"labels": tiny.tokens(16, 10, 9 + n)["input_ids"]} for n, batch in enumerate(batches)]
+    judged, _ = held_back(batches, 16)
+    table = options_of(whole, batches, grid=LAYERS, measured=16, labels=name == "t5")
+    for stack, own in whole.config.stacks().items():
+        for layer in range(len(own.layers)):
+            without = remove_layers(whole, {(stack, layer)})
+            apart = agreement(whole, without, judged).apart
+            if name == "t5":
+                losses = [[model.loss(batch) for batch in judged] for model in (whole, without)]
+                before, after = (sum(float(loss.total.sum()) for loss in each) for each in losses)
+                apart = (after - before) / sum(float(loss.weight.sum()) for loss in losses[0])
+            options = [each for options in table.options.values() for each in options if each.kind == NO_LAYER]
+            damages = [option.damage for option in options if option.layer == (stack, str(layer))]
+            assert len(damages) == len(own.layers[layer].slots)
+            assert sum(damages) == pytest.approx(apart, rel=1e-3, abs=1e-6)
+
+
+def test_a_layer_that_does_almost_nothing_goes_alone(model, tmp_path):
+    places = itertools.count()
+
+    def quiet(found):
+        names = ("down", "down_bias") if "down" in found.params else ("output",)
+        factor = 0.03 if next(places) % 3 == 1 else 1.0
+        scaled = {name: jax.tree.map(lambda array: factor * array, found.params[name]) for name in names}
+        return found.holding(found.params | scaled)
+
+    whole = map_feed_forward(map_attention(model, quiet), quiet)
+    found = headjax.shrink(whole, BATCHES, Budget(parameters=0.67), grid=GRID, measured=32)
+    told = {name: option.told for name, option in found.choice.options.items() if option.kind != "whole"}
+    assert told == {"decoder/1": "no layer", "decoder/1/feed_forward": "no layer"}
+    assert found.removed == tuple(HeadId("decoder", 1, head) for head in range(4))
+    assert [entry["action"] for entry in found.model.history] == ["reconstruct", "remove_layers", "shrink"]
+    assert found.choice.costs["parameters"] == found.table.whole("parameters") * 2 / 3
+    assert (found.frontier[0].removed_layers, found.frontier[-1].removed_layers) == (0, 1)
+    entry = Story(found.table, "parameters", found.choice).layers()[2]
+    assert (entry["form"], entry["heads"], entry["smaller"], entry["larger"]) == ("no layer", (), None, None)
+    assert Story(found.table, "parameters", found.choice).layer_table().rows[2][1] == "no layer"
+    # Without repair the model is the walk that passes by the layer; the repair mends what that loses.
+    state = walk.embed(whole, BATCHES[0])
+    for block in whole.blocks():
+        state = state if block.place.value == 1 else walk.step(block, state)
+    without = remove_layers(whole, found.choice.removed)
+    assert_close(without(BATCHES[0]).logits, whole.finish(state).logits, sums=tiny.SUMS)
+    assert agreement(whole, found.model, BATCHES).apart < agreement(whole, without, BATCHES).apart < 0.01
+    found.model.save(tmp_path / "small")
+    loaded = headjax.load(tmp_path / "small")
+    assert loaded.config.num_layers == 2
+    np.testing.assert_array_equal(loaded(BATCHES[0]).logits, found.model(BATCHES[0]).logits)
+
+
+@pytest.mark.parity
+@pytest.mark.filterwarnings("default")
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs the parity extra")
+def test_a_model_of_fewer_layers_is_an_ordinary_one_in_transformers(tmp_path):
+    import torch
+    import transformers
+
+    whole = tiny.model(encoder(num_layers=3))
+    found = headjax.shrink(whole, BATCHES, Budget(parameters=0.67), grid=LAYERS, measured=32, native=True)
+    assert to_huggingface(found.model, tmp_path / "small").layout == "native"
+    theirs = transformers.AutoModel.from_pretrained(tmp_path / "small").eval()
+    assert (type(theirs).__name__, theirs.config.num_hidden_layers) == ("BertModel", 2)
+    hidden = theirs(torch.from_numpy(BATCHES[0]["input_ids"].astype(np.int64))).last_hidden_state
+    assert_close(found.model(BATCHES[0]).hidden, hidden.detach().numpy(), sums=tiny.SUMS)
