@@ -14,7 +14,7 @@ from headjax.commands.examples import (
     WritingOptions,
     open_model_and_examples_if_any,
 )
-from headjax.commands.expected import REFITTING, PlannedOptions, tell_time
+from headjax.commands.expected import REFITTING, Cost, PlannedOptions, tell_time
 from headjax.commands.made import Changed, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.results import found, table_of
@@ -28,8 +28,8 @@ TARGETS = ("collaborative", "deep", "fixed", "grouped", "latent")
 """Formulations by name, for which nothing has to be imported."""
 
 
-CALIBRATING = 2.0
-"""Forward passes over the calibration examples that moments and the choice between criteria take."""
+CALIBRATING = Cost(2.0)
+"""Cost of moments and of the choice between criteria, without the decompositions."""
 
 
 def _target(text: str) -> str:
@@ -102,7 +102,7 @@ def run(options: Options, progress: Progress) -> Found:
         task = examples.evaluation
         batches = None if options.calibrate is None else examples.calibrating(options.seed)
         more = examples.described(selection=batches is not None)
-        chosen = 0.0 if batches is None else CALIBRATING + REFITTING * options.reconstruct
+        chosen = [] if batches is None else [CALIBRATING, *[REFITTING] * options.reconstruct]
         tell_time(model, options, examples=examples, chosen=chosen, task=task, judged=2.0, max_time=options.max_time)
     conversion = convert(
         model,

@@ -15,7 +15,7 @@ from headjax.commands.examples import (
     WritingOptions,
     open_model_and_examples_if_any,
 )
-from headjax.commands.expected import REFITTING, PlannedOptions, passes_of_order, tell_time
+from headjax.commands.expected import REFITTING, PlannedOptions, cost_of_order, tell_time
 from headjax.commands.made import Changed, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.results import ABSENT, found, table_of
@@ -99,8 +99,8 @@ def run(options: Options, progress: Progress) -> Found:
         require(examples.number != 1, "--calibrate", "one example is too few, the ridge is chosen on another one")
     exports = planned_exports(options, model, config_after(model.config, lambda model: prune(model, likely)))
     if examples is not None:
-        chosen = 0.0 if options.named else passes_of_order(options.by, model.config, examples)
-        chosen += REFITTING * options.reconstruct
+        chosen = [] if options.named else [cost_of_order(options.by, model.config, examples)]
+        chosen += [REFITTING] * options.reconstruct
         given: Any = {"task": examples.evaluation, "judged": 2.0, "max_time": options.max_time}
         tell_time(model, options, examples=examples, chosen=chosen, **given)
     removed, notes = _chosen(model, examples, options, progress)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import Examples, ExamplesOptions, open_model_and_examples
-from headjax.commands.expected import ABLATING, REFITTING, SCORING, passes_of_order, tell_time
+from headjax.commands.expected import ABLATING, REFITTING, SCORING, cost_of_order, tell_time
 from headjax.commands.made import milliseconds
 from headjax.commands.options import option
 from headjax.commands.results import OnExamples, found
@@ -110,12 +110,12 @@ def _tell_time(model: Model, examples: Examples, options: Options, config: Study
     from headjax.heads.head_id import all_heads
 
     curves, points = [CurveConfig.parse(order) for order in config.orders], len(config.percentages)
-    own = [passes_of_order(curve.order.by, model.config, examples) + points * REFITTING * curve.reconstruct
-           for curve in curves]  # fmt: skip
+    own = [cost_of_order(curve.order.by, model.config, examples) for curve in curves]
+    own += [REFITTING] * (points * sum(curve.reconstruct for curve in curves))
     task, heads = examples.evaluation, len(all_heads(model.config))
     whole = task.count(options.limit)
     judged, ablated = (min(count or whole, whole) / max(whole, 1) for count in (options.judged, options.ablated))
     tell_time(
-        model, options, examples=examples, chosen=SCORING + config.seeds * sum(own), task=task,
+        model, options, examples=examples, chosen=[SCORING, *own * config.seeds], task=task,
         judged=judged * (1 + config.seeds * points * len(curves)) + ablated * ABLATING * heads,
     )  # fmt: skip

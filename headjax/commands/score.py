@@ -61,7 +61,7 @@ def run(options: Options, progress: Progress) -> Found:
     batches = examples.scoring()
     timed = Timed(batches, options)
     if options.max_time is None:
-        tell_time(model, options, examples=examples, chosen=SCORING)
+        tell_time(model, options, examples=examples, chosen=[SCORING])
     with progress("scoring", len(batches), "batch") as bar:
         scores = score_heads(model, timed, progress=bar)
     if timed.ended:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -14,17 +14,15 @@ from headjax.report import numbers
 from headjax.report.curves import Axis, draw, spans
 from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.style import Plot
-from headjax.shrinking.choice import Choice, choose_if_any
+from headjax.shrinking.choice import Choice, Table, choose_if_any
 from headjax.shrinking.story import DAMAGES, FORMATS, NAMES, Story
 from headjax.version import __version__
 
 if TYPE_CHECKING:
     from headjax.commands.shrink import Found
 
-ALONE = {
-    "fewer heads alone": ("heads",), "fewer units alone": ("units",), "shared or smaller heads alone": ("sharing",)
-}  # fmt: skip
-"""Choices of one technique, by the kinds of forms that they take."""
+ALONE = {"fewer heads alone": "heads", "fewer units alone": "units", "shared or smaller heads alone": "sharing"}
+"""Choices of one technique, by the kind of forms that they take."""
 
 CHOSEN = "this model"
 
@@ -43,7 +41,7 @@ def write_story(found: Found, story: Story, path: str) -> Path:
 
 def _answer(found: Found) -> str:
     """Return sizes, times and the metric before and after, and the expression that loads the model."""
-    sizes = {"parameters": (found.parameters_before, found.parameters, numbers.count)}
+    sizes: dict[str, Any] = {"parameters": (found.parameters_before, found.parameters, numbers.count)}
     for name in found.budget:
         if name in ("flops", "cache"):
             sizes[NAMES[name]] = (found.budget[name]["whole"], found.budget[name]["left"], FORMATS[name])
@@ -150,7 +148,11 @@ def _others(found: Found, story: Story) -> Picture:
 def rivals(story: Story, budget: Mapping[str, Mapping[str, float | None]]) -> dict[str, Choice]:
     """Return the best other choices within the same limits: of one technique, and with all layers alike."""
     limits = {name: float(own["limit"] or own["left"] or 0.0) for name, own in budget.items()}
-    tables = {name: story.options.only(lambda one, kinds=kinds: one.kind in kinds) for name, kinds in ALONE.items()}
-    found = {name: choose_if_any(table, limits) for name, table in tables.items()}
+    found = {name: choose_if_any(_alone(story, kind), limits) for name, kind in ALONE.items()}
     found["all layers alike"] = choose_if_any(story.options, limits, uniform=True)
     return {name: one for name, one in found.items() if one is not None and one.costs != story.choice.costs}
+
+
+def _alone(story: Story, kind: str) -> Table:
+    """Return the table with forms of one kind."""
+    return story.options.only(lambda option: option.kind == kind)

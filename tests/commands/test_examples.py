@@ -155,9 +155,9 @@ def test_the_time_of_the_work_is_told_before_and_refused_above_a_limit(run, monk
     monkeypatch.setattr("headjax.commands.expected.SAID", 2.0)
     monkeypatch.setattr("headjax.commands.expected.SLOWEST", 1.0)
     words = "--task text.txt --calibrate 16 --limit 16 --batch-size 8"
-    # Scoring takes 2 passes over 2 batches.
-    assert "plan: passes take about 4.00 s, by a timed one" in run(f"score model {words}").told
-    # Ordering 6 passes, repair 4, evaluation of two models 2: 24 batches of a second.
-    command = f"prune model OUT/never {words} --remove 1 --by reconstruction --reconstruct"
-    told = run(f"{command} --max-time 0.1", code=2).told
-    assert "error: --max-time: passes take about 24.0 s, by a timed one; 25.0% of the examples would fit" in told
+    # Scoring takes 2 passes over 2 batches, each of a second; two models are evaluated on 2 more.
+    assert "plan: about 4.00 s, by a timed pass" in run(f"score model {words}").told
+    told = run(f"prune model OUT/never {words} --remove 1 --by importance --max-time 0.1", code=2).told
+    assert "--max-time: it takes about 8.00 s, by a timed pass; 75% of the examples would fit" in told
+    repaired = run(f"prune model OUT/never {words} --remove 1 --by importance --reconstruct --max-time 0.1", code=2)
+    assert "; 75%" not in repaired.told
