@@ -11,36 +11,50 @@ from results.table import Row, read, select
 
 Points = list[tuple[float, float]]
 
-HEADS_OF_MINILM = 72 * (4 * 384 * 32 + 3 * 32)
-"""Parameters of MiniLM's heads: of each, columns of three projections with their biases, and rows of W_O."""
-
-LAYERS_OF_MINILM = 6 * (4 * (384 * 384 + 384) + 2 * 384 * 1536 + 1536 + 384)
-"""Parameters of attention and feed-forwards in MiniLM's layers."""
-
 
 def pruning() -> Plot:
     """Return the accuracy of three MiniLMs against the share of the layers' parameters removed."""
     rows = select(read("removals_sst2_seeds"), {"metric": "accuracy"})
-    whole = [(0.0, row.value) for row in select(rows, {"share": "0%"})]
     ways = {
         "random heads": {"order": "random", "repair": "none"},
         "heads by raw importance": {"order": "importance", "repair": "none"},
         "heads by reconstruction": {"order": "reconstruction", "repair": "none"},
         "the same, repaired": {"order": "reconstruction", "repair": "feed_forward"},
     }
-    heads = HEADS_OF_MINILM / LAYERS_OF_MINILM
+    shrunk = select(read("shrink_sst2_seeds"), {"metric": "accuracy", "order": "shrink"})
+    return _smaller(rows, ways, shrunk, _share_of_heads(384, 12), "Three MiniLMs made smaller, not trained", "Accuracy")
+
+
+def embedder() -> Plot:
+    """Return the quality of all-mpnet-base-v2 against the share of the layers' parameters removed."""
+    rows = select(read("removals_mpnet"), {"metric": "spearman"})
+    ways = {
+        "heads by raw importance": {"order": "importance", "repair": "none"},
+        "the same, repaired": {"order": "importance", "repair": "reconstruct"},
+    }
+    shrunk = select(read("shrink_mpnet"), {"metric": "spearman", "order": "shrink"})
+    title = "all-mpnet-base-v2 made smaller in minutes, not trained"
+    return _smaller(rows, ways, shrunk, _share_of_heads(768, 12), title, "Spearman correlation, 1,500 pairs of STS-B")
+
+
+def _share_of_heads(width: int, heads: int) -> float:
+    """Return the parameters of all heads over those of attention and feed-forward, in a layer of BERT's shape."""
+    size, hidden = width // heads, 4 * width
+    own = heads * (4 * width * size + 3 * size)  # columns of three projections with their biases, and rows of W_O
+    return own / (4 * (width * width + width) + 2 * width * hidden + hidden + width)
+
+
+def _smaller(
+    rows: Iterable[Row], ways: Mapping[str, Mapping[str, str]], shrunk: Iterable[Row], heads: float, title: str, y: str
+) -> Plot:
+    """Draw removals of heads and shrunk models against the share of the layers' parameters removed."""
+    rows = list(rows)
+    whole = [(0.0, row.value) for row in select(rows, {"share": "0%"})]
     curves = {
         name: [*whole, *_points(select(rows, where), lambda row: heads * _share(row))] for name, where in ways.items()
     }
-    shrunk = select(read("shrink_sst2_seeds"), {"metric": "accuracy", "order": "shrink"})
     curves["shrink: heads, sizes, sharing, units"] = [*whole, *_points(shrunk, lambda row: 1.0 - _share(row))]
-    return line_plot(
-        curves,
-        title="Three MiniLMs made smaller, not trained",
-        x_label="Parameters of the layers removed",
-        y_label="Accuracy",
-        x_format=percent,
-    )
+    return line_plot(curves, title=title, x_label="Parameters of the layers removed", y_label=y, x_format=percent)
 
 
 def caches() -> Plot:
@@ -108,6 +122,7 @@ def admin() -> Plot:
 
 
 PLOTS: Mapping[str, Callable[[], Plot]] = {
+    "embedder": embedder,
     "pruning": pruning,
     "caches": caches,
     "shared_keys": shared_keys,
