@@ -57,13 +57,9 @@ class Spec(Checked, abc.ABC):
         return bind(fresh(type(self).module, self, *sizes), params)
 
 
+@functools.lru_cache(maxsize=256)
 def declared_module(make: Callable[..., Any], *arguments: Any) -> Any:
     """Return `make(*arguments)`, a module with declared weights, which is shared: to be read, not changed."""
-    return _made(make, arguments)
-
-
-@functools.lru_cache(maxsize=256)
-def _made(make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return make(*arguments)
 
 
@@ -84,13 +80,11 @@ def settings(module: nnx.Module) -> Any:
     return described or {name: value for name, value in own.items() if _kind(type(value)) is None}
 
 
-def _which(attribute: Any) -> Any:
+@functools.cache
+def _kind(attribute: Any) -> Any:
     """Return which of these an attribute's class is; Flax's own answer takes a microsecond for each attribute."""
     kinds = (nnx.Variable, nnx.List, nnx.Module)
     return next((kind for kind in kinds if issubclass(attribute, kind)), None)
-
-
-_kind: Callable[[Any], Any] = functools.cache(_which)
 
 
 def declared(module: nnx.Module) -> Tensors:
