@@ -63,7 +63,9 @@ def standardised(x: jax.Array, epsilon: float) -> jax.Array:
 def _standardised_jvp(epsilon: float, primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> Pair:
     """Tangent: d n = (d x - mean(d x) - n mean(n d x)) / sqrt(variance + epsilon)."""
     ((x,), (change,)) = primals, tangents
-    normal, rate = standardised(x, epsilon), jax.lax.rsqrt(jnp.var(x, axis=-1, keepdims=True) + epsilon)
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    rate = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + epsilon)
+    normal = centred * rate
     shift = jnp.mean(change, axis=-1, keepdims=True)
     stretch = jnp.mean(normal * change, axis=-1, keepdims=True)
     return normal, rate * (change - shift - normal * stretch)
